@@ -1,0 +1,67 @@
+"""Orders that a formula gives for any placement: all microbatches in waves over one list of stage visits."""
+
+from collections.abc import Sequence
+
+from ._action import Action, Kind
+
+Rows = tuple[tuple[Action, ...], ...]
+
+
+def fill_drain(placement: Sequence[int], num_submeshes: int, num_microbatches: int) -> Rows:
+    """GPipe (arXiv:1811.06965): stage after stage, every microbatch; backward from the last stage.
+
+    With several stages on a submesh this is looped breadth-first (arXiv:2211.05953).
+
+        for stage in stages:           F(stage, 0) ... F(stage, m-1)
+        for stage in reversed(stages): B(stage, 0) ... B(stage, m-1)
+    """
+    rows: list[list[Action]] = [[] for _ in range(num_submeshes)]
+    for kind, stage in visits(len(placement), "FB"):
+        rows[placement[stage]] += (Action(kind, stage, microbatch) for microbatch in range(num_microbatches))
+    return tuple(map(tuple, rows))
+
+
+def visits(num_stages: int, kinds: str) -> list[tuple[Kind, int]]:
+    """What one microbatch goes through: up the stages, down them, and for `"FIW"` once more down for the weights."""
+    down = range(num_stages - 1, -1, -1)
+    path: list[tuple[Kind, int]] = [("F", stage) for stage in range(num_stages)]
+    if kinds == "FB":
+        path += (("B", stage) for stage in down)
+    else:
+        path += (("I", stage) for stage in down)
+        path += (("W", stage) for stage in range(num_stages))
+    return path
+
+
+def waves(
+    path: Sequence[tuple[Kind, int]],
+    placement: Sequence[int],
+    num_submeshes: int,
+    num_microbatches: int,
+    delay: int,
+) -> Rows:
+    """MultiMesh's wavefront: microbatches in groups of as many as there are submeshes in use.
+
+    Every microbatch takes one visit of `path` in each tick. In a group one microbatch starts in each tick, and a
+    group starts `delay` ticks after the one before it; within a tick the latest visit comes first:
+
+        for tick in ticks:
+            for k, (kind, stage) in reversed(list(enumerate(path))):
+                run (kind, stage) for the microbatch that started at tick - k, if there is one
+
+    Raises:
+        ValueError: If the delay is shorter than a group, so that two microbatches would start in one tick.
+    """
+    group = len(set(placement))
+    if delay < group:
+        raise ValueError(f"{delay=} must be at least the number of submeshes in use, {group}.")
+    cells = sorted(
+        (delay * (microbatch // group) + microbatch % group + k, -k, microbatch)
+        for k in range(len(path))
+        for microbatch in range(num_microbatches)
+    )
+    rows: list[list[Action]] = [[] for _ in range(num_submeshes)]
+    for _, minus_k, microbatch in cells:
+        kind, stage = path[-minus_k]
+        rows[placement[stage]].append(Action(kind, stage, microbatch))
+    return tuple(map(tuple, rows))
