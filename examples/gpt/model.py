@@ -26,9 +26,10 @@ class GPTConfig:
         return self.width // self.num_heads
 
 
-def dense(features: int, config: GPTConfig, name: str) -> nn.Dense:
+def dense(features: int, config: GPTConfig, name: str, use_bias: bool = True) -> nn.Dense:
     return nn.Dense(
         features,
+        use_bias=use_bias,
         dtype=config.dtype,
         param_dtype=config.dtype,
         kernel_init=nn.initializers.normal(0.02),
@@ -40,10 +41,10 @@ def norm(config: GPTConfig, name: str | None = None) -> nn.LayerNorm:
     return nn.LayerNorm(dtype=config.dtype, param_dtype=config.dtype, name=name)
 
 
-def widen(x: jax.Array, features: int, config: GPTConfig, name: str) -> jax.Array:
+def widen(x: jax.Array, features: int, config: GPTConfig, name: str, use_bias: bool = True) -> jax.Array:
     """The first dense layer of attention and of the MLP: from `width` to more features."""
     # mm: shard("batch", None, "hidden")
-    return dense(features, config, name)(x)
+    return dense(features, config, name, use_bias)(x)
 
 
 class Attention(nn.Module):
@@ -55,7 +56,8 @@ class Attention(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         config = self.config
         batch, length, width = x.shape
-        qkv = widen(x, 3 * width, config, "qkv")
+        # A bias of the keys cancels in the softmax: its gradient is rounding, which Adam would scale up.
+        qkv = widen(x, 3 * width, config, "qkv", use_bias=False)
         qkv = qkv.reshape(batch, length, config.num_heads, 3 * config.head_width)
         query, key, value = jnp.split(qkv, 3, axis=-1)
 
