@@ -1,0 +1,22 @@
+"""Settings that must be in place before JAX is imported, here and in the processes that tests start."""
+
+import importlib.metadata
+import importlib.util
+import os
+
+import pytest
+
+DEVICES = 8
+
+_flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
+os.environ["XLA_FLAGS"] = " ".join([*_flags, f"--xla_force_host_platform_device_count={DEVICES}"])
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    if importlib.util.find_spec("jax") is None:
+        return "JAX: not installed, so the tests in tests/runtime are skipped"
+    version = importlib.metadata.version("jax")
+    return f"JAX: {version}, on {DEVICES} virtual CPU devices"
