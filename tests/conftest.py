@@ -3,10 +3,17 @@
 import importlib.metadata
 import importlib.util
 import os
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[1]
 DEVICES = 8
+
+# Children find the packages as pytest does (`pythonpath` in pyproject.toml), installed or not.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), str(ROOT / "codemods"), str(ROOT / "runtime"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 _flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
 os.environ["XLA_FLAGS"] = " ".join([*_flags, f"--xla_force_host_platform_device_count={DEVICES}"])

@@ -82,9 +82,11 @@ def run(script: Path, arguments: Sequence[str], *, devices: int) -> Run:
 
 
 def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference of two arrays, relative to the largest value of the first."""
+    """The largest difference of two arrays, relative to the largest value of the first; infinite if one is not finite."""
     if one.shape != other.shape:
         raise SystemExit(f"Shapes differ: {one.shape} and {other.shape}.")
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return float("inf")
     difference = np.max(np.abs(one.astype(np.float64) - other), initial=0.0)
     return float(difference / max(np.max(np.abs(one), initial=0.0), np.finfo(np.float64).tiny))
 

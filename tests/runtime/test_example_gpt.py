@@ -1,0 +1,176 @@
+"""The rewritten example against the microbatched one-device run, in processes of their own."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt"
+STAGES = 4
+LAYERS = 8
+SIZES = [f"--num-layers={LAYERS}", "--width=32", "--context=16", "--batch-size=16"]
+
+
+def load_compare():
+    spec = importlib.util.spec_from_file_location("gpt_compare", EXAMPLE / "compare.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+compare = load_compare()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def promotion_of_libraries():
+    """Optax and Flax are not written for strict promotion."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_NUMPY_DTYPE_PROMOTION", "standard")
+        yield
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("built")
+    compare.mmrewrite("build", str(EXAMPLE), "--out", str(out))
+    return compare.find_script(out, "record.py")
+
+
+@pytest.fixture(scope="module")
+def runs(built):
+    """Both runs with the same options, the reference first; done once for each set of options."""
+    done = {}
+
+    def both(*options: str):
+        if options not in done:
+            arguments = [*SIZES, f"--text={EXAMPLE / 'gospels.txt'}", *options]
+            done[options] = (
+                compare.run(EXAMPLE / "record.py", ["--microbatched", *arguments], devices=1),
+                compare.run(built, arguments, devices=8),
+            )
+        return done[options]
+
+    return both
+
+
+DOUBLE = ("--dtype=float64", "--steps=10", "--dropout=0.1")
+
+
+@pytest.mark.parametrize(
+    ("options", "tolerance"),
+    [
+        pytest.param(DOUBLE, 1e-9, id="float64"),
+        pytest.param(("--dtype=float64", "--steps=10", "--dropout=0"), 1e-9, id="float64_no_dropout"),
+        pytest.param(("--dtype=float32", "--steps=10", "--dropout=0.1"), 1e-4, id="float32"),
+        pytest.param(("--dtype=float32", "--steps=10", "--dropout=0"), 1e-4, id="float32_no_dropout"),
+        pytest.param(
+            ("--dtype=float32", "--steps=10", "--dropout=0.1", "--optimizer=sgd", "--learning-rate=0.1"),
+            1e-6,
+            id="float32_sgd",
+        ),
+    ],
+)
+def test_ten_steps_are_those_of_one_device(runs, options, tolerance) -> None:
+    one, many = runs(*options)
+    differences = compare.largest_differences(one, many)
+    assert differences["loss"][0] <= tolerance, differences
+    assert differences["params"][0] <= tolerance, differences
+    assert one.losses[-1] < one.losses[0]
+
+
+def test_dropout_is_on_and_differs_from_none(runs) -> None:
+    with_dropout, _ = runs(*DOUBLE)
+    without, _ = runs("--dtype=float64", "--steps=10", "--dropout=0")
+    assert abs(with_dropout.losses - without.losses).max() > 1e-6
+
+
+def test_parameter_paths_are_those_of_plain_flax(runs) -> None:
+    one, many = runs(*DOUBLE)
+    assert one.arrays.keys() == many.arrays.keys()
+    block = {
+        "attention/out/bias",
+        "attention/out/kernel",
+        "attention/qkv/kernel",
+        "mlp/narrow/bias",
+        "mlp/narrow/kernel",
+        "mlp/wide/bias",
+        "mlp/wide/kernel",
+        "norm_1/bias",
+        "norm_1/scale",
+        "norm_2/bias",
+        "norm_2/scale",
+    }
+    expected = {f"params/blocks_{i}/{name}" for i in range(LAYERS) for name in block}
+    expected |= {"params/positions", "params/tokens/embedding", "params/norm/bias", "params/norm/scale"}
+    assert {name for name in many.arrays if name.startswith("params/")} == expected
+
+
+def submesh(stage: int) -> list[int]:
+    return [2 * stage, 2 * stage + 1]
+
+
+def test_every_array_lives_on_the_submesh_of_its_stage(runs) -> None:
+    _, many = runs(*DOUBLE)
+    homes = {f"blocks_{i}": submesh(i * STAGES // LAYERS) for i in range(LAYERS)}
+    homes |= {"positions": submesh(0), "norm": submesh(STAGES - 1)}
+    seen = set()
+    for name, where in many.notes["placement"].items():
+        part = compare.group(name)
+        if part in homes:
+            assert where["devices"] == homes[part], name
+            seen.add(part)
+    assert seen == homes.keys()
+
+
+def test_the_tied_embedding_and_its_optimizer_state_have_one_home(runs) -> None:
+    _, many = runs(*DOUBLE)
+    devices = [where["devices"] for name, where in many.notes["placement"].items() if compare.group(name) == "tokens"]
+    assert len(devices) == 3
+    assert devices[0] in (submesh(0), submesh(STAGES - 1))
+    assert devices == [devices[0]] * 3
+
+
+def test_attention_heads_and_the_mlp_are_split_over_the_model_axis(runs) -> None:
+    _, many = runs(*DOUBLE)
+    for layer in range(LAYERS):
+        for name in ("attention/qkv/kernel", "mlp/wide/kernel"):
+            where = many.notes["placement"][f"params/blocks_{layer}/{name}"]
+            rows, columns = where["shape"]
+            assert where["shard"] == [rows, columns // 2], name
+
+
+def test_explain_names_every_submesh(runs) -> None:
+    _, many = runs(*DOUBLE)
+    assert many.notes["devices"] == 8
+    assert many.notes["explain"].count("\n") >= STAGES
+
+
+def test_compare_prints_what_a_person_wants_to_see(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["compare.py", "--steps=2", "--float64", f"--out={tmp_path}", *SIZES, "--num-layers=4"]
+    )
+    status = compare.main()
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    for part in ("+import mmruntime as mm", "blocks_3", "The two runs agree."):
+        assert part in printed
+
+
+def test_compare_notices_a_difference(runs) -> None:
+    one, _ = runs(*DOUBLE)
+    name = "params/positions"
+    changed = compare.Run(one.losses, {**one.arrays, name: one.arrays[name] + 1e-6}, one.notes, 0.0)
+    difference, where = compare.largest_differences(one, changed)["params"]
+    assert where == name
+    assert difference == pytest.approx(1e-6 / np.abs(one.arrays[name]).max())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_compare_notices_what_is_not_finite(runs, bad) -> None:
+    one, _ = runs(*DOUBLE)
+    name = "params/positions"
+    changed = compare.Run(one.losses, {**one.arrays, name: one.arrays[name] * bad}, one.notes, 0.0)
+    assert compare.largest_differences(one, changed)["params"] == (np.inf, name)
