@@ -82,7 +82,7 @@ def run(script: Path, arguments: Sequence[str], *, devices: int) -> Run:
 
 
 def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference of two arrays, relative to the largest value of the first; infinite if one is not finite."""
+    """The largest difference of two arrays, relative to the largest value of the first; infinite for NaN or inf."""
     if one.shape != other.shape:
         raise SystemExit(f"Shapes differ: {one.shape} and {other.shape}.")
     if not (np.isfinite(one).all() and np.isfinite(other).all()):

@@ -1,0 +1,53 @@
+"""The documentation: its links lead somewhere, and what it shows is what happens."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_resolve(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    missing = [target for target in targets if not (page.parent / target.split("#")[0]).exists()]
+    assert not missing
+
+
+def test_the_readme_has_the_two_commands_that_ci_runs() -> None:
+    commands = [block.strip() for block in blocks(README, "sh")]
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    patterns = re.findall(r"grep -E '([^']+)' README\.md", script)
+    assert len(commands) == len(patterns) == 2
+    for pattern in patterns:
+        assert len([command for command in commands if re.search(pattern, command)]) == 1
+    assert all("\n" not in command for command in commands)
+    assert commands[0].split(" && ")[:-1] == commands[1].split(" && ")[:-1]
+
+
+def test_the_readme_shows_the_hints_of_the_example() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples" / "gpt").glob("*.py"))]
+    hints = [match.strip() for source in sources for match in re.findall(r"(?m)# mm: .*$", source)]
+    assert sorted(re.findall(r"`(# mm: [^`]+)`", README)) == sorted(hints)
+
+
+def test_the_readme_shows_what_diff_prints() -> None:
+    command = [sys.executable, "-m", "mmrewrite", "diff", "examples/gpt"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    (shown,) = blocks(README, "diff")
+    changed = [line for line in printed if re.match(r"[+-](?!\+\+ |-- )", line) and line[1:].strip()]
+    assert [line for line in shown.splitlines() if re.match(r"[+-](?!\+\+ |-- )", line)] == changed
