@@ -1,0 +1,60 @@
+"""Run programs that are written for several submeshes, on the JAX that pip installs.
+
+`mmruntime.schedules` needs no JAX; everything else is imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmruntime._call import task as task
+    from mmruntime._constraint import with_sharding_constraint as with_sharding_constraint
+    from mmruntime._contexts import ignore_transforms as ignore_transforms
+    from mmruntime._mesh import TaskMesh as TaskMesh
+    from mmruntime._microbatch import microbatch as microbatch
+    from mmruntime._mjit import mjit as mjit
+    from mmruntime._multimesh import MultiMesh as MultiMesh
+    from mmruntime._multimesh import slice_global_mesh as slice_global_mesh
+    from mmruntime._registry import Context as Context
+    from mmruntime._registry import clear_tasks as clear_tasks
+    from mmruntime._registry import register_task as register_task
+    from mmruntime._registry import tasks as tasks
+    from mmruntime._task import Task as Task
+    from mmruntime._task import stage as stage
+
+_HOMES = {
+    "Context": "_registry",
+    "MultiMesh": "_multimesh",
+    "Task": "_task",
+    "TaskMesh": "_mesh",
+    "clear_tasks": "_registry",
+    "ignore_transforms": "_contexts",
+    "microbatch": "_microbatch",
+    "mjit": "_mjit",
+    "register_task": "_registry",
+    "slice_global_mesh": "_multimesh",
+    "stage": "_task",
+    "task": "_call",
+    "tasks": "_registry",
+    "with_sharding_constraint": "_constraint",
+}
+_MODULES = ("flax", "schedules")
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *_MODULES})

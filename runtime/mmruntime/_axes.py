@@ -1,0 +1,127 @@
+"""Logical axis names and how a task turns them into mesh axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jax.sharding import PartitionSpec
+
+# One dimension's logical names: none, or several in the order they were written.
+Names = tuple[str, ...]
+Pairs = tuple[tuple[str, str | None], ...]
+
+
+def normalize_pairs(pairs: Iterable[Sequence[str | None]] | Mapping[str, Any] | None, what: str) -> Pairs | None:
+    """Logical axes as a tuple of `(logical, device)` pairs.
+
+    Args:
+        pairs: Pairs, or a mapping; a device axis may be None (replicated, on purpose) or a sequence of axes.
+        what: What they belong to, for the message.
+
+    Raises:
+        TypeError: If an entry is not a pair of names.
+    """
+    if pairs is None:
+        return None
+    result: list[tuple[str, str | None]] = []
+    for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
+        if isinstance(pair, str) or len(tuple(pair)) != 2 or not isinstance(pair[0], str):
+            raise TypeError(
+                f"{what}: logical_axes must be (logical, device) pairs of names such as ('batch', 'data'), got {pair!r}."
+            )
+        logical, device = pair
+        if device is None or isinstance(device, str):
+            result.append((logical, device))
+        else:
+            result.extend((logical, axis) for axis in device)
+    return tuple(result)
+
+
+def spec_names(spec: Any, rank: int) -> tuple[Names, ...]:
+    """The logical names of each dimension of a value of the given rank.
+
+    Raises:
+        ValueError: If the spec has more entries than the value has dimensions.
+    """
+    entries = tuple(spec)
+    if len(entries) > rank:
+        raise ValueError(
+            f"with_sharding_constraint: {PartitionSpec(*entries)} names {len(entries)} dimensions, "
+            f"but the value has {rank}. Drop the surplus names."
+        )
+    names: list[Names] = []
+    for entry in entries:
+        if entry is None or entry is PartitionSpec.UNCONSTRAINED:
+            names.append(())
+        elif isinstance(entry, str):
+            names.append((entry,))
+        else:
+            names.append(tuple(entry))
+    return (*names, *([()] * (rank - len(entries))))
+
+
+def translate(
+    names: Sequence[Names],
+    shape: Sequence[int],
+    pairs: Pairs,
+    mesh_shape: Mapping[str, int],
+    task: str,
+) -> PartitionSpec:
+    """Turn logical names into a spec over mesh axes, by priority.
+
+    MultiMesh's rule: the pairs are walked in order; a pair `(logical, device)` gives `device` to the
+    leftmost dimension that carries `logical`, if no other dimension has it and the dimension is at
+    least as large as its shards would then be many; otherwise the pair is passed over.
+
+    Args:
+        names: Logical names of each dimension.
+        shape: Size of each dimension.
+        pairs: `(logical, device)` pairs, first pair wins.
+        mesh_shape: Size of each mesh axis.
+        task: Name of the task, for messages.
+
+    Returns:
+        The spec; axes within one dimension are in mesh order.
+
+    Raises:
+        ValueError: If a pair names an axis that the mesh does not have, or a dimension is not divisible
+            by its number of shards.
+    """
+    chosen: list[list[str]] = [[] for _ in names]
+    used: set[str] = set()
+    for logical, device in pairs:
+        if device is None:
+            continue
+        for dim, carried in enumerate(names):
+            if logical not in carried:
+                continue
+            if device not in mesh_shape:
+                raise ValueError(
+                    f"Task {task!r} maps logical axis {logical!r} to device axis {device!r}, but its mesh has "
+                    f"{', '.join(map(repr, mesh_shape)) or 'no axes'}. Correct the pair in logical_axes."
+                )
+            shards = mesh_shape[device]
+            for axis in chosen[dim]:
+                shards *= mesh_shape[axis]
+            if device not in used and shards <= shape[dim]:
+                chosen[dim].append(device)
+                used.add(device)
+                break
+    order = list(mesh_shape)
+    entries: list[Any] = []
+    for dim, axes in enumerate(chosen):
+        axes.sort(key=order.index)
+        shards = 1
+        for axis in axes:
+            shards *= mesh_shape[axis]
+        if shape[dim] % shards:
+            raise ValueError(
+                f"Task {task!r}: dimension {dim} of a value of shape {tuple(shape)} carries {names[dim]} and would be "
+                f"cut into {shards} shards (mesh axes {', '.join(axes)}), but {shape[dim]} is not divisible by {shards}. "
+                "Pad the dimension, or map the name to another axis."
+            )
+        entries.append(None if not axes else axes[0] if len(axes) == 1 else tuple(axes))
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)

@@ -1,0 +1,152 @@
+"""The only module that touches JAX's private parts or asks which JAX this is.
+
+Everything here exists, under one of the spellings below, from JAX 0.10 to 0.12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+from jax.extend.core import primitives
+from jax.interpreters import ad, batching, mlir
+
+Var = jex.Var
+Literal = jex.Literal
+Jaxpr = jex.Jaxpr
+ClosedJaxpr = jex.ClosedJaxpr
+JaxprEqn = jex.JaxprEqn
+Primitive = jex.Primitive
+# Anything an equation can read: a variable or a literal.
+Atom = Any
+
+jit_p = primitives.jit_p
+scan_p = primitives.scan_p
+remat_p = primitives.remat_p
+add_any_p = primitives.add_jaxvals_p
+add_p = primitives.add_p
+
+
+def user_context(default: Any) -> Any:
+    """A context whose value is part of every `jax.jit` cache key (read it with `.value`)."""
+    return jax.make_user_context(default)
+
+
+def at_top_level() -> bool:
+    """Whether no JAX transformation is tracing right now."""
+    from jax._src import core  # noqa: PLC0415  (no public successor of `jax.core.trace_state_clean`)
+
+    return bool(core.trace_state_clean())
+
+
+def split(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """The open jaxpr and its constants; JAX 0.12 made one class out of the two that 0.10 has."""
+    if hasattr(jaxpr, "consts"):
+        return jaxpr.jaxpr, list(jaxpr.consts)
+    return jaxpr, []
+
+
+def is_var(atom: Atom) -> bool:
+    """Whether an atom names a value (literals and dropped results do not)."""
+    return isinstance(atom, jex.Var) and not isinstance(atom, jex.DropVar)
+
+
+def is_dropped(atom: Atom) -> bool:
+    """Whether a result is thrown away."""
+    return isinstance(atom, jex.DropVar)
+
+
+def new_var(aval: Any) -> Var:
+    """A fresh variable of the given abstract value."""
+    return jex.Var(aval)
+
+
+def close(like: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]) -> Any:
+    """A closed jaxpr of the given equations; `like` is any open jaxpr to take the rest of the fields from."""
+    effects = frozenset[Any]().union(*[eqn.effects for eqn in eqns]) if eqns else frozenset[Any]()
+    jaxpr = like.replace(
+        constvars=[],
+        invars=list(invars),
+        outvars=list(outvars),
+        eqns=list(eqns),
+        effects=effects,
+    )
+    return jex.ClosedJaxpr(jaxpr, [])
+
+
+def as_fun(closed: Any) -> Callable[..., list[Any]]:
+    """The function that evaluates a closed jaxpr on flat arguments."""
+    return jex.jaxpr_as_fun(closed)
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Whether an equation's parameter is a jaxpr, open or closed."""
+    return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)
+
+
+def map_jaxprs(value: Any, function: Callable[[Any], Any]) -> Any:
+    """An equation's parameter with `function` applied to the open jaxprs that it holds."""
+    if is_jaxpr(value):
+        inner, consts = split(value)
+        changed = function(inner)
+        if changed is inner:
+            return value
+        return jex.ClosedJaxpr(changed, consts) if hasattr(value, "consts") else changed
+    if type(value) in (tuple, list):
+        mapped = [map_jaxprs(item, function) for item in value]
+        if all(new is old for new, old in zip(mapped, value, strict=True)):
+            return value
+        return type(value)(mapped)
+    return value
+
+
+def inner_jaxprs(eqn: Any) -> Iterable[Any]:
+    """The open jaxprs in an equation's parameters."""
+    for value in eqn.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if is_jaxpr(item):
+                yield split(item)[0]
+
+
+def scopes(eqn: Any) -> list[tuple[str, bool]]:
+    """The name stack of an equation, outermost first: (name, whether it is a transformation)."""
+    return [(entry.name, type(entry).__name__ == "Transform") for entry in eqn.source_info.name_stack.stack]
+
+
+def source_lines(eqn: Any) -> str:
+    """Where in the user's program an equation comes from, as `file:line (function)`."""
+    from jax._src import source_info_util  # noqa: PLC0415  (private: no public access to an equation's user frame)
+
+    return str(source_info_util.summarize(eqn.source_info))
+
+
+def no_mesh() -> AbstractContextManager[Any]:
+    """A context without an ambient mesh: compiling for one submesh under another's mesh fails."""
+    return jax.set_mesh(None)  # type: ignore[arg-type,return-value]
+
+
+def define_identity(
+    name: str,
+    transpose: Callable[..., Any],
+    batch: Callable[..., Any],
+) -> Primitive:
+    """A primitive that returns its operand, linear, and gone once lowered.
+
+    Args:
+        name: The primitive's name in a jaxpr.
+        transpose: `transpose(cotangent, **params)` gives the cotangent of the operand.
+        batch: `batch(operand, dimension, **params)` binds it again with the batch dimension.
+    """
+    primitive = jex.Primitive(name)
+    primitive.def_impl(lambda x, **_: x)
+    primitive.def_abstract_eval(lambda x, **_: x)
+    ad.deflinear2(primitive, lambda ct, _, **params: [transpose(ct, **params)])
+    mlir.register_lowering(primitive, lambda _, x, **__: [x])
+    batching.primitive_batchers[primitive] = lambda args, dims, **params: (
+        batch(args[0], dims[0], **params),
+        dims[0],
+    )
+    return primitive

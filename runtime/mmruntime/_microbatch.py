@@ -1,0 +1,230 @@
+"""`microbatch`: run a function on pieces of the batch and add up what it returns."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mmruntime import schedules
+from mmruntime._constraint import with_sharding_constraint
+from mmruntime._contexts import transforms_ignored
+from mmruntime._marks import LOOPS, LoopSpec
+
+R = TypeVar("R")
+
+
+def microbatch(
+    fun: Callable[..., R],
+    dim: int = 0,
+    size: int | None = None,
+    argnum: int = 0,
+    interleave: int | None = None,
+    num_stages: int | None = None,
+    schedule: str | None = None,
+    unrolling: int | None = None,
+    arg_shardings: Any = None,
+    custom_schedule: Any = None,
+    *,
+    count: int | None = None,
+    reduce: Any = "sum",
+    rng: int | Sequence[int] | None = None,
+) -> Callable[..., R]:
+    """Call `fun` once per microbatch and accumulate its results.
+
+        total = zeros
+        for index in range(num_microbatches):
+            total += fun(*args with args[argnum] replaced by its microbatch `index`)
+
+    Under plain `jax.jit` it is this loop. In a step that `mjit` or `parallelize` compiles, the microbatches
+    go through the tasks in `fun` as a pipeline, in the order that `schedule` gives.
+
+    Args:
+        fun: Usually `jax.value_and_grad(loss)`; every result must be an array that can be added up.
+        dim: Dimension of every leaf of the sliced argument that counts examples; may be negative.
+        size: Examples per microbatch. Give this or `count`.
+        argnum: Position of the argument that is sliced, a pytree whose leaves have one size along `dim`.
+        interleave: Model chunks per submesh, checked against what the tasks say.
+        num_stages: Pipeline stages, checked against what the tasks say.
+        schedule: A name from `mmruntime.schedules.names()`; `gpipe` if left out, as MultiMesh has it.
+        unrolling: Accepted for MultiMesh's sake; the loop is always unrolled.
+        arg_shardings: Logical names of the full sliced argument, as for `with_sharding_constraint`.
+        custom_schedule: Rows of task names per submesh, see `mmruntime.schedules`.
+        count: Number of microbatches.
+        reduce: "sum", "mean" (the sum divided by the number of microbatches), or a pytree of them that is a
+            prefix of the result.
+        rng: Position (or positions) of PRNG keys among the arguments. The microbatch's index is folded into
+            them; without this every microbatch gets the same key.
+
+    Returns:
+        A function with the signature of `fun`.
+
+    Raises:
+        ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown, or
+            `reduce` is neither "sum" nor "mean" for some result.
+        TypeError: If neither or both of `size` and `count` are given, or a result cannot be added up.
+    """
+    if (size is None) == (count is None):
+        raise TypeError(f"microbatch: give size= (examples per microbatch) or count= (how many), got {size=}, {count=}.")
+    if custom_schedule is not None and schedule not in (None, "custom"):
+        raise ValueError(f"microbatch: custom_schedule= goes with schedule='custom' or none, got {schedule!r}.")
+    if isinstance(schedule, str) and schedule != "custom":
+        schedules.make(schedule, 1, 1)
+    keys = () if rng is None else (rng,) if isinstance(rng, int) else tuple(rng)
+
+    @functools.wraps(fun)
+    def accumulate(*args: Any, **kwargs: Any) -> R:
+        if transforms_ignored():
+            return fun(*args, **kwargs)
+        if not 0 <= argnum < len(args):
+            raise TypeError(
+                f"microbatch: argnum={argnum} is the argument to slice, but {_label(fun)} was called with {len(args)} "
+                "positional arguments. Pass it by position."
+            )
+        for key in keys:
+            if not 0 <= key < len(args) or key == argnum:
+                raise TypeError(f"microbatch: rng={key} must be the position of another positional argument.")
+        batch = args[argnum]
+        if arg_shardings is not None:
+            batch = with_sharding_constraint(batch, arg_shardings)
+        pieces, num_microbatches = _slice(batch, dim, size, count, _label(fun))
+        rest = [None if position == argnum else arg for position, arg in enumerate(args)]
+
+        def once(piece: Any, index: Any) -> R:
+            call = list(rest)
+            call[argnum] = piece
+            for key in keys:
+                call[key] = jax.tree.map(lambda k: jax.random.fold_in(k, index), call[key], is_leaf=_is_key)
+            return fun(*call, **kwargs)
+
+        total = _accumulate(
+            once, pieces, num_microbatches, bool(keys), schedule or "gpipe", custom_schedule, _label(fun)
+        )
+        return _reduce(total, reduce, num_microbatches)
+
+    return accumulate
+
+
+def _label(fun: Any) -> str:
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+def _is_key(value: Any) -> bool:
+    return value is not None and not isinstance(value, dict | list | tuple)
+
+
+def _slice(batch: Any, dim: int, size: int | None, count: int | None, label: str) -> tuple[Any, int]:
+    """The batch with a new leading dimension of microbatches, and how many there are."""
+    leaves = jax.tree_util.tree_leaves_with_path(batch)
+    if not leaves:
+        raise ValueError(f"microbatch: the argument to slice of {label} has no arrays.")
+    sizes: dict[str, int] = {}
+    for path, leaf in leaves:
+        rank = np.ndim(leaf)
+        if not -rank <= dim < rank:
+            raise ValueError(
+                f"microbatch: {dim=} is out of range for batch{jax.tree_util.keystr(path)} of shape {np.shape(leaf)}."
+            )
+        sizes[jax.tree_util.keystr(path)] = np.shape(leaf)[dim]
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"batch{path}: {length}" for path, length in sizes.items())
+        raise ValueError(f"microbatch: the leaves of the sliced argument differ in size along {dim=}: {listed}.")
+    (length,) = set(sizes.values())
+    what, each = ("size", size) if size is not None else ("count", count)
+    assert each is not None
+    if not isinstance(each, int | np.integer) or each < 1:
+        raise ValueError(f"microbatch: {what} must be a positive integer, got {each!r}.")
+    if length % each or length < each:
+        raise ValueError(
+            f"microbatch: a batch of {length} examples along {dim=} cannot be cut evenly by {what}={each} in {label}. "
+            f"Choose a divisor of {length}, or pad the batch."
+        )
+    num = length // int(each) if size is not None else int(each)
+    per = length // num
+
+    def cut(leaf: Any) -> Any:
+        axis = dim % np.ndim(leaf)
+        shape = np.shape(leaf)
+        return jnp.moveaxis(jnp.reshape(leaf, (*shape[:axis], num, per, *shape[axis + 1 :])), axis, 0)
+
+    return jax.tree.map(cut, batch), num
+
+
+def _accumulate(
+    once: Callable[[Any, Any], R],
+    pieces: Any,
+    num: int,
+    needs_index: bool,
+    schedule: str,
+    custom_schedule: Any,
+    label: str,
+) -> R:
+    index = jnp.arange(num, dtype=jnp.uint32) if needs_index else None
+    first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (pieces, index))
+    shapes = jax.eval_shape(once, *first)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or leaf.dtype == np.bool_:
+            raise TypeError(
+                f"microbatch: result{jax.tree_util.keystr(path)} of {label} is {leaf.dtype}{list(leaf.shape)}, which cannot "
+                "be added up over microbatches. Return a number, or leave it out of the result."
+            )
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    custom = None if custom_schedule is None else _freeze_rows(custom_schedule)
+    spec = LoopSpec(num, len(jax.tree.leaves(first)), "custom" if custom else schedule, custom)
+
+    # The partitioner reads this loop back: one scan, whose new carry is `add(carry, result)` leaf by leaf.
+    def loop(zeros: Any, pieces: Any) -> Any:
+        def body(total: Any, piece: Any) -> tuple[Any, None]:
+            return jax.tree.map(jax.lax.add, total, once(*piece)), None
+
+        return jax.lax.scan(body, zeros, pieces)[0]
+
+    loop.__name__ = loop.__qualname__ = LOOPS.name(spec, label)
+    result: R = jax.jit(loop)(zeros, (pieces, index))
+    return result
+
+
+def _freeze_rows(rows: Any) -> tuple[tuple[tuple[int, str], ...], ...]:
+    frozen = []
+    for row in rows:
+        seen: dict[str, int] = {}
+        cells = []
+        for cell in row:
+            if isinstance(cell, str):
+                cells.append((seen.get(cell, 0), cell))
+                seen[cell] = seen.get(cell, 0) + 1
+            else:
+                cells.append((int(cell[0]), str(cell[1])))
+        frozen.append(tuple(cells))
+    return tuple(frozen)
+
+
+def _reduce(total: R, how: Any, num: int) -> R:
+    def finish(kind: Any, subtree: Any) -> Any:
+        if kind == "sum":
+            return subtree
+        if kind != "mean":
+            raise ValueError(f'microbatch: reduce must be "sum" or "mean" (or a prefix tree of them), got {kind!r}.')
+        return jax.tree_util.tree_map_with_path(mean, subtree)
+
+    def mean(path: Any, leaf: Any) -> Any:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise TypeError(
+                f'microbatch: reduce="mean" cannot average result{jax.tree_util.keystr(path)} of type {leaf.dtype}. '
+                'Give reduce= as a tree, such as ("mean", {"count": "sum"}).'
+            )
+        return leaf / jnp.asarray(num, leaf.dtype)
+
+    try:
+        result: R = jax.tree.map(finish, how, total)
+    except ValueError as error:
+        if str(error).startswith("microbatch"):
+            raise
+        raise ValueError(
+            f"microbatch: reduce={how!r} is not a prefix of the result's tree {jax.tree.structure(total)}."
+        ) from error
+    return result

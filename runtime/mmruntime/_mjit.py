@@ -1,0 +1,315 @@
+"""`mjit`: compile a step for a mesh whose tasks run on submeshes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from mmruntime import _compat, _mesh
+from mmruntime._compat import is_var
+from mmruntime._compile import Compiled, compile_program
+from mmruntime._contexts import transforms_ignored
+from mmruntime._ir import Step, num_elements
+from mmruntime._multimesh import MultiMesh
+from mmruntime._place import Placement, place
+from mmruntime._program import Program, build
+from mmruntime._registry import registrations
+from mmruntime._report import Report, report
+from mmruntime._run import Runner
+from mmruntime._segment import Segments, segment
+from mmruntime._shard import Shardings
+from mmruntime._trace import trace
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = logging.getLogger("mmruntime")
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class Plan:
+    """All that was decided about a step for one input signature."""
+
+    step: Step
+    placement: Placement
+    segments: Segments
+    shardings: Shardings
+    program: Program
+    compiled: Compiled
+    runner: Runner
+    in_tree: Any
+    out_tree: Any
+    names: tuple[str, ...]
+
+
+class MeshFunction(Generic[P, R]):
+    """A function that `mjit` compiles for a mesh: call it as the function itself.
+
+    It is traced once per input signature (tree structure, shapes, types, static arguments).
+    """
+
+    def __init__(
+        self,
+        fun: Callable[P, R],
+        multimesh: MultiMesh,
+        donate: Sequence[int],
+        donate_names: Sequence[str],
+        static: Sequence[int],
+        static_names: Sequence[str],
+    ) -> None:
+        functools.update_wrapper(self, fun)
+        self._fun = fun
+        self._multimesh = multimesh
+        self._donate = frozenset(donate)
+        self._donate_names = frozenset(donate_names)
+        self._static = frozenset(static)
+        self._static_names = frozenset(static_names)
+        self._plans: dict[Any, Plan] = {}
+        self._latest: Plan | None = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the step. Returns as soon as all of its programs are issued."""
+        if not _compat.at_top_level():
+            # Inside another transformation the marked program is an ordinary one.
+            return self._fun(*args, **kwargs)
+        call = self._split(args, kwargs)
+        plan = self._plans.get(call.key)
+        if plan is None:
+            plan = self._plans[call.key] = self._make(call)
+        first = self._latest is not plan
+        self._latest = plan
+        outputs = plan.runner(call.leaves)
+        if first and plan.runner.misplaced:
+            log.info(
+                "%s: moved %d of %d input arrays to their submeshes; pass the outputs back in and they stay there.",
+                _label(self._fun),
+                plan.runner.misplaced,
+                len(call.leaves),
+            )
+        result: R = jax.tree.unflatten(plan.out_tree, outputs)
+        return result
+
+    def plan(self, *args: P.args, **kwargs: P.kwargs) -> Report:
+        """Trace, place and compile for these arguments (or `jax.ShapeDtypeStruct`s) without running."""
+        call = self._split(args, kwargs)
+        if call.key not in self._plans:
+            self._plans[call.key] = self._make(call)
+        self._latest = self._plans[call.key]
+        return self.explain()
+
+    def explain(self) -> Report:
+        """What runs where, for the signature that was last called or planned: a value that prints as tables.
+
+        Raises:
+            RuntimeError: If the step was neither called nor planned yet.
+        """
+        plan = self._latest
+        if plan is None:
+            raise RuntimeError(
+                f"explain: {_label(self._fun)} has not been called yet, so its shapes are not known. Call it, or "
+                "`.plan(*args)` with example arguments or jax.ShapeDtypeStructs."
+            )
+        return report(
+            _label(self._fun), plan.step, plan.placement, plan.segments, plan.shardings, plan.program, plan.names
+        )
+
+    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        static_args = tuple((i, args[i]) for i in sorted(self._static) if i < len(args))
+        static_kwargs = tuple((k, kwargs[k]) for k in sorted(self._static_names) if k in kwargs)
+        dynamic = tuple(None if i in self._static else arg for i, arg in enumerate(args))
+        dynamic_kwargs = {key: value for key, value in kwargs.items() if key not in self._static_names}
+        leaves, tree = jax.tree.flatten((dynamic, dynamic_kwargs))
+        signature = tuple([_signature(leaf) for leaf in leaves])
+        key = (tree, signature, static_args, static_kwargs, transforms_ignored(), registrations(self._context))
+        try:
+            hash((static_args, static_kwargs))
+        except TypeError as error:
+            raise TypeError(f"mjit: static arguments of {_label(self._fun)} must be hashable: {error}.") from error
+        return _Call(leaves, tree, key, static_args, static_kwargs)
+
+    @property
+    def _context(self) -> Any:
+        return self._multimesh.context
+
+    def _make(self, call: _Call) -> Plan:
+        def flat(*leaves: Any) -> Any:
+            args, kwargs = jax.tree.unflatten(call.tree, leaves)
+            args = list(args)
+            for position, value in call.static_args:
+                args[position] = value
+            return self._fun(*args, **kwargs, **dict(call.static_kwargs))
+
+        structs = [_abstract(leaf) for leaf in call.leaves]
+        with _compat.no_mesh(), _mesh.using(self._multimesh):
+            step, out_tree = trace(flat, structs, registrations(self._context))
+        step.carried = _carried(call.tree, out_tree, step)
+        placement = place(step, self._multimesh)
+        segments = segment(step, placement)
+        shardings = Shardings(step, placement, self._multimesh)
+        shardings.propagate(segments)
+        program = build(step, placement, segments)
+        compiled = compile_program(program, shardings, self._owned(call.tree, step, placement, program))
+        runner = Runner(step, program, compiled, shardings)
+        names = tuple(jax.tree_util.keystr(path) for path, _ in _paths(call.tree))
+        return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
+
+    def _owned(self, tree: Any, step: Step, placement: Placement, program: Program) -> set[int]:
+        """Slots whose arrays are the runtime's to overwrite: what it made, and what the user donated."""
+        if not placement.submeshes.disjoint():
+            # A copy within one device is no copy: arrays of overlapping submeshes may share memory.
+            return set()
+        inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
+        constants = {slot for places in program.constants.values() for slot, _ in places}
+        donated = {
+            position for position, (path, _) in enumerate(_paths(tree)) if self._is_donated(path)
+        }
+        handed_through = {atom for atom in step.outvars if is_var(atom)}
+        return {
+            slot
+            for slot in range(program.num_slots)
+            if slot not in constants
+            and (
+                slot not in inputs
+                or (inputs[slot] in donated and step.invars[inputs[slot]] not in handed_through)
+            )
+        }
+
+    def _is_donated(self, path: Sequence[Any]) -> bool:
+        kind, name = path[0].idx, path[1]
+        return name.idx in self._donate if kind == 0 else name.key in self._donate_names
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class _Call:
+    leaves: list[Any]
+    tree: Any
+    key: Any
+    static_args: tuple[tuple[int, Any], ...]
+    static_kwargs: tuple[tuple[str, Any], ...]
+
+
+def _label(fun: Any) -> str:
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+def _signature(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), False
+    if isinstance(leaf, bool | int | float | complex):
+        return type(leaf)
+    raise TypeError(
+        f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in pytrees. "
+        "Mark others with static_argnums= or static_argnames=."
+    )
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def _paths(tree: Any) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
+
+
+def _carried(in_tree: Any, out_tree: Any, step: Step) -> dict[int, int]:
+    """Which inputs are state that the step gives back: results of the same tree, shapes and types, in order."""
+    args_tree = in_tree.children()[0]
+    out_items = out_tree.children() if out_tree.num_leaves > 1 and _is_sequence(out_tree) else [out_tree]
+    carried: dict[int, int] = {}
+    starts = np.cumsum([0, *[item.num_leaves for item in out_items]])
+    taken: set[int] = set()
+    offset = 0
+    for arg in args_tree.children():
+        count = arg.num_leaves
+        for index, item in enumerate(out_items):
+            begin = int(starts[index])
+            same = index not in taken and item == arg and count > 0 and all(
+                _same_type(step.invars[offset + k], step.outvars[begin + k]) for k in range(count)
+            )
+            if same and (count > 1 or num_elements(step.invars[offset]) > 1):
+                taken.add(index)
+                carried.update({offset + k: begin + k for k in range(count)})
+                break
+        offset += count
+    return carried
+
+
+def _is_sequence(tree: Any) -> bool:
+    data = tree.node_data()
+    return data is not None and data[0] in (tuple, list)
+
+
+def _same_type(a: Any, b: Any) -> bool:
+    return bool(a.aval.shape == b.aval.shape and a.aval.dtype == b.aval.dtype)
+
+
+def mjit(
+    fun: Callable[P, R],
+    *,
+    mesh: MultiMesh | Mesh | None = None,
+    devices: Sequence[Any] | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+) -> MeshFunction[P, R]:
+    """Compile a step for a mesh: each of its tasks becomes programs on the task's own submesh.
+
+    Values, gradients and results are those of `jax.jit(fun)`, up to the rounding of reordered sums.
+
+    Args:
+        fun: The step.
+        mesh: The mesh; the one in use (`with mesh:`) if left out.
+        devices: Devices to use as a mesh of one axis, instead of `mesh`.
+        donate_argnums: Positions of arguments whose memory may be reused, as in `jax.jit`.
+        donate_argnames: The same for keyword arguments.
+        static_argnums: Positions of hashable arguments that the trace may depend on.
+        static_argnames: The same for keyword arguments.
+
+    Returns:
+        The compiled step; `.explain()` tells what runs where.
+
+    Raises:
+        ValueError: If there is no mesh.
+        TypeError: If `mesh` is neither a `MultiMesh` nor a `jax.sharding.Mesh`.
+    """
+    if mesh is None and devices is not None:
+        mesh = MultiMesh(axis_sizes=(len(devices),), axis_names=("x",), devices=list(devices))
+    if mesh is None:
+        mesh = _mesh.current_mesh()
+    if mesh is None:
+        raise ValueError(
+            f"mjit: no mesh for {_label(fun)}. Write mm.mjit({_label(fun)}, mesh=mesh), or call it inside `with mesh:`."
+        )
+    if isinstance(mesh, Mesh):
+        mesh = MultiMesh(global_mesh=mesh)
+    if not isinstance(mesh, MultiMesh):
+        raise TypeError(f"mjit: mesh must be a mm.MultiMesh or a jax.sharding.Mesh, got {mesh!r}.")
+    donate, static = _ints(donate_argnums), _ints(static_argnums)
+    names = list(inspect.signature(fun).parameters) if callable(fun) else []
+    donate_names, static_names = _strs(donate_argnames), _strs(static_argnames)
+    # As in jax.jit, a name and its position mean the same argument.
+    donate_names += [names[i] for i in donate if i < len(names)]
+    static_names += [names[i] for i in static if i < len(names)]
+    donate += [names.index(name) for name in donate_names if name in names]
+    static += [names.index(name) for name in static_names if name in names]
+    return MeshFunction(fun, mesh, donate, donate_names, static, static_names)
+
+
+def _ints(value: int | Sequence[int]) -> list[int]:
+    return [value] if isinstance(value, int) else list(value)
+
+
+def _strs(value: str | Sequence[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)

@@ -1,0 +1,196 @@
+"""The global mesh that a program is written for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from mmruntime._axes import Pairs, normalize_pairs
+from mmruntime._mesh import TaskMesh, auto_mesh, current_mesh, using
+from mmruntime._registry import Context, Registration, TaskCallback
+from mmruntime._task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class MultiMesh:
+    """All devices of a program, by axis, and the tasks that are registered on them.
+
+    Args:
+        axis_sizes: Size of each axis. With fewer devices in the product than there are, the first are taken.
+        axis_names: Name of each axis.
+        devices: The devices; `jax.devices()` if left out.
+        global_mesh: A `jax.sharding.Mesh` to wrap; the three above are then not needed.
+        logical_axes: `(logical, device)` pairs for the tasks that have none of their own; a device axis of
+            None means "replicated, on purpose".
+
+    Raises:
+        TypeError: If sizes or names are missing.
+        ValueError: If the axes need more devices than there are, or a pair names an unknown axis.
+    """
+
+    def __init__(
+        self,
+        *,
+        axis_sizes: Sequence[int] | None = None,
+        axis_names: Sequence[str] | None = None,
+        devices: Sequence[Any] | np.ndarray | None = None,
+        global_mesh: Mesh | None = None,
+        logical_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None,
+    ) -> None:
+        if global_mesh is None:
+            if axis_sizes is None or axis_names is None:
+                raise TypeError("MultiMesh: give axis_sizes= and axis_names=, or global_mesh=.")
+            global_mesh = _lay_out(tuple(axis_sizes), tuple(axis_names), devices)
+        self.mesh = auto_mesh(global_mesh.devices, global_mesh.axis_names)
+        self.logical_axes: Pairs | None = normalize_pairs(logical_axes, "MultiMesh")
+        for logical, device in self.logical_axes or ():
+            if device is not None and device not in self.shape:
+                raise ValueError(
+                    f"MultiMesh: logical_axes maps {logical!r} to device axis {device!r}, but the mesh has "
+                    f"{', '.join(map(repr, self.axis_names))}."
+                )
+        self.context = Context()
+        self._entered: list[Any] = []
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        return tuple(self.mesh.axis_names)
+
+    @property
+    def axis_sizes(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(self.mesh.axis_sizes)
+
+    @property
+    def shape(self) -> Mapping[str, int]:
+        """Size of each axis by name."""
+        return self.mesh.shape
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return int(self.mesh.size)
+
+    @property
+    def devices(self) -> np.ndarray:
+        """The devices, as an array with one dimension per axis."""
+        return self.mesh.devices
+
+    @property
+    def registrations(self) -> tuple[Registration, ...]:
+        """What was registered on this mesh, in order."""
+        return tuple(self.context.registrations)
+
+    def slice(self, **indices: int) -> Mesh:
+        """The submesh at the given indices; every axis stays, the sliced ones with size 1.
+
+        Raises:
+            ValueError: If an axis is unknown or an index is out of range.
+        """
+        picked: list[Any] = [slice(None)] * len(self.axis_names)
+        for axis, index in indices.items():
+            if axis not in self.shape:
+                raise ValueError(
+                    f"MultiMesh.slice: no axis {axis!r}; the axes are {', '.join(map(repr, self.axis_names))}."
+                )
+            if not 0 <= index < self.shape[axis]:
+                raise ValueError(f"MultiMesh.slice: {axis}={index} is out of range 0..{self.shape[axis] - 1}.")
+            picked[self.axis_names.index(axis)] = slice(index, index + 1)
+        return auto_mesh(self.devices[tuple(picked)], self.axis_names)
+
+    def single_slice_devices(self, **indices: int) -> list[Any]:
+        """The devices of a slice, flat."""
+        return list(self.slice(**indices).devices.flat)
+
+    def single_slice_ids(self, **indices: int) -> list[int]:
+        """The positions of a slice's devices in this mesh, flat."""
+        order = {device: position for position, device in enumerate(self.devices.flat)}
+        return [order[device] for device in self.single_slice_devices(**indices)]
+
+    def register_task(self, matcher: str, *, callback: TaskCallback | None = None, task: Task | None = None) -> None:
+        """Make every scope whose name matches a task of this mesh; see `Context.register_task`."""
+        self.context.register_task(matcher, callback=callback, task=task)
+
+    def clear(self) -> None:
+        """Forget the tasks registered on this mesh."""
+        self.context.clear()
+
+    def __enter__(self) -> Self:
+        entered = using(self)
+        entered.__enter__()
+        self.context.__enter__()
+        self._entered.append(entered)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.context.__exit__(kind, error, traceback)
+        self._entered.pop().__exit__(kind, error, traceback)
+
+    def __call__(self, fun: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function so that it runs inside `with mesh:`."""
+
+        @functools.wraps(fun)
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return fun(*args, **kwargs)
+
+        return inside
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
+        return f"MultiMesh({axes})"
+
+
+def _lay_out(sizes: tuple[int, ...], names: tuple[str, ...], devices: Sequence[Any] | np.ndarray | None) -> Mesh:
+    if len(sizes) != len(names):
+        raise ValueError(f"MultiMesh: {len(sizes)} axis sizes {sizes} for {len(names)} axis names {names}.")
+    if len(set(names)) != len(names):
+        raise ValueError(f"MultiMesh: an axis name is given twice in {names}.")
+    if any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
+        raise ValueError(f"MultiMesh: axis sizes must be positive integers, got {sizes}.")
+    available = list(np.asarray(jax.devices() if devices is None else devices, dtype=object).flat)
+    need = int(np.prod(sizes))
+    if need > len(available):
+        axes = " x ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
+        raise ValueError(
+            f"MultiMesh: {axes} needs {need} devices, but there are {len(available)}. Use smaller axes; for virtual "
+            f"devices on a CPU set XLA_FLAGS=--xla_force_host_platform_device_count={need} before JAX is imported."
+        )
+    picked = np.empty(need, dtype=object)
+    for position, device in enumerate(available[:need]):
+        picked[position] = device
+    return auto_mesh(picked.reshape(sizes), names)
+
+
+def slice_global_mesh(**indices: int) -> TaskMesh:
+    """The submesh of the `MultiMesh` in use at the given indices, with ids relative to it.
+
+    Raises:
+        ValueError: If no mesh is in use, an axis is unknown or an index out of range.
+    """
+    mesh = current_mesh()
+    if mesh is None:
+        raise ValueError(
+            f"slice_global_mesh({', '.join(f'{k}={v}' for k, v in indices.items())}): no MultiMesh is in use. "
+            "Call it inside `with mesh:`, or in a step that is compiled by mm.mjit(..., mesh=mesh)."
+        )
+    submesh = mesh.slice(**indices)
+    return TaskMesh(
+        devices=mesh.single_slice_ids(**indices),
+        axis_sizes=submesh.axis_sizes,
+        axis_names=submesh.axis_names,
+    )

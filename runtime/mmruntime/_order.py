@@ -1,0 +1,143 @@
+"""Schedule: in which order the programs of a microbatch loop are issued."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mmruntime import schedules
+from mmruntime._compat import Var
+from mmruntime._ir import Region
+from mmruntime._segment import Segment
+
+# Relative time of a program in the order of issue; only its proportions matter.
+_FORWARD, _BACKWARD = 1, 2
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class Stage:
+    """A pipeline stage: the program that runs its forward pass, and those of its backward pass."""
+
+    forward: Segment
+    backward: tuple[Segment, ...]
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class Pipeline:
+    """A microbatch loop as a pipeline.
+
+    Attributes:
+        stages: In the order in which a microbatch passes through them.
+        others: Programs that belong to no stage; they run as soon as they can.
+        schedule: The schedule of the stages.
+        order: Programs and microbatches in order of issue.
+    """
+
+    stages: tuple[Stage, ...]
+    others: tuple[Segment, ...]
+    schedule: schedules.Schedule
+    order: tuple[tuple[Segment, int], ...]
+
+
+def order_loop(region: Region, segments: Sequence[Segment], made_on: Mapping[Var, tuple[int, ...]]) -> Pipeline:
+    """Make the pipeline of a loop and its order of issue."""
+    assert region.loop is not None
+    waits = _dependencies(segments, made_on)
+    stages, others = _stages(segments, waits)
+    used = list(dict.fromkeys(stage.forward.submesh for stage in stages))
+    placement = tuple(used.index(stage.forward.submesh) for stage in stages)
+    assert isinstance(region.loop.schedule, str)
+    schedule = schedules.make(
+        region.loop.schedule,
+        len(used),
+        region.loop.count,
+        chunks=max(1, len(stages) // max(1, len(used))),
+        placement=placement,
+    )
+    queues: list[list[tuple[Segment, int]]] = []
+    for row in schedule.rows:
+        queue: list[tuple[Segment, int]] = []
+        for action in row:
+            stage = stages[action.stage]
+            if action.kind == "F":
+                queue.append((stage.forward, action.microbatch))
+            elif action.kind in ("B", "I"):
+                queue.extend((each, action.microbatch) for each in stage.backward)
+        queues.append(queue)
+    queues.extend([(each, microbatch) for microbatch in range(region.loop.count)] for each in others)
+    return Pipeline(stages, others, schedule, _issue(queues, waits))
+
+
+def _dependencies(
+    segments: Sequence[Segment], made_on: Mapping[Var, tuple[int, ...]]
+) -> dict[Segment, tuple[Segment, ...]]:
+    writer = {(var, segment.submesh): segment for segment in segments for var in segment.writes}
+    waits = {}
+    for segment in segments:
+        sources: dict[Segment, None] = {}
+        for var in segment.reads:
+            source = writer.get((var, segment.submesh)) or writer.get((var, made_on.get(var, (-1,))[0]))
+            if source is not None:
+                sources[source] = None
+        waits[segment] = tuple(sources)
+    return waits
+
+
+def _stages(
+    segments: Sequence[Segment], waits: Mapping[Segment, tuple[Segment, ...]]
+) -> tuple[tuple[Stage, ...], tuple[Segment, ...]]:
+    forwards = [segment for segment in segments if segment.forward]
+    backwards: dict[Segment, list[Segment]] = defaultdict(list)
+    others = []
+    for segment in segments:
+        if segment.forward:
+            continue
+        here = [each for each in forwards if each.submesh == segment.submesh]
+        kept = [each for each in here if each in waits[segment]]
+        if here:
+            # The stage whose residuals it reads; without any, the last one of its submesh.
+            backwards[(kept or here)[-1]].append(segment)
+        else:
+            others.append(segment)
+    return tuple(Stage(each, tuple(backwards[each])) for each in forwards), tuple(others)
+
+
+def _issue(
+    queues: Sequence[Sequence[tuple[Segment, int]]], waits: Mapping[Segment, tuple[Segment, ...]]
+) -> tuple[tuple[Segment, int], ...]:
+    """One order of all queues: by simulated start time, each queue in its own order."""
+    done: dict[tuple[Segment, int], float] = {}
+    free: dict[int, float] = defaultdict(float)
+    position = [0] * len(queues)
+    order: list[tuple[Segment, int]] = []
+    total = sum(len(queue) for queue in queues)
+    while len(order) < total:
+        best: tuple[float, int] | None = None
+        for index, queue in enumerate(queues):
+            if position[index] == len(queue):
+                continue
+            segment, microbatch = queue[position[index]]
+            needs = [(source, microbatch) for source in waits[segment]]
+            if any(need not in done for need in needs):
+                continue
+            start = max([free[segment.submesh], *[done[need] for need in needs]])
+            if best is None or start < best[0]:
+                best = (start, index)
+        if best is None:
+            return _in_program_order(queues, waits)
+        start, index = best
+        segment, microbatch = queues[index][position[index]]
+        position[index] += 1
+        cost = (_FORWARD if segment.forward else 0) + (_BACKWARD if segment.backward else 0)
+        done[segment, microbatch] = free[segment.submesh] = start + cost
+        order.append((segment, microbatch))
+    return tuple(order)
+
+
+def _in_program_order(
+    queues: Sequence[Sequence[tuple[Segment, int]]], waits: Mapping[Segment, tuple[Segment, ...]]
+) -> tuple[tuple[Segment, int], ...]:
+    """Microbatch by microbatch: for programs whose dependencies are not those of a pipeline."""
+    cells = [cell for queue in queues for cell in queue]
+    return tuple(sorted(cells, key=lambda cell: (cell[1], cell[0].level, cell[0].submesh)))

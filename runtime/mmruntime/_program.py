@@ -1,0 +1,311 @@
+"""Program: a step as a flat list of instructions over numbered slots.
+
+Instructions are made symbolically first (which value, on which submesh, of which microbatch), so that the last
+use of every slot is known before anything is compiled: that decides what is freed and what is donated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmruntime._compat import Atom, Var, is_var
+from mmruntime._ir import Region, Step
+from mmruntime._order import Pipeline, order_loop
+from mmruntime._place import Placement
+from mmruntime._segment import Segment, Segments
+
+# What a slot holds: a variable on a submesh, of one microbatch inside of loops.
+Key = tuple[Var, int, int | None]
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class Work:
+    """A program to compile: a segment, the zeros that a loop starts from, or the slices of its batch.
+
+    Attributes:
+        kind: "segment", "zeros" or "slices".
+        submesh: Where it runs.
+        reads: Variables of its arguments, sums that it adds to first.
+        writes: Variables of its results, sums that it adds to first.
+        sums: The totals among them that a segment adds to, and the variable that is added.
+        segment: The segment, if it is one.
+        count: Number of microbatches, for slices.
+    """
+
+    kind: str
+    submesh: int
+    reads: tuple[Var, ...]
+    writes: tuple[Var, ...]
+    sums: tuple[tuple[Var, Var], ...] = ()
+    segment: Segment | None = None
+    count: int = 1
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """Run a program: `args` slots to `results` slots, then forget the `frees` slots."""
+
+    work: Work
+    microbatch: int | None
+    args: list[int]
+    results: list[int]
+    frees: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Transfer:
+    """Send values from one submesh to another."""
+
+    source: int
+    target: int
+    values: list[Var]
+    microbatch: int | None
+    args: list[int]
+    results: list[int]
+    frees: list[int] = field(default_factory=list)
+
+
+Instruction = Run | Transfer
+
+
+@dataclass(eq=False, slots=True)
+class Program:
+    """A step's instructions.
+
+    Attributes:
+        num_slots: How many slots there are.
+        instructions: In order of issue.
+        inputs: For each input of the step, the slot and the submesh that it is wanted in; None if nobody reads it.
+        constants: For each captured array, all slots and submeshes that it is wanted in.
+        outputs: For each output, its slot; None where it is an input, a captured array or a literal.
+        pipelines: The microbatch loops, in program order.
+        keys: What each slot holds.
+    """
+
+    num_slots: int
+    instructions: list[Instruction]
+    inputs: list[tuple[int, int] | None]
+    constants: dict[Var, list[tuple[int, int]]]
+    outputs: list[int | None]
+    pipelines: list[Pipeline]
+    keys: list[Key]
+
+
+def build(step: Step, placement: Placement, segments: Segments) -> Program:
+    """Make the instructions of a segmented step."""
+    return _Builder(step, placement, segments).program()
+
+
+class _Builder:
+    def __init__(self, step: Step, placement: Placement, segments: Segments) -> None:
+        self.step = step
+        self.placement = placement
+        self.segments = segments
+        self.slots: dict[Key, int] = {}
+        self.instructions: list[Instruction] = []
+        self.pipelines: list[Pipeline] = []
+        self._works: dict[Segment, Work] = {}
+        self._per_microbatch: set[Var] = set()
+        self._read = {var for segment in segments for var in segment.reads}
+        self.wanted = self._wanted()
+        self.given = set(step.invars) | set(step.constants)
+
+    def program(self) -> Program:
+        self._share_inputs()
+        for index, region in enumerate(self.step.regions):
+            if region.loop is None:
+                for segment in self.segments.by_region[index]:
+                    self._run_segment(segment, None, ())
+            else:
+                self._loop(region, self.segments.by_region[index])
+        outputs = [self._output(atom) for atom in self.step.outvars]
+        inputs: list[tuple[int, int] | None] = []
+        for var in self.step.invars:
+            home = self._home(var)
+            inputs.append(None if home is None else (self._slot(var, home, None), home))
+        constants = {
+            var: [(self._slot(var, where, None), where) for where in self.wanted.get(var, ())]
+            for var in self.step.constants
+        }
+        self._free_after_last_use({slot for slot in outputs if slot is not None})
+        return Program(
+            len(self.slots), self.instructions, inputs, constants, outputs, self.pipelines, list(self.slots)
+        )
+
+    def _wanted(self) -> dict[Var, list[int]]:
+        """On which submeshes each variable is read."""
+        wanted: dict[Var, dict[int, None]] = defaultdict(dict)
+        for segment in self.segments:
+            for var in segment.reads:
+                wanted[var][segment.submesh] = None
+        for region in self.step.regions:
+            for piece, stacked in region.slices.items():
+                for where in wanted[piece]:
+                    wanted[stacked][where] = None
+        return {var: sorted(places) for var, places in wanted.items()}
+
+    def _home(self, var: Var) -> int | None:
+        """Where an input is handed over: its home if it is read there."""
+        places = self.wanted.get(var)
+        if not places:
+            return None
+        home = self.placement.homes[var]
+        return home if home in places else places[0]
+
+    def _share_inputs(self) -> None:
+        """Send inputs that several submeshes read from their home to the others, once per step."""
+        sends: dict[tuple[int, int], list[Var]] = defaultdict(list)
+        for var in self.step.invars:
+            home = self._home(var)
+            if home is None:
+                continue
+            for target in self.wanted[var]:
+                if target != home:
+                    sends[home, target].append(var)
+        for (home, target), sent in sends.items():
+            args = [self._slot(var, home, None) for var in sent]
+            results = [self._slot(var, target, None) for var in sent]
+            self.instructions.append(Transfer(home, target, sent, None, args, results))
+
+    def _slot(self, var: Var, where: int, microbatch: int | None) -> int:
+        return self.slots.setdefault((var, where, microbatch), len(self.slots))
+
+    def _output(self, atom: Atom) -> int | None:
+        if not is_var(atom) or atom in self.given:
+            return None
+        return self._slot(atom, self.segments.made_on[atom][0], None)
+
+    def _run_segment(self, segment: Segment, microbatch: int | None, sums: Sequence[tuple[Var, Var]]) -> None:
+        own = set(segment.writes)
+        added = tuple((total, result) for total, result in sums if result in own)
+        accumulated = {result for _, result in added}
+        kept = [var for var in segment.writes if var not in accumulated or var in self._read]
+        totals = [total for total, _ in added]
+        work = self._work(segment, tuple(totals), tuple(kept), added)
+        args = [self._slot(total, segment.submesh, None) for total in totals]
+        args += [self._slot(var, segment.submesh, self._instance(var, microbatch)) for var in segment.reads]
+        results = [self._slot(total, segment.submesh, None) for total in totals]
+        results += [self._slot(var, segment.submesh, microbatch) for var in kept]
+        self.instructions.append(Run(work, microbatch, args, results))
+        self._send(kept, segment.submesh, microbatch)
+
+    def _work(
+        self,
+        segment: Segment,
+        totals: tuple[Var, ...],
+        kept: tuple[Var, ...],
+        added: tuple[tuple[Var, Var], ...],
+    ) -> Work:
+        if segment not in self._works:
+            self._works[segment] = Work(
+                "segment", segment.submesh, (*totals, *segment.reads), (*totals, *kept), added, segment
+            )
+        return self._works[segment]
+
+    def _instance(self, var: Var, microbatch: int | None) -> int | None:
+        return microbatch if var in self._per_microbatch else None
+
+    def _send(self, values: Iterable[Var], source: int, microbatch: int | None) -> None:
+        """Send what other submeshes read, right behind its producer: one transfer per target."""
+        sends: dict[int, list[Var]] = defaultdict(list)
+        for var in values:
+            made_on = self.segments.made_on[var]
+            if made_on[0] != source:
+                continue
+            for target in self.wanted.get(var, ()):
+                if target not in made_on:
+                    sends[target].append(var)
+        for target, sent in sends.items():
+            args = [self._slot(var, source, microbatch) for var in sent]
+            results = [self._slot(var, target, microbatch) for var in sent]
+            self.instructions.append(Transfer(source, target, sent, microbatch, args, results))
+
+    def _loop(self, region: Region, segments: Sequence[Segment]) -> None:
+        assert region.loop is not None
+        self._per_microbatch |= {var for segment in segments for op in segment.ops for var in op.writes()}
+        self._per_microbatch |= set(region.slices)
+        self._slice_batch(region)
+        totals: dict[int, list[Var]] = defaultdict(list)
+        for total, result in region.sums:
+            totals[self.segments.made_on[result][0]].append(total)
+        for where, mine in totals.items():
+            slots = [self._slot(total, where, None) for total in mine]
+            self.instructions.append(Run(Work("zeros", where, (), tuple(mine)), None, [], slots))
+        pipeline = order_loop(region, segments, self.segments.made_on)
+        self.pipelines.append(pipeline)
+        by_place = {
+            (segment): [pair for pair in region.sums if self.segments.made_on[pair[1]][0] == segment.submesh]
+            for segment in segments
+        }
+        for segment, microbatch in pipeline.order:
+            self._run_segment(segment, microbatch, by_place[segment])
+        for where, mine in totals.items():
+            self._send(mine, where, None)
+
+    def _slice_batch(self, region: Region) -> None:
+        assert region.loop is not None
+        count = region.loop.count
+        by_place: dict[int, list[tuple[Var, Var]]] = defaultdict(list)
+        for piece, stacked in region.slices.items():
+            for where in self.wanted.get(piece, ()):
+                by_place[where].append((piece, stacked))
+        for where, pairs in by_place.items():
+            stacks = tuple(dict.fromkeys(stacked for _, stacked in pairs))
+            work = Work("slices", where, stacks, tuple(piece for piece, _ in pairs), tuple(pairs), None, count)
+            args = [self._slot(stacked, where, None) for stacked in stacks]
+            results = [self._slot(piece, where, k) for piece, _ in pairs for k in range(count)]
+            self.instructions.append(Run(work, None, args, results))
+
+    def _free_after_last_use(self, kept: set[int]) -> None:
+        last: dict[int, Instruction] = {}
+        for instruction in self.instructions:
+            for slot in (*instruction.args, *instruction.results):
+                last[slot] = instruction
+        for slot, instruction in last.items():
+            if slot not in kept:
+                instruction.frees.append(slot)
+
+
+def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Hashable]) -> dict[Work, tuple[int, ...]]:
+    """Which arguments each program may overwrite.
+
+    An argument is donated if, in every run of the program, the runtime owns it, nobody reads it later, and a
+    result of the same shape, type and layout can take its memory.
+
+    Args:
+        program: The instructions.
+        owned: Slots that hold nothing of the user's, or what the user donated.
+        shape_of: Shape, type and layout of each slot.
+
+    Returns:
+        Positions of the donated arguments.
+    """
+    ours = set(owned)
+    candidates: dict[Work, set[int]] = {}
+    for instruction in program.instructions:
+        if not isinstance(instruction, Run):
+            continue
+        sums = range(len(instruction.work.sums)) if instruction.work.kind == "segment" else range(0)
+        ending = set(instruction.frees)
+        fit = {
+            position
+            for position, slot in enumerate(instruction.args)
+            if position in sums or (slot in ours and slot in ending and instruction.args.count(slot) == 1)
+        }
+        candidates[instruction.work] = candidates.get(instruction.work, fit) & fit
+    result = {}
+    for instruction in program.instructions:
+        if not isinstance(instruction, Run) or instruction.work in result:
+            continue
+        room = Counter(shape_of[slot] for slot in instruction.results)
+        chosen = []
+        for position in sorted(candidates[instruction.work]):
+            shape = shape_of[instruction.args[position]]
+            if room[shape] > 0:
+                room[shape] -= 1
+                chosen.append(position)
+        result[instruction.work] = tuple(chosen)
+    return result

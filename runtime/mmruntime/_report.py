@@ -1,0 +1,299 @@
+"""What a compiled step does, as a value that prints as tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmruntime import _cost
+from mmruntime._compat import is_var
+from mmruntime._ir import Step, num_bytes
+from mmruntime._place import Placement
+from mmruntime._program import Program, Run, Transfer
+from mmruntime._segment import Segment, Segments
+from mmruntime._shard import Shardings
+
+
+@dataclass(frozen=True)
+class SubmeshRow:
+    """A submesh: its number, axes and device ids, and bytes of state on each of its devices."""
+
+    number: int
+    axes: str
+    devices: tuple[int, ...]
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class ProgramRow:
+    """A compiled program.
+
+    Attributes:
+        submesh: Where it runs.
+        tasks: The tasks in it; none for work outside of tasks.
+        kind: "forward", "backward", "forward+backward", or "once" outside of loops.
+        equations: How many traced equations it has.
+        flops: Floating-point operations of one run, on the whole submesh.
+        runs: How often it runs per step.
+    """
+
+    submesh: int
+    tasks: tuple[str, ...]
+    kind: str
+    equations: int
+    flops: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class InputRow:
+    """An input of the step: where it lives and how it is laid out."""
+
+    name: str
+    submesh: int | None
+    shape: tuple[int, ...]
+    dtype: str
+    spec: str
+    device_bytes: int
+    carried: bool
+
+
+@dataclass(frozen=True)
+class TransferRow:
+    """What one submesh sends to another: arrays and bytes per run, and runs per step."""
+
+    source: int
+    target: int
+    arrays: int
+    size: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class LoopRow:
+    """A microbatch loop: its schedule and the most microbatches that each submesh holds activations of."""
+
+    schedule: str
+    num_microbatches: int
+    stages: tuple[int, ...]
+    live: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What runs where. `print(report)` shows it as tables."""
+
+    name: str
+    submeshes: tuple[SubmeshRow, ...]
+    programs: tuple[ProgramRow, ...]
+    inputs: tuple[InputRow, ...]
+    transfers: tuple[TransferRow, ...]
+    loops: tuple[LoopRow, ...]
+
+    def __str__(self) -> str:
+        parts = [f"{self.name}: {len(self.submeshes)} submeshes, {len(self.programs)} programs"]
+        for loop in self.loops:
+            parts.append(
+                f"microbatches: {loop.num_microbatches}, schedule {loop.schedule}, stages on submeshes "
+                f"{', '.join(map(str, loop.stages))}, at most {', '.join(map(str, loop.live))} in flight"
+            )
+        parts.append(
+            _table(
+                "Submeshes",
+                ("submesh", "axes", "devices", "state per device"),
+                [(r.number, r.axes, _ids(r.devices), _bytes(r.state_bytes)) for r in self.submeshes],
+            )
+        )
+        parts.append(
+            _table(
+                "Programs",
+                ("submesh", "tasks", "pass", "equations", "MFLOP", "runs per step"),
+                [
+                    (r.submesh, ", ".join(r.tasks) or "-", r.kind, r.equations, f"{r.flops / 1e6:.3g}", r.runs)
+                    for r in self.programs
+                ],
+            )
+        )
+        parts.append(
+            _table(
+                "Inputs",
+                ("input", "submesh", "type", "layout", "bytes per device", "carried"),
+                [
+                    (
+                        r.name,
+                        "-" if r.submesh is None else r.submesh,
+                        f"{r.dtype}[{','.join(map(str, r.shape))}]",
+                        r.spec,
+                        _bytes(r.device_bytes),
+                        "yes" if r.carried else "",
+                    )
+                    for r in self.inputs
+                ],
+            )
+        )
+        parts.append(
+            _table(
+                "Transfers",
+                ("from", "to", "arrays", "bytes", "runs per step"),
+                [(r.source, r.target, r.arrays, _bytes(r.size), r.runs) for r in self.transfers],
+            )
+        )
+        return "\n\n".join(parts)
+
+
+def report(
+    name: str,
+    step: Step,
+    placement: Placement,
+    segments: Segments,
+    shardings: Shardings,
+    program: Program,
+    names: Sequence[str],
+) -> Report:
+    """Gather what was decided about a step."""
+    inputs = []
+    state: dict[int, int] = defaultdict(int)
+    for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True)):
+        shape = tuple(var.aval.shape)
+        where = None if place is None else place[1]
+        size, spec = num_bytes(var), "-"
+        if where is not None:
+            sharding = shardings[var, where]
+            size = size * int(np.prod(sharding.shard_shape(shape))) // max(int(np.prod(shape)), 1)
+            spec = str(sharding.spec).replace("PartitionSpec", "P")
+            if position in step.carried:
+                state[where] += size
+        inputs.append(InputRow(names[position], where, shape, str(var.aval.dtype), spec, size, position in step.carried))
+    submeshes = [
+        SubmeshRow(
+            number,
+            " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items()),
+            tuple(device.id for device in mesh.devices.flat),
+            state[number],
+        )
+        for number, mesh in enumerate(placement.submeshes.meshes)
+    ]
+    programs = [_program_row(each, step) for each in segments]
+    return Report(
+        name,
+        tuple(submeshes),
+        tuple(programs),
+        tuple(inputs),
+        tuple(_transfer_rows(program)),
+        tuple(_loop_rows(program)),
+    )
+
+
+def _program_row(segment: Segment, step: Step) -> ProgramRow:
+    region = step.regions[segment.region]
+    kind = "once"
+    if region.loop is not None:
+        kind = "+".join(["forward"] * segment.forward + ["backward"] * segment.backward)
+    return ProgramRow(
+        segment.submesh,
+        segment.tasks,
+        kind,
+        len(segment.ops),
+        sum(_cost.flops(op.eqn) for op in segment.ops),
+        region.index_count,
+    )
+
+
+def _transfer_rows(program: Program) -> Iterable[TransferRow]:
+    runs: dict[tuple[int, int, tuple[int, ...]], int] = defaultdict(int)
+    sizes: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
+    for item in program.instructions:
+        if isinstance(item, Transfer):
+            key = (item.source, item.target, tuple(id(var) for var in item.values))
+            runs[key] += 1
+            sizes[key] = (len(item.values), sum(num_bytes(var) for var in item.values))
+    for key, count in runs.items():
+        arrays, size = sizes[key]
+        yield TransferRow(key[0], key[1], arrays, size, count)
+
+
+def _loop_rows(program: Program) -> Iterable[LoopRow]:
+    for pipeline in program.pipelines:
+        used = [stage.forward.submesh for stage in pipeline.stages]
+        live: dict[int, int] = defaultdict(int)
+        peak: dict[int, int] = defaultdict(int)
+        last = {stage.forward: stage.backward[-1] if stage.backward else stage.forward for stage in pipeline.stages}
+        ends = {(end, start.submesh): start for start, end in last.items()}
+        for segment, _ in pipeline.order:
+            if segment in last:
+                live[segment.submesh] += 1
+                peak[segment.submesh] = max(peak[segment.submesh], live[segment.submesh])
+            if (segment, segment.submesh) in ends:
+                live[segment.submesh] -= 1
+        order = list(dict.fromkeys(used))
+        yield LoopRow(
+            pipeline.schedule.name,
+            pipeline.schedule.num_microbatches,
+            tuple(used),
+            tuple(peak[where] for where in order),
+        )
+
+
+def live_slots(program: Program, step: Step) -> dict[int, int]:
+    """The most bytes of activations, over all devices of each submesh, that are held at once inside of loops."""
+    inside = {var for region in step.regions if region.loop is not None for op in region.ops for var in op.writes()}
+    live: dict[int, int] = defaultdict(int)
+    peak: dict[int, int] = defaultdict(int)
+    for item in program.instructions:
+        for slot in item.results:
+            var, where, microbatch = program.keys[slot]
+            if microbatch is not None and is_var(var) and var in inside:
+                live[where] += num_bytes(var)
+                peak[where] = max(peak[where], live[where])
+        for slot in item.frees:
+            var, where, microbatch = program.keys[slot]
+            if microbatch is not None and var in inside:
+                live[where] -= num_bytes(var)
+    return dict(peak)
+
+
+def runs_of(program: Program) -> dict[int, int]:
+    """How many program runs each submesh does per step."""
+    runs: dict[int, int] = defaultdict(int)
+    for item in program.instructions:
+        if isinstance(item, Run):
+            runs[item.work.submesh] += 1
+    return dict(runs)
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    if not rows:
+        return f"{title}: none"
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(line[column]) for line in [list(head), *cells]) for column in range(len(head))]
+    numeric = [all(_is_number(row[column]) for row in cells) for column in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+
+    return "\n".join([title, line(head), line(["-" * width for width in widths]), *[line(row) for row in cells]])
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).replace("e+", "", 1).isdigit() or text == "-"
+
+
+def _ids(ids: Sequence[int]) -> str:
+    if len(ids) > 2 and list(ids) == list(range(ids[0], ids[0] + len(ids))):
+        return f"{ids[0]}-{ids[-1]}"
+    return ",".join(map(str, ids))
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError

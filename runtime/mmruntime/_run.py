@@ -1,0 +1,92 @@
+"""Run: issue a program's instructions, in order, from one thread, without waiting for any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from mmruntime._compat import is_var
+from mmruntime._compile import Compiled
+from mmruntime._ir import Step
+from mmruntime._program import Program, Run
+from mmruntime._shard import Shardings
+
+
+class Runner:
+    """A compiled step, ready to be called on flat inputs.
+
+    Args:
+        step: The step.
+        program: Its instructions.
+        compiled: Their executables.
+        shardings: The layout of each value.
+    """
+
+    def __init__(self, step: Step, program: Program, compiled: Compiled, shardings: Shardings) -> None:
+        self._num_slots = program.num_slots
+        self._code: list[tuple[bool, Any, list[int], list[int], list[int]]] = []
+        for item in program.instructions:
+            is_run = isinstance(item, Run)
+            call = compiled.programs[item.work] if isinstance(item, Run) else compiled.movers[item]
+            self._code.append((is_run, call, item.args, item.results, item.frees))
+        self._inputs = [
+            (position, place[0], shardings[var, place[1]])
+            for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
+            if place is not None
+        ]
+        self._constants = [
+            (slot, jax.device_put(step.constants[var], shardings[var, where]))
+            for var, places in program.constants.items()
+            for slot, where in places
+        ]
+        positions = {var: position for position, var in enumerate(step.invars)}
+        # An output is a slot, an input handed through, or a value known beforehand.
+        self._outputs: list[tuple[int | None, int | None, Any]] = []
+        for atom, slot in zip(step.outvars, program.outputs, strict=True):
+            if slot is not None:
+                self._outputs.append((slot, None, None))
+            elif is_var(atom) and atom in positions:
+                place = program.inputs[positions[atom]]
+                self._outputs.append((None, positions[atom], None) if place is None else (place[0], None, None))
+            elif is_var(atom):
+                self._outputs.append((None, None, step.constants[atom]))
+            else:
+                value = jax.device_put(np.asarray(atom.val, atom.aval.dtype), shardings.replicated(0))
+                self._outputs.append((None, None, value))
+        self.misplaced = 0
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run the step once; returns as soon as everything is issued."""
+        slots: list[Any] = [None] * self._num_slots
+        late: list[int] = []
+        arrays: list[Any] = []
+        targets: list[Any] = []
+        for position, slot, sharding in self._inputs:
+            value = inputs[position]
+            if isinstance(value, jax.Array) and value.sharding == sharding:
+                slots[slot] = value
+            else:
+                late.append(slot)
+                arrays.append(value)
+                targets.append(sharding)
+        self.misplaced = len(late)
+        if late:
+            for slot, value in zip(late, jax.device_put(arrays, targets), strict=True):
+                slots[slot] = value
+        for slot, value in self._constants:
+            slots[slot] = value
+        for is_run, call, args, results, frees in self._code:
+            operands = [slots[slot] for slot in args]
+            values = call(*operands) if is_run else call(operands)
+            del operands
+            for slot, value in zip(results, values, strict=True):
+                slots[slot] = value
+            for slot in frees:
+                slots[slot] = None
+        return [
+            slots[slot] if slot is not None else inputs[position] if position is not None else value
+            for slot, position, value in self._outputs
+        ]

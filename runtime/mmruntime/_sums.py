@@ -1,0 +1,170 @@
+"""Sums whose terms live on several submeshes: each submesh adds up its own, and the partial sums meet once.
+
+Two kinds occur. The gradient of a weight that several stages use is a sum that would cross submeshes once per
+microbatch; it gets one accumulator per submesh instead, and they are added after the loop. A norm over all
+gradients is a chain of scalar additions that would hop from submesh to submesh; it becomes one partial result
+per submesh and one combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mmruntime import _compat, _cost
+from mmruntime._compat import Var, is_var
+from mmruntime._ir import Op, Region, is_tiny
+
+_GRADIENT_SUMS = ("add_any", "add")
+# Associative and commutative; regrouping them changes rounding only.
+_REDUCTIONS = ("add", "add_any", "mul", "max", "min", "and", "or")
+
+Where = Callable[[Op], int | None]
+
+
+def _leaves(var: Var, kinds: Sequence[str], producer: Mapping[Var, Op], uses: Mapping[Var, int]) -> list[Any]:
+    """The terms of the sum that ends in `var`, left to right; sums that are also read elsewhere are terms."""
+    op = producer.get(var)
+    if op is None or op.eqn.primitive.name not in kinds or uses.get(var, 0) != 1:
+        return [var]
+    if any(atom.aval.shape != var.aval.shape or atom.aval.dtype != var.aval.dtype for atom in op.eqn.invars):
+        return [var]
+    return [
+        leaf
+        for atom in op.eqn.invars
+        for leaf in (_leaves(atom, kinds, producer, uses) if is_var(atom) else [atom])
+    ]
+
+
+def _chain(template: Op, terms: Sequence[Any], result: Var | None = None) -> tuple[list[Op], Any]:
+    """Equations that combine terms from left to right, and the variable of the result."""
+    ops: list[Op] = []
+    total = terms[0]
+    for position, term in enumerate(terms[1:], start=2):
+        last = position == len(terms) and result is not None
+        out = result if last else _compat.new_var(template.eqn.outvars[0].aval)
+        ops.append(Op(template.eqn.replace(invars=[total, term], outvars=[out]), None, template.backward))
+        total = out
+    return ops, total
+
+
+def split_loop_sums(
+    region: Region, after: Region, producer: dict[Var, Op], uses: Mapping[Var, int], where: Where
+) -> dict[Op, int]:
+    """Give each submesh its own accumulator of a loop sum whose terms lie on several. In place.
+
+    Args:
+        region: A loop, whose equations are placed.
+        after: The region behind it, which gets the final additions in front.
+        producer: The equation that writes each variable; extended.
+        uses: How often each variable of the loop is read, loop sums included.
+        where: The submesh of an equation, None if it depends on inputs alone.
+
+    Returns:
+        The new equations and their submeshes. Final additions run where the heaviest term is made.
+    """
+    placed: dict[Op, int] = {}
+    sums: list[tuple[Var, Var]] = []
+    final: list[Op] = []
+    for total, result in region.sums:
+        terms = _leaves(result, _GRADIENT_SUMS, producer, uses)
+        groups: dict[int, list[Any]] = {}
+        weight: dict[int, float] = {}
+        for term in terms:
+            source = producer.get(term) if is_var(term) else None
+            at = where(source) if source is not None else None
+            if at is None:
+                groups = {}
+                break
+            groups.setdefault(at, []).append(term)
+            weight[at] = weight.get(at, 0.0) + (_cost.flops(source.eqn) if source is not None else 0.0)
+        if len(groups) < 2:
+            sums.append((total, result))
+            continue
+        template = producer[result]
+        partials = []
+        for at, members in groups.items():
+            ops, partial = _chain(template, members)
+            if not ops and any(partial is other for _, other in sums):
+                # One term may feed two sums, but a sum owns its result.
+                sums.append((total, result))
+                break
+            region.ops.extend(ops)
+            placed.update(dict.fromkeys(ops, at))
+            partials.append((_compat.new_var(total.aval), partial))
+        else:
+            sums.extend(partials)
+            home = max(sorted(weight), key=lambda at: weight[at])
+            ops, _ = _chain(template, [var for var, _ in partials], total)
+            final.extend(ops)
+            placed.update(dict.fromkeys(ops, home))
+    region.sums = sums
+    after.ops[:0] = final
+    for op in placed:
+        producer.update(dict.fromkeys(op.writes(), op))
+    return placed
+
+
+def regroup_scalars(
+    region: Region, producer: dict[Var, Op], uses: Mapping[Var, int], where: Where
+) -> dict[Op, int]:
+    """Reduce scalars from several submeshes to one per submesh before they meet. In place.
+
+    Returns:
+        The new equations and their submeshes; the combination runs where the last of them ran.
+    """
+    placed: dict[Op, int] = {}
+    gone: set[Op] = set()
+    ops: list[Op] = []
+    inside = {
+        atom
+        for op in region.ops
+        for atom in op.reads()
+        if op.eqn.primitive.name in _REDUCTIONS and uses.get(atom, 0) == 1
+    }
+    for op in region.ops:
+        kind = op.eqn.primitive.name
+        (out, *_) = op.eqn.outvars
+        root = kind in _REDUCTIONS and is_var(out) and is_tiny(out) and where(op) is not None
+        if not root or (out in inside and _feeds_same(out, kind, region.ops)):
+            ops.append(op)
+            continue
+        kinds = ("add", "add_any") if kind in ("add", "add_any") else (kind,)
+        terms = [
+            leaf
+            for atom in op.eqn.invars
+            for leaf in (_leaves(atom, kinds, producer, uses) if is_var(atom) else [atom])
+        ]
+        groups: dict[int, list[Any]] = {}
+        loose: list[Any] = []
+        for term in terms:
+            source = producer.get(term) if is_var(term) else None
+            at = where(source) if source is not None else None
+            if at is None:
+                loose.append(term)
+            else:
+                groups.setdefault(at, []).append(term)
+        at_root = where(op)
+        if len(groups) < 2 or len(terms) <= 2 or at_root is None:
+            ops.append(op)
+            continue
+        gone.add(op)
+        partials = []
+        for at, members in groups.items():
+            chain, partial = _chain(op, members)
+            ops.extend(chain)
+            placed.update(dict.fromkeys(chain, at))
+            partials.append(partial)
+        chain, _ = _chain(op, [*loose, *partials], out)
+        ops.extend(chain)
+        placed.update(dict.fromkeys(chain, at_root))
+    region.ops = ops
+    for op in placed:
+        producer.update(dict.fromkeys(op.writes(), op))
+    return placed
+
+
+def _feeds_same(var: Var, kind: str, ops: Sequence[Op]) -> bool:
+    """Whether the one reader of `var` is a reduction of the same kind."""
+    same = ("add", "add_any") if kind in ("add", "add_any") else (kind,)
+    return any(op.eqn.primitive.name in same and var in op.eqn.invars for op in ops)
