@@ -1,7 +1,7 @@
 """Pipeline schedules as plain data: make, check, simulate and draw them. Nothing here needs JAX."""
 
 from ._action import Action as Action
-from ._named import make as make
+from ._make import make as make
 from ._named import names as names
 from ._schedule import Schedule as Schedule
 from ._simulate import Event as Event

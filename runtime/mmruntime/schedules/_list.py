@@ -1,70 +1,198 @@
 """List scheduling: run the pipeline in simulated time and let a policy pick among what is ready."""
 
 import heapq
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from ._action import Action
+from ._costs import Costs
+from ._waves import Rows
+
+Pick = Literal["low", "high", "old"]
 
 
-def one_forward_one_backward(
-    placement: Sequence[int], num_submeshes: int, num_microbatches: int
-) -> tuple[tuple[Action, ...], ...]:
-    """Classic 1F1B (arXiv:1806.03377, arXiv:2104.04473) for any placement, by event-driven list scheduling.
+@dataclass(frozen=True)
+class Policy:
+    """What a free submesh runs next.
 
-    A free submesh takes a backward if one is ready, of the latest stage; otherwise a forward, also of the latest
-    stage, as long as its stage holds fewer activations than stages remain to the end (itself included). On one stage
-    for each submesh this is the textbook order: submesh s warms up with `num_stages - s` forwards. A forward takes
-    one unit of time and a backward two.
-
-    It cannot deadlock: the oldest unfinished microbatch is never held back by the bound, since no younger one is
-    ahead of it.
+    Attributes:
+        split: Whether the backward pass runs in two halves.
+        caps: Most microbatches between the forward and the backward (or its input half) of each stage.
+        prefer: What comes first if both are ready: a `"backward"`, a `"forward"`, or the one that did not run last
+            (`"alternate"`).
+        up: Among forwards of one submesh's stages: the lowest stage, the highest, or the oldest microbatch.
+        down: The same among backwards.
+        patience: A weight half starts only if it ends before anything else arrives, give or take this share of its
+            time: 0 leaves no gap for it to be late, `inf` fills every gap.
     """
-    num_stages = len(placement)
-    stages_of: list[list[int]] = [[] for _ in range(num_submeshes)]
-    for stage in range(num_stages - 1, -1, -1):
-        stages_of[placement[stage]].append(stage)
-    arrived_forward = [num_microbatches] + [0] * (num_stages - 1)
-    arrived_backward = [0] * num_stages
-    done_forward = [0] * num_stages
-    done_backward = [0] * num_stages
-    rows: list[list[Action]] = [[] for _ in range(num_submeshes)]
-    busy = [False] * num_submeshes
-    # (end of the action, order of starting, submesh, is it a forward, its stage)
-    running: list[tuple[int, int, int, bool, int]] = []
 
-    def start(submesh: int, now: int) -> None:
-        for stage in stages_of[submesh]:
-            if done_backward[stage] < min(arrived_backward[stage], done_forward[stage]):
-                rows[submesh].append(Action("B", stage, done_backward[stage]))
-                heapq.heappush(running, (now + 2, len(running), submesh, False, stage))
-                busy[submesh] = True
-                return
-        for stage in stages_of[submesh]:
-            held = done_forward[stage] - done_backward[stage]
-            if done_forward[stage] < arrived_forward[stage] and held < num_stages - stage:
-                rows[submesh].append(Action("F", stage, done_forward[stage]))
-                heapq.heappush(running, (now + 1, len(running), submesh, True, stage))
-                busy[submesh] = True
-                return
+    split: bool
+    caps: tuple[int, ...]
+    prefer: Literal["backward", "forward", "alternate"] = "backward"
+    up: Pick = "high"
+    down: Pick = "high"
+    patience: float = math.inf
 
-    for submesh in range(num_submeshes):
-        start(submesh, 0)
-    while running:
-        now = running[0][0]
-        while running and running[0][0] == now:
-            _, _, submesh, is_forward, stage = heapq.heappop(running)
-            busy[submesh] = False
-            if is_forward:
-                done_forward[stage] += 1
-                if stage + 1 < num_stages:
-                    arrived_forward[stage + 1] += 1
-                else:
-                    arrived_backward[stage] += 1
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What is to be scheduled.
+
+    Attributes:
+        placement: Submesh of each virtual stage.
+        num_submeshes: Number of submeshes.
+        num_microbatches: Number of microbatches.
+        costs: Time of each action, for each stage.
+        latency: Time of a transfer between submeshes.
+        sizes: What one microbatch of each stage counts against the memory of its submesh.
+        memory: Most of that on each submesh.
+    """
+
+    placement: tuple[int, ...]
+    num_submeshes: int
+    num_microbatches: int
+    costs: Costs
+    latency: float
+    sizes: tuple[float, ...]
+    memory: tuple[float, ...]
+
+
+def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows | None:
+    """The rows that come out when every free submesh follows the policy, or None if they get stuck.
+
+    They get stuck only on memory that stages of one submesh share: with `caps` alone the oldest unfinished microbatch
+    is never held back, since no younger one is ahead of it.
+
+    Microbatches of one stage and kind run in their order.
+    """
+    placement, count, costs = pipeline.placement, pipeline.num_microbatches, pipeline.costs
+    stages, latency = len(placement), pipeline.latency
+    sizes, memory, caps = pipeline.sizes, pipeline.memory, policy.caps
+    split, patience = policy.split, policy.patience
+    down_cost = costs.backward_input if split else costs.backward
+    down_kind: Literal["I", "B"] = "I" if split else "B"
+    up_high, up_old = policy.up == "high", policy.up == "old"
+    down_high, down_old = policy.down == "high", policy.down == "old"
+    homes: list[list[int]] = [[] for _ in range(pipeline.num_submeshes)]
+    for stage, submesh in enumerate(placement):
+        homes[submesh].append(stage)
+    # When the input of each microbatch's forward and backward is there; known as soon as its producer starts.
+    up_at: list[list[float]] = [[0.0] * count, *([] for _ in range(stages - 1))]
+    down_at: list[list[float]] = [[] for _ in range(stages)]
+    ups, downs, weights = [0] * stages, [0] * stages, [0] * stages
+    live = [0.0] * pipeline.num_submeshes
+    free_at = [0.0] * pipeline.num_submeshes
+    last_was_up = [False] * pipeline.num_submeshes
+    rows: list[list[Action]] = [[] for _ in range(pipeline.num_submeshes)]
+    wake = [(0.0, submesh) for submesh in range(pipeline.num_submeshes)]
+    left = count * stages * (3 if split else 2)
+
+    while wake:
+        now, submesh = heapq.heappop(wake)
+        if free_at[submesh] > now:
+            continue
+        up = down = -1
+        soonest = math.inf
+        room = memory[submesh] - live[submesh] + 1e-9
+        for stage in homes[submesh]:
+            index = downs[stage]
+            if index < len(down_at[stage]):
+                at = down_at[stage][index]
+                if at > now:
+                    soonest = min(soonest, at)
+                elif down < 0 or (index < downs[down] if down_old else down_high):
+                    down = stage
+            index = ups[stage]
+            if index < len(up_at[stage]) and index - downs[stage] < caps[stage] and sizes[stage] <= room:
+                at = up_at[stage][index]
+                if at > now:
+                    soonest = min(soonest, at)
+                elif up < 0 or (index < ups[up] if up_old else up_high):
+                    up = stage
+        if up >= 0 and down >= 0:
+            if policy.prefer == "forward" or (policy.prefer == "alternate" and not last_was_up[submesh]):
+                down = -1
             else:
-                done_backward[stage] += 1
-                if stage:
-                    arrived_backward[stage - 1] += 1
-        for submesh in range(num_submeshes):
-            if not busy[submesh]:
-                start(submesh, now)
-    return tuple(map(tuple, rows))
+                up = -1
+        if down >= 0:
+            stage, microbatch = down, downs[down]
+            downs[stage] += 1
+            rows[submesh].append(Action(down_kind, stage, microbatch))
+            end = now + down_cost[stage]
+            last_was_up[submesh] = False
+            if not split:
+                live[submesh] -= sizes[stage]
+            if stage:
+                target = placement[stage - 1]
+                at = end + (latency if target != submesh else 0.0)
+                down_at[stage - 1].append(at)
+                if target != submesh:
+                    heapq.heappush(wake, (at, target))
+        elif up >= 0:
+            stage, microbatch = up, ups[up]
+            ups[stage] += 1
+            rows[submesh].append(Action("F", stage, microbatch))
+            end = now + costs.forward[stage]
+            last_was_up[submesh] = True
+            live[submesh] += sizes[stage]
+            if stage + 1 < stages:
+                target = placement[stage + 1]
+                at = end + (latency if target != submesh else 0.0)
+                up_at[stage + 1].append(at)
+                if target != submesh:
+                    heapq.heappush(wake, (at, target))
+            else:
+                down_at[stage].append(end)
+        else:
+            pending = [stage for stage in homes[submesh] if split and weights[stage] < downs[stage]]
+            if not pending:
+                continue
+            stage = min(pending, key=lambda stage: weights[stage])
+            cost = costs.backward_weight[stage]
+            if now + cost > soonest + patience * cost and not _full(homes[submesh], sizes, room):
+                continue
+            rows[submesh].append(Action("W", stage, weights[stage]))
+            weights[stage] += 1
+            end = now + cost
+            live[submesh] -= sizes[stage]
+        left -= 1
+        free_at[submesh] = end
+        heapq.heappush(wake, (end, submesh))
+    return tuple(map(tuple, rows)) if left == 0 else None
+
+
+def _full(stages: Sequence[int], sizes: Sequence[float], room: float) -> bool:
+    return all(sizes[stage] > room for stage in stages)
+
+
+def hops_to_end(placement: Sequence[int]) -> tuple[int, ...]:
+    """For each stage, one more than the transfers between submeshes that are left from there to the last stage."""
+    hops = [1] * len(placement)
+    for stage in range(len(placement) - 2, -1, -1):
+        hops[stage] = hops[stage + 1] + (placement[stage] != placement[stage + 1])
+    return tuple(hops)
+
+
+def one_forward_one_backward(placement: Sequence[int], num_submeshes: int, num_microbatches: int) -> Rows:
+    """Classic 1F1B (arXiv:1806.03377, arXiv:2104.04473) for any placement.
+
+    A free submesh takes turns between a backward and a forward, of its latest stage that has one ready, and takes
+    what there is if only one is ready. A stage holds no more activations than there are submeshes to pass from it to
+    the end. On one stage for each submesh this is the textbook order: submesh s of p warms up with p - s forwards.
+    Forwards cost 1 here, backwards 2.
+    """
+    stages = len(placement)
+    pipeline = Pipeline(
+        placement=tuple(placement),
+        num_submeshes=num_submeshes,
+        num_microbatches=num_microbatches,
+        costs=Costs((1.0,) * stages, (2.0,) * stages, (1.0,) * stages, (1.0,) * stages),
+        latency=0.0,
+        sizes=(1.0,) * stages,
+        memory=(math.inf,) * num_submeshes,
+    )
+    rows = list_schedule(pipeline, Policy(split=False, caps=hops_to_end(placement), prefer="alternate"))
+    assert rows is not None, "caps alone cannot get stuck"
+    return rows

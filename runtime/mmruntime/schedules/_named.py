@@ -3,63 +3,142 @@
 import difflib
 from collections.abc import Callable, Sequence
 
+from ._action import Action
+from ._dualpipe import dualpipe_v
+from ._interleaved import interleaved
 from ._list import one_forward_one_backward
 from ._schedule import Schedule
+from ._v_shaped import v_half, v_min, v_placement, zb_v
 from ._waves import Rows, fill_drain, visits, waves
+from ._zero_bubble import zb_h1, zb_h2
 
-ALIASES = {
+_ALIASES = {
     "fill-drain": "gpipe",
     "breadth-first": "gpipe",
     "prefetch-wavefront": "wavefront",
 }
 
 
-def _gpipe(placement: Sequence[int], p: int, m: int) -> Rows:
-    return fill_drain(placement, p, m)
-
-
-def _one_f_one_b(placement: Sequence[int], p: int, m: int) -> Rows:
-    return one_forward_one_backward(placement, p, m)
-
-
-def _wavefront(placement: Sequence[int], p: int, m: int) -> Rows:
-    path = visits(len(placement), "FB")
-    return waves(path, placement, p, m, delay=len(placement))
-
-
-ANY_PLACEMENT: dict[str, Callable[[Sequence[int], int, int], Rows]] = {
-    "gpipe": _gpipe,
-    "1f1b": _one_f_one_b,
-    "wavefront": _wavefront,
+# Orders for any placement: (placement, submeshes, microbatches) -> rows.
+_ANY_PLACEMENT: dict[str, Callable[[Sequence[int], int, int], Rows]] = {
+    "gpipe": fill_drain,
+    "1f1b": one_forward_one_backward,
+    "looped-bfs": fill_drain,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
 }
+# What one microbatch goes through in the orders that are waves over any placement.
+_WAVES = {"wavefront": "FB", "zero-bubble-h2": "FIW"}
+# Orders for the V placement: (submeshes, microbatches) -> rows.
+_V_SHAPED: dict[str, Callable[[int, int], Rows]] = {"zb-v": zb_v, "v-half": v_half, "v-min": v_min}
+_NAMES = (
+    "gpipe",
+    "1f1b",
+    "wavefront",
+    "interleaved-1f1b",
+    "looped-bfs",
+    "zb-h1",
+    "zb-h2",
+    "zb-v",
+    "v-half",
+    "v-min",
+    "dualpipe-v",
+    "zero-bubble-h2",
+)
 
 
 def names() -> tuple[str, ...]:
-    """The canonical names that `make` knows."""
-    return tuple(ANY_PLACEMENT)
+    """The canonical names that `make` knows, apart from `"auto"`."""
+    return _NAMES
 
 
-def make(
-    name: str,
-    num_stages: int,
-    num_microbatches: int,
-    chunks: int = 1,
-    *,
-    placement: Sequence[int] | None = None,
-) -> Schedule:
-    """The schedule called `name`."""
-    canonical = ALIASES.get(name, name)
-    if canonical not in names():
-        known = sorted({*names(), *ALIASES})
-        near = difflib.get_close_matches(name, known, n=1)
+def canonical_name(name: str) -> str:
+    """The canonical one of a name or alias.
+
+    Raises:
+        ValueError: If there is no such schedule. The text lists the names and the nearest one.
+    """
+    known = (*_NAMES, *_ALIASES, "auto")
+    if name not in known:
+        near = difflib.get_close_matches(str(name).lower(), known, n=1)
         raise ValueError(
             f"Unknown schedule {name!r}."
             + (f" Did you mean {near[0]!r}?" if near else "")
-            + f" Known schedules: {', '.join(known)}."
+            + f" Known schedules: {', '.join(sorted(known))}."
         )
-    for what, number in (("num_stages", num_stages), ("num_microbatches", num_microbatches), ("chunks", chunks)):
-        if number < 1:
-            raise ValueError(f"{what} must be at least 1; got {number}.")
-    home = tuple(placement) if placement is not None else tuple(range(num_stages)) * chunks
-    rows = ANY_PLACEMENT[canonical](home, num_stages, num_microbatches)
-    return Schedule(canonical, rows, home, len(home), num_microbatches)
+    return _ALIASES.get(name, name)
+
+
+def named(
+    name: str,
+    num_submeshes: int,
+    num_microbatches: int,
+    chunks: int | None = None,
+    *,
+    placement: Sequence[int] | None = None,
+    delay: int | None = None,
+) -> Schedule:
+    """The schedule with this name; see `make`."""
+    name = canonical_name(name)
+    wants_v = name in _V_SHAPED or name == "dualpipe-v"
+    _check_numbers(num_stages=num_submeshes, num_microbatches=num_microbatches, chunks=1 if chunks is None else chunks)
+    if placement is None:
+        if wants_v and chunks not in (None, 2):
+            raise ValueError(
+                f"{name} has two chunks on every submesh; got {chunks=}. Leave chunks out, or choose one of "
+                f"{', '.join((*_ANY_PLACEMENT, *_WAVES))}."
+            )
+        home = v_placement(num_submeshes) if wants_v else (*range(num_submeshes),) * (chunks or 1)
+    else:
+        home = _checked_placement(placement, num_submeshes, chunks)
+    if delay is not None and name not in _WAVES:
+        raise ValueError(f"delay is for {' and '.join(_WAVES)} only; {name} has no groups to delay.")
+    fused: frozenset[Action] = frozenset()
+    if name in _ANY_PLACEMENT:
+        rows = _ANY_PLACEMENT[name](home, num_submeshes, num_microbatches)
+    elif name in _WAVES:
+        path = visits(len(home), _WAVES[name])
+        rows = waves(path, home, num_submeshes, num_microbatches, len(home) if delay is None else delay)
+    else:
+        # These are written for one pattern; the submeshes may go by other numbers in it.
+        used = tuple(dict.fromkeys(home))
+        pattern = v_placement(len(used)) if wants_v else (*range(len(used)),) * (len(home) // len(used))
+        if home != tuple(used[submesh] for submesh in pattern):
+            raise ValueError(
+                f"{name} needs the {'V' if wants_v else 'round-robin'} placement, such as "
+                f"{v_placement(2) if wants_v else (0, 1, 0, 1)}; got {home}. Place the stages like that, or choose "
+                f"one of {', '.join((*_ANY_PLACEMENT, *_WAVES))} or auto, which take any placement."
+            )
+        if name == "dualpipe-v":
+            parts, fused = dualpipe_v(len(used), num_microbatches)
+        elif wants_v:
+            parts = _V_SHAPED[name](len(used), num_microbatches)
+        elif len(home) == len(used):
+            # One chunk leaves nothing to interleave, and the formula would warm up like the eager order.
+            parts = one_forward_one_backward(pattern, len(used), num_microbatches)
+        else:
+            parts = interleaved(len(used), num_microbatches, len(home) // len(used))
+        row_of = dict(zip(used, parts, strict=True))
+        rows = tuple(row_of.get(submesh, ()) for submesh in range(num_submeshes))
+    return Schedule(name, rows, home, len(home), num_microbatches, fused)
+
+
+def _check_numbers(**numbers: int) -> None:
+    for what, number in numbers.items():
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"{what} must be a whole number of at least 1; got {number!r}.")
+
+
+def _checked_placement(placement: Sequence[int], num_submeshes: int, chunks: int | None) -> tuple[int, ...]:
+    home = tuple(placement)
+    if not home or not all(isinstance(submesh, int) and 0 <= submesh < num_submeshes for submesh in home):
+        raise ValueError(
+            f"placement must give each stage a submesh from 0 to {num_submeshes - 1} (num_stages is the number of "
+            f"submeshes, {num_submeshes}); got {placement!r}."
+        )
+    if chunks is not None and len(home) != num_submeshes * chunks:
+        raise ValueError(
+            f"{chunks=} on {num_submeshes} submeshes are {num_submeshes * chunks} stages, but the placement has "
+            f"{len(home)}. Leave chunks out: the placement says it all."
+        )
+    return home

@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ._action import Action
+from ._costs import Cost, Costs, per_stage, stage_costs
 from ._schedule import Schedule
 from ._validate import live_counts
-
-Cost = float | Sequence[float]
 
 # Steps simulated at most until the time per step repeats; a handful is enough for every named schedule.
 _MOST_STEPS = 64
@@ -40,59 +39,6 @@ class Run(NamedTuple):
     finish: list[float]
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What every virtual stage costs, one number for each stage in each tuple."""
-
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    backward_input: tuple[float, ...]
-    backward_weight: tuple[float, ...]
-
-
-def per_stage(cost: Cost, what: str, num_stages: int, num_submeshes: int) -> tuple[float, ...]:
-    """One number for each virtual stage.
-
-    A single number is the cost of a submesh-sized stage, so every virtual stage gets `num_submeshes / num_stages`
-    of it: half of it where each submesh has two. A sequence is taken as it is, one number for each virtual stage.
-
-    Raises:
-        ValueError: If the sequence has another length, or a number is negative or not finite.
-    """
-    if isinstance(cost, int | float):
-        costs = (cost * num_submeshes / num_stages,) * num_stages
-    else:
-        costs = tuple(map(float, cost))
-        if len(costs) != num_stages:
-            raise ValueError(
-                f"{what} gives {len(costs)} costs for {num_stages} stages. Give one for each (virtual) stage, or one "
-                "number for a submesh-sized stage."
-            )
-    if not all(0 <= number < math.inf for number in costs):
-        raise ValueError(f"{what} must be finite and at least 0; got {cost!r}.")
-    return costs
-
-
-def stage_costs(
-    num_stages: int,
-    num_submeshes: int,
-    forward: Cost,
-    backward_input: Cost,
-    backward_weight: Cost,
-    backward: Cost | None,
-) -> Costs:
-    """The costs for each virtual stage; a whole backward costs its two halves unless given."""
-
-    def spread(cost: Cost, what: str) -> tuple[float, ...]:
-        return per_stage(cost, what, num_stages, num_submeshes)
-
-    inputs, weights = spread(backward_input, "backward_input"), spread(backward_weight, "backward_weight")
-    whole = (
-        tuple(a + b for a, b in zip(inputs, weights, strict=True)) if backward is None else spread(backward, "backward")
-    )
-    return Costs(spread(forward, "forward"), whole, inputs, weights)
-
-
 class Program:
     """A schedule's rows as numbers, so that running them in simulated time is quick.
 
@@ -112,16 +58,16 @@ class Program:
         count, stages = schedule.num_microbatches, schedule.num_stages
         placement = schedule.placement
         self.latency = latency
-        self.num_slots = 2 * stages * count + 1
-        always = self.num_slots - 1
-        self.open = [*range(count), *range((2 * stages - 1) * count, self.num_slots)]
+        # One slot is full from the start and one is never read, besides those of the values that stages exchange.
+        always, nowhere = 2 * stages * count, 2 * stages * count + 1
+        self.num_slots = 2 * stages * count + 2
+        self.open = [*range(count), *range((2 * stages - 1) * count, 2 * stages * count), always]
         self.needs: list[list[int]] = []
         self.fills: list[list[int]] = []
         self.lasts: list[list[float]] = []
         # Link of the transfer after an action: -1 if the value stays on its submesh.
         self.links: list[list[int]] = []
         self.joined: list[list[bool]] = []
-        self.release_at_end = fused_release == "end"
         self.occupied = list(transfer_time) if transfer_time is not None else [0.0] * stages
         self.sends: list[list[float]] = []
         link_of: dict[tuple[int, int], int] = {}
@@ -137,10 +83,10 @@ class Program:
                         target = stage + 1
                         fills.append(target * count + microbatch)
                     else:
-                        fills.append(always)
+                        fills.append(nowhere)
                 elif kind == "W":
                     needs.append(always)
-                    fills.append(always)
+                    fills.append(nowhere)
                     lasts.append(costs.backward_weight[stage])
                 else:
                     needs.append((stages + stage) * count + microbatch)
@@ -149,7 +95,7 @@ class Program:
                         target = stage - 1
                         fills.append((stages + target) * count + microbatch)
                     else:
-                        fills.append(always)
+                        fills.append(nowhere)
                 if target < 0 or placement[target] == submesh:
                     links.append(-1)
                     sends.append(0.0)
@@ -162,16 +108,15 @@ class Program:
             self.lasts.append(lasts)
             self.links.append(links)
             self.sends.append(sends)
-            joined = [action in schedule.fused for action in row] if schedule.fused else [False] * len(row)
+            first = [action in schedule.fused for action in row] if schedule.fused else [False] * len(row)
             if fused is not None:
-                for position, first in enumerate(joined):
-                    if first:
-                        pair = sum(lasts[position : position + 2])
-                        stage = row[position].stage
-                        scale = fused[stage] / pair if pair else 1.0
-                        lasts[position] *= scale
-                        lasts[position + 1] *= scale
-            self.joined.append(joined)
+                for position in (at for at, starts_pair in enumerate(first) if starts_pair):
+                    pair = lasts[position] + lasts[position + 1]
+                    scale = fused[row[position].stage] / pair if pair else 1.0
+                    lasts[position] *= scale
+                    lasts[position + 1] *= scale
+            # Released as computed, a pair is no different from two actions.
+            self.joined.append(first if fused_release == "end" else [False] * len(row))
         self.num_links = len(link_of)
 
     def run(self, ready: Sequence[float] | None = None) -> Run:
@@ -210,14 +155,12 @@ class Program:
                     block = 2
                 if arrived > clock:
                     clock = arrived
-                outputs_at = -1.0
-                if block == 2 and self.release_at_end:
-                    outputs_at = clock + lasts[position] + lasts[position + 1]
+                block_end = clock + lasts[position] + (lasts[position + 1] if block == 2 else 0.0)
                 for _ in range(block):
                     row_starts.append(clock)
                     clock += lasts[position]
                     row_ends.append(clock)
-                    out = clock if outputs_at < 0 else outputs_at
+                    out = block_end
                     link = links[position]
                     slot = fills[position]
                     if link >= 0:
@@ -352,8 +295,9 @@ def simulate(
         barrier: Whether a step ends for all submeshes at once. Decides `step_time` and the bubbles; `makespan` and
             `steady` are given in any case.
         backward: Time of a whole backward (B); the sum of its halves if left out.
-        fused: Time of a fused forward and backward; the sum of both if left out.
-        fused_release: Whether the outputs of a fused pair leave at the end of the pair or as they are computed.
+        fused: Time of a fused forward and backward; the sum of both if left out. The pair's first stage counts.
+        fused_release: Whether a fused pair starts when both inputs are there and gives its outputs at its end
+            (`"end"`), or its parts start and give their outputs one after the other (`"computed"`).
         transfer_bytes: Bytes of a stage's output for one microbatch. A single number is not divided among chunks:
             an activation between layers is as large whatever the cut. A link (one direction of a pair of submeshes)
             carries one output at a time.

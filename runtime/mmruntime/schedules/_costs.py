@@ -1,0 +1,60 @@
+"""Costs for every virtual stage, from one number or a sequence."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Cost = float | Sequence[float]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What every virtual stage costs, one number for each stage in each tuple."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    backward_input: tuple[float, ...]
+    backward_weight: tuple[float, ...]
+
+
+def per_stage(cost: Cost, what: str, num_stages: int, num_submeshes: int) -> tuple[float, ...]:
+    """One number for each virtual stage.
+
+    A single number is the cost of a submesh-sized stage, so every virtual stage gets `num_submeshes / num_stages`
+    of it: half of it where each submesh has two. A sequence is taken as it is, one number for each virtual stage.
+
+    Raises:
+        ValueError: If the sequence has another length, or a number is negative or not finite.
+    """
+    if isinstance(cost, int | float):
+        costs = (cost * num_submeshes / num_stages,) * num_stages
+    else:
+        costs = tuple(map(float, cost))
+        if len(costs) != num_stages:
+            raise ValueError(
+                f"{what} gives {len(costs)} costs for {num_stages} stages. Give one for each (virtual) stage, or one "
+                "number for a submesh-sized stage."
+            )
+    if not all(0 <= number < math.inf for number in costs):
+        raise ValueError(f"{what} must be finite and at least 0; got {cost!r}.")
+    return costs
+
+
+def stage_costs(
+    num_stages: int,
+    num_submeshes: int,
+    forward: Cost,
+    backward_input: Cost,
+    backward_weight: Cost,
+    backward: Cost | None,
+) -> Costs:
+    """The costs for each virtual stage; a whole backward costs its two halves unless given."""
+
+    def spread(cost: Cost, what: str) -> tuple[float, ...]:
+        return per_stage(cost, what, num_stages, num_submeshes)
+
+    inputs, weights = spread(backward_input, "backward_input"), spread(backward_weight, "backward_weight")
+    whole = (
+        tuple(a + b for a, b in zip(inputs, weights, strict=True)) if backward is None else spread(backward, "backward")
+    )
+    return Costs(spread(forward, "forward"), whole, inputs, weights)

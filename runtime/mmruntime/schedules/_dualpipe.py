@@ -1,0 +1,86 @@
+"""DualPipe-V: forward and backward of different microbatches run as one program, in the V placement."""
+
+from collections import deque
+
+from ._action import Action, Kind
+from ._waves import Rows
+
+
+class _Row:
+    """The row of one submesh while it is written: microbatches are counted, weight halves wait in a queue."""
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+        self.pairs: list[tuple[Action, Action]] = []
+        self.waiting: deque[Action] = deque()
+        self._following: dict[tuple[bool, int], int] = {}
+
+    def add(self, kind: Kind, stage: int) -> Action:
+        turn = (kind == "F", stage)
+        action = Action(kind, stage, self._following.get(turn, 0))
+        self._following[turn] = action.microbatch + 1
+        self.actions.append(action)
+        if kind == "I":
+            self.waiting.append(Action("W", stage, action.microbatch))
+        return action
+
+    def add_pair(self, forward: int, backward: int) -> None:
+        self.pairs.append((self.add("F", forward), self.add("B", backward)))
+
+    def add_weights(self) -> None:
+        self.actions.append(self.waiting.popleft())
+
+
+def dualpipe_v(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozenset[Action]]:
+    """DualPipe-V (DeepSeek-V3 report arXiv:2412.19437 and its DualPipe repository), and the first of each fused pair.
+
+    Submesh r of p, with chunk a going up, chunk b coming back, and + for a fused pair, runs
+
+        F a                      2(p - r - 1) times
+        F a, F b                 r + 1 times
+        I b, W, F b              p - r - 1 times
+        F a + B b, F b + B a     m - 2p + r + 1 times
+        B b, F b + B a           p - r - 1 times
+        B b, B a                 r + 1 times, in halves from the middle on, weight halves later
+        W, I a                   p - r - 1 times
+        W                        as many as are left
+
+    It needs m >= 2p; with fewer microbatches it is that order without the ones that do not exist. The very first pair
+    of the last submesh is not fused: its backward needs an output that the forward need not wait for.
+    """
+    p, count = num_submeshes, max(num_microbatches, 2 * num_submeshes)
+    rows = []
+    fused: set[Action] = set()
+    for submesh in range(p):
+        row = _Row()
+        up, back, left = submesh, 2 * p - 1 - submesh, p - 1 - submesh
+        for _ in range(2 * left):
+            row.add("F", up)
+        for _ in range(submesh + 1):
+            row.add("F", up)
+            row.add("F", back)
+        for _ in range(left):
+            row.add("I", back)
+            row.add_weights()
+            row.add("F", back)
+        for turn in range(count - 2 * p + submesh + 1):
+            if turn == left == 0:
+                row.add("F", up)
+                row.add("B", back)
+            else:
+                row.add_pair(up, back)
+            row.add_pair(back, up)
+        for _ in range(left):
+            row.add("B", back)
+            row.add_pair(back, up)
+        # Halves start at chunk b of the middle turn on odd submeshes, at chunk a of it on even ones.
+        for half in range(2 * (submesh + 1)):
+            row.add("I" if half > submesh else "B", up if half % 2 else back)
+        for _ in range(left):
+            row.add_weights()
+            row.add("I", up)
+        while row.waiting:
+            row.add_weights()
+        rows.append(tuple(action for action in row.actions if action.microbatch < num_microbatches))
+        fused.update(pair[0] for pair in row.pairs if max(pair[0].microbatch, pair[1].microbatch) < num_microbatches)
+    return tuple(rows), frozenset(fused)
