@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 Kind = Literal["F", "B", "I", "W"]
+KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
 
 _ACTION_TEXT = re.compile(r"(\d+)([FBIW])(\d+)")
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ._action import Action
+from ._action import KINDS, Kind
 from ._grid import grid
 
 if TYPE_CHECKING:
@@ -14,31 +14,13 @@ if TYPE_CHECKING:
 def validate(schedule: "Schedule", live_bound: float | Sequence[float] | None = None) -> None:
     """See `Schedule.validate`."""
     _check_shape(schedule)
-    _check_cells(schedule)
-    _check_complete(schedule)
-    _check_order(schedule)
-    _check_fused(schedule)
+    positions = _check_cells(schedule)
+    _check_complete(schedule, positions)
+    if schedule.fused:
+        _check_fused(schedule)
+    _check_order(schedule, positions)
     if live_bound is not None:
         _check_live(schedule, live_bound)
-
-
-def needs(action: Action, num_stages: int, split: frozenset[tuple[int, int]]) -> list[Action]:
-    """The actions that must have run before `action`.
-
-    Args:
-        action: Any action of the schedule.
-        num_stages: Number of virtual stages.
-        split: The pairs (stage, microbatch) whose backward pass is in two halves.
-    """
-    kind, stage, microbatch = action.kind, action.stage, action.microbatch
-    if kind == "F":
-        return [Action("F", stage - 1, microbatch)] if stage else []
-    if kind == "W":
-        return [Action("I", stage, microbatch)]
-    before = [Action("F", stage, microbatch)]
-    if stage + 1 < num_stages:
-        before.append(Action("I" if (stage + 1, microbatch) in split else "B", stage + 1, microbatch))
-    return before
 
 
 def live_counts(schedule: "Schedule") -> tuple[float, ...]:
@@ -88,148 +70,191 @@ def _check_shape(schedule: "Schedule") -> None:
             )
 
 
-def _check_cells(schedule: "Schedule") -> None:
-    seen: dict[Action, tuple[int, int]] = {}
+def _check_cells(schedule: "Schedule") -> dict[Kind, list[int]]:
+    """Check each cell on its own. Returns the position of every action in its row, -1 where there is none.
+
+    The position of `Action(kind, stage, microbatch)` is at `stage * num_microbatches + microbatch` of its kind's list;
+    dictionaries with actions as keys took most of the time for large schedules.
+    """
+    num_stages, count, placement = schedule.num_stages, schedule.num_microbatches, schedule.placement
+    positions: dict[Kind, list[int]] = {kind: [-1] * (num_stages * count) for kind in KINDS}
     for submesh, row in enumerate(schedule.rows):
         for position, action in enumerate(row):
+            kind, stage, microbatch = action.kind, action.stage, action.microbatch
             cell = (submesh, position)
-            if action.kind not in ("F", "B", "I", "W"):
-                raise _fail(schedule, f"{action} has kind {action.kind!r}.", "Use F, B, I or W.", cell)
-            if not 0 <= action.stage < schedule.num_stages:
+            if kind not in positions:
+                raise _fail(schedule, f"{action} has kind {kind!r}.", "Use F, B, I or W.", cell)
+            if not 0 <= stage < num_stages:
                 raise _fail(
                     schedule,
-                    f"{action} names stage {action.stage}, but there are {schedule.num_stages} stages.",
-                    f"Use stages 0 to {schedule.num_stages - 1}.",
+                    f"{action} names stage {stage}, but there are {num_stages} stages.",
+                    f"Use stages 0 to {num_stages - 1}.",
                     cell,
                 )
-            if not 0 <= action.microbatch < schedule.num_microbatches:
+            if not 0 <= microbatch < count:
                 raise _fail(
                     schedule,
-                    f"{action} names microbatch {action.microbatch}, but there are {schedule.num_microbatches}.",
-                    f"Use microbatches 0 to {schedule.num_microbatches - 1}.",
+                    f"{action} names microbatch {microbatch}, but there are {count}.",
+                    f"Use microbatches 0 to {count - 1}.",
                     cell,
                 )
-            home = schedule.placement[action.stage]
-            if home != submesh:
+            if placement[stage] != submesh:
                 raise _fail(
                     schedule,
-                    f"{action} is in the row of submesh {submesh}, but stage {action.stage} lives on submesh {home}.",
-                    f"Move it to row {home}.",
+                    f"{action} is in the row of submesh {submesh}, but stage {stage} lives on submesh "
+                    f"{placement[stage]}.",
+                    f"Move it to row {placement[stage]}.",
                     cell,
                 )
-            if action in seen:
-                raise _fail(schedule, f"{action} appears twice.", "Keep one of the two.", seen[action], cell)
-            seen[action] = cell
+            places = positions[kind]
+            index = stage * count + microbatch
+            if places[index] >= 0:
+                raise _fail(schedule, f"{action} appears twice.", "Keep one.", (submesh, places[index]), cell)
+            places[index] = position
+    return positions
 
 
-def _check_complete(schedule: "Schedule") -> None:
-    present = {action for row in schedule.rows for action in row}
+def _check_complete(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None:
+    count = schedule.num_microbatches
     has_backward = schedule.has_backward
-    for stage in range(schedule.num_stages):
-        row_end = (schedule.placement[stage], len(schedule.rows[schedule.placement[stage]]))
-        for microbatch in range(schedule.num_microbatches):
-            forward, whole, inputs, weights = (
-                Action("F", stage, microbatch),
-                Action("B", stage, microbatch),
-                Action("I", stage, microbatch),
-                Action("W", stage, microbatch),
+    cells = zip(positions["F"], positions["B"], positions["I"], positions["W"], strict=True)
+    for index, (forward, whole, inputs, weights) in enumerate(cells):
+        if forward >= 0 and (not has_backward or ((inputs >= 0) == (weights >= 0) and (whole >= 0) != (inputs >= 0))):
+            continue
+        stage, microbatch = divmod(index, count)
+        submesh = schedule.placement[stage]
+        row_end = (submesh, len(schedule.rows[submesh]))
+        texts: dict[Kind, str] = {kind: f"{stage}{kind}{microbatch}" for kind in KINDS}
+        if forward < 0:
+            raise _fail(schedule, f"{texts['F']} is missing.", f"Add it to row {submesh}.", row_end)
+        halves: list[Kind] = [kind for kind in ("I", "W") if positions[kind][index] >= 0]
+        if whole >= 0:
+            raise _fail(
+                schedule,
+                f"{texts[halves[0]]} repeats work of {texts['B']}: B is both halves of the backward pass.",
+                f"Keep {texts['B']}, or {texts['I']} and {texts['W']}.",
+                (submesh, whole),
+                *((submesh, positions[kind][index]) for kind in halves),
             )
-            if forward not in present:
-                raise _fail(schedule, f"{forward} is missing.", f"Add it to row {row_end[0]}.", row_end)
-            if not has_backward:
-                continue
-            halves = [action for action in (inputs, weights) if action in present]
-            if whole in present and halves:
-                row = schedule.rows[row_end[0]]
-                raise _fail(
-                    schedule,
-                    f"{halves[0]} repeats work of {whole}: B is both halves of the backward pass.",
-                    f"Keep {whole}, or {inputs} and {weights}.",
-                    *((row_end[0], row.index(action)) for action in (whole, *halves)),
-                )
-            if whole not in present and len(halves) < 2:
-                lacking = whole if not halves else (weights if halves[0] == inputs else inputs)
-                raise _fail(
-                    schedule,
-                    f"{lacking} is missing.",
-                    f"Add {lacking} to row {row_end[0]}"
-                    + (f", or the halves {inputs} and {weights}." if lacking == whole else "."),
-                    row_end,
-                )
+        if not halves:
+            problem, remedy = texts["B"], f"{texts['B']}, or the halves {texts['I']} and {texts['W']},"
+        else:
+            problem = remedy = texts["W" if halves[0] == "I" else "I"]
+        raise _fail(schedule, f"{problem} is missing.", f"Add {remedy} to row {submesh}.", row_end)
 
 
-def _check_order(schedule: "Schedule") -> None:
-    rows = schedule.rows
-    split = frozenset((action.stage, action.microbatch) for row in rows for action in row if action.kind == "I")
-    cell_of = {action: (submesh, position) for submesh, row in enumerate(rows) for position, action in enumerate(row)}
+def _check_order(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None:
+    """Walk all rows as far as they go; a row stops where it needs something that has not run."""
+    rows, count, last, placement = schedule.rows, schedule.num_microbatches, schedule.num_stages - 1, schedule.placement
+    forwards, wholes, inputs = positions["F"], positions["B"], positions["I"]
+    fused = schedule.fused
     done = [0] * len(rows)
-    waiting: dict[Action, int] = {}
+    # (submesh of the blocker, its position) -> the submesh that waits for it; each output has one user elsewhere.
+    waiting: dict[tuple[int, int], int] = {}
+
+    def blocker(submesh: int, position: int) -> tuple[int, int] | None:
+        """The cell elsewhere that this one needs and that has not run."""
+        action = rows[submesh][position]
+        kind, stage = action.kind, action.stage
+        index = stage * count + action.microbatch
+        if kind == "F":
+            if not stage:
+                return None
+            source, at = placement[stage - 1], forwards[index - count]
+        else:
+            own = inputs[index] if kind == "W" else forwards[index]
+            if own > position:
+                raise _late(schedule, (submesh, position), (submesh, own))
+            if kind == "W" or stage == last:
+                return None
+            source, at = placement[stage + 1], max(wholes[index + count], inputs[index + count])
+        if source == submesh:
+            if at > position:
+                raise _late(schedule, (submesh, position), (submesh, at))
+            return None
+        return (source, at) if at >= done[source] else None
+
     ready = list(range(len(rows)))
     while ready:
         submesh = ready.pop()
         row = rows[submesh]
-        while done[submesh] < len(row):
-            action = row[done[submesh]]
-            blocker = next(
-                (
-                    before
-                    for before in needs(action, schedule.num_stages, split)
-                    if done[cell_of[before][0]] <= cell_of[before][1]
-                ),
-                None,
-            )
-            if blocker is not None:
-                if cell_of[blocker][0] == submesh:
-                    raise _fail(
-                        schedule,
-                        f"on submesh {submesh}, {action} comes before {blocker}, which it needs.",
-                        f"Move {blocker} before {action}.",
-                        cell_of[action],
-                        cell_of[blocker],
-                    )
-                waiting[blocker] = submesh
+        while (position := done[submesh]) < len(row):
+            # A fused pair starts when both can and gives its outputs when both are done.
+            is_pair = bool(fused) and row[position] in fused
+            cell = blocker(submesh, position) or (blocker(submesh, position + 1) if is_pair else None)
+            if cell is not None:
+                waiting[cell] = submesh
                 break
-            done[submesh] += 1
-            if action in waiting:
-                ready.append(waiting.pop(action))
-    stuck = {submesh: rows[submesh][at] for submesh, at in enumerate(done) if at < len(rows[submesh])}
-    if not stuck:
-        return
-    waits_for = {submesh: blocker for blocker, submesh in waiting.items()}
-    submesh, chain = min(stuck), list[int]()
+            done[submesh] += 1 + is_pair
+            for passed in range(position, done[submesh]) if waiting else ():
+                if (submesh, passed) in waiting:
+                    ready.append(waiting.pop((submesh, passed)))
+    if waiting:
+        raise _deadlock(schedule, done, waiting)
+
+
+def _late(schedule: "Schedule", cell: tuple[int, int], blocker: tuple[int, int]) -> ValueError:
+    row = schedule.rows[cell[0]]
+    action, before = row[cell[1]], row[blocker[1]]
+    return _fail(
+        schedule,
+        f"on submesh {cell[0]}, {action} comes before {before}, which it needs.",
+        f"Move {before} before {action}.",
+        cell,
+        blocker,
+    )
+
+
+def _deadlock(schedule: "Schedule", done: list[int], waiting: dict[tuple[int, int], int]) -> ValueError:
+    blockers = {submesh: cell for cell, submesh in waiting.items()}
+    submesh, chain = min(blockers), list[int]()
     while submesh not in chain:
         chain.append(submesh)
-        submesh = cell_of[waits_for[submesh]][0]
+        submesh = blockers[submesh][0]
     circle = chain[chain.index(submesh) :]
+    stuck = {member: schedule.rows[member][done[member]] for member in circle}
+    needed = {member: schedule.rows[blockers[member][0]][blockers[member][1]] for member in circle}
     story = "; ".join(
-        f"submesh {member} waits at {stuck[member]} for {waits_for[member]} of submesh {cell_of[waits_for[member]][0]}"
+        f"submesh {member} waits at {stuck[member]} for {needed[member]} of submesh {blockers[member][0]}"
         for member in circle
     )
-    raise _fail(
+    first = circle[0]
+    return _fail(
         schedule,
-        f"deadlock. {story[0].upper()}{story[1:]}.",
-        f"Move {waits_for[circle[0]]} before {stuck[cell_of[waits_for[circle[0]]][0]]} on submesh "
-        f"{cell_of[waits_for[circle[0]]][0]}, or {stuck[circle[0]]} later on submesh {circle[0]}.",
-        *(cell_of[stuck[member]] for member in circle),
+        f"deadlock: {story}.",
+        f"Move {needed[first]} before {stuck[blockers[first][0]]} on submesh {blockers[first][0]}, or "
+        f"{stuck[first]} later on submesh {first}.",
+        *((member, done[member]) for member in circle),
     )
 
 
 def _check_fused(schedule: "Schedule") -> None:
-    following = {first: second for row in schedule.rows for first, second in itertools.pairwise(row)}
-    for action in sorted(schedule.fused, key=str):
-        partner = following.get(action)
-        if partner is None or {action.kind, partner.kind} not in ({"F", "B"}, {"F", "I"}):
-            raise _fail(
-                schedule,
-                f"{action} is marked as fused with the next action of its row, which is {partner or 'nothing'}.",
-                "Fuse a forward with a backward (B or I) right after it, or the other way round.",
-            )
-        if action.microbatch == partner.microbatch and action.stage == partner.stage:
-            raise _fail(
-                schedule,
-                f"{action} is fused with {partner}, which needs it.",
-                "Fuse two different microbatches or stages.",
-            )
+    left = set(schedule.fused)
+    for submesh, row in enumerate(schedule.rows):
+        for position, action in enumerate(row):
+            if action not in schedule.fused:
+                continue
+            left.discard(action)
+            partner = row[position + 1] if position + 1 < len(row) else None
+            cells = [(submesh, position), (submesh, position + 1)]
+            if partner is None or (action.kind == "F") == (partner.kind == "F") or "W" in (action.kind, partner.kind):
+                raise _fail(
+                    schedule,
+                    f"{action} is fused with what follows it, {partner or 'the end of the row'}.",
+                    "Fuse a forward with a backward (B or I) right beside it.",
+                    *cells,
+                )
+            if partner in schedule.fused:
+                raise _fail(schedule, f"{partner} is in two fused pairs.", f"Leave {action} unfused.", *cells)
+            if (action.stage, action.microbatch) == (partner.stage, partner.microbatch):
+                raise _fail(
+                    schedule,
+                    f"{action} and {partner} are fused, but one needs the other.",
+                    "Fuse different microbatches or stages.",
+                    *cells,
+                )
+    if left:
+        raise ValueError(f"The fused actions {sorted(map(str, left))} are not in any row.")
 
 
 def _check_live(schedule: "Schedule", live_bound: float | Sequence[float]) -> None:
