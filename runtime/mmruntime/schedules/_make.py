@@ -26,7 +26,7 @@ def make(
         num_microbatches: Number of microbatches of one step.
         chunks: Stages on each submesh, placed round-robin (stage % num_stages). One if left out; zb-v, v-half, v-min
             and dualpipe-v have two, placed in a V.
-        placement: Submesh of each stage, in any pattern; instead of `chunks`. interleaved-1f1b takes round-robin
+        placement: Submesh of each stage, in any pattern; `chunks` is then not used. interleaved-1f1b takes round-robin
             patterns only and the V schedules only a V.
         delay: Ticks between groups of microbatches in wavefront and zero-bubble-h2; the number of stages if left out.
 

@@ -90,7 +90,7 @@ def named(
             )
         home = v_placement(num_submeshes) if wants_v else (*range(num_submeshes),) * (chunks or 1)
     else:
-        home = _checked_placement(placement, num_submeshes, chunks)
+        home = _checked_placement(placement, num_submeshes)
     if delay is not None and name not in _WAVES:
         raise ValueError(f"delay is for {' and '.join(_WAVES)} only; {name} has no groups to delay.")
     fused: frozenset[Action] = frozenset()
@@ -129,16 +129,11 @@ def _check_numbers(**numbers: int) -> None:
             raise ValueError(f"{what} must be a whole number of at least 1; got {number!r}.")
 
 
-def _checked_placement(placement: Sequence[int], num_submeshes: int, chunks: int | None) -> tuple[int, ...]:
+def _checked_placement(placement: Sequence[int], num_submeshes: int) -> tuple[int, ...]:
     home = tuple(placement)
     if not home or not all(isinstance(submesh, int) and 0 <= submesh < num_submeshes for submesh in home):
         raise ValueError(
             f"placement must give each stage a submesh from 0 to {num_submeshes - 1} (num_stages is the number of "
             f"submeshes, {num_submeshes}); got {placement!r}."
-        )
-    if chunks is not None and len(home) != num_submeshes * chunks:
-        raise ValueError(
-            f"{chunks=} on {num_submeshes} submeshes are {num_submeshes * chunks} stages, but the placement has "
-            f"{len(home)}. Leave chunks out: the placement says it all."
         )
     return home

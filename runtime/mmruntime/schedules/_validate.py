@@ -1,6 +1,5 @@
 """Whether a schedule can run: complete, in dependency order, free of deadlock, within its memory."""
 
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
