@@ -42,7 +42,7 @@ _HOMES = {
 }
 _MODULES = ("flax", "schedules")
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -28,13 +28,14 @@ def normalize_pairs(pairs: Iterable[Sequence[str | None]] | Mapping[str, Any] | 
     for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
         if isinstance(pair, str) or len(tuple(pair)) != 2 or not isinstance(pair[0], str):
             raise TypeError(
-                f"{what}: logical_axes must be (logical, device) pairs of names such as ('batch', 'data'), got {pair!r}."
+                f"{what}: logical_axes must be (logical, device) pairs of names such as ('batch', 'data'), "
+                f"got {pair!r}."
             )
-        logical, device = pair
+        logical, device = str(pair[0]), pair[1]
         if device is None or isinstance(device, str):
             result.append((logical, device))
         else:
-            result.extend((logical, axis) for axis in device)
+            result.extend((logical, str(axis)) for axis in device)
     return tuple(result)
 
 
@@ -118,8 +119,8 @@ def translate(
         if shape[dim] % shards:
             raise ValueError(
                 f"Task {task!r}: dimension {dim} of a value of shape {tuple(shape)} carries {names[dim]} and would be "
-                f"cut into {shards} shards (mesh axes {', '.join(axes)}), but {shape[dim]} is not divisible by {shards}. "
-                "Pad the dimension, or map the name to another axis."
+                f"cut into {shards} shards (mesh axes {', '.join(axes)}), but {shape[dim]} is not divisible by "
+                f"{shards}. Pad the dimension, or map the name to another axis."
             )
         entries.append(None if not axes else axes[0] if len(axes) == 1 else tuple(axes))
     while entries and entries[-1] is None:

@@ -79,7 +79,8 @@ def _call_marked(fun: Callable[..., R], mark: str, args: tuple[Any, ...], kwargs
         return fun(*call_args, **call_kwargs)
 
     inner.__name__ = inner.__qualname__ = mark
-    return jax.jit(inner)(*[leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced])
+    result: R = jax.jit(inner)(*[leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced])
+    return result
 
 
 def _writes_state(fun: Any) -> bool:

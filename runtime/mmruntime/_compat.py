@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.extend import core as jex
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
 
-Var = jex.Var
+if TYPE_CHECKING:
+
+    class Var:
+        """A variable of a jaxpr; JAX's own class does not say that its abstract value has a shape."""
+
+        aval: Any
+
+else:
+    Var = jex.Var
 Literal = jex.Literal
 Jaxpr = jex.Jaxpr
 ClosedJaxpr = jex.ClosedJaxpr
@@ -61,7 +69,9 @@ def is_dropped(atom: Atom) -> bool:
 
 def new_var(aval: Any) -> Var:
     """A fresh variable of the given abstract value."""
-    return jex.Var(aval)
+    fresh: Any = jex.Var(aval)
+    var: Var = fresh
+    return var
 
 
 def close(like: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]) -> Any:
@@ -79,7 +89,8 @@ def close(like: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequen
 
 def as_fun(closed: Any) -> Callable[..., list[Any]]:
     """The function that evaluates a closed jaxpr on flat arguments."""
-    return jex.jaxpr_as_fun(closed)
+    function: Callable[..., list[Any]] = jex.jaxpr_as_fun(closed)
+    return function
 
 
 def is_jaxpr(value: Any) -> bool:
@@ -125,7 +136,7 @@ def source_lines(eqn: Any) -> str:
 
 def no_mesh() -> AbstractContextManager[Any]:
     """A context without an ambient mesh: compiling for one submesh under another's mesh fails."""
-    return jax.set_mesh(None)  # type: ignore[arg-type,return-value]
+    return jax.set_mesh(None)
 
 
 def define_identity(

@@ -44,9 +44,7 @@ def compile_program(program: Program, shardings: Shardings, owned: Iterable[int]
         owned: Slots whose arrays may be overwritten once nobody reads them.
     """
     keys = program.keys
-    layout = [
-        (tuple(var.aval.shape), var.aval.dtype, shardings[var, where]) for var, where, _ in keys
-    ]
+    layout = [(tuple(var.aval.shape), var.aval.dtype, shardings[var, where]) for var, where, _ in keys]
     donated = donations(program, owned, dict(enumerate(layout)))
     works = list(dict.fromkeys(item.work for item in program.instructions if isinstance(item, Run)))
     # Tracing and lowering hold Python's lock; compiling does not.

@@ -22,9 +22,9 @@ def flops(eqn: Any) -> float:
     results = float(sum(num_elements(var) for var in eqn.outvars))
     if eqn.primitive.name == "dot_general":
         (lhs_contracting, _), _ = eqn.params["dimension_numbers"]
-        depth = 1
+        depth = 1.0
         for dim in lhs_contracting:
-            depth *= eqn.invars[0].aval.shape[dim]
+            depth *= float(eqn.invars[0].aval.shape[dim])
         return 2.0 * depth * results
     if eqn.primitive.name == "conv_general_dilated":
         kernel = eqn.invars[1].aval.shape

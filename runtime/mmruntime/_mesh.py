@@ -68,8 +68,8 @@ class TaskMesh:
         ids = np.asarray(devices if isinstance(devices, np.ndarray) else list(devices), dtype=np.int64)
         if ids.size != int(np.prod(sizes)):
             raise ValueError(
-                f"TaskMesh: {ids.size} devices {ids.ravel().tolist()} do not fill axes {dict(zip(names, sizes, strict=True))}, "
-                f"which need {int(np.prod(sizes))}."
+                f"TaskMesh: {ids.size} devices {ids.ravel().tolist()} do not fill axes "
+                f"{dict(zip(names, sizes, strict=True))}, which need {int(np.prod(sizes))}."
             )
         if len(set(ids.ravel().tolist())) != ids.size:
             raise ValueError(f"TaskMesh: a device is given twice in {ids.ravel().tolist()}.")

@@ -69,7 +69,9 @@ def microbatch(
         TypeError: If neither or both of `size` and `count` are given, or a result cannot be added up.
     """
     if (size is None) == (count is None):
-        raise TypeError(f"microbatch: give size= (examples per microbatch) or count= (how many), got {size=}, {count=}.")
+        raise TypeError(
+            f"microbatch: give size= (examples per microbatch) or count= (how many), got {size=}, {count=}."
+        )
     if custom_schedule is not None and schedule not in (None, "custom"):
         raise ValueError(f"microbatch: custom_schedule= goes with schedule='custom' or none, got {schedule!r}.")
     if isinstance(schedule, str) and schedule != "custom":
@@ -169,8 +171,8 @@ def _accumulate(
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or leaf.dtype == np.bool_:
             raise TypeError(
-                f"microbatch: result{jax.tree_util.keystr(path)} of {label} is {leaf.dtype}{list(leaf.shape)}, which cannot "
-                "be added up over microbatches. Return a number, or leave it out of the result."
+                f"microbatch: result{jax.tree_util.keystr(path)} of {label} is {leaf.dtype}{list(leaf.shape)}, which "
+                "cannot be added up over microbatches. Return a number, or leave it out of the result."
             )
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     custom = None if custom_schedule is None else _freeze_rows(custom_schedule)

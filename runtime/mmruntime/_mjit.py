@@ -168,18 +168,13 @@ class MeshFunction(Generic[P, R]):
             return set()
         inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
         constants = {slot for places in program.constants.values() for slot, _ in places}
-        donated = {
-            position for position, (path, _) in enumerate(_paths(tree)) if self._is_donated(path)
-        }
+        donated = {position for position, (path, _) in enumerate(_paths(tree)) if self._is_donated(path)}
         handed_through = {atom for atom in step.outvars if is_var(atom)}
         return {
             slot
             for slot in range(program.num_slots)
             if slot not in constants
-            and (
-                slot not in inputs
-                or (inputs[slot] in donated and step.invars[inputs[slot]] not in handed_through)
-            )
+            and (slot not in inputs or (inputs[slot] in donated and step.invars[inputs[slot]] not in handed_through))
         }
 
     def _is_donated(self, path: Sequence[Any]) -> bool:
@@ -208,8 +203,8 @@ def _signature(leaf: Any) -> Any:
     if isinstance(leaf, bool | int | float | complex):
         return type(leaf)
     raise TypeError(
-        f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in pytrees. "
-        "Mark others with static_argnums= or static_argnames=."
+        f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in "
+        "pytrees. Mark others with static_argnums= or static_argnames=."
     )
 
 
@@ -234,8 +229,11 @@ def _carried(in_tree: Any, out_tree: Any, step: Step) -> dict[int, int]:
         count = arg.num_leaves
         for index, item in enumerate(out_items):
             begin = int(starts[index])
-            same = index not in taken and item == arg and count > 0 and all(
-                _same_type(step.invars[offset + k], step.outvars[begin + k]) for k in range(count)
+            same = (
+                index not in taken
+                and item == arg
+                and count > 0
+                and all(_same_type(step.invars[offset + k], step.outvars[begin + k]) for k in range(count))
             )
             if same and (count > 1 or num_elements(step.invars[offset]) > 1):
                 taken.add(index)

@@ -73,7 +73,8 @@ class MultiMesh:
     @property
     def shape(self) -> Mapping[str, int]:
         """Size of each axis by name."""
-        return self.mesh.shape
+        shape: Mapping[str, int] = self.mesh.shape
+        return shape
 
     @property
     def size(self) -> int:

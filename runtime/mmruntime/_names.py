@@ -61,8 +61,8 @@ class TaskFinder:
                 known = self.names.setdefault(task.name, task)
                 if known != task:
                     raise ValueError(
-                        f"Two registered tasks have the name {task.name!r} but differ: {known} and {task}. Tasks of one "
-                        "name are one task; give them different names or the same submesh."
+                        f"Two registered tasks have the name {task.name!r} but differ: {known} and {task}. Tasks of "
+                        "one name are one task; give them different names or the same submesh."
                     )
                 return task
         return None

@@ -103,9 +103,7 @@ def place(step: Step, multimesh: MultiMesh) -> Placement:
 
 
 class _Placer:
-    def __init__(
-        self, step: Step, pins: dict[Op, int], submeshes: Submeshes, task_meshes: dict[Task, Mesh]
-    ) -> None:
+    def __init__(self, step: Step, pins: dict[Op, int], submeshes: Submeshes, task_meshes: dict[Task, Mesh]) -> None:
         self.step = step
         self.pins = pins
         self.submeshes = submeshes
@@ -156,7 +154,9 @@ class _Placer:
                 self.pins[op] = where
                 self.of[op] = (where,)
             for op in new:
-                depth[op] = max((depth[s] for var in op.reads() if (s := self._source(var)) is not None and s in depth), default=0)
+                depth[op] = max(
+                    (depth[s] for var in op.reads() if (s := self._source(var)) is not None and s in depth), default=0
+                )
         remove_dead_code(self.step)
         self.of = {op: self.of[op] for op in self.step.ops() if op in self.of}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._ir import Region, Step
@@ -131,9 +130,7 @@ class _Builder:
             for var in self.step.constants
         }
         self._free_after_last_use({slot for slot in outputs if slot is not None})
-        return Program(
-            len(self.slots), self.instructions, inputs, constants, outputs, self.pipelines, list(self.slots)
-        )
+        return Program(len(self.slots), self.instructions, inputs, constants, outputs, self.pipelines, list(self.slots))
 
     def _wanted(self) -> dict[Var, list[int]]:
         """On which submeshes each variable is read."""

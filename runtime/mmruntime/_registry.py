@@ -41,8 +41,8 @@ def _compile(matcher: str) -> re.Pattern[str]:
     pattern = re.compile(matcher)
     if pattern.groups != 1:
         raise ValueError(
-            f"register_task: {matcher!r} has {pattern.groups} capture groups; it must have exactly one, the part of the "
-            "scope name that the callback gets. Write the others as (?:...)."
+            f"register_task: {matcher!r} has {pattern.groups} capture groups; it must have exactly one, the part of "
+            "the scope name that the callback gets. Write the others as (?:...)."
         )
     return pattern
 

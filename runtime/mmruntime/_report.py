@@ -166,7 +166,9 @@ def report(
             spec = str(sharding.spec).replace("PartitionSpec", "P")
             if position in step.carried:
                 state[where] += size
-        inputs.append(InputRow(names[position], where, shape, str(var.aval.dtype), spec, size, position in step.carried))
+        inputs.append(
+            InputRow(names[position], where, shape, str(var.aval.dtype), spec, size, position in step.carried)
+        )
     submeshes = [
         SubmeshRow(
             number,

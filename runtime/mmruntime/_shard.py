@@ -217,10 +217,10 @@ def propagate(
     # The extra argument ties the program to the mesh even when no other sharding is known.
     anchor = NamedSharding(mesh, PartitionSpec())
     with _compat.no_mesh():
-        lowered = jax.jit(
-            lambda _, *args: function(*args), in_shardings=(anchor, *known), keep_unused=True
-        ).lower(jax.ShapeDtypeStruct((), jnp.float32), *[abstract(var) for var in reads])
-    module = lowered.compiler_ir("stablehlo")
+        lowered = jax.jit(lambda _, *args: function(*args), in_shardings=(anchor, *known), keep_unused=True).lower(
+            jax.ShapeDtypeStruct((), jnp.float32), *[abstract(var) for var in reads]
+        )
+    module: Any = lowered.compiler_ir("stablehlo")
     with module.context:
         passmanager.PassManager.parse("builtin.module(inline,sdy-propagation-pipeline)").run(module.operation)
         main = next(

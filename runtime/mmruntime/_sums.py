@@ -30,9 +30,7 @@ def _leaves(var: Var, kinds: Sequence[str], producer: Mapping[Var, Op], uses: Ma
     if any(atom.aval.shape != var.aval.shape or atom.aval.dtype != var.aval.dtype for atom in op.eqn.invars):
         return [var]
     return [
-        leaf
-        for atom in op.eqn.invars
-        for leaf in (_leaves(atom, kinds, producer, uses) if is_var(atom) else [atom])
+        leaf for atom in op.eqn.invars for leaf in (_leaves(atom, kinds, producer, uses) if is_var(atom) else [atom])
     ]
 
 
@@ -105,9 +103,7 @@ def split_loop_sums(
     return placed
 
 
-def regroup_scalars(
-    region: Region, producer: dict[Var, Op], uses: Mapping[Var, int], where: Where
-) -> dict[Op, int]:
+def regroup_scalars(region: Region, producer: dict[Var, Op], uses: Mapping[Var, int], where: Where) -> dict[Op, int]:
     """Reduce scalars from several submeshes to one per submesh before they meet. In place.
 
     Returns:

@@ -115,7 +115,9 @@ class Task:
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise TypeError(f"Task: name must be a non-empty string, got {self.name!r}.")
         if self.mesh is not None and self.mesh_slice is not None:
-            raise ValueError(f"{label}: give mesh= or mesh_slice=, not both (got {self.mesh!r} and {self.mesh_slice!r}).")
+            raise ValueError(
+                f"{label}: give mesh= or mesh_slice=, not both (got {self.mesh!r} and {self.mesh_slice!r})."
+            )
         if self.mesh_slice is not None and not isinstance(self.mesh_slice, StageSlice | Mapping):
             raise TypeError(f"{label}: mesh_slice must map axis names to indices, got {self.mesh_slice!r}.")
         object.__setattr__(self, "logical_axes", normalize_pairs(self.logical_axes, label))
@@ -172,7 +174,9 @@ def stage(index: int, count: int, *, axis: str = "stage", weights: Sequence[floa
     if weights is not None:
         weights = tuple(float(weight) for weight in weights)
         if len(weights) != count:
-            raise ValueError(f"stage: weights has {len(weights)} entries, but there are {count=} layers. Give one per layer.")
+            raise ValueError(
+                f"stage: weights has {len(weights)} entries, but there are {count=} layers. Give one per layer."
+            )
         if any(weight < 0 for weight in weights):
             raise ValueError(f"stage: weights must not be negative, got {min(weights)}.")
     piece = StageSlice(index, count, axis, weights)

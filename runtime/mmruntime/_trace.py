@@ -16,9 +16,7 @@ from mmruntime._names import TaskFinder
 from mmruntime._registry import Registration
 
 
-def trace(
-    fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[Registration]
-) -> tuple[Step, Any]:
+def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[Registration]) -> tuple[Step, Any]:
     """Trace `fun` on abstract arguments.
 
     Args:
@@ -110,7 +108,9 @@ class _Flattener:
         inner, consts = split(body)
         if len(inner.invars) != len(eqn.invars) or len(inner.outvars) != len(eqn.outvars):
             return None
-        if self.finder.inside(inner, lambda e: e.primitive is _compat.jit_p and LOOPS.find(e.params["name"]) is not None):
+        if self.finder.inside(
+            inner, lambda e: e.primitive is _compat.jit_p and LOOPS.find(e.params["name"]) is not None
+        ):
             return inner, consts
         return None
 
@@ -125,8 +125,9 @@ class _Flattener:
         scans = [e for e in inner.eqns if e.primitive is _compat.scan_p]
         if len(scans) != 1 or len(inner.eqns) != 1 or list(inner.outvars) != list(scans[0].outvars):
             raise ValueError(
-                f"microbatch: the loop at {_compat.source_lines(eqn)} was itself differentiated or batched, which cannot be "
-                "pipelined. Put jax.grad or jax.value_and_grad inside: mm.microbatch(jax.value_and_grad(loss), ...)."
+                f"microbatch: the loop at {_compat.source_lines(eqn)} was itself differentiated or batched, which "
+                "cannot be pipelined. Put jax.grad or jax.value_and_grad inside: "
+                "mm.microbatch(jax.value_and_grad(loss), ...)."
             )
         (scan,) = scans
         outer_env: dict[Var, Atom] = dict(zip(inner.invars, eqn.invars, strict=True))

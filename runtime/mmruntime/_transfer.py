@@ -137,9 +137,9 @@ def _put_pieces(arrays: Sequence[Any], plans: Sequence[_Plan]) -> list[Any]:
     moved = iter(jax.device_put(pieces, targets))
     result = []
     for plan in plans:
-        shards = []
+        assembled = []
         for _, wanted, grid in plan.rows:
             parts = [next(moved) for _ in wanted]
-            shards.append(parts[0] if len(parts) == 1 else _joiner(grid)(*parts))
-        result.append(jax.make_array_from_single_device_arrays(plan.shape, plan.target, shards))
+            assembled.append(parts[0] if len(parts) == 1 else _joiner(grid)(*parts))
+        result.append(jax.make_array_from_single_device_arrays(plan.shape, plan.target, assembled))
     return result
