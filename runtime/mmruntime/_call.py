@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh
 
 from mmruntime import _compat
@@ -69,7 +70,7 @@ def _call_marked(fun: Callable[..., R], mark: str, args: tuple[Any, ...], kwargs
     # Only tracers become operands of the inner jit: all else (flags, strings, numpy arrays) reaches `fun` as it
     # was given, so `fun` may still branch on it.
     leaves, tree = jax.tree.flatten((args, kwargs))
-    traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+    traced = [isinstance(leaf, Tracer) for leaf in leaves]
 
     def inner(*operands: Any) -> R:
         rest = iter(operands)

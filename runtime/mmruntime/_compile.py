@@ -109,6 +109,8 @@ def _function(work: Work, shardings: Shardings) -> Callable[..., list[Any]]:
         position = {var: index for index, var in enumerate(work.reads)}
         picks = [position[stacked] for _, stacked in work.sums]
         return lambda *stacks: [stacks[pick][k] for pick in picks for k in range(work.count)]
+    if work.kind == "whole":
+        return shardings.whole_function()
     segment = work.segment
     assert segment is not None
     compute = shardings.function(segment)

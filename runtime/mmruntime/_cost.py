@@ -29,7 +29,7 @@ def flops(eqn: Any) -> float:
     if eqn.primitive.name == "conv_general_dilated":
         kernel = eqn.invars[1].aval.shape
         out_features = kernel[eqn.params["dimension_numbers"].rhs_spec[0]]
-        return 2.0 * results * num_elements(eqn.invars[1]) / max(out_features, 1)
+        return 2.0 * results * num_elements(eqn.invars[1]) / float(max(out_features, 1))
     return results
 
 

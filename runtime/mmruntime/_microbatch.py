@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime import schedules
+from mmruntime import _compat, schedules
 from mmruntime._constraint import with_sharding_constraint
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import LOOPS, LoopSpec
@@ -167,7 +167,10 @@ def _accumulate(
 ) -> R:
     index = jnp.arange(num, dtype=jnp.uint32) if needs_index else None
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (pieces, index))
-    shapes = jax.eval_shape(once, *first)
+    # Traced once: the loop's body evaluates the jaxpr.
+    traced, shapes = jax.make_jaxpr(once, return_shape=True)(*first)
+    tree = jax.tree.structure(shapes)
+    compute = _compat.as_fun(traced)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or leaf.dtype == np.bool_:
             raise TypeError(
@@ -181,7 +184,8 @@ def _accumulate(
     # The partitioner reads this loop back: one scan, whose new carry is `add(carry, result)` leaf by leaf.
     def loop(zeros: Any, pieces: Any) -> Any:
         def body(total: Any, piece: Any) -> tuple[Any, None]:
-            return jax.tree.map(jax.lax.add, total, once(*piece)), None
+            result = jax.tree.unflatten(tree, compute(*jax.tree.leaves(piece)))
+            return jax.tree.map(jax.lax.add, total, result), None
 
         return jax.lax.scan(body, zeros, pieces)[0]
 

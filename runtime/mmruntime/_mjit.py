@@ -20,7 +20,7 @@ from mmruntime._contexts import transforms_ignored
 from mmruntime._ir import Step, num_elements
 from mmruntime._multimesh import MultiMesh
 from mmruntime._place import Placement, place
-from mmruntime._program import Program, build
+from mmruntime._program import Program, build, build_whole
 from mmruntime._registry import registrations
 from mmruntime._report import Report, report
 from mmruntime._run import Runner
@@ -72,6 +72,7 @@ class MeshFunction(Generic[P, R]):
         self._donate_names = frozenset(donate_names)
         self._static = frozenset(static)
         self._static_names = frozenset(static_names)
+        self._arguments = tuple(inspect.signature(fun).parameters)
         self._plans: dict[Any, Plan] = {}
         self._latest: Plan | None = None
 
@@ -79,7 +80,8 @@ class MeshFunction(Generic[P, R]):
         """Run the step. Returns as soon as all of its programs are issued."""
         if not _compat.at_top_level():
             # Inside another transformation the marked program is an ordinary one.
-            return self._fun(*args, **kwargs)
+            result: R = self._fun(*args, **kwargs)
+            return result
         call = self._split(args, kwargs)
         plan = self._plans.get(call.key)
         if plan is None:
@@ -94,8 +96,7 @@ class MeshFunction(Generic[P, R]):
                 plan.runner.misplaced,
                 len(call.leaves),
             )
-        result: R = jax.tree.unflatten(plan.out_tree, outputs)
-        return result
+        return jax.tree.unflatten(plan.out_tree, outputs)  # type: ignore[no-any-return]
 
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Report:
         """Trace, place and compile for these arguments (or `jax.ShapeDtypeStruct`s) without running."""
@@ -103,7 +104,7 @@ class MeshFunction(Generic[P, R]):
         if call.key not in self._plans:
             self._plans[call.key] = self._make(call)
         self._latest = self._plans[call.key]
-        return self.explain()
+        return self._report(self._latest)
 
     def explain(self) -> Report:
         """What runs where, for the signature that was last called or planned: a value that prints as tables.
@@ -117,6 +118,9 @@ class MeshFunction(Generic[P, R]):
                 f"explain: {_label(self._fun)} has not been called yet, so its shapes are not known. Call it, or "
                 "`.plan(*args)` with example arguments or jax.ShapeDtypeStructs."
             )
+        return self._report(plan)
+
+    def _report(self, plan: Plan) -> Report:
         return report(
             _label(self._fun), plan.step, plan.placement, plan.segments, plan.shardings, plan.program, plan.names
         )
@@ -154,11 +158,15 @@ class MeshFunction(Generic[P, R]):
         placement = place(step, self._multimesh)
         segments = segment(step, placement)
         shardings = Shardings(step, placement, self._multimesh)
-        shardings.propagate(segments)
-        program = build(step, placement, segments)
+        if len(placement.submeshes.meshes) == 1:
+            shardings.propagate_whole()
+            program = build_whole(step)
+        else:
+            shardings.propagate(segments)
+            program = build(step, placement, segments)
         compiled = compile_program(program, shardings, self._owned(call.tree, step, placement, program))
         runner = Runner(step, program, compiled, shardings)
-        names = tuple(jax.tree_util.keystr(path) for path, _ in _paths(call.tree))
+        names = tuple(_argument_name(path, self._arguments) for path, _ in _paths(call.tree))
         return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
 
     def _owned(self, tree: Any, step: Step, placement: Placement, program: Program) -> set[int]:
@@ -215,6 +223,16 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _paths(tree: Any) -> list[tuple[Any, Any]]:
     return jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
+
+
+def _argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
+    """What the user calls an input: the argument's name, and the path within it."""
+    kind, place, *rest = path
+    if kind.idx == 1:
+        name = str(place.key)
+    else:
+        name = arguments[place.idx] if place.idx < len(arguments) else f"args[{place.idx}]"
+    return name + jax.tree_util.keystr(tuple(rest))
 
 
 def _carried(in_tree: Any, out_tree: Any, step: Step) -> dict[int, int]:

@@ -15,6 +15,7 @@ from mmruntime._ir import Region, Step
 from mmruntime._order import Pipeline, order_loop
 from mmruntime._place import Placement
 from mmruntime._segment import Segment, Segments
+from mmruntime._whole import borders
 
 # What a slot holds: a variable on a submesh, of one microbatch inside of loops.
 Key = tuple[Var, int, int | None]
@@ -25,7 +26,7 @@ class Work:
     """A program to compile: a segment, the zeros that a loop starts from, or the slices of its batch.
 
     Attributes:
-        kind: "segment", "zeros" or "slices".
+        kind: "segment", "zeros", "slices", or "whole" for a step that is one program.
         submesh: Where it runs.
         reads: Variables of its arguments, sums that it adds to first.
         writes: Variables of its results, sums that it adds to first.
@@ -91,6 +92,25 @@ class Program:
     outputs: list[int | None]
     pipelines: list[Pipeline]
     keys: list[Key]
+
+
+def build_whole(step: Step) -> Program:
+    """The program of a step whose tasks all have one device list: a single run."""
+    reads, writes = borders(step)
+    slots: dict[Key, int] = {(var, 0, None): number for number, var in enumerate((*reads, *writes))}
+    results = [slots[var, 0, None] for var in writes]
+    args = [slots[var, 0, None] for var in reads]
+    run = Run(Work("whole", 0, reads, writes), None, args, results, list(args))
+    used = set(reads)
+    return Program(
+        len(slots),
+        [run],
+        [(slots[var, 0, None], 0) if var in used else None for var in step.invars],
+        {var: [(slots[var, 0, None], 0)] for var in step.constants if var in used},
+        [slots.get((atom, 0, None)) if is_var(atom) and atom not in used else None for atom in step.outvars],
+        [],
+        list(slots),
+    )
 
 
 def build(step: Step, placement: Placement, segments: Segments) -> Program:

@@ -34,7 +34,7 @@ class ProgramRow:
     Attributes:
         submesh: Where it runs.
         tasks: The tasks in it; none for work outside of tasks.
-        kind: "forward", "backward", "forward+backward", or "once" outside of loops.
+        kind: "forward", "backward", "forward+backward", "once" outside of loops, or "whole step".
         equations: How many traced equations it has.
         flops: Floating-point operations of one run, on the whole submesh.
         runs: How often it runs per step.
@@ -178,7 +178,10 @@ def report(
         )
         for number, mesh in enumerate(placement.submeshes.meshes)
     ]
-    programs = [_program_row(each, step) for each in segments]
+    if any(isinstance(item, Run) and item.work.kind == "whole" for item in program.instructions):
+        programs = [_whole_row(segments, step)]
+    else:
+        programs = [_program_row(each, step) for each in segments]
     return Report(
         name,
         tuple(submeshes),
@@ -202,6 +205,13 @@ def _program_row(segment: Segment, step: Step) -> ProgramRow:
         sum(_cost.flops(op.eqn) for op in segment.ops),
         region.index_count,
     )
+
+
+def _whole_row(segments: Segments, step: Step) -> ProgramRow:
+    tasks = tuple(dict.fromkeys(task for each in segments for task in each.tasks))
+    equations = sum(len(region.ops) for region in step.regions)
+    work = sum(_cost.flops(op.eqn) * region.index_count for region in step.regions for op in region.ops)
+    return ProgramRow(0, tasks, "whole step", equations, work, 1)
 
 
 def _transfer_rows(program: Program) -> Iterable[TransferRow]:

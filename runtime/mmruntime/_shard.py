@@ -26,6 +26,7 @@ from mmruntime._multimesh import MultiMesh
 from mmruntime._place import Placement
 from mmruntime._segment import Segment, Segments
 from mmruntime._task import Task
+from mmruntime._whole import borders, whole_function
 
 
 def abstract(var: Any) -> jax.ShapeDtypeStruct:
@@ -83,6 +84,16 @@ class Shardings:
         """Decide a layout from outside, before `propagate`."""
         self._of[var, where] = sharding
 
+    def propagate_whole(self) -> None:
+        """Decide the layouts at the borders of a step that is one program."""
+        reads, writes = borders(self._step)
+        self._decide(self.whole_function(), reads, writes, 0, [self._of.get((var, 0)) for var in reads])
+        self._warn()
+
+    def whole_function(self) -> Callable[..., list[Any]]:
+        """The function that the whole step computes, with constraints in mesh axes."""
+        return whole_function(self._step, lambda op: self._in_mesh_axes(op, 0))
+
     def propagate(self, segments: Segments) -> None:
         """Decide the layouts at all borders of all segments.
 
@@ -123,15 +134,25 @@ class Shardings:
 
     def _propagate(self, segment: Segment, segments: Segments) -> None:
         where = segment.submesh
-        mesh = self._placement.submeshes.meshes[where]
         known = [self._of.get((var, where)) or self._sent(var, where, segments) for var in segment.reads]
-        if mesh.size > 1 and (segment.reads or segment.writes):
-            ins, outs = propagate(self.function(segment), segment.reads, segment.writes, known, mesh)
+        self._decide(self.function(segment), segment.reads, segment.writes, where, known)
+
+    def _decide(
+        self,
+        function: Callable[..., list[Any]],
+        reads: Sequence[Var],
+        writes: Sequence[Var],
+        where: int,
+        known: Sequence[NamedSharding | None],
+    ) -> None:
+        mesh = self._placement.submeshes.meshes[where]
+        if mesh.size > 1 and (reads or writes):
+            ins, outs = propagate(function, reads, writes, known, mesh)
         else:
-            ins, outs = [None] * len(segment.reads), [None] * len(segment.writes)
-        for var, given, found in zip(segment.reads, known, ins, strict=True):
+            ins, outs = [None] * len(reads), [None] * len(writes)
+        for var, given, found in zip(reads, known, ins, strict=True):
             self._of[var, where] = given or NamedSharding(mesh, found or PartitionSpec())
-        for var, found in zip(segment.writes, outs, strict=True):
+        for var, found in zip(writes, outs, strict=True):
             state = self._carried_input.get(var)
             carried = None if state is None else self._of.get((state, where))
             earlier = self._of.get((var, where))
