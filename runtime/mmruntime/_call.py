@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import functools
 import sys
 from collections.abc import Callable
@@ -10,12 +12,16 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
+from mmruntime._axes import Names, translate
+from mmruntime._constraint import eager_layout
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import TASKS
-from mmruntime._mesh import TaskMesh, auto_mesh
+from mmruntime._mesh import TaskMesh, auto_mesh, current_mesh
+from mmruntime._place import task_mesh
+from mmruntime._shard import axis_pairs
 from mmruntime._task import Task
 
 P = ParamSpec("P")
@@ -26,8 +32,10 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
     """Make each call of `fun` a task: it runs on the task's submesh, as one compiled program.
 
     The call computes what `fun` computes, for any arguments, closures and transformations. Inside a step
-    that `mjit` or `parallelize` compiles it is placed; under plain `jax.jit` it is inlined; outside of any
-    trace it is called as it is.
+    that `mjit` or `parallelize` compiles it is placed; under plain `jax.jit` it is inlined. Outside of any
+    trace it runs at once on its submesh, operation by operation, and its results stay there; where the submesh
+    is not known (a `mesh_slice` without a mesh in use) or the call writes to the module that it belongs to
+    (a Flax module that is being initialised), it is an ordinary call.
 
     Args:
         fun: Any callable, a bound Flax module included. Its parameter paths and RNG streams do not change.
@@ -40,25 +48,23 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
 
     Raises:
         TypeError: If both `task=` and fields are given, `fun` is not callable, or a field is unknown.
+        ValueError: If `devices=` is given beside `mesh=`, or does not fit `device_axes=`.
     """
     if not callable(fun):
         raise TypeError(f"task: expected a function to place, got {fun!r}. Write mm.task(f, task=...)(x).")
-    if task is not None and fields:
-        raise TypeError(f"task: give task= or its fields, not both (got task={task!r} and {', '.join(fields)}).")
-    if task is not None and not isinstance(task, Task):
-        raise TypeError(f"task: task must be a mm.Task, got {task!r}.")
-    if task is None:
-        task = _from_fields(fields)
-    if name is not None or task.name is None:
-        task = task.replace(name=name or _name_of(fun))
-    placed = task
+    placed = as_task(task, fields, "task")
+    if name is not None or placed.name is None:
+        placed = placed.replace(name=name or _name_of(fun))
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if transforms_ignored() or _compat.at_top_level():
+        if transforms_ignored():
             return fun(*args, **kwargs)
+        if _compat.at_top_level():
+            mesh = None if _writes_state(fun, args, kwargs) else _submesh_now(placed)
+            return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
         assert placed.name is not None
         mark = TASKS.name(placed, placed.name)
-        if _writes_state(fun):
+        if _writes_state(fun, args, kwargs):
             with jax.named_scope(mark):
                 return fun(*args, **kwargs)
         return _call_marked(fun, mark, args, kwargs)
@@ -84,11 +90,58 @@ def _call_marked(fun: Callable[..., R], mark: str, args: tuple[Any, ...], kwargs
     return result
 
 
-def _writes_state(fun: Any) -> bool:
-    """Whether a call stores tracers in `fun` itself, which an inner jit would leak.
+def _submesh_now(task: Task) -> Mesh | None:
+    """Where an eager call of a task runs; None if that is not known, or not on this machine."""
+    mesh = current_mesh()
+    if mesh is not None:
+        return task_mesh(task, mesh)
+    if isinstance(task.mesh, TaskMesh):
+        devices = jax.devices()
+        return task.mesh.on(devices) if int(task.mesh.devices.max()) < len(devices) else None
+    return task.mesh
+
+
+def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    """Call `fun` at once on a submesh: arguments and captured arrays are moved there, results stay there."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    is_array = [isinstance(leaf, jax.Array) for leaf in leaves]
+    outside = NamedSharding(mesh, PartitionSpec())
+
+    def inner(*operands: Any) -> R:
+        rest = iter(operands)
+        call_args, call_kwargs = jax.tree.unflatten(
+            tree, [next(rest) if is_operand else leaf for leaf, is_operand in zip(leaves, is_array, strict=True)]
+        )
+        return fun(*call_args, **call_kwargs)
+
+    def move(value: Any) -> Any:
+        here = isinstance(value, jax.Array) and value.sharding.device_set == outside.device_set
+        return value if here else jax.device_put(value, outside)
+
+    operands = [leaf for leaf, is_operand in zip(leaves, is_array, strict=True) if is_operand]
+    closed, shapes = jax.make_jaxpr(inner, return_shape=True)(*[_abstract(value) for value in operands])
+    jaxpr, captured = _compat.split(closed)
+    pairs = axis_pairs(task, mesh, current_mesh())
+
+    def lay_out(value: Any, names: tuple[Names, ...]) -> Any:
+        return jax.device_put(value, NamedSharding(mesh, translate(names, value.shape, pairs, mesh.shape, task.name)))
+
+    function = _compat.as_fun(_compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
+    with _compat.no_mesh(), eager_layout(lay_out):
+        results = function(*[move(value) for value in (*captured, *operands)])
+    moved: R = jax.tree.unflatten(jax.tree.structure(shapes), [move(value) for value in results])
+    return moved
+
+
+def _abstract(value: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=jax.typeof(value).weak_type)
+
+
+def _writes_state(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call stores tracers in `fun` itself or in its arguments, which an inner jit would leak or lose.
 
     A Flax linen module that is being initialised, or applied with mutable collections, and every nnx
-    module do so; they are marked by a name scope instead.
+    object do so; they are marked by a name scope instead.
     """
     owner = getattr(fun, "__self__", fun)
     linen = sys.modules.get("flax.linen")
@@ -96,7 +149,13 @@ def _writes_state(fun: Any) -> bool:
         scope = owner.scope
         return scope is not None and bool(scope.root.mutable)
     nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(owner, nnx.Module)
+    if nnx is None:
+        return False
+
+    def is_stateful(node: Any) -> bool:
+        return isinstance(node, nnx.Pytree | nnx.Variable)
+
+    return is_stateful(owner) or any(map(is_stateful, jax.tree.leaves((args, kwargs), is_leaf=is_stateful)))
 
 
 def _name_of(fun: Any) -> str:
@@ -110,24 +169,56 @@ def _name_of(fun: Any) -> str:
     return "task"
 
 
-def _from_fields(fields: dict[str, Any]) -> Task:
+def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
+    """The task that `task=` or its fields stand for.
+
+    Args:
+        task: The task, or None.
+        fields: Fields of a task, MultiMesh's earlier `devices=` and `device_axes=` among them.
+        what: The function that was given them, for messages.
+
+    Raises:
+        TypeError: If both are given, `task` is no `Task`, or a field is unknown.
+        ValueError: If `devices=` is given beside `mesh=`, or does not fit `device_axes=`.
+    """
+    if task is not None and fields:
+        raise TypeError(f"{what}: give task= or its fields, not both (got task={task!r} and {', '.join(fields)}).")
+    if task is not None:
+        if not isinstance(task, Task):
+            raise TypeError(f"{what}: task must be a mm.Task, got {task!r}. Write task=mm.Task(mesh_slice={{...}}).")
+        return task
     fields = dict(fields)
+    known = [field.name for field in dataclasses.fields(Task)]
+    for name in fields:
+        if name not in (*known, "devices", "device_axes"):
+            near = difflib.get_close_matches(name, known, n=1)
+            raise TypeError(
+                f"{what}: unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else ".") + " A task has "
+                f"{', '.join(known)}."
+            )
     devices = fields.pop("devices", None)
     device_axes = fields.pop("device_axes", None)
     if devices is not None:
         if fields.get("mesh") is not None:
-            raise TypeError("task: cannot give both mesh= and devices=.")
-        fields["mesh"] = _mesh_of(devices, device_axes)
+            raise ValueError(f"{what}: cannot give both mesh= and devices=; mesh= alone says both axes and devices.")
+        if device_axes is None and fields.get("logical_axes") is not None:
+            raise ValueError(
+                f"{what}: logical_axes= needs names for the axes of devices=. Add device_axes=, one name per dimension."
+            )
+        fields["mesh"] = _mesh_of(devices, device_axes, what)
     elif device_axes is not None:
-        raise TypeError("task: device_axes= needs devices=.")
+        raise ValueError(f"{what}: device_axes= names the axes of devices=, which is missing. Give devices= or mesh=.")
     return Task(**fields)
 
 
-def _mesh_of(devices: Any, device_axes: Any) -> TaskMesh | Mesh:
+def _mesh_of(devices: Any, device_axes: Any, what: str) -> TaskMesh | Mesh:
     grid = np.asarray(devices, dtype=object)
     names = ("x",) if device_axes is None else tuple(device_axes)
     if len(names) != grid.ndim:
-        raise ValueError(f"task: device_axes {names} has {len(names)} names for devices of {grid.ndim} dimensions.")
+        raise ValueError(
+            f"{what}: device_axes {names} has {len(names)} names, but devices= has {grid.ndim} dimensions "
+            f"{grid.shape}. Give one name per dimension."
+        )
     if all(isinstance(device, int | np.integer) for device in grid.flat):
         return TaskMesh(devices=grid.astype(np.int64), axis_sizes=grid.shape, axis_names=names)
     return auto_mesh(grid, names)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core as jex
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
@@ -161,3 +162,11 @@ def define_identity(
         dims[0],
     )
     return primitive
+
+
+def copy_eqn(source: Any, target: Var) -> Any:
+    """An equation that copies an atom."""
+    aval = target.aval
+    abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    template = split(jax.make_jaxpr(lambda x: jnp.array(x, copy=True))(abstract))[0].eqns[-1]
+    return template.replace(invars=[source], outvars=[target])

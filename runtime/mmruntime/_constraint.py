@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
@@ -24,6 +27,27 @@ def _bind_batched(x: Any, dimension: int, *, names: tuple[Names, ...]) -> Any:
 
 # The cotangent of a constrained value gets the same constraint.
 constraint_p = _compat.define_identity("mm_constraint", transpose=_bind, batch=_bind_batched)
+
+LayOut = Callable[[Any, tuple[Names, ...]], Any]
+_LAY_OUT: ContextVar[LayOut | None] = ContextVar("lay_out", default=None)
+
+
+@contextlib.contextmanager
+def eager_layout(lay_out: LayOut) -> Iterator[None]:
+    """Within the context, a constraint outside of any trace moves its value by `lay_out(value, names)`."""
+    token = _LAY_OUT.set(lay_out)
+    try:
+        yield
+    finally:
+        _LAY_OUT.reset(token)
+
+
+def _apply_now(x: Any, *, names: tuple[Names, ...]) -> Any:
+    lay_out = _LAY_OUT.get()
+    return x if lay_out is None else lay_out(x, names)
+
+
+constraint_p.def_impl(_apply_now)
 
 
 def with_sharding_constraint(x: T, axis_resources: Any) -> T:

@@ -17,10 +17,17 @@ _FORWARD, _BACKWARD = 1, 2
 
 @dataclass(eq=False, slots=True, frozen=True)
 class Stage:
-    """A pipeline stage: the program that runs its forward pass, and those of its backward pass."""
+    """A pipeline stage.
+
+    Attributes:
+        forward: The program of its forward pass, and of its backward pass on the last stage.
+        backward: The programs of its backward pass, or of their input halves.
+        weights: The weight halves, where the backward pass is split.
+    """
 
     forward: Segment
     backward: tuple[Segment, ...]
+    weights: tuple[Segment, ...]
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -40,21 +47,32 @@ class Pipeline:
     order: tuple[tuple[Segment, int], ...]
 
 
-def order_loop(region: Region, segments: Sequence[Segment], made_on: Mapping[Var, tuple[int, ...]]) -> Pipeline:
+def make_schedule(
+    region: Region, segments: Sequence[Segment], made_on: Mapping[Var, tuple[int, ...]]
+) -> schedules.Schedule:
+    """The schedule that a loop asks for, on the stages that its tasks make.
+
+    Raises:
+        ValueError: If the schedule does not suit the order of the stages' submeshes.
+    """
+    assert region.loop is not None
+    stages, _ = _stages(segments, _dependencies(segments, made_on))
+    used = list(dict.fromkeys(stage.forward.submesh for stage in stages))
+    placement = tuple(used.index(stage.forward.submesh) for stage in stages)
+    assert isinstance(region.loop.schedule, str)
+    return schedules.make(region.loop.schedule, len(used), region.loop.count, placement=placement)
+
+
+def order_loop(
+    region: Region,
+    schedule: schedules.Schedule,
+    segments: Sequence[Segment],
+    made_on: Mapping[Var, tuple[int, ...]],
+) -> Pipeline:
     """Make the pipeline of a loop and its order of issue."""
     assert region.loop is not None
     waits = _dependencies(segments, made_on)
     stages, others = _stages(segments, waits)
-    used = list(dict.fromkeys(stage.forward.submesh for stage in stages))
-    placement = tuple(used.index(stage.forward.submesh) for stage in stages)
-    assert isinstance(region.loop.schedule, str)
-    schedule = schedules.make(
-        region.loop.schedule,
-        len(used),
-        region.loop.count,
-        chunks=max(1, len(stages) // max(1, len(used))),
-        placement=placement,
-    )
     queues: list[list[tuple[Segment, int]]] = []
     for row in schedule.rows:
         queue: list[tuple[Segment, int]] = []
@@ -62,8 +80,10 @@ def order_loop(region: Region, segments: Sequence[Segment], made_on: Mapping[Var
             stage = stages[action.stage]
             if action.kind == "F":
                 queue.append((stage.forward, action.microbatch))
-            elif action.kind in ("B", "I"):
+            if action.kind in ("B", "I"):
                 queue.extend((each, action.microbatch) for each in stage.backward)
+            if action.kind in ("B", "W"):
+                queue.extend((each, action.microbatch) for each in stage.weights)
         queues.append(queue)
     queues.extend([(each, microbatch) for microbatch in range(region.loop.count)] for each in others)
     return Pipeline(stages, others, schedule, _issue(queues, waits))
@@ -89,18 +109,28 @@ def _stages(
 ) -> tuple[tuple[Stage, ...], tuple[Segment, ...]]:
     forwards = [segment for segment in segments if segment.forward]
     backwards: dict[Segment, list[Segment]] = defaultdict(list)
+    weights: dict[Segment, list[Segment]] = defaultdict(list)
     others = []
+    stage_of: dict[Segment, Segment] = {each: each for each in forwards}
     for segment in segments:
         if segment.forward:
+            continue
+        if segment.input_half is not None:
+            if segment.input_half in stage_of:
+                weights[stage_of[segment.input_half]].append(segment)
+            else:
+                others.append(segment)
             continue
         here = [each for each in forwards if each.submesh == segment.submesh]
         kept = [each for each in here if each in waits[segment]]
         if here:
             # The stage whose residuals it reads; without any, the last one of its submesh.
-            backwards[(kept or here)[-1]].append(segment)
+            stage_of[segment] = (kept or here)[-1]
+            backwards[stage_of[segment]].append(segment)
         else:
             others.append(segment)
-    return tuple(Stage(each, tuple(backwards[each])) for each in forwards), tuple(others)
+    stages = tuple(Stage(each, tuple(backwards[each]), tuple(weights[each])) for each in forwards)
+    return stages, tuple(others)
 
 
 def _issue(

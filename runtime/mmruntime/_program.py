@@ -16,6 +16,7 @@ from mmruntime._order import Pipeline, order_loop
 from mmruntime._place import Placement
 from mmruntime._segment import Segment, Segments
 from mmruntime._whole import borders
+from mmruntime.schedules import Schedule
 
 # What a slot holds: a variable on a submesh, of one microbatch inside of loops.
 Key = tuple[Var, int, int | None]
@@ -113,14 +114,17 @@ def build_whole(step: Step) -> Program:
     )
 
 
-def build(step: Step, placement: Placement, segments: Segments) -> Program:
-    """Make the instructions of a segmented step."""
-    return _Builder(step, placement, segments).program()
+def build(step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Schedule]) -> Program:
+    """Make the instructions of a segmented step, whose loops have the given schedules."""
+    return _Builder(step, placement, segments, loop_schedules).program()
 
 
 class _Builder:
-    def __init__(self, step: Step, placement: Placement, segments: Segments) -> None:
+    def __init__(
+        self, step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Schedule]
+    ) -> None:
         self.step = step
+        self.schedules = loop_schedules
         self.placement = placement
         self.segments = segments
         self.slots: dict[Key, int] = {}
@@ -139,7 +143,7 @@ class _Builder:
                 for segment in self.segments.by_region[index]:
                     self._run_segment(segment, None, ())
             else:
-                self._loop(region, self.segments.by_region[index])
+                self._loop(index, region, self.segments.by_region[index])
         outputs = [self._output(atom) for atom in self.step.outvars]
         inputs: list[tuple[int, int] | None] = []
         for var in self.step.invars:
@@ -240,7 +244,7 @@ class _Builder:
             results = [self._slot(var, target, microbatch) for var in sent]
             self.instructions.append(Transfer(source, target, sent, microbatch, args, results))
 
-    def _loop(self, region: Region, segments: Sequence[Segment]) -> None:
+    def _loop(self, index: int, region: Region, segments: Sequence[Segment]) -> None:
         assert region.loop is not None
         self._per_microbatch |= {var for segment in segments for op in segment.ops for var in op.writes()}
         self._per_microbatch |= set(region.slices)
@@ -251,7 +255,7 @@ class _Builder:
         for where, mine in totals.items():
             slots = [self._slot(total, where, None) for total in mine]
             self.instructions.append(Run(Work("zeros", where, (), tuple(mine)), None, [], slots))
-        pipeline = order_loop(region, segments, self.segments.made_on)
+        pipeline = order_loop(region, self.schedules[index], segments, self.segments.made_on)
         self.pipelines.append(pipeline)
         by_place = {
             (segment): [pair for pair in region.sums if self.segments.made_on[pair[1]][0] == segment.submesh]

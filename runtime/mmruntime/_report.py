@@ -34,7 +34,7 @@ class ProgramRow:
     Attributes:
         submesh: Where it runs.
         tasks: The tasks in it; none for work outside of tasks.
-        kind: "forward", "backward", "forward+backward", "once" outside of loops, or "whole step".
+        kind: "forward", "backward" (or a half of it), "forward+backward", "once" outside of loops, or "whole step".
         equations: How many traced equations it has.
         flops: Floating-point operations of one run, on the whole submesh.
         runs: How often it runs per step.
@@ -196,7 +196,8 @@ def _program_row(segment: Segment, step: Step) -> ProgramRow:
     region = step.regions[segment.region]
     kind = "once"
     if region.loop is not None:
-        kind = "+".join(["forward"] * segment.forward + ["backward"] * segment.backward)
+        half = {"I": " (input half)", "W": " (weight half)"}.get(segment.part, "")
+        kind = "+".join(["forward"] * segment.forward + ["backward" + half] * segment.backward)
     return ProgramRow(
         segment.submesh,
         segment.tasks,

@@ -30,6 +30,8 @@ class Segment:
         writes: Variables that others need from it.
         forward: Whether it holds equations of a forward pass.
         backward: Whether it holds equations of a backward pass.
+        part: "I" or "W" for the input and weight halves of a split backward pass, else "".
+        input_half: For a weight half, the input half that it belongs to.
     """
 
     region: int
@@ -40,6 +42,8 @@ class Segment:
     writes: list[Var] = field(default_factory=list)
     forward: bool = False
     backward: bool = False
+    part: str = ""
+    input_half: Segment | None = None
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -80,7 +84,7 @@ def segment(step: Step, placement: Placement) -> Segments:
             # A sum has one accumulator, where its terms are first made.
             made_on[total] = made_on[result][:1]
     segments = Segments(by_region, made_on)
-    _connect(step, segments)
+    connect(step, segments)
     return segments
 
 
@@ -132,7 +136,7 @@ def _needed_later(step: Step, index: int) -> Iterable[Var]:
     yield from (atom for atom in step.outvars if is_var(atom))
 
 
-def _connect(step: Step, segments: Segments) -> None:
+def connect(step: Step, segments: Segments) -> None:
     """Fill in what each segment reads and writes, and whether it is forward or backward."""
     made_on = segments.made_on
     writer: dict[tuple[Var, int], Segment] = {}

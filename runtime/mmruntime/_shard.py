@@ -34,10 +34,10 @@ def abstract(var: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=getattr(var.aval, "weak_type", False))
 
 
-def axis_pairs(task: Task | None, mesh: Mesh, multimesh: MultiMesh) -> Pairs:
+def axis_pairs(task: Task | None, mesh: Mesh, multimesh: MultiMesh | None) -> Pairs:
     """The `(logical, device)` pairs that hold in a task, in priority order."""
     own = None if task is None else task.logical_axes
-    pairs = own if own is not None else multimesh.logical_axes
+    pairs = own if own is not None or multimesh is None else multimesh.logical_axes
     if pairs is None:
         pairs = tuple((name, name) for name in mesh.axis_names)
     extra = () if task is None or task.extra_axes is None else task.extra_axes

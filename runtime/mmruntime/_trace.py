@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var, split
@@ -169,10 +168,8 @@ class _Flattener:
 
     def _copy(self, atom: Atom, aval: Any, into: list[Op]) -> Var:
         """A variable of its own for a literal, or for a value that is used elsewhere too."""
-        abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-        template = split(jax.make_jaxpr(lambda x: jnp.array(x, copy=True))(abstract))[0].eqns[-1]
         var = _compat.new_var(aval)
-        into.append(Op(template.replace(invars=[atom], outvars=[var])))
+        into.append(Op(_compat.copy_eqn(atom, var)))
         return var
 
 
