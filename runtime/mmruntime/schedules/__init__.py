@@ -1,6 +1,11 @@
 """Pipeline schedules as plain data: make, check, simulate and draw them. Nothing here needs JAX."""
 
 from ._action import Action as Action
+from ._auto import Choice as Choice
+from ._auto import Considered as Considered
+from ._auto import Options as Options
+from ._auto import auto as auto
+from ._auto import lower_bound as lower_bound
 from ._make import make as make
 from ._named import names as names
 from ._schedule import Schedule as Schedule

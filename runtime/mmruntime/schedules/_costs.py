@@ -58,3 +58,40 @@ def stage_costs(
         tuple(a + b for a, b in zip(inputs, weights, strict=True)) if backward is None else spread(backward, "backward")
     )
     return Costs(spread(forward, "forward"), whole, inputs, weights)
+
+
+def transfer_times(
+    transfer_bytes: Cost, bandwidth: float, latency: float, num_stages: int, num_submeshes: int
+) -> tuple[float, ...]:
+    """How long a link is busy with each stage's output. One number of bytes is that of every stage, undivided.
+
+    Raises:
+        ValueError: If the latency or a size is negative, or the bandwidth is not above 0.
+    """
+    if latency < 0 or not bandwidth > 0:
+        raise ValueError(f"latency must be at least 0 and bandwidth above 0; got {latency=} and {bandwidth=}.")
+    sizes = (transfer_bytes,) * num_stages if isinstance(transfer_bytes, int | float) else transfer_bytes
+    return tuple(size / bandwidth for size in per_stage(sizes, "transfer_bytes", num_stages, num_submeshes))
+
+
+def activation_sizes(
+    activation: Cost | None, weight: Cost | None, num_stages: int, num_submeshes: int
+) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """For each stage, the bytes of a microbatch and the part of them that the weight half needs; None without bytes.
+
+    Raises:
+        ValueError: If the part is larger than the whole or given without it.
+    """
+    if activation is None:
+        if weight is not None:
+            raise ValueError("weight_activation_bytes is a part of activation_bytes, which is missing. Give both.")
+        return None
+    whole = per_stage(activation, "activation_bytes", num_stages, num_submeshes)
+    kept = whole if weight is None else per_stage(weight, "weight_activation_bytes", num_stages, num_submeshes)
+    for stage in range(num_stages):
+        if kept[stage] > whole[stage]:
+            raise ValueError(
+                f"weight_activation_bytes of stage {stage} is {kept[stage]:g}, more than its activation_bytes "
+                f"{whole[stage]:g}; it is a part of them."
+            )
+    return whole, kept

@@ -11,6 +11,7 @@ from ._costs import Costs
 from ._waves import Rows
 
 Pick = Literal["low", "high", "old"]
+Preference = Literal["backward", "forward", "alternate"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Policy:
 
     split: bool
     caps: tuple[int, ...]
-    prefer: Literal["backward", "forward", "alternate"] = "backward"
+    prefer: Preference = "backward"
     up: Pick = "high"
     down: Pick = "high"
     patience: float = math.inf
@@ -45,8 +46,9 @@ class Pipeline:
         num_submeshes: Number of submeshes.
         num_microbatches: Number of microbatches.
         costs: Time of each action, for each stage.
-        latency: Time of a transfer between submeshes.
-        sizes: What one microbatch of each stage counts against the memory of its submesh.
+        latency: Time of a transfer between submeshes, for each stage's output and its cotangent.
+        whole: What one microbatch of each stage takes of its submesh's memory, from the forward on.
+        kept: The part of it that an input half leaves for the weight half.
         memory: Most of that on each submesh.
     """
 
@@ -54,22 +56,25 @@ class Pipeline:
     num_submeshes: int
     num_microbatches: int
     costs: Costs
-    latency: float
-    sizes: tuple[float, ...]
+    latency: tuple[float, ...]
+    whole: tuple[float, ...]
+    kept: tuple[float, ...]
     memory: tuple[float, ...]
 
 
-def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows | None:
-    """The rows that come out when every free submesh follows the policy, or None if they get stuck.
+def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows:
+    """The rows that come out when every free submesh follows the policy.
 
-    They get stuck only on memory that stages of one submesh share: with `caps` alone the oldest unfinished microbatch
-    is never held back, since no younger one is ahead of it.
+    Microbatches of one stage and kind run in order. A forward leaves room for one microbatch of every later stage of its submesh that holds none. So nothing gets
+    stuck: where the oldest unfinished microbatch goes, later stages hold none, since no younger one is ahead of it, and
+    earlier ones left room.
 
-    Microbatches of one stage and kind run in their order.
+    Raises:
+        ValueError: If the memory of a submesh is less than one microbatch of all its stages takes.
     """
     placement, count, costs = pipeline.placement, pipeline.num_microbatches, pipeline.costs
     stages, latency = len(placement), pipeline.latency
-    sizes, memory, caps = pipeline.sizes, pipeline.memory, policy.caps
+    whole, kept, memory, caps = pipeline.whole, pipeline.kept, pipeline.memory, policy.caps
     split, patience = policy.split, policy.patience
     down_cost = costs.backward_input if split else costs.backward
     down_kind: Literal["I", "B"] = "I" if split else "B"
@@ -78,16 +83,23 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows | None:
     homes: list[list[int]] = [[] for _ in range(pipeline.num_submeshes)]
     for stage, submesh in enumerate(placement):
         homes[submesh].append(stage)
+    for submesh, mine in enumerate(homes):
+        least = sum(whole[stage] for stage in mine)
+        if least > memory[submesh] + 1e-9:
+            raise ValueError(
+                f"One microbatch takes {least:g} of the memory of submesh {submesh}, which has {memory[submesh]:g}. "
+                "Allow more, cut the batch into more microbatches, or cut the model into more stages."
+            )
     # When the input of each microbatch's forward and backward is there; known as soon as its producer starts.
     up_at: list[list[float]] = [[0.0] * count, *([] for _ in range(stages - 1))]
     down_at: list[list[float]] = [[] for _ in range(stages)]
     ups, downs, weights = [0] * stages, [0] * stages, [0] * stages
+    freed = weights if split else downs
     live = [0.0] * pipeline.num_submeshes
     free_at = [0.0] * pipeline.num_submeshes
     last_was_up = [False] * pipeline.num_submeshes
     rows: list[list[Action]] = [[] for _ in range(pipeline.num_submeshes)]
     wake = [(0.0, submesh) for submesh in range(pipeline.num_submeshes)]
-    left = count * stages * (3 if split else 2)
 
     while wake:
         now, submesh = heapq.heappop(wake)
@@ -95,22 +107,28 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows | None:
             continue
         up = down = -1
         soonest = math.inf
+        blocked = False
         room = memory[submesh] - live[submesh] + 1e-9
-        for stage in homes[submesh]:
+        # From the last stage to the first, so that what later stages need is known.
+        for stage in reversed(homes[submesh]):
             index = downs[stage]
             if index < len(down_at[stage]):
                 at = down_at[stage][index]
                 if at > now:
                     soonest = min(soonest, at)
-                elif down < 0 or (index < downs[down] if down_old else down_high):
+                elif down < 0 or (index < downs[down] if down_old else not down_high):
                     down = stage
             index = ups[stage]
-            if index < len(up_at[stage]) and index - downs[stage] < caps[stage] and sizes[stage] <= room:
+            if index < len(up_at[stage]) and index - downs[stage] < caps[stage]:
                 at = up_at[stage][index]
-                if at > now:
+                if whole[stage] > room:
+                    blocked = blocked or at <= now
+                elif at > now:
                     soonest = min(soonest, at)
-                elif up < 0 or (index < ups[up] if up_old else up_high):
+                elif up < 0 or (index < ups[up] if up_old else not up_high):
                     up = stage
+            if index == freed[stage]:
+                room -= whole[stage]
         if up >= 0 and down >= 0:
             if policy.prefer == "forward" or (policy.prefer == "alternate" and not last_was_up[submesh]):
                 down = -1
@@ -122,11 +140,10 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows | None:
             rows[submesh].append(Action(down_kind, stage, microbatch))
             end = now + down_cost[stage]
             last_was_up[submesh] = False
-            if not split:
-                live[submesh] -= sizes[stage]
+            live[submesh] -= whole[stage] - (kept[stage] if split else 0.0)
             if stage:
                 target = placement[stage - 1]
-                at = end + (latency if target != submesh else 0.0)
+                at = end + (latency[stage - 1] if target != submesh else 0.0)
                 down_at[stage - 1].append(at)
                 if target != submesh:
                     heapq.heappush(wake, (at, target))
@@ -136,10 +153,10 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows | None:
             rows[submesh].append(Action("F", stage, microbatch))
             end = now + costs.forward[stage]
             last_was_up[submesh] = True
-            live[submesh] += sizes[stage]
+            live[submesh] += whole[stage]
             if stage + 1 < stages:
                 target = placement[stage + 1]
-                at = end + (latency if target != submesh else 0.0)
+                at = end + (latency[stage] if target != submesh else 0.0)
                 up_at[stage + 1].append(at)
                 if target != submesh:
                     heapq.heappush(wake, (at, target))
@@ -151,20 +168,15 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows | None:
                 continue
             stage = min(pending, key=lambda stage: weights[stage])
             cost = costs.backward_weight[stage]
-            if now + cost > soonest + patience * cost and not _full(homes[submesh], sizes, room):
+            if now + cost > soonest + patience * cost and not blocked:
                 continue
             rows[submesh].append(Action("W", stage, weights[stage]))
             weights[stage] += 1
             end = now + cost
-            live[submesh] -= sizes[stage]
-        left -= 1
+            live[submesh] -= kept[stage]
         free_at[submesh] = end
         heapq.heappush(wake, (end, submesh))
-    return tuple(map(tuple, rows)) if left == 0 else None
-
-
-def _full(stages: Sequence[int], sizes: Sequence[float], room: float) -> bool:
-    return all(sizes[stage] > room for stage in stages)
+    return tuple(map(tuple, rows))
 
 
 def hops_to_end(placement: Sequence[int]) -> tuple[int, ...]:
@@ -189,10 +201,9 @@ def one_forward_one_backward(placement: Sequence[int], num_submeshes: int, num_m
         num_submeshes=num_submeshes,
         num_microbatches=num_microbatches,
         costs=Costs((1.0,) * stages, (2.0,) * stages, (1.0,) * stages, (1.0,) * stages),
-        latency=0.0,
-        sizes=(1.0,) * stages,
+        latency=(0.0,) * stages,
+        whole=(1.0,) * stages,
+        kept=(1.0,) * stages,
         memory=(math.inf,) * num_submeshes,
     )
-    rows = list_schedule(pipeline, Policy(split=False, caps=hops_to_end(placement), prefer="alternate"))
-    assert rows is not None, "caps alone cannot get stuck"
-    return rows
+    return list_schedule(pipeline, Policy(split=False, caps=hops_to_end(placement), prefer="alternate"))

@@ -1,8 +1,10 @@
 """`make`: a schedule from a name and sizes."""
 
 from collections.abc import Sequence
+from typing import Unpack
 
-from ._named import named
+from ._auto import Options, auto
+from ._named import canonical_name, named
 from ._schedule import Schedule
 
 
@@ -14,6 +16,7 @@ def make(
     *,
     placement: Sequence[int] | None = None,
     delay: int | None = None,
+    **options: Unpack[Options],
 ) -> Schedule:
     """The schedule called `name`.
 
@@ -21,7 +24,8 @@ def make(
 
     Args:
         name: One of `names()`, or an alias of MultiMesh: fill-drain and breadth-first are gpipe, prefetch-wavefront
-            is wavefront. MultiMesh's 1f1b is the eager order, here wavefront; 1f1b here is the classic one.
+            is wavefront. MultiMesh's 1f1b is the eager order, here wavefront; 1f1b here is the classic one. Or
+            `"auto"`, to search for the best order; call `auto` for the report that goes with it.
         num_stages: Number of submeshes.
         num_microbatches: Number of microbatches of one step.
         chunks: Stages on each submesh, placed round-robin (stage % num_stages). One if left out; zb-v, v-half, v-min
@@ -29,8 +33,20 @@ def make(
         placement: Submesh of each stage, in any pattern; `chunks` is then not used. interleaved-1f1b takes round-robin
             patterns only and the V schedules only a V.
         delay: Ticks between groups of microbatches in wavefront and zero-bubble-h2; the number of stages if left out.
+        **options: Costs and bounds for `"auto"`, see `auto`. Orders with a name depend on no costs.
 
     Raises:
-        ValueError: If there is no such name, a number is below one, or the placement does not suit the schedule.
+        ValueError: If there is no such name, a number is below one, the placement does not suit the schedule, or
+            options do not go with it.
     """
+    name = canonical_name(name)
+    if name == "auto":
+        if delay is not None:
+            raise ValueError(f"delay is for wavefront and zero-bubble-h2 only; got {delay=} for auto.")
+        return auto(num_stages, num_microbatches, chunks, placement=placement, **options).schedule
+    if options:
+        raise ValueError(
+            f"{', '.join(options)} are for auto only: {name} is the same order whatever the costs. Leave them out, or "
+            "give them to simulate()."
+        )
     return named(name, num_stages, num_microbatches, chunks, placement=placement, delay=delay)

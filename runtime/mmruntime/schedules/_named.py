@@ -69,6 +69,45 @@ def canonical_name(name: str) -> str:
     return _ALIASES.get(name, name)
 
 
+def check_sizes(num_submeshes: int, num_microbatches: int, chunks: int | None) -> None:
+    """Raise ValueError unless all are whole numbers of at least 1 (chunks may be None)."""
+    numbers = {"num_stages": num_submeshes, "num_microbatches": num_microbatches, "chunks": chunks or 1}
+    for what, number in numbers.items():
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"{what} must be a whole number of at least 1; got {number!r}.")
+
+
+def placements(num_submeshes: int, chunks: int | None, placement: Sequence[int] | None) -> tuple[tuple[int, ...], ...]:
+    """The placement that is asked for; without one, round-robin, and for two chunks also the V.
+
+    Raises:
+        ValueError: If the placement names a submesh that does not exist.
+    """
+    if placement is None:
+        round_robin = (*range(num_submeshes),) * (chunks or 1)
+        return (round_robin, v_placement(num_submeshes)) if chunks == 2 and num_submeshes > 1 else (round_robin,)
+    home = tuple(placement)
+    if not home or not all(isinstance(submesh, int) and 0 <= submesh < num_submeshes for submesh in home):
+        raise ValueError(
+            f"placement must give each stage a submesh from 0 to {num_submeshes - 1} (num_stages is the number of "
+            f"submeshes, {num_submeshes}); got {placement!r}."
+        )
+    return (home,)
+
+
+def suits(name: str, home: tuple[int, ...]) -> bool:
+    """Whether the schedule with this canonical name can have this placement."""
+    if name in _ANY_PLACEMENT or name in _WAVES:
+        return True
+    # Written for submeshes 0, 1, ... in the order of their first stages; here they may have other numbers.
+    used = tuple(dict.fromkeys(home))
+    if name in _V_SHAPED or name == "dualpipe-v":
+        pattern = v_placement(len(used))
+    else:
+        pattern = (*range(len(used)),) * (len(home) // len(used))
+    return home == tuple(used[submesh] for submesh in pattern)
+
+
 def named(
     name: str,
     num_submeshes: int,
@@ -79,20 +118,25 @@ def named(
     delay: int | None = None,
 ) -> Schedule:
     """The schedule with this name; see `make`."""
-    name = canonical_name(name)
+    check_sizes(num_submeshes, num_microbatches, chunks)
     wants_v = name in _V_SHAPED or name == "dualpipe-v"
-    _check_numbers(num_stages=num_submeshes, num_microbatches=num_microbatches, chunks=1 if chunks is None else chunks)
-    if placement is None:
-        if wants_v and chunks not in (None, 2):
+    anywhere = ", ".join((*_ANY_PLACEMENT, *_WAVES))
+    if placement is None and wants_v:
+        if chunks not in (None, 2):
             raise ValueError(
-                f"{name} has two chunks on every submesh; got {chunks=}. Leave chunks out, or choose one of "
-                f"{', '.join((*_ANY_PLACEMENT, *_WAVES))}."
+                f"{name} has two chunks on every submesh; got {chunks=}. Leave chunks out, or choose one of {anywhere}."
             )
-        home = v_placement(num_submeshes) if wants_v else (*range(num_submeshes),) * (chunks or 1)
+        home = v_placement(num_submeshes)
     else:
-        home = _checked_placement(placement, num_submeshes)
+        home = placements(num_submeshes, chunks, placement)[0]
     if delay is not None and name not in _WAVES:
         raise ValueError(f"delay is for {' and '.join(_WAVES)} only; {name} has no groups to delay.")
+    if not suits(name, home):
+        raise ValueError(
+            f"{name} needs the {'V' if wants_v else 'round-robin'} placement, such as "
+            f"{v_placement(2) if wants_v else (0, 1, 0, 1)}; got {home}. Place the stages like that, or choose one of "
+            f"{anywhere} or auto, which take any placement."
+        )
     fused: frozenset[Action] = frozenset()
     if name in _ANY_PLACEMENT:
         rows = _ANY_PLACEMENT[name](home, num_submeshes, num_microbatches)
@@ -100,40 +144,16 @@ def named(
         path = visits(len(home), _WAVES[name])
         rows = waves(path, home, num_submeshes, num_microbatches, len(home) if delay is None else delay)
     else:
-        # These are written for one pattern; the submeshes may go by other numbers in it.
         used = tuple(dict.fromkeys(home))
-        pattern = v_placement(len(used)) if wants_v else (*range(len(used)),) * (len(home) // len(used))
-        if home != tuple(used[submesh] for submesh in pattern):
-            raise ValueError(
-                f"{name} needs the {'V' if wants_v else 'round-robin'} placement, such as "
-                f"{v_placement(2) if wants_v else (0, 1, 0, 1)}; got {home}. Place the stages like that, or choose "
-                f"one of {', '.join((*_ANY_PLACEMENT, *_WAVES))} or auto, which take any placement."
-            )
         if name == "dualpipe-v":
             parts, fused = dualpipe_v(len(used), num_microbatches)
         elif wants_v:
             parts = _V_SHAPED[name](len(used), num_microbatches)
         elif len(home) == len(used):
             # One chunk leaves nothing to interleave, and the formula would warm up like the eager order.
-            parts = one_forward_one_backward(pattern, len(used), num_microbatches)
+            parts = one_forward_one_backward(range(len(used)), len(used), num_microbatches)
         else:
             parts = interleaved(len(used), num_microbatches, len(home) // len(used))
         row_of = dict(zip(used, parts, strict=True))
         rows = tuple(row_of.get(submesh, ()) for submesh in range(num_submeshes))
     return Schedule(name, rows, home, len(home), num_microbatches, fused)
-
-
-def _check_numbers(**numbers: int) -> None:
-    for what, number in numbers.items():
-        if not isinstance(number, int) or number < 1:
-            raise ValueError(f"{what} must be a whole number of at least 1; got {number!r}.")
-
-
-def _checked_placement(placement: Sequence[int], num_submeshes: int) -> tuple[int, ...]:
-    home = tuple(placement)
-    if not home or not all(isinstance(submesh, int) and 0 <= submesh < num_submeshes for submesh in home):
-        raise ValueError(
-            f"placement must give each stage a submesh from 0 to {num_submeshes - 1} (num_stages is the number of "
-            f"submeshes, {num_submeshes}); got {placement!r}."
-        )
-    return home

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ._action import KINDS, Kind
 from ._grid import grid
+from ._memory import live_counts
 
 if TYPE_CHECKING:
     from ._schedule import Schedule
@@ -20,26 +21,6 @@ def validate(schedule: "Schedule", live_bound: float | Sequence[float] | None = 
     _check_order(schedule, positions)
     if live_bound is not None:
         _check_live(schedule, live_bound)
-
-
-def live_counts(schedule: "Schedule") -> tuple[float, ...]:
-    """Peak of live activations on each submesh, in units of one microbatch of one submesh-sized stage.
-
-    An activation lives from its forward until its whole backward or its weight half. A virtual stage counts
-    submeshes / stages, because a step's whole model is one unit for each submesh.
-    """
-    unit = schedule.num_submeshes / schedule.num_stages
-    peaks = []
-    for row in schedule.rows:
-        live = peak = 0
-        for action in row:
-            if action.kind == "F":
-                live += 1
-                peak = max(peak, live)
-            elif action.kind != "I":
-                live -= 1
-        peaks.append(peak * unit)
-    return tuple(peaks)
 
 
 def _fail(schedule: "Schedule", problem: str, remedy: str, *marks: tuple[int, int]) -> ValueError:
@@ -262,18 +243,17 @@ def _check_live(schedule: "Schedule", live_bound: float | Sequence[float]) -> No
     if len(bounds) != count:
         raise ValueError(f"live_bound gives {len(bounds)} numbers for {count} submeshes. Give one for each, or one.")
     unit = count / schedule.num_stages
-    for submesh, row in enumerate(schedule.rows):
-        live = 0.0
-        for position, action in enumerate(row):
-            if action.kind == "F":
-                live += unit
-            elif action.kind != "I":
-                live -= unit
-            if live > bounds[submesh] + 1e-9:
+    for submesh, peak in enumerate(live_counts(schedule.rows, schedule.num_stages)):
+        if peak <= bounds[submesh] + 1e-9:
+            continue
+        live = 0
+        for position, action in enumerate(schedule.rows[submesh]):
+            live += {"F": 1, "I": 0}.get(action.kind, -1)
+            if live * unit > bounds[submesh] + 1e-9:
                 raise _fail(
                     schedule,
-                    f"{action} is the activation that exceeds the bound on submesh {submesh}: {live:g} live, "
-                    f"{bounds[submesh]:g} allowed (peak {live_counts(schedule)[submesh]:g}).",
-                    f"Run a backward (B or W) before it, or allow {live_counts(schedule)[submesh]:g}.",
+                    f"with {action} there are {live * unit:g} live activations on submesh {submesh}, "
+                    f"{bounds[submesh]:g} allowed.",
+                    f"Run a backward (B or W) before it, or allow {peak:g}, the peak of the row.",
                     (submesh, position),
                 )

@@ -1,0 +1,411 @@
+"""`auto`: search for the best order under given costs and a bound on memory."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
+
+from ._bound import shortest_step
+from ._costs import Cost, activation_sizes, stage_costs, transfer_times
+from ._list import Pick, Pipeline, Policy, Preference, hops_to_end, list_schedule
+from ._memory import peak
+from ._named import check_sizes, named, names, placements, suits
+from ._program import Program
+from ._schedule import Schedule
+from ._search import improve
+from ._simulate import Simulation, simulate
+from ._waves import Rows
+
+# How many actions are run in simulated time, all trials together: for the policies, and for moving actions.
+# The search must not look at the clock, for every process has to find the same order.
+_POLICY_WORK = 300_000
+_MOVE_WORK = 1_500_000
+# Policies are compared on a pipeline of about as many actions, then the best are run on the whole.
+_SAMPLE_ACTIONS = 1_600
+_FINALISTS = 4
+_NO_CAP = 10**9
+
+
+class Options(TypedDict, total=False):
+    """What `auto` searches under; see there."""
+
+    forward: Cost
+    backward_input: Cost
+    backward_weight: Cost
+    backward: Cost | None
+    latency: float
+    barrier: bool
+    transfer_bytes: Cost
+    bandwidth: float
+    memory: float | Sequence[float] | None
+    activation_bytes: Cost | None
+    weight_activation_bytes: Cost | None
+    split: bool
+    effort: float
+
+
+@dataclass(frozen=True)
+class Considered:
+    """A named schedule that `auto` looked at.
+
+    Attributes:
+        name: Its name.
+        time: Time per step under the given costs.
+        memory: Most memory that a submesh needs, in the unit of the bound.
+        fits: Whether every submesh stays within its bound.
+    """
+
+    name: str
+    time: float
+    memory: float
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `auto` found.
+
+    Attributes:
+        schedule: The order.
+        simulation: What it costs.
+        lower_bound: No order is shorter; see `lower_bound`.
+        origin: Where the order comes from, in words.
+        considered: The named schedules, shortest first.
+    """
+
+    schedule: Schedule
+    simulation: Simulation
+    lower_bound: float
+    origin: str
+    considered: tuple[Considered, ...]
+
+    @property
+    def report(self) -> str:
+        """What was chosen and why, a few lines of text."""
+        time = self.simulation.step_time
+        gap = time / self.lower_bound - 1 if self.lower_bound else 0.0
+        lines = [
+            f"auto chose {self.origin}.",
+            f"Time per step {time:.6g}, idle {self.simulation.bubble_fraction:.2%}, live activations "
+            f"{', '.join(f'{live:g}' for live in self.simulation.live)}.",
+            f"No order is shorter than {self.lower_bound:.6g}"
+            + (": this one cannot be beaten." if gap <= 1e-9 else f"; at most {gap:.2%} is left to gain."),
+        ]
+        fitting = [other for other in self.considered if other.fits]
+        if fitting:
+            more = fitting[0].time / time - 1 if time else 0.0
+            lines.append(
+                f"The best named one that fits, {fitting[0].name}, "
+                + (f"takes {more:.2%} longer." if more > 1e-9 else "takes as long.")
+            )
+        else:
+            lines.append("No named one fits the memory.")
+        for other in self.considered:
+            lines.append(
+                f"  {other.name:<17} {other.time:>10.6g}  memory {other.memory:g}"
+                + ("" if other.fits else ", too much")
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A pipeline and what counts as good."""
+
+    pipeline: Pipeline
+    transfers: tuple[float, ...]
+    latency: float
+    barrier: bool
+    split: bool
+
+    def program(self, rows: Rows) -> Program:
+        return Program(
+            rows,
+            self.pipeline.placement,
+            self.pipeline.num_microbatches,
+            self.pipeline.costs,
+            latency=self.latency,
+            transfers=self.transfers,
+        )
+
+    def time(self, rows: Rows) -> float:
+        program = self.program(rows)
+        finish = program.run().finish
+        assert finish is not None, "only valid orders are compared"
+        return max(finish) if self.barrier else program.steady(finish)
+
+    def peaks(self, rows: Rows) -> tuple[float, ...]:
+        return tuple(peak(row, self.pipeline.whole, self.pipeline.kept) for row in rows)
+
+    def fits(self, rows: Rows) -> bool:
+        return all(most <= memory + 1e-9 for most, memory in zip(self.peaks(rows), self.pipeline.memory, strict=True))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An order, ranked by time, then memory, then how simple it is to explain."""
+
+    time: float
+    memory: float
+    rank: int
+    origin: str
+    rows: Rows
+    problem: _Problem
+
+    @property
+    def key(self) -> tuple[float, float, int]:
+        # Times that differ by rounding only are the same.
+        return (float(f"{self.time:.9g}"), float(f"{self.memory:.9g}"), self.rank)
+
+
+def auto(
+    num_stages: int,
+    num_microbatches: int,
+    chunks: int | None = None,
+    *,
+    placement: Sequence[int] | None = None,
+    **options: Unpack[Options],
+) -> Choice:
+    """Search for the order with the shortest step under these costs that fits the memory.
+
+    Looked at are all named schedules that suit the placement; list schedules under many policies (how many
+    microbatches may be in flight at each stage, what goes first, when a weight half may fill a gap: the knobs of the
+    heuristic in arXiv:2401.10241, section 3.1, and some more), with the bounds in flight tuned stage by stage for the
+    best of them; and what local search along the critical path makes of the best. So the result is never worse than
+    the best named schedule that fits. It is the same on every run and every machine.
+
+    Args:
+        num_stages: Number of submeshes.
+        num_microbatches: Number of microbatches of one step.
+        chunks: Stages on each submesh. One if left out; two are tried round-robin and in a V.
+        placement: Submesh of each stage, instead of `chunks`.
+        **options: As for `simulate`: `forward`, `backward_input`, `backward_weight`, `backward`, `latency`,
+            `barrier`, `transfer_bytes`, `bandwidth`. And
+
+            - `memory`: most that each submesh (or one number for each of them) may hold, in the unit of
+              `Simulation.live`, or in bytes if `activation_bytes` is given. No bound if left out.
+            - `activation_bytes`, `weight_activation_bytes`: as for `simulate`.
+            - `split`: whether the backward pass may run in two halves; true if left out.
+            - `effort`: how long to search; 1 if left out, 10 for ten times as many trials.
+
+    Raises:
+        ValueError: If a number is out of range, or the memory cannot hold one microbatch.
+    """
+    check_sizes(num_stages, num_microbatches, chunks)
+    effort = options.get("effort", 1.0)
+    split = options.get("split", True)
+    found: list[_Found] = []
+    considered: list[Considered] = []
+    bounds = []
+    homes = placements(num_stages, chunks, placement)
+    for home in homes:
+        problem = _problem(home, num_stages, num_microbatches, options)
+        bounds.append(shortest_step(problem.pipeline, split=split, barrier=problem.barrier))
+        for rank, name in enumerate(names()):
+            if not suits(name, home):
+                continue
+            schedule = named(name, num_stages, num_microbatches, placement=home)
+            if schedule.splits_backward and not split:
+                continue
+            # The fused pairs of a schedule are left out: here a pair costs what its parts cost.
+            time, memory = problem.time(schedule.rows), max(problem.peaks(schedule.rows))
+            fits = problem.fits(schedule.rows)
+            considered.append(Considered(name, time, memory, fits))
+            if fits:
+                found.append(_Found(time, memory, rank, f"the order of {name}", schedule.rows, problem))
+        found += _list_schedules(problem, effort / len(homes))
+    bound = min(bounds)
+    found.sort(key=lambda each: each.key)
+    if found[0].problem.barrier:
+        found += _improved(found, bound, effort)
+    best = min(found, key=lambda each: each.key)
+    pipeline = best.problem.pipeline
+    schedule = Schedule("auto", best.rows, pipeline.placement, len(pipeline.placement), num_microbatches)
+    return Choice(
+        schedule=schedule,
+        simulation=_simulated(schedule, options),
+        lower_bound=bound,
+        origin=best.origin,
+        considered=tuple(sorted(considered, key=lambda other: (other.time, other.memory))),
+    )
+
+
+def _problem(home: tuple[int, ...], num_submeshes: int, num_microbatches: int, options: Options) -> _Problem:
+    stages = len(home)
+    split = options.get("split", True)
+    costs = stage_costs(
+        stages,
+        num_submeshes,
+        options.get("forward", 1),
+        options.get("backward_input", 1),
+        options.get("backward_weight", 1),
+        options.get("backward"),
+    )
+    latency = options.get("latency", 0.0)
+    transfers = transfer_times(
+        options.get("transfer_bytes", 0), options.get("bandwidth", math.inf), latency, stages, num_submeshes
+    )
+    unit = num_submeshes / stages
+    whole, kept = activation_sizes(
+        options.get("activation_bytes"), options.get("weight_activation_bytes"), stages, num_submeshes
+    ) or ((unit,) * stages, (unit,) * stages)
+    bound = options.get("memory")
+    memory = (
+        (math.inf if bound is None else float(bound),) * num_submeshes
+        if bound is None or isinstance(bound, int | float)
+        else tuple(map(float, bound))
+    )
+    if len(memory) != num_submeshes:
+        raise ValueError(
+            f"memory gives {len(memory)} numbers for {num_submeshes} submeshes. Give one for each, or one."
+        )
+    pipeline = Pipeline(
+        placement=home,
+        num_submeshes=num_submeshes,
+        num_microbatches=num_microbatches,
+        costs=costs,
+        latency=tuple(latency + transfer for transfer in transfers),
+        whole=whole,
+        kept=kept,
+        memory=memory,
+    )
+    return _Problem(pipeline, transfers, latency, options.get("barrier", True), split)
+
+
+def _list_schedules(problem: _Problem, effort: float) -> list[_Found]:
+    """The best list schedules: policies compared on a sample of the microbatches, the best run on all."""
+    pipeline = problem.pipeline
+    stages = len(pipeline.placement)
+    count = min(pipeline.num_microbatches, max(_SAMPLE_ACTIONS // (3 * stages), 2 * stages))
+    sample = replace(problem, pipeline=replace(pipeline, num_microbatches=count))
+    trials = max(12, round(_POLICY_WORK * effort / (3 * stages * count)))
+
+    def rated(policy: Policy) -> tuple[tuple[float, float], int, Policy]:
+        rows = list_schedule(sample.pipeline, policy)
+        key = (float(f"{sample.time(rows):.9g}"), sum(sample.peaks(rows)))
+        return key, len(tried), policy
+
+    tried: list[tuple[tuple[float, float], int, Policy]] = []
+    for policy in itertools.islice(_policies(problem), trials * 2 // 3):
+        tried.append(rated(policy))
+    # Uneven stages want uneven bounds: change one at a time, and keep what is no worse.
+    chance = random.Random(0)
+    best = min(tried)
+    for _ in range(trials - len(tried)):
+        caps = [min(cap, count) for cap in best[2].caps]
+        stage = chance.randrange(stages)
+        caps[stage] = max(1, caps[stage] + chance.choice((-1, 1)))
+        tried.append(rated(replace(best[2], caps=tuple(caps))))
+        if tried[-1][0] <= best[0]:
+            best = tried[-1]
+    found = []
+    for _, _, policy in sorted(tried)[:_FINALISTS]:
+        rows = list_schedule(pipeline, policy)
+        found.append(
+            _Found(problem.time(rows), max(problem.peaks(rows)), len(names()), _describe(policy), rows, problem)
+        )
+    return found
+
+
+def _describe(policy: Policy) -> str:
+    first = {
+        "backward": "backwards first",
+        "forward": "forwards first",
+        "alternate": "forwards and backwards in turn",
+    }[policy.prefer]
+    flight = ", ".join(map(str, policy.caps)) if max(policy.caps) < _NO_CAP else "any number of"
+    halves = "weight halves in the gaps" if policy.split else "whole backwards"
+    return f"a list schedule: {first}, {halves}, {flight} microbatches in flight by stage"
+
+
+def _policies(problem: _Problem) -> Iterator[Policy]:
+    """The knobs, the more promising settings first."""
+    pipeline = problem.pipeline
+    placement, costs = pipeline.placement, pipeline.costs
+    stages = range(len(placement))
+    hops = hops_to_end(placement)
+    down = costs.backward_input if problem.split else costs.backward
+    # Microbatches that fit between a stage's forward and its backward while the busiest submesh works on one.
+    work = [0.0] * pipeline.num_submeshes
+    for stage in stages:
+        work[placement[stage]] += costs.forward[stage] + costs.backward[stage]
+    trip = [0.0] * len(placement)
+    for stage in reversed(stages):
+        further = stage + 1 < len(placement)
+        hop = 2 * pipeline.latency[stage] if further and placement[stage + 1] != placement[stage] else 0.0
+        trip[stage] = costs.forward[stage] + down[stage] + hop + (trip[stage + 1] if further else 0.0)
+    needed = [max(1, math.ceil(time / (max(work) or 1.0))) for time in trip]
+    caps = [
+        hops,
+        tuple(2 * hop - 1 for hop in hops),
+        tuple(hop + 1 for hop in hops),
+        tuple(-(-3 * hop // 2) for hop in hops),
+        (_NO_CAP,) * len(hops),
+        *(tuple(number + extra for number in needed) for extra in (0, 1, 2)),
+    ]
+    picks: list[tuple[Pick, Pick]] = [("high", "high")]
+    if len(set(placement)) < len(placement):
+        picks += [("old", "old"), ("low", "high"), ("high", "low")]
+    preferences: tuple[Preference, ...] = ("alternate", "backward", "forward")
+    for (up, low), prefer in itertools.product(picks, preferences):
+        for patience, cap in itertools.product((math.inf, 0.0, 0.5) if problem.split else (), caps):
+            yield Policy(True, cap, prefer, up, low, patience)
+        for cap in caps:
+            yield Policy(False, cap, prefer, up, low)
+
+
+def _improved(found: Sequence[_Found], bound: float, effort: float) -> list[_Found]:
+    """What local search makes of the best orders."""
+    better = []
+    starts: dict[Rows, _Found] = {}
+    for each in found:
+        starts.setdefault(each.rows, each)
+    for start in list(starts.values())[:_FINALISTS]:
+        pipeline = start.problem.pipeline
+        tries = round(_MOVE_WORK * effort / _FINALISTS / sum(map(len, start.rows)))
+        rows, time = improve(
+            start.problem.program(start.rows), pipeline.whole, pipeline.kept, pipeline.memory, tries, bound
+        )
+        if time < start.time * (1 - 1e-9):
+            origin = f"{start.origin}, improved from {start.time:.6g} by moving actions along the critical path"
+            memory = max(start.problem.peaks(rows))
+            better.append(_Found(time, memory, len(names()) + 1, origin, rows, start.problem))
+    return better
+
+
+def lower_bound(
+    num_stages: int,
+    num_microbatches: int,
+    chunks: int | None = None,
+    *,
+    placement: Sequence[int] | None = None,
+    **options: Unpack[Options],
+) -> float:
+    """A time per step that no order can beat under these costs and this memory; arguments as for `auto`.
+
+    It is the largest of several simple bounds (the way of one microbatch, the work of a submesh between the way to it
+    and from it, the time for which microbatches hold memory), so the best order may be longer.
+    """
+    check_sizes(num_stages, num_microbatches, chunks)
+    problems = [
+        _problem(home, num_stages, num_microbatches, options) for home in placements(num_stages, chunks, placement)
+    ]
+    return min(shortest_step(each.pipeline, split=each.split, barrier=each.barrier) for each in problems)
+
+
+def _simulated(schedule: Schedule, options: Options) -> Simulation:
+    return simulate(
+        schedule,
+        options.get("forward", 1),
+        options.get("backward_input", 1),
+        options.get("backward_weight", 1),
+        options.get("latency", 0),
+        options.get("barrier", True),
+        backward=options.get("backward"),
+        transfer_bytes=options.get("transfer_bytes", 0),
+        bandwidth=options.get("bandwidth", math.inf),
+        activation_bytes=options.get("activation_bytes"),
+        weight_activation_bytes=options.get("weight_activation_bytes"),
+    )

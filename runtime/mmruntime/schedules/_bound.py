@@ -1,0 +1,68 @@
+"""How short a step could be at best, whatever the order."""
+
+from itertools import accumulate
+
+from ._list import Pipeline
+
+
+def shortest_step(pipeline: Pipeline, *, split: bool, barrier: bool) -> float:
+    """A time that no order of this pipeline can beat.
+
+    The largest of these, where d(s) is the shorter of a whole backward and an input half of stage s (a whole one
+    without `split`), and b(s) the shorter of a whole backward and both halves:
+
+    - the way of one microbatch up and down all stages;
+    - for each stage, the way there, all its forwards, and the way of the last one on; or all its backwards;
+    - for each submesh, the way to its first stage, then all its work (f + b), then the way down from it if the
+      last action cannot be a weight half; or all f + d and the way down in any case;
+    - for each submesh with a bound on memory, the way there, then the time for which its microbatches hold memory,
+      divided by as much of it as there is.
+
+    Without a barrier only work and memory count.
+    """
+    costs, count = pipeline.costs, pipeline.num_microbatches
+    placement, stages = pipeline.placement, len(pipeline.placement)
+    hops = [pipeline.latency[stage] if placement[stage] != placement[stage + 1] else 0.0 for stage in range(stages - 1)]
+    forward = costs.forward
+    both = [inputs + weights for inputs, weights in zip(costs.backward_input, costs.backward_weight, strict=True)]
+    if split:
+        down = [min(pair) for pair in zip(costs.backward, costs.backward_input, strict=True)]
+        whole = [min(pair) for pair in zip(costs.backward, both, strict=True)]
+    else:
+        down = whole = list(costs.backward)
+    # Time until a stage can start its first forward; time from the end of its backward until the step ends.
+    before = list(accumulate((time + hop for time, hop in zip(forward, hops, strict=False)), initial=0.0))
+    after = list(accumulate((time + hop for time, hop in zip([whole[0], *down[1:]], hops, strict=False)), initial=0.0))
+    # Time from the end of a stage's forward until its own backward starts.
+    away = [0.0] * stages
+    for stage in range(stages - 2, -1, -1):
+        away[stage] = away[stage + 1] + forward[stage + 1] + down[stage + 1] + 2 * hops[stage]
+    bounds = [forward[0] + away[0] + whole[0]]
+    for stage in range(stages):
+        own = whole[0] if stage == 0 else down[stage] + after[stage]
+        bounds.append(before[stage] + count * forward[stage] + away[stage] + own)
+        bounds.append(before[stage] + forward[stage] + away[stage] + (count - 1) * down[stage] + own)
+    steady = [0.0]
+    for submesh in range(pipeline.num_submeshes):
+        mine = [stage for stage in range(stages) if placement[stage] == submesh]
+        if not mine:
+            continue
+        head = min(before[stage] for stage in mine)
+        tail = min(after[stage] for stage in mine)
+        last = 0.0 if split else tail
+        work = count * sum(forward[stage] + whole[stage] for stage in mine)
+        held = 0.0
+        for stage in mine:
+            size, kept = pipeline.whole[stage], pipeline.kept[stage]
+            unsplit = size * costs.backward[stage]
+            halves = size * costs.backward_input[stage] + kept * costs.backward_weight[stage]
+            held += count * (size * (forward[stage] + away[stage]) + (min(unsplit, halves) if split else unsplit))
+        memory = pipeline.memory[submesh]
+        if len(mine) == 1 and pipeline.whole[mine[0]] and not split:
+            memory = (memory + 1e-9) // pipeline.whole[mine[0]] * pipeline.whole[mine[0]]
+        squeezed = held / memory if memory else 0.0
+        steady += [work, squeezed]
+        bounds.append(head + work + last)
+        bounds.append(head + count * sum(forward[stage] + down[stage] for stage in mine) + tail)
+        bounds.append(head + squeezed + last)
+    return max(bounds) if barrier else max(steady)

@@ -1,0 +1,206 @@
+"""A schedule as numbers, so that running it in simulated time is quick."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ._action import Action
+from ._costs import Costs
+
+# Steps simulated at most until the time per step repeats; a handful is enough for every named schedule.
+_MOST_STEPS = 64
+
+
+class Run(NamedTuple):
+    """One pass over a program.
+
+    Attributes:
+        starts: When each action starts, at the action's index.
+        ends: When it ends.
+        finish: When each row is done; None if the rows wait for each other in a circle.
+    """
+
+    starts: list[float]
+    ends: list[float]
+    finish: list[float] | None
+
+
+class Program:
+    """Rows of actions as indices into tables of what they need, give and cost.
+
+    Every action waits for at most one thing from elsewhere: a forward for its input, a backward for its cotangent.
+    These things have slots; an action has the slot it needs and the slot it fills.
+
+    Attributes:
+        rows: Indices of actions in issue order. May be reordered between runs.
+        actions: The action of each index.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[Iterable[Action]],
+        placement: Sequence[int],
+        num_microbatches: int,
+        costs: Costs,
+        *,
+        latency: float = 0.0,
+        transfers: Sequence[float] | None = None,
+        fused: frozenset[Action] = frozenset(),
+        fused_costs: Sequence[float] | None = None,
+        fused_at_once: bool = True,
+    ) -> None:
+        """Make the tables.
+
+        Args:
+            rows: Actions of each submesh.
+            placement: Submesh of each stage.
+            num_microbatches: Number of microbatches.
+            costs: Time of each action.
+            latency: Time from the end of an action, or of its transfer, to the arrival.
+            transfers: For each stage, how long the link is busy with its output, or its output's cotangent.
+            fused: Actions that start a fused pair.
+            fused_costs: For each stage, time of a fused pair that it starts; the sum of both if left out.
+            fused_at_once: Whether a pair starts when both inputs are there and gives both outputs at its end.
+        """
+        count, stages = num_microbatches, len(placement)
+        # One slot is full from the start and one is never read, besides those of the values that stages exchange.
+        always, nowhere = 2 * stages * count, 2 * stages * count + 1
+        self._num_slots = 2 * stages * count + 2
+        self._full = [*range(count), *range((2 * stages - 1) * count, 2 * stages * count), always]
+        self._latency = latency
+        self.rows: list[list[int]] = []
+        self.actions: list[Action] = []
+        self.lasts: list[float] = []
+        self._needs: list[int] = []
+        self._fills: list[int] = []
+        # Link of the transfer after an action (-1 if the value stays where it is), and how long it is busy.
+        self._links: list[int] = []
+        self._sends: list[float] = []
+        self._pairs: list[bool] = []
+        link_of: dict[tuple[int, int], int] = {}
+        busy = [0.0] * stages if transfers is None else transfers
+        down_costs = {"B": costs.backward, "I": costs.backward_input}
+        for submesh, row in enumerate(rows):
+            first = len(self.actions)
+            for action in row:
+                kind, stage, microbatch = action.kind, action.stage, action.microbatch
+                need, fill, target = always, nowhere, -1
+                if kind == "F":
+                    need, last = stage * count + microbatch, costs.forward[stage]
+                    if stage + 1 < stages:
+                        target = stage + 1
+                        fill = target * count + microbatch
+                elif kind == "W":
+                    last = costs.backward_weight[stage]
+                else:
+                    need, last = (stages + stage) * count + microbatch, down_costs[kind][stage]
+                    if stage:
+                        target = stage - 1
+                        fill = (stages + target) * count + microbatch
+                link, send = -1, 0.0
+                if target >= 0 and placement[target] != submesh:
+                    link = link_of.setdefault((submesh, placement[target]), len(link_of))
+                    # A cotangent is as large as the value it belongs to, the earlier stage's output.
+                    send = busy[min(stage, target)]
+                self.actions.append(action)
+                self.lasts.append(last)
+                self._needs.append(need)
+                self._fills.append(fill)
+                self._links.append(link)
+                self._sends.append(send)
+                self._pairs.append(False)
+            self.rows.append(list(range(first, len(self.actions))))
+        for index, action in enumerate(self.actions if fused else ()):
+            if action in fused:
+                # Released as computed, a pair is no different from two actions, but for its time.
+                self._pairs[index] = fused_at_once
+                pair = self.lasts[index] + self.lasts[index + 1]
+                scale = fused_costs[action.stage] / pair if fused_costs is not None and pair else 1.0
+                self.lasts[index] *= scale
+                self.lasts[index + 1] *= scale
+        self._num_links = len(link_of)
+        self._makers = {slot: index for index, slot in enumerate(self._fills)}
+
+    def producer(self, index: int) -> int:
+        """Index of the action whose output this one waits for, -1 if there is none."""
+        return self._makers.get(self._needs[index], -1)
+
+    def run(self, ready: Sequence[float] | None = None) -> Run:
+        """Run every row as early as it can; row r may start at `ready[r]` (0 if left out)."""
+        needs, fills, lasts, links, sends = self._needs, self._fills, self.lasts, self._links, self._sends
+        pairs, rows, latency = self._pairs, self.rows, self._latency
+        clocks = list(ready) if ready is not None else [0.0] * len(rows)
+        arrival = [-1.0] * self._num_slots
+        for slot in self._full:
+            arrival[slot] = 0.0
+        link_free = [0.0] * self._num_links
+        done = [0] * len(rows)
+        starts, ends = [0.0] * len(lasts), [0.0] * len(lasts)
+        waiting: dict[int, int] = {}
+        todo = list(range(len(rows)))
+        while todo:
+            number = todo.pop()
+            row = rows[number]
+            clock = clocks[number]
+            position, length = done[number], len(row)
+            while position < length:
+                index = row[position]
+                slot = needs[index]
+                arrived = arrival[slot]
+                if arrived < 0.0:
+                    waiting[slot] = number
+                    break
+                if arrived > clock:
+                    clock = arrived
+                if pairs[index]:
+                    # It starts with its partner, and its output leaves when both are done.
+                    partner = row[position + 1]
+                    slot = needs[partner]
+                    arrived = arrival[slot]
+                    if arrived < 0.0:
+                        waiting[slot] = number
+                        break
+                    if arrived > clock:
+                        clock = arrived
+                    out = clock + lasts[index] + lasts[partner]
+                else:
+                    out = clock + lasts[index]
+                starts[index] = clock
+                clock += lasts[index]
+                ends[index] = clock
+                slot = fills[index]
+                link = links[index]
+                if link >= 0:
+                    if sends[index]:
+                        if link_free[link] > out:
+                            out = link_free[link]
+                        out += sends[index]
+                        link_free[link] = out
+                    out += latency
+                arrival[slot] = out
+                if slot in waiting:
+                    todo.append(waiting.pop(slot))
+                position += 1
+            done[number] = position
+            clocks[number] = clock
+        return Run(starts, ends, clocks if not waiting else None)
+
+    def steady(self, step: Sequence[float]) -> float:
+        """Time per step when a submesh starts its next step as soon as its own work of the last one is done.
+
+        Steps are simulated one after the other until the times at which the submeshes finish move on by the same
+        amount, over one step or several; that amount is then exact (the system is linear in max-plus algebra).
+
+        Args:
+            step: When each row finishes the first step.
+        """
+        history = [list(step)]
+        while len(history) < _MOST_STEPS:
+            finish = self.run(history[-1]).finish
+            assert finish is not None, "a program that ran once runs again"
+            history.append(finish)
+            for back in range(1, len(history)):
+                moves = [now - then for now, then in zip(finish, history[-1 - back], strict=True)]
+                if max(moves) - min(moves) <= 1e-9 * max(finish):
+                    return max(moves) / back
+        half = _MOST_STEPS // 2
+        return (max(history[-1]) - max(history[half - 1])) / (_MOST_STEPS - half)
