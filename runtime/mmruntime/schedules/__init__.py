@@ -6,6 +6,8 @@ from ._auto import Considered as Considered
 from ._auto import Options as Options
 from ._auto import auto as auto
 from ._auto import lower_bound as lower_bound
+from ._custom import custom as custom
+from ._draw import draw as draw
 from ._make import make as make
 from ._named import names as names
 from ._schedule import Schedule as Schedule

@@ -6,7 +6,7 @@ from ._action import Action
 
 
 def grid(
-    rows: Sequence[Sequence[Action]],
+    rows: Sequence[Sequence[object]],
     fused: Collection[Action] = (),
     *,
     marks: Collection[tuple[int, int]] = (),
@@ -15,7 +15,7 @@ def grid(
     """The rows as aligned text, one line for each submesh.
 
     Args:
-        rows: The actions of each submesh.
+        rows: The actions of each submesh, or whatever else its cells are.
         fused: Actions joined by `+` to the one after them.
         marks: Cells (submesh, position) put into square brackets. Long rows are cut to the cells around them.
         width: Most cells shown of a row; rows are cut at `...`.

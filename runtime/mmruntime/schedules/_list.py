@@ -65,9 +65,9 @@ class Pipeline:
 def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows:
     """The rows that come out when every free submesh follows the policy.
 
-    Microbatches of one stage and kind run in order. A forward leaves room for one microbatch of every later stage of its submesh that holds none. So nothing gets
-    stuck: where the oldest unfinished microbatch goes, later stages hold none, since no younger one is ahead of it, and
-    earlier ones left room.
+    Microbatches of one stage and kind run in order. A forward leaves room for one microbatch of every later stage of
+    its submesh that holds none. So nothing gets stuck: where the oldest unfinished microbatch goes, later stages hold
+    none, since no younger one is ahead of it, and earlier ones left room.
 
     Raises:
         ValueError: If the memory of a submesh is less than one microbatch of all its stages takes.

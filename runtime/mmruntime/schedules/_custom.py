@@ -1,0 +1,144 @@
+"""Schedules that users write: lists, text, objects. All are checked before anything runs."""
+
+import difflib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from ._action import Action, Kind
+from ._grid import grid
+from ._schedule import Schedule, from_rows
+
+Cell = Action | str | tuple[int, str]
+RowsOfCells = Iterable[Iterable[Cell]]
+
+
+@runtime_checkable
+class MakesRows(Protocol):
+    """An object that writes a schedule for any size."""
+
+    def rows(self, num_stages: int, num_microbatches: int) -> RowsOfCells:
+        """The cells of each submesh, for so many submeshes and microbatches."""
+        ...
+
+
+def custom(
+    order: str | os.PathLike[str] | RowsOfCells | MakesRows | Callable[[int, int], RowsOfCells],
+    *,
+    tasks: Mapping[str, tuple[Kind, int]] | None = None,
+    num_stages: int | None = None,
+    num_microbatches: int | None = None,
+    placement: Sequence[int] | None = None,
+    live_bound: float | Sequence[float] | None = None,
+    name: str = "custom",
+) -> Schedule:
+    """A schedule that you write yourself, validated.
+
+        custom([["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"]])
+        custom([["up", "up", "down", "down"]], tasks={"up": ("F", 0), "down": ("B", 0)})
+        custom([[(0, "up"), (0, "down"), (1, "up"), (1, "down")]], tasks={"up": ("F", 0), "down": ("B", 0)})
+
+    Args:
+        order: One of
+
+            - rows of cells, one row for each submesh. A cell is an `Action`, its text such as `2F0`, the name of a
+              task, or (microbatch, name of a task). Of names without microbatches, the k-th one is microbatch k.
+            - text in the form of `Schedule.to_csv`, or the path of a file with it.
+            - an object with a method `rows(num_stages, num_microbatches)`, or a function of them, that returns rows.
+
+        tasks: What each task name stands for: the kind of action and its stage. Names match exactly.
+        num_stages: Number of submeshes, for an object or function.
+        num_microbatches: Number of microbatches. Follows from the cells if left out, except for an object or function.
+        placement: Submesh of each stage. Follows from the cells if left out.
+        live_bound: See `Schedule.validate`.
+        name: What to call the schedule.
+
+    Raises:
+        ValueError: If the schedule cannot run or a name is unknown; the text shows the rows with the failing cell in
+            square brackets.
+        TypeError: If something is neither of these.
+    """
+    if isinstance(order, os.PathLike):
+        order = Path(order).read_text(encoding="utf-8")
+    if isinstance(order, str):
+        schedule = Schedule.from_csv(order, name)
+    else:
+        if isinstance(order, MakesRows) or callable(order):
+            if num_stages is None or num_microbatches is None:
+                raise TypeError(
+                    f"{order!r} makes rows for any size: say which with num_stages= and num_microbatches=; got "
+                    f"{num_stages=} and {num_microbatches=}."
+                )
+            order = (order.rows if isinstance(order, MakesRows) else order)(num_stages, num_microbatches)
+        cells = [list(row) for row in order]
+        schedule = from_rows(name, _actions(cells, tasks or {}, num_microbatches))
+    if num_microbatches is not None or placement is not None:
+        home = schedule.placement if placement is None else tuple(placement)
+        schedule = Schedule(
+            name, schedule.rows, home, len(home), num_microbatches or schedule.num_microbatches, schedule.fused
+        )
+    schedule.validate(live_bound)
+    return schedule
+
+
+def _actions(
+    rows: list[list[Cell]], tasks: Mapping[str, tuple[Kind, int]], num_microbatches: int | None
+) -> list[list[Action]]:
+    counts = Counter(cell for row in rows for cell in row if isinstance(cell, str) and cell in tasks)
+    if counts:
+        expected = max(counts.values()) if num_microbatches is None else num_microbatches
+        for task, count in counts.items():
+            if count != expected:
+                raise ValueError(
+                    f"Task {task!r} has {count} microbatches, but there are {expected}. Name it once for each.\n"
+                    + _marked(rows, lambda cell: cell == task)  # noqa: B023  (used before the loop goes on)
+                )
+    seen: Counter[str] = Counter()
+    actions = []
+    for row in rows:
+        actions.append([_action(cell, tasks, seen, rows) for cell in row])
+    return actions
+
+
+def _action(cell: object, tasks: Mapping[str, tuple[Kind, int]], seen: Counter[str], rows: list[list[Cell]]) -> Action:
+    if isinstance(cell, Action):
+        return cell
+    if isinstance(cell, str):
+        if cell not in tasks:
+            try:
+                return Action.parse(cell)
+            except ValueError as error:
+                if not tasks:
+                    raise ValueError(f"{error}\n{_marked(rows, lambda other: other is cell)}") from None
+                raise _unknown(cell, tasks, rows, cell) from None
+        microbatch, task = seen[cell], cell
+        seen[cell] += 1
+    elif isinstance(cell, tuple) and len(cell) == 2 and isinstance(cell[0], int) and isinstance(cell[1], str):
+        microbatch, task = cell
+        if task not in tasks:
+            raise _unknown(task, tasks, rows, cell)
+    else:
+        raise TypeError(
+            f"{cell!r} is not a cell of a schedule. Write an Action, its text such as '2F0', a task's name, or "
+            "(microbatch, task's name)."
+        )
+    kind, stage = tasks[task]
+    return Action(kind, stage, microbatch)
+
+
+def _unknown(task: str, tasks: Mapping[str, tuple[Kind, int]], rows: list[list[Cell]], cell: object) -> ValueError:
+    near = difflib.get_close_matches(task, tasks, n=1)
+    return ValueError(
+        f"There is no task {task!r}."
+        + (f" Did you mean {near[0]!r}?" if near else "")
+        + f" The tasks are {', '.join(sorted(tasks)) or 'not given: pass tasks='}.\n"
+        + _marked(rows, lambda other: other is cell)
+    )
+
+
+def _marked(rows: list[list[Cell]], wrong: Callable[[object], bool]) -> str:
+    texts = [[f"{cell[1]}:{cell[0]}" if isinstance(cell, tuple) else str(cell) for cell in row] for row in rows]
+    marks = [(number, k) for number, row in enumerate(rows) for k, cell in enumerate(row) if wrong(cell)]
+    return grid(texts, marks=marks)
