@@ -121,10 +121,10 @@ def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...
     operands = [leaf for leaf, is_operand in zip(leaves, is_array, strict=True) if is_operand]
     closed, shapes = jax.make_jaxpr(inner, return_shape=True)(*[_abstract(value) for value in operands])
     jaxpr, captured = _compat.split(closed)
-    pairs = axis_pairs(task, mesh, current_mesh())
+    pairs, label = axis_pairs(task, mesh, current_mesh()), str(task.name)
 
     def lay_out(value: Any, names: tuple[Names, ...]) -> Any:
-        return jax.device_put(value, NamedSharding(mesh, translate(names, value.shape, pairs, mesh.shape, task.name)))
+        return jax.device_put(value, NamedSharding(mesh, translate(names, value.shape, pairs, mesh.shape, label)))
 
     function = _compat.as_fun(_compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
     with _compat.no_mesh(), eager_layout(lay_out):

@@ -1,0 +1,9 @@
+"""Tasks and steps for Flax modules, linen and nnx; imported as `mm.flax`."""
+
+from __future__ import annotations
+
+from mmruntime._constraint import with_sharding_constraint as with_sharding_constraint
+from mmruntime.flax._module import shard_axes as shard_axes
+from mmruntime.flax._module import task as task
+
+__all__ = ["shard_axes", "task", "with_sharding_constraint"]

@@ -1,0 +1,164 @@
+"""`task` for Flax module classes, and names for the axes of their parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from flax import linen as nn
+from flax import nnx
+from flax.core.scope import subtract_filters
+
+from mmruntime import _call
+from mmruntime._task import Task
+
+M = TypeVar("M")
+
+# What a linen module is given by its parent, not by the user.
+_BY_PARENT = ("parent", "name")
+
+
+def task(
+    model: type[M], name: str | None = None, *, task: Task | None = None, keep_paths: bool = False, **fields: Any
+) -> type[M]:
+    """Make the calls of a Flax module class tasks: each runs on the task's submesh, as one compiled program.
+
+    As a call, `mm.flax.task(Block, task=mm.Task(...))(features=8)(x)`, or above a class, with
+    `@functools.partial(mm.flax.task, task=mm.Task(...), keep_paths=True)`. Positional and keyword
+    arguments, RNG streams and mutable collections reach the module as without it. To place a module
+    object instead of all objects of a class, write `mm.task(block, task=...)(x)`.
+
+    Args:
+        model: The class: a `flax.linen.Module` or a `flax.nnx.Module`.
+        name: Name of the task in reports; the task's own name, else the module's, if left out.
+        task: The task. Or give its fields as keywords: `mesh=`, `mesh_slice=`, `logical_axes=`, ...
+        keep_paths: False is MultiMesh's form: the class is called `Task[Block]`, and all variables of the module
+            lie under one parameter `mod` (`params/layer_0/mod/params/Dense_0/kernel`); its other collections lie
+            under `mod` as well. Only `__call__` is available. True keeps the class name, all methods, and the
+            parameter paths and random numbers of plain Flax, so checkpoints and optimizer masks stay valid.
+            nnx modules have the paths of their attributes either way.
+
+    Returns:
+        A subclass of `model`.
+
+    Raises:
+        TypeError: If `model` is not a Flax module class, or both `task=` and fields are given.
+    """
+    if not isinstance(model, type) or not issubclass(model, nn.Module | nnx.Module):
+        given = repr(model) if isinstance(model, type) else f"a {type(model).__name__} object"
+        raise TypeError(
+            f"flax.task: expected a Flax module class, got {given}. For a module object or a function, write "
+            "mm.task(module, task=...)(x)."
+        )
+    chosen = _call.as_task(task, fields, "flax.task")
+    if issubclass(model, nn.Module) and not keep_paths:
+        return _under_mod(model, name, chosen)
+    return _in_place(model, name, chosen)
+
+
+def _in_place(model: type[Any], name: str | None, chosen: Task) -> type[Any]:
+    """A subclass that looks like `model`, with a `__call__` that is a task."""
+    plain = model.__call__
+
+    @functools.wraps(plain)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _call.task(types.MethodType(plain, self), name, task=chosen)(*args, **kwargs)
+
+    # Linen derives automatic names, and so parameter paths, from the name of the class.
+    placed = types.new_class(model.__name__, (model,), {}, lambda body: body.update(_identity(model)))
+    # Set afterwards: linen would take it for a second module call around the first, with a scope of its own.
+    placed.__call__ = call  # type: ignore[method-assign]
+    return placed
+
+
+def _identity(model: type[Any]) -> dict[str, Any]:
+    return {"__module__": model.__module__, "__qualname__": model.__qualname__, "__doc__": model.__doc__}
+
+
+def _under_mod(model: type[nn.Module], name: str | None, chosen: Task) -> type[Any]:
+    """MultiMesh's form: a module whose one parameter `mod` holds the variables of a `model`."""
+
+    def inner(self: Any) -> nn.Module:
+        given = [field.name for field in dataclasses.fields(self) if field.init and field.name not in _BY_PARENT]
+        return model(**{key: getattr(self, key) for key in given}, parent=None)
+
+    @nn.compact
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        module = inner(self)
+        keys = {stream: self.make_rng(stream) for stream in self.scope.rngs if stream != "params"}
+        first: dict[str, Any] = {}
+
+        def init(key: Any) -> dict[str, Any]:
+            made = dict(module.init({"params": key, **keys}, *args, **kwargs))
+            params = made.pop("params", {})
+            if self.is_initializing():
+                first.update(made)
+            return {"params": params}
+
+        variables = dict(self.param("mod", init))
+        # Statistics and the like: collections of the same names, under `mod` as well.
+        for collection, value in first.items():
+            self.put_variable(collection, "mod", value)
+        held = {key: value["mod"] for key, value in self.variables.items() if key != "params" and "mod" in value}
+        # A module that is being initialised keeps its statistics as they are.
+        changes = not self.is_initializing() and subtract_filters(self.scope.mutable, "params")
+
+        def apply(values: Any, stream_keys: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return module.apply(values, *args, rngs=stream_keys, mutable=changes or [], **kwargs)
+
+        placed = _call.task(apply, name or chosen.name or self.name or model.__name__, task=chosen)
+        result, changed = placed({**variables, **held}, keys, *args, **kwargs)
+        for collection, value in changed.items():
+            self.put_variable(collection, "mod", value)
+        return result
+
+    call.__name__ = "__call__"
+    title = f"Task[{model.__name__}]"
+    members: dict[str, Any] = {**_identity(model), "__qualname__": title, "__call__": call, "setup": _no_setup}
+    for attribute in dir(model):
+        # A class has one compact method; the module's own belong to the inner module.
+        if attribute != "__call__" and hasattr(getattr(model, attribute, None), "compact"):
+            members[attribute] = _unavailable(title, attribute)
+    return types.new_class(title, (model,), {}, lambda body: body.update(members))
+
+
+def _no_setup(self: Any) -> None:
+    """The inner module sets itself up."""
+
+
+def _unavailable(title: str, attribute: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"{title}.{attribute}: in this form only __call__ is a task. Pass keep_paths=True to mm.flax.task to keep "
+            "the other methods."
+        )
+
+    method.__name__ = attribute
+    return method
+
+
+def shard_axes(*axis_names: str | None, init: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """An initializer whose parameter carries logical axis names.
+
+    Args:
+        *axis_names: One name, or None, per dimension of the parameter.
+        init: The initializer; `nn.initializers.xavier_normal()` if left out, as in MultiMesh.
+
+    Returns:
+        An initializer for `kernel_init=` and the like; the parameter is boxed with its names, as by
+        `nn.with_partitioning`.
+
+    Raises:
+        TypeError: If a name is neither a string nor None (several names for one dimension are a tuple).
+    """
+    for axis in axis_names:
+        if axis is not None and not isinstance(axis, str) and not _is_names(axis):
+            raise TypeError(f"shard_axes: axis names must be strings or None, got {axis!r}.")
+    return nn.with_partitioning(init if init is not None else nn.initializers.xavier_normal(), axis_names)
+
+
+def _is_names(axis: Any) -> bool:
+    return isinstance(axis, Sequence) and all(isinstance(name, str) for name in axis)

@@ -1,0 +1,276 @@
+"""`mm.flax.task` over module classes, in both forms, for linen and nnx."""
+
+import functools
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from flax import nnx
+
+import mmruntime as mm
+
+STAGE_1 = mm.Task(mesh_slice={"stage": 1})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def promotion_of_libraries():
+    """Flax and Optax are not written for strict promotion."""
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def make_mesh() -> mm.MultiMesh:
+    return mm.MultiMesh(axis_sizes=(2, 4), axis_names=("stage", "data"))
+
+
+class Block(nn.Module):
+    """Statistics, randomness, a flag, and a submodule as a field."""
+
+    width: int = 4
+    inner: nn.Module | None = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
+        y = nn.BatchNorm(use_running_average=not train)(nn.Dense(self.width)(x))
+        if self.inner is not None:
+            y = self.inner(y)
+        return x + nn.Dropout(0.5, deterministic=not train)(nn.relu(y))
+
+
+@functools.partial(mm.flax.task, task=STAGE_1, keep_paths=True)
+class PlacedBlock(Block):
+    """As the tool writes it."""
+
+
+class Net(nn.Module):
+    kind: type[nn.Module]
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        x = self.kind(inner=nn.Dense(4), name="layer_0")(x, train=train)
+        return self.kind()(x, train=train)
+
+
+def paths(tree) -> set[str]:
+    return {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(tree)}
+
+
+RNGS = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+X = np.linspace(-1.0, 1.0, 16, dtype=np.float32).reshape(4, 4)
+
+
+def run(kind: type[nn.Module]):
+    """Variables, a training call with new statistics, and a call without training, under plain `jax.jit`."""
+    model = Net(kind)
+    variables = jax.jit(model.init)(RNGS, X)
+
+    @jax.jit
+    def train(variables, key):
+        return model.apply(variables, X, train=True, rngs={"dropout": key}, mutable=["batch_stats"])
+
+    return variables, train(variables, jax.random.key(2)), jax.jit(model.apply)(variables, X)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return run(Block)
+
+
+def test_keep_paths_gives_the_variables_and_values_of_plain_flax(plain) -> None:
+    placed = run(mm.flax.task(Block, task=STAGE_1, keep_paths=True))
+    assert jax.tree.structure(placed) == jax.tree.structure(plain)
+    jax.tree.map(np.testing.assert_array_equal, placed, plain)
+
+
+def test_documented_form_keeps_all_variables_under_mod(plain) -> None:
+    variables, (out, changed), _ = run(mm.flax.task(Block, task=STAGE_1))
+    assert paths(variables["params"]) == {
+        f"{layer}/mod/params/{name}"
+        for layer, names in {
+            "layer_0": [
+                "Dense_0/kernel",
+                "Dense_0/bias",
+                "BatchNorm_0/scale",
+                "BatchNorm_0/bias",
+                "inner/kernel",
+                "inner/bias",
+            ],
+            "Task[Block]_0": ["Dense_0/kernel", "Dense_0/bias", "BatchNorm_0/scale", "BatchNorm_0/bias"],
+        }.items()
+        for name in names
+    }
+    assert paths(changed["batch_stats"]) == paths(variables["batch_stats"])
+    assert out.shape == plain[1][0].shape
+
+
+def test_documented_form_computes_what_the_module_computes_on_the_same_variables() -> None:
+    model = mm.flax.task(Block, task=STAGE_1)(inner=nn.Dense(4))
+    variables = jax.jit(model.init)(RNGS, X)
+    inner = {"params": variables["params"]["mod"]["params"], "batch_stats": variables["batch_stats"]["mod"]}
+    reference = Block(inner=nn.Dense(4))
+    np.testing.assert_array_equal(jax.jit(model.apply)(variables, X), jax.jit(reference.apply)(inner, X))
+
+    def train(model, variables):
+        return model.apply(variables, X, train=True, rngs={"dropout": jax.random.key(5)}, mutable=["batch_stats"])[1]
+
+    changed = jax.jit(functools.partial(train, model))(variables)
+    expected = jax.jit(functools.partial(train, reference))(inner)
+    jax.tree.map(np.testing.assert_array_equal, changed["batch_stats"]["mod"], expected["batch_stats"])
+    assert not np.array_equal(
+        changed["batch_stats"]["mod"]["BatchNorm_0"]["mean"], variables["batch_stats"]["mod"]["BatchNorm_0"]["mean"]
+    )
+
+
+def test_tabulate_is_the_documented_table() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+    dense_task = mm.flax.task(nn.Dense, mesh=mesh)
+    model = dense_task(features=16, kernel_init=mm.flax.shard_axes("x", None))
+    table = model.tabulate(jax.random.key(0), jnp.ones((16, 9)), console_kwargs={"width": 110, "force_terminal": False})
+    rows = [line.strip("│ ").split("│") for line in table.splitlines() if line.startswith("│")]
+    assert "Task[Dense] Summary" in table
+    assert [cell.strip() for cell in rows[0]] == ["Task[Dense]", "float32[16,9]", "float32[16,16]", "mod:"]
+    assert [row[-1].strip() for row in rows[1:6]] == [
+        "params:",
+        "bias: float32[16]",
+        "kernel: float32[9,16] P(x, None)",
+        "",
+        "160 (640 B)",
+    ]
+    assert "Total Parameters: 160 (640 B)" in table
+
+
+def test_class_decorator_keeps_name_and_can_be_pickled_subclassed_and_rematerialised() -> None:
+    assert PlacedBlock.__name__ == "PlacedBlock"
+    assert pickle.loads(pickle.dumps(PlacedBlock(width=3))) == PlacedBlock(width=3)
+
+    class Wider(PlacedBlock):
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return 2 * super().__call__(x)
+
+    variables = jax.jit(Wider().init)(RNGS, X)
+    expected = 2 * jax.jit(Block().apply)(variables, X)
+    np.testing.assert_array_equal(jax.jit(Wider().apply)(variables, X), expected)
+    remat = nn.remat(PlacedBlock)()
+    np.testing.assert_array_equal(2 * jax.jit(remat.apply)(variables, X), expected)
+
+
+def test_tasks_of_a_class_run_on_their_submesh() -> None:
+    mesh = make_mesh()
+
+    class Two(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            for index in range(2):
+                x = mm.flax.task(nn.Dense, task=mm.Task(mesh_slice={"stage": index}), keep_paths=True)(
+                    4, name=f"layer_{index}"
+                )(x)
+            return (x * x).sum()
+
+    model = Two()
+    params = jax.jit(model.init)(RNGS, X)
+    assert paths(params) == {f"params/layer_{i}/{name}" for i in range(2) for name in ("kernel", "bias")}
+    step = mm.mjit(jax.value_and_grad(model.apply), mesh=mesh)
+    loss, grads = step(params, X)
+    np.testing.assert_allclose(loss, jax.jit(model.apply)(params, X), rtol=1e-6)
+    for index in range(2):
+        kernel = grads["params"][f"layer_{index}"]["kernel"]
+        assert kernel.devices() == set(mesh.devices[index])
+    assert [row.tasks for row in step.explain().programs][:2] == [("layer_0",), ("layer_1",)]
+
+
+def test_nnx_modules_and_optimizers_are_tasks() -> None:
+    mesh = make_mesh()
+
+    @functools.partial(mm.flax.task, task=STAGE_1)
+    class Layer(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.dense = nnx.Linear(4, 4, rngs=rngs)
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+        def __call__(self, x):
+            return self.norm(self.dense(x))
+
+    def train(graph, state, x):
+        model, optimizer = nnx.merge(graph, state)
+        grads = nnx.grad(lambda model: (model(x) ** 2).sum())(model)
+        mm.task(optimizer.update, "update", task=STAGE_1)(model, grads)
+        return nnx.state((model, optimizer))
+
+    model = Layer(nnx.Rngs(0))
+    graph, state = nnx.split((model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)))
+    expected = jax.jit(train, static_argnums=0)(graph, state, X)
+    placed = mm.mjit(train, mesh=mesh, static_argnums=0)(graph, state, X)
+    assert jax.tree.structure(placed) == jax.tree.structure(expected)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), placed, expected)
+    assert not np.array_equal(placed[0]["norm"]["mean"].get_value(), state[0]["norm"]["mean"].get_value())
+    assert placed[0]["dense"]["kernel"].get_value().devices() == set(mesh.devices[1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(
+            lambda: mm.flax.task(nn.Dense(4), task=STAGE_1),
+            r"flax.task: expected a Flax module class, got a Dense object. For a module object or a function, write mm",
+            id="module_object",
+        ),
+        pytest.param(
+            lambda: mm.flax.task(int, task=STAGE_1),
+            r"flax.task: expected a Flax module class, got <class 'int'>",
+            id="other_class",
+        ),
+        pytest.param(
+            lambda: mm.flax.task(nn.Dense, task=STAGE_1, logical_axes=()),
+            r"flax.task: give task= or its fields, not both \(got task=Task\(.*\) and logical_axes\)",
+            id="task_and_fields",
+        ),
+        pytest.param(
+            lambda: mm.flax.task(nn.Dense, meshslice={"stage": 0}),
+            r"flax.task: unknown field 'meshslice'; did you mean 'mesh_slice'\? A task has name, mesh, ",
+            id="unknown_field",
+        ),
+        pytest.param(
+            lambda: mm.flax.shard_axes("data", 1),
+            r"shard_axes: axis names must be strings or None, got 1",
+            id="axis_number",
+        ),
+    ],
+)
+def test_mistakes(call, message) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_other_methods_need_keep_paths() -> None:
+    class Coder(nn.Module):
+        def setup(self) -> None:
+            self.dense = nn.Dense(4)
+
+        def __call__(self, x):
+            return self.encode(x)
+
+        def encode(self, x):
+            return self.dense(x)
+
+    class Compact(nn.Module):
+        @nn.compact
+        def encode(self, x):
+            return nn.Dense(4)(x)
+
+        def __call__(self, x):
+            return self.encode(x)
+
+    for kind in (Coder, Compact):
+        model = mm.flax.task(kind, task=STAGE_1)()
+        variables = jax.jit(model.init)(RNGS, X)
+        kept = mm.flax.task(kind, task=STAGE_1, keep_paths=True)()
+        inner = {"params": variables["params"]["mod"]["params"]}
+        np.testing.assert_array_equal(
+            jax.jit(model.apply)(variables, X), jax.jit(functools.partial(kept.apply, method="encode"))(inner, X)
+        )
+    with pytest.raises(TypeError, match=r"Task\[Compact\].encode: in this form only __call__ is a task. Pass keep_pat"):
+        model.apply(variables, X, method="encode")
