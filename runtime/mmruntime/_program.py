@@ -101,7 +101,9 @@ def build_whole(step: Step) -> Program:
     slots: dict[Key, int] = {(var, 0, None): number for number, var in enumerate((*reads, *writes))}
     results = [slots[var, 0, None] for var in writes]
     args = [slots[var, 0, None] for var in reads]
-    run = Run(Work("whole", 0, reads, writes), None, args, results, list(args))
+    handed_through = {atom for atom in step.outvars if is_var(atom)}
+    frees = [slots[var, 0, None] for var in reads if var not in handed_through]
+    run = Run(Work("whole", 0, reads, writes), None, args, results, frees)
     used = set(reads)
     return Program(
         len(slots),
@@ -153,7 +155,13 @@ class _Builder:
             var: [(self._slot(var, where, None), where) for where in self.wanted.get(var, ())]
             for var in self.step.constants
         }
-        self._free_after_last_use({slot for slot in outputs if slot is not None})
+        kept = {slot for slot in outputs if slot is not None}
+        # An input that is also an output is handed back from where it lives.
+        handed_through = {atom for atom in self.step.outvars if is_var(atom)}
+        kept |= {
+            place[0] for var, place in zip(self.step.invars, inputs, strict=True) if place and var in handed_through
+        }
+        self._free_after_last_use(kept)
         return Program(len(self.slots), self.instructions, inputs, constants, outputs, self.pipelines, list(self.slots))
 
     def _wanted(self) -> dict[Var, list[int]]:

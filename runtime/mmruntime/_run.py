@@ -43,19 +43,23 @@ class Runner:
             for slot, where in places
         ]
         positions = {var: position for position, var in enumerate(step.invars)}
+        carried = {result: position for position, result in step.carried.items()}
         # An output is a slot, an input handed through, or a value known beforehand.
         self._outputs: list[tuple[int | None, int | None, Any]] = []
-        for atom, slot in zip(step.outvars, program.outputs, strict=True):
+        for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
             if slot is not None:
                 self._outputs.append((slot, None, None))
-            elif is_var(atom) and atom in positions:
-                place = program.inputs[positions[atom]]
-                self._outputs.append((None, positions[atom], None) if place is None else (place[0], None, None))
-            elif is_var(atom):
-                self._outputs.append((None, None, step.constants[atom]))
-            else:
-                value = jax.device_put(np.asarray(atom.val, atom.aval.dtype), shardings.replicated(0))
-                self._outputs.append((None, None, value))
+                continue
+            if is_var(atom) and atom in positions and (place := program.inputs[positions[atom]]) is not None:
+                self._outputs.append((place[0], None, None))
+                continue
+            home = program.inputs[carried[index]] if index in carried else None
+            sharding = shardings.replicated(0) if home is None else shardings[step.invars[carried[index]], home[1]]
+            if is_var(atom) and atom in positions:
+                self._outputs.append((None, positions[atom], sharding))
+                continue
+            value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
+            self._outputs.append((None, None, jax.device_put(value, sharding)))
         self.misplaced = 0
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
@@ -87,6 +91,16 @@ class Runner:
             for slot in frees:
                 slots[slot] = None
         return [
-            slots[slot] if slot is not None else inputs[position] if position is not None else value
-            for slot, position, value in self._outputs
+            slots[slot] if slot is not None else _handed_out(None if position is None else inputs[position], known)
+            for slot, position, known in self._outputs
         ]
+
+
+def _handed_out(value: Any, known: Any) -> Any:
+    """An output that no program makes: an input that nobody reads, or a copy of a value known beforehand.
+
+    A copy, since the user may donate what they get.
+    """
+    if value is None:
+        return known.copy()
+    return value if isinstance(value, jax.Array) else jax.device_put(value, known)
