@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,32 +102,42 @@ def largest_differences(one: Run, other: Run) -> dict[str, tuple[float, str]]:
     return result
 
 
-def group(name: str) -> str:
-    """The part of the model that an array belongs to: `params/blocks_3/mlp/wide/kernel` is of `blocks_3`."""
-    parts = name.split("/")
-    for kind in ("mu", "nu", "trace", "params"):
-        if kind in parts:
-            return parts[parts.index(kind) + 1]
-    return "(counters)"
+def devices(arrays: Iterable[Mapping[str, Any]]) -> str:
+    return " and ".join(sorted({",".join(map(str, where["devices"])) for where in arrays})) or "-"
 
 
-def placement_table(notes: Mapping[str, Any]) -> list[str]:
-    """One line for each part of the model: the devices of its parameters and of its optimizer state."""
-    parts: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: {"params": [], "opt_state": []})
-    for name, where in notes["placement"].items():
-        parts[group(name)][name.split("/")[0]].append(where)
+def size(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
 
-    def devices(arrays: list[dict[str, Any]]) -> str:
-        return " + ".join(sorted({" ".join(map(str, where["devices"])) for where in arrays})) or "-"
 
-    rows = [("part", "parameters on devices", "optimizer state on devices", "split", "bytes per device")]
-    for part, kinds in sorted(parts.items()):
-        params = kinds["params"]
-        split = sum(where["shard"] != where["shape"] for where in params)
-        size = sum(where["bytes_per_device"] for arrays in kinds.values() for where in arrays)
-        rows.append((part, devices(params), devices(kinds["opt_state"]), f"{split} of {len(params)}", f"{size:,}"))
+def table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def placement_table(notes: Mapping[str, Any]) -> str:
+    """One line for each parameter: its devices, the piece that each of them holds, and where the optimizer state is.
+
+    Layers that are alike and live on the same devices share a line.
+    """
+    placement = notes["placement"]
+    layers: dict[tuple[str, ...], list[str]] = {}
+    for path, where in placement.items():
+        kind, name = path.split("/", 1)
+        if kind != "params":
+            continue
+        state = [other for other_path, other in placement.items() if other_path.endswith(f"u/{name}")]
+        layer = re.match(r"blocks_(\d+)/", name)
+        row = (devices([where]), size(where["shape"]), size(where["shard"]), devices(state))
+        layers.setdefault((re.sub(r"blocks_\d+", "blocks_*", name), *row), []).append(layer[1] if layer else "")
+    rows = [
+        (",".join(numbers).join(name.split("*")) if "*" in name else name, *row)
+        for (name, *row), numbers in layers.items()
+    ]
+    rows.sort(key=lambda row: [int(device) for device in re.findall(r"\d+", row[1])])
+    return table([("parameter", "devices", "shape", "on each device", "optimizer state on"), *rows])
 
 
 def compare(options: argparse.Namespace, rest: Sequence[str], out: Path) -> int:
@@ -142,15 +152,20 @@ def compare(options: argparse.Namespace, rest: Sequence[str], out: Path) -> int:
     many = run(find_script(out, "record.py"), arguments, devices=options.devices)
 
     print("== Tasks: train_step.explain()\n")
-    print(many.notes["explain"])
+    # Where the inputs went is told by the next table, from the arrays themselves.
+    sections = many.notes["explain"].split("\n\n")
+    print("\n\n".join(section for section in sections if not section.startswith("Inputs")))
     print("\n== Where each parameter and its optimizer state went: array.devices()\n")
-    print("\n".join(placement_table(many.notes)))
+    print(placement_table(many.notes))
 
     print(f"\n== Losses, {dtype}: one device (microbatched alike) and {many.notes['devices']} devices\n")
     print(f"{'step':>4}  {'one device':>16}  {'rewritten':>16}  {'difference':>10}")
     for step, (left, right) in enumerate(zip(one.losses, many.losses, strict=True), 1):
         print(f"{step:4d}  {left:16.12f}  {right:16.12f}  {abs(left - right):10.1e}")
-    print(f"\nwith start-up and compilation: one device {one.seconds:.1f} s, rewritten {many.seconds:.1f} s")
+    print()
+    for title, each in (("one device", one), ("rewritten", many)):
+        seconds = each.notes["seconds"]
+        print(f"{title}: {each.seconds:.1f} s in all, first step {seconds[0]:.1f} s, last step {seconds[-1]:.2f} s")
 
     tolerance = TOLERANCE[dtype]
     print(f"\n== Largest difference, relative to the largest value of its array (tolerance {tolerance:.0e})\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,12 @@ def record(config: train.TrainConfig, path: Path, microbatched: bool) -> None:
     key = jax.random.key(config.seed + 1)
     batches = windows(corpus.train, config.batch_size, config.context, config.seed)
 
-    history = []
+    history, seconds = [], []
     for _ in range(config.steps):
+        start = time.perf_counter()
         state, metrics = step(state, next(batches), key)
-        history.append(metrics)
+        history.append(jax.device_get(metrics))
+        seconds.append(time.perf_counter() - start)
 
     arrays = {
         f"{kind}/{name}": array
@@ -98,6 +101,7 @@ def record(config: train.TrainConfig, path: Path, microbatched: bool) -> None:
     }
     notes = {
         "devices": jax.device_count(),
+        "seconds": seconds,
         "explain": str(step.explain()) if hasattr(step, "explain") else "",
         "placement": {name: placement(array) for name, array in arrays.items()},
     }

@@ -47,7 +47,8 @@ class TrainConfig:
 
 def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
     if config.optimizer == "adamw":
-        update = optax.adamw(config.learning_rate, weight_decay=config.weight_decay)
+        # Adam divides by the size of the gradient: with its usual eps, 1e-8, float32 rounding of tiny gradients counts.
+        update = optax.adamw(config.learning_rate, eps=1e-6, weight_decay=config.weight_decay)
     elif config.optimizer == "sgd":
         update = optax.sgd(config.learning_rate)
     else:
