@@ -19,7 +19,7 @@ from mmruntime._compile import Compiled, compile_program
 from mmruntime._contexts import transforms_ignored
 from mmruntime._ir import Step, num_elements
 from mmruntime._multimesh import MultiMesh
-from mmruntime._order import make_schedule
+from mmruntime._order import schedule_loops
 from mmruntime._place import Placement, place
 from mmruntime._program import Program, build, build_whole
 from mmruntime._registry import registrations
@@ -27,7 +27,6 @@ from mmruntime._report import Report, report
 from mmruntime._run import Runner
 from mmruntime._segment import Segments, segment
 from mmruntime._shard import Shardings
-from mmruntime._split import split_backward
 from mmruntime._trace import trace
 
 P = ParamSpec("P")
@@ -164,14 +163,7 @@ class MeshFunction(Generic[P, R]):
             shardings.propagate_whole()
             program = build_whole(step)
         else:
-            loop_schedules = {}
-            for index, region in enumerate(step.regions):
-                if region.loop is None:
-                    continue
-                schedule = make_schedule(region, segments.by_region[index], segments.made_on)
-                loop_schedules[index] = schedule
-                if schedule.splits_backward:
-                    split_backward(step, segments, index)
+            segments, loop_schedules = schedule_loops(step, placement, segments)
             shardings.propagate(segments)
             program = build(step, placement, segments, loop_schedules)
         compiled = compile_program(program, shardings, self._owned(call.tree, step, placement, program))

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from mmruntime import schedules
 from mmruntime._compat import Var
-from mmruntime._ir import Region
-from mmruntime._segment import Segment
+from mmruntime._ir import Region, Step
+from mmruntime._place import Placement
+from mmruntime._segment import Segment, Segments, segment
+from mmruntime._split import split_backward
 
 # Relative time of a program in the order of issue; only its proportions matter.
 _FORWARD, _BACKWARD = 1, 2
@@ -63,6 +65,32 @@ def make_schedule(
     return schedules.make(region.loop.schedule, len(used), region.loop.count, placement=placement)
 
 
+def schedule_loops(
+    step: Step, placement: Placement, segments: Segments
+) -> tuple[Segments, dict[int, schedules.Schedule]]:
+    """The schedule of each loop, and the segments cut as the schedules need it.
+
+    Neighbouring tasks of one submesh are one program, unless the schedule only fits when each task is a stage of
+    its own, as the V-shaped ones do. Backward passes are split for schedules that put weight gradients off.
+    """
+    loops = [index for index, region in enumerate(step.regions) if region.loop is not None]
+    chosen: dict[int, schedules.Schedule] = {}
+    by_task: list[int] = []
+    for index in loops:
+        try:
+            chosen[index] = make_schedule(step.regions[index], segments.by_region[index], segments.made_on)
+        except ValueError:
+            by_task.append(index)
+    if by_task:
+        segments = segment(step, placement, by_task)
+        for index in by_task:
+            chosen[index] = make_schedule(step.regions[index], segments.by_region[index], segments.made_on)
+    for index, schedule in chosen.items():
+        if schedule.splits_backward:
+            split_backward(step, segments, index)
+    return segments, chosen
+
+
 def order_loop(
     region: Region,
     schedule: schedules.Schedule,
@@ -92,43 +120,40 @@ def order_loop(
 def _dependencies(
     segments: Sequence[Segment], made_on: Mapping[Var, tuple[int, ...]]
 ) -> dict[Segment, tuple[Segment, ...]]:
-    writer = {(var, segment.submesh): segment for segment in segments for var in segment.writes}
+    writer = {(var, each.submesh): each for each in segments for var in each.writes}
     waits = {}
-    for segment in segments:
+    for each in segments:
         sources: dict[Segment, None] = {}
-        for var in segment.reads:
-            source = writer.get((var, segment.submesh)) or writer.get((var, made_on.get(var, (-1,))[0]))
+        for var in each.reads:
+            source = writer.get((var, each.submesh)) or writer.get((var, made_on.get(var, (-1,))[0]))
             if source is not None:
                 sources[source] = None
-        waits[segment] = tuple(sources)
+        waits[each] = tuple(sources)
     return waits
 
 
 def _stages(
     segments: Sequence[Segment], waits: Mapping[Segment, tuple[Segment, ...]]
 ) -> tuple[tuple[Stage, ...], tuple[Segment, ...]]:
-    forwards = [segment for segment in segments if segment.forward]
+    forwards = [each for each in segments if each.forward]
     backwards: dict[Segment, list[Segment]] = defaultdict(list)
     weights: dict[Segment, list[Segment]] = defaultdict(list)
     others = []
     stage_of: dict[Segment, Segment] = {each: each for each in forwards}
-    for segment in segments:
-        if segment.forward:
+    for each in segments:
+        if each.forward:
             continue
-        if segment.input_half is not None:
-            if segment.input_half in stage_of:
-                weights[stage_of[segment.input_half]].append(segment)
-            else:
-                others.append(segment)
+        if each.input_half in stage_of:
+            weights[stage_of[each.input_half]].append(each)
             continue
-        here = [each for each in forwards if each.submesh == segment.submesh]
-        kept = [each for each in here if each in waits[segment]]
+        here = [forward for forward in forwards if forward.submesh == each.submesh]
+        kept = [forward for forward in here if forward in waits[each]]
         if here:
             # The stage whose residuals it reads; without any, the last one of its submesh.
-            stage_of[segment] = (kept or here)[-1]
-            backwards[stage_of[segment]].append(segment)
+            stage_of[each] = (kept or here)[-1]
+            backwards[stage_of[each]].append(each)
         else:
-            others.append(segment)
+            others.append(each)
     stages = tuple(Stage(each, tuple(backwards[each]), tuple(weights[each])) for each in forwards)
     return stages, tuple(others)
 

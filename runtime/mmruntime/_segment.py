@@ -9,7 +9,7 @@ and on the last stage one that does both.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mmruntime._compat import Var, is_var
@@ -67,13 +67,19 @@ class Segments:
         return (segment for segments in self.by_region for segment in segments)
 
 
-def segment(step: Step, placement: Placement) -> Segments:
-    """Cut a placed step into segments."""
+def segment(step: Step, placement: Placement, by_task: Collection[int] = ()) -> Segments:
+    """Cut a placed step into segments.
+
+    Args:
+        step: The step.
+        placement: Where it runs.
+        by_task: Regions in which neighbouring tasks of one submesh are not merged into one program.
+    """
     made_on: dict[Var, tuple[int, ...]] = {}
     by_region = []
     for index, region in enumerate(step.regions):
-        levels = _levels(region, placement)
-        _sink(region, placement, levels, set(_needed_later(step, index)))
+        levels = _levels(region, placement, index in by_task)
+        _sink(region, placement, levels, set(_needed_later(step, index)), index in by_task)
         groups: dict[tuple[int, int], list[Op]] = defaultdict(list)
         for op in region.ops:
             for where in placement.of[op]:
@@ -88,23 +94,30 @@ def segment(step: Step, placement: Placement) -> Segments:
     return segments
 
 
-def _levels(region: Region, placement: Placement) -> dict[tuple[Op, int], int]:
+def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[Op, int], int]:
     producer = {var: op for op in region.ops for var in op.writes()}
     levels: dict[tuple[Op, int], int] = {}
+    # The task that an equation belongs to or, outside of tasks, comes after.
+    after: dict[Op, str | None] = {}
     for op in region.ops:
         sources = [producer[var] for var in op.reads() if var in producer]
+        latest = max(sources, key=lambda source: levels[source, placement.of[source][0]], default=None)
+        after[op] = op.task.name if op.task is not None else None if latest is None else after[latest]
         for where in placement.of[op]:
             level = 0
             for source in sources:
-                if where in placement.of[source]:
-                    level = max(level, levels[source, where])
-                else:
-                    level = max(level, levels[source, placement.of[source][0]] + 1)
+                here = where in placement.of[source]
+                crosses = not here or (
+                    by_task and None not in (after[op], after[source]) and after[op] != after[source]
+                )
+                level = max(level, levels[source, where if here else placement.of[source][0]] + crosses)
             levels[op, where] = level
     return levels
 
 
-def _sink(region: Region, placement: Placement, levels: dict[tuple[Op, int], int], kept: set[Var]) -> None:
+def _sink(
+    region: Region, placement: Placement, levels: dict[tuple[Op, int], int], kept: set[Var], by_task: bool
+) -> None:
     """Move equations to the program of their first reader, so that nothing is computed early and then kept.
 
     A forward equation whose only readers are of the backward pass stays: it would drag its inputs along.
@@ -116,6 +129,9 @@ def _sink(region: Region, placement: Placement, levels: dict[tuple[Op, int], int
     kept = kept | {result for _, result in region.sums}
     for op in reversed(region.ops):
         users = [user for var in op.writes() for user in readers[var]]
+        if by_task and op not in placement.floating:
+            # Between tasks of one submesh that are kept apart, moving an equation would merge them again.
+            continue
         if not users or op.eqn.effects or any(var in kept for var in op.writes()):
             continue
         places = placement.of[op]
