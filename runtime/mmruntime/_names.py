@@ -44,11 +44,18 @@ class TaskFinder:
             return task, backward
         if not self._registrations:
             return None, backward
-        paths = _paths(eqn, stack)
+        if eqn.primitive is _compat.remat_p:
+            inside = {self._lookup((path,), backward) for path in _body_paths(eqn, stack)} - {None}
+            if inside:
+                # Around several tasks it belongs to none of them, and is opened.
+                return inside.pop() if len(inside) == 1 else None, backward
+        return self._lookup(_paths(stack), backward), backward
+
+    def _lookup(self, paths: tuple[str, ...], backward: bool) -> Task | None:
         key = (paths, backward)
         if key not in self._found:
             self._found[key] = self._match(paths, backward)
-        return self._found[key], backward
+        return self._found[key]
 
     def _match(self, paths: tuple[str, ...], backward: bool) -> Task | None:
         for registration in self._registrations:
@@ -77,13 +84,8 @@ class TaskFinder:
         return False
 
 
-def _paths(eqn: Any, stack: list[tuple[str, bool]]) -> tuple[str, ...]:
-    """The scope paths by which a registration may match an equation.
-
-    Transformations cut the stack into runs. After rematerialisation the path occurs twice,
-    `transpose(jvp(Net))/jvp(Net/layer_0)`: the last run is the most precise, and all of them together are
-    tried at the end.
-    """
+def _runs(stack: list[tuple[str, bool]]) -> list[list[str]]:
+    """The names of a stack, cut where a transformation stands between them."""
     runs: list[list[str]] = [[]]
     for name, transform in stack:
         if transform:
@@ -91,15 +93,30 @@ def _paths(eqn: Any, stack: list[tuple[str, bool]]) -> tuple[str, ...]:
                 runs.append([])
         elif name != _REMAT_SCOPE:
             runs[-1].append(name)
-    runs = [run for run in runs if run]
+    return [run for run in runs if run]
+
+
+def _paths(stack: list[tuple[str, bool]]) -> tuple[str, ...]:
+    """The scope paths by which a registration may match an equation.
+
+    Transformations cut the stack into runs. After rematerialisation the path occurs twice,
+    `transpose(jvp(Net))/jvp(Net/layer_0)`: the last run is the most precise, and all of them together are
+    tried at the end.
+    """
+    runs = _runs(stack)
     paths = ["/".join(run) for run in reversed(runs)]
     if len(runs) > 1:
         paths.append("/".join(name for run in runs for name in run))
-    if eqn.primitive is _compat.remat_p:
-        # `nn.remat` keeps the module's own name for inside of the body.
-        base = runs[-1] if runs else []
-        for inner in _compat.split(eqn.params["jaxpr"])[0].eqns:
-            names = [name for name, transform in _compat.scopes(inner) if not transform and name != _REMAT_SCOPE]
-            if names:
-                paths.append("/".join([*base, *names]))
+    return tuple(dict.fromkeys(paths))
+
+
+def _body_paths(eqn: Any, stack: list[tuple[str, bool]]) -> tuple[str, ...]:
+    """The scope paths within a rematerialised body: `nn.remat` keeps the module's own name for there."""
+    runs = _runs(stack)
+    base = runs[-1] if runs else []
+    paths = []
+    for inner in _compat.split(eqn.params["jaxpr"])[0].eqns:
+        names = [name for name, transform in _compat.scopes(inner) if not transform and name != _REMAT_SCOPE]
+        if names:
+            paths.append("/".join([*base, *names]))
     return tuple(dict.fromkeys(paths))
