@@ -1,0 +1,160 @@
+"""Tiny models, optimizers, and the comparison with plain `jax.jit` that the tests here share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import mmruntime as mm
+
+WIDTH = 4
+SCHEDULES = ("gpipe", "1f1b", "wavefront")
+
+
+def stages(count: int, **axes: int) -> mm.MultiMesh:
+    """A mesh of `count` stages, with further axes inside of each."""
+    return mm.MultiMesh(axis_sizes=(count, *axes.values()), axis_names=("stage", *axes))
+
+
+def on(stage: int, name: str | None = None) -> mm.Task:
+    """The task of one stage."""
+    return mm.Task(name=name or f"stage_{stage}", mesh_slice={"stage": stage})
+
+
+def normal(*shape: int, seed: int = 0, dtype: Any = None) -> np.ndarray:
+    """Reproducible numbers, in the type that JAX calls float now."""
+    return np.asarray(np.random.default_rng(seed).normal(size=shape), dtype or jnp.zeros(()).dtype)
+
+
+def weights(count: int, width: int = WIDTH) -> list[np.ndarray]:
+    """`count` square weights."""
+    return [
+        normal(width, width, seed=1 + index) / np.asarray(np.sqrt(width), jnp.zeros(()).dtype) for index in range(count)
+    ]
+
+
+def batches(count: int, examples: int = 8, width: int = WIDTH) -> list[dict[str, np.ndarray]]:
+    """`count` regression batches."""
+    return [
+        {"x": normal(examples, width, seed=100 + index), "y": normal(examples, width, seed=200 + index)}
+        for index in range(count)
+    ]
+
+
+def layer(w: Any, x: Any) -> Any:
+    """A dense layer."""
+    return jnp.tanh(x @ w)
+
+
+def squares(prediction: Any, target: Any) -> Any:
+    """The sum of squared errors."""
+    return ((prediction - target) ** 2).sum()
+
+
+def sgd(params: Any, grads: Any, rate: float = 0.05) -> Any:
+    """One step of gradient descent."""
+    return jax.tree.map(lambda p, g: p - rate * g.astype(p.dtype), params, grads)
+
+
+def adam_state(params: Any) -> dict[str, Any]:
+    """The state that `adam` starts from."""
+    zeros = jax.tree.map(np.zeros_like, params)
+    return {"params": params, "mu": zeros, "nu": zeros, "count": np.zeros((), np.int32)}
+
+
+def adam(state: dict[str, Any], grads: Any, rate: float = 0.05) -> dict[str, Any]:
+    """One step of Adam, with an epsilon that keeps it well conditioned."""
+    count = state["count"] + 1
+    mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["mu"], grads)
+    nu = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, state["nu"], grads)
+
+    def update(p: Any, m: Any, v: Any) -> Any:
+        steps = count.astype(p.dtype)
+        return p - rate * (m / (1 - 0.9**steps)) / (jnp.sqrt(v / (1 - 0.99**steps)) + 1e-3)
+
+    return {"params": jax.tree.map(update, state["params"], mu, nu), "mu": mu, "nu": nu, "count": count}
+
+
+def assert_close(found: Any, expected: Any, rtol: float) -> None:
+    """Every array equals its counterpart, up to `rtol` of the counterpart's largest entry."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    pairs = zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True)
+    for (path, one), other in pairs:
+        where = jax.tree_util.keystr(path)
+        if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            one, other = jax.random.key_data(one), jax.random.key_data(other)
+        assert one.dtype == other.dtype, where
+        assert one.shape == other.shape, where
+        one, other = np.asarray(one), np.asarray(other)
+        if one.dtype.kind in "biu":
+            np.testing.assert_array_equal(one, other, err_msg=where)
+            continue
+        one, other = one.astype(np.complex128), other.astype(np.complex128)
+        scale = max(float(np.abs(other).max(initial=0)), 1e-30)
+        np.testing.assert_allclose(one, other, rtol=0, atol=rtol * scale, err_msg=where)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Every array equals its counterpart bit by bit."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+def same(
+    fun: Callable[..., Any], mesh: mm.MultiMesh, *args: Any, rtol: float = 1e-12, **kwargs: Any
+) -> tuple[Any, Any]:
+    """Call `fun` once on the mesh and once under plain `jax.jit`; the compiled step and its result."""
+    expected = jax.jit(fun)(*args, **kwargs)
+    step = mm.mjit(fun, mesh=mesh)
+    found = step(*args, **kwargs)
+    assert_close(found, expected, rtol)
+    return step, found
+
+
+def train(
+    fun: Callable[..., Any],
+    mesh: mm.MultiMesh,
+    state: Any,
+    data: Sequence[Any],
+    *,
+    rtol: float = 1e-12,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Run `fun(state, batch) -> (state, *rest)` over the data, on the mesh and under plain `jax.jit`.
+
+    Every result of every call is compared, and state must stay in place after the first call.
+    """
+    plain = jax.jit(fun)
+    step = mm.mjit(fun, mesh=mesh, **options)
+    one = many = state
+    for call, batch in enumerate(data):
+        expected, found = plain(one, batch), step(many, batch)
+        assert_close(found, expected, rtol)
+        one, many = expected[0], found[0]
+        if call:
+            moved = step._latest.runner.misplaced
+            assert moved <= len(jax.tree.leaves(batch)), f"call {call}: {moved} arrays were not where they should be"
+    assert len(step._plans) == 1
+    return step, many
+
+
+def executables(step: Any) -> list[tuple[Any, Any]]:
+    """Every program of a step: what it is, and its executable."""
+    return list(step._latest.compiled.programs.items())
+
+
+def devices_of(executable: Any) -> set[int]:
+    """Ids of the devices that an executable is compiled for."""
+    shardings = jax.tree.leaves((executable.input_shardings, executable.output_shardings))
+    return set(itertools.chain.from_iterable((device.id for device in s.device_set) for s in shardings))
+
+
+def ids(array: Any) -> set[int]:
+    """Ids of the devices that hold an array."""
+    return {device.id for device in array.devices()}
