@@ -1,13 +1,42 @@
-"""Switches that hold for a while, decided when a step is called and part of every cache key."""
+"""Switches that hold for a while, decided when a step is called and part of every cache key.
+
+Each is a context variable that belongs to `jax.jit`'s own cache key, so no switch needs `jax.clear_caches()`,
+and an exception inside of a context restores what held before.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from types import TracebackType
 
 from mmruntime import _compat
 
+_AUTOSHARD = _compat.user_context(True)
+_FAST_PATH = _compat.user_context(True)
 _IGNORED = _compat.user_context(False)
+_RECOMPUTATION = _compat.user_context(True)
+_REPLICATED_BELOW = _compat.user_context(0)
+
+
+def autoshard_enabled() -> bool:
+    """Whether logical sharding constraints are in force."""
+    return bool(_AUTOSHARD.value)
+
+
+def fast_path_enabled() -> bool:
+    """Whether a step of one submesh may run as one program."""
+    return bool(_FAST_PATH.value)
+
+
+def recomputation_enabled() -> bool:
+    """Whether cheap values are computed again where they are read."""
+    return bool(_RECOMPUTATION.value)
+
+
+def replicated_below() -> int:
+    """Inputs of a step with fewer elements than this are replicated on their submesh."""
+    return int(_REPLICATED_BELOW.value)
 
 
 def transforms_ignored() -> bool:
@@ -15,12 +44,129 @@ def transforms_ignored() -> bool:
     return bool(_IGNORED.value)
 
 
+def switches() -> Hashable:
+    """All switches: what a compiled step depends on besides its arguments."""
+    return (
+        autoshard_enabled(),
+        fast_path_enabled(),
+        transforms_ignored(),
+        recomputation_enabled(),
+        replicated_below(),
+    )
+
+
 @contextlib.contextmanager
-def ignore_transforms(ignore: bool = True) -> Iterator[None]:
-    """Within the context, tasks and microbatch loops do nothing: the program is the one-device program.
+def autoshard(flag: bool | None = True) -> Iterator[None]:
+    """Within the context, logical sharding constraints are in force or not.
+
+    They are in force by default: unlike MultiMesh's, they have no effect outside of compiled steps in any case.
+    Without them layouts follow from the arguments' names and from propagation alone.
 
     Args:
-        ignore: False switches them on again inside an outer `ignore_transforms()`.
+        flag: Whether `with_sharding_constraint` has an effect; None changes nothing.
     """
-    with _IGNORED(bool(ignore)):
+    with _AUTOSHARD(_flag("autoshard", flag, autoshard_enabled())):
         yield
+
+
+@contextlib.contextmanager
+def ignore_transforms(ignore: bool | None = True) -> Iterator[None]:
+    """Within the context, tasks, registrations, constraints and microbatch loops do nothing: one-device semantics.
+
+    Args:
+        ignore: False switches them on again inside an outer `ignore_transforms()`; None changes nothing.
+    """
+    with _IGNORED(_flag("ignore_transforms", ignore, transforms_ignored())):
+        yield
+
+
+@contextlib.contextmanager
+def enable_fast_path(enable: bool | None = None) -> Iterator[None]:
+    """Within the context, a step whose tasks all have one submesh is compiled as one program, or not.
+
+    Args:
+        enable: False cuts such a step into programs like any other, which is slower and only serves to compare;
+            None changes nothing. On by default.
+    """
+    with _FAST_PATH(_flag("enable_fast_path", enable, fast_path_enabled())):
+        yield
+
+
+@contextlib.contextmanager
+def enable_recomputation(enable: bool | None = None) -> Iterator[None]:
+    """Within the context, what depends on inputs alone and is cheap is computed again on each submesh, or sent.
+
+    Masks, position tables, casts of shared weights and random numbers are such values. Values do not depend on
+    it. What a backward pass computes again is decided by `jax.checkpoint`, not here.
+
+    Args:
+        enable: False computes each value once and sends it to the others; None changes nothing. On by default.
+    """
+    with _RECOMPUTATION(_flag("enable_recomputation", enable, recomputation_enabled())):
+        yield
+
+
+@contextlib.contextmanager
+def context(
+    autoshard: bool | None = None,
+    enable_recomputation: bool | None = None,
+    enable_fast_path: bool | None = None,
+    ignore_transforms: bool | None = None,
+) -> Iterator[None]:
+    """Several switches at once; None leaves one as it is.
+
+    Args:
+        autoshard: As in `mm.autoshard`.
+        enable_recomputation: As in `mm.enable_recomputation`.
+        enable_fast_path: As in `mm.enable_fast_path`.
+        ignore_transforms: As in `mm.ignore_transforms`.
+    """
+    with (
+        _AUTOSHARD(_flag("autoshard", autoshard, autoshard_enabled())),
+        _RECOMPUTATION(_flag("enable_recomputation", enable_recomputation, recomputation_enabled())),
+        _FAST_PATH(_flag("enable_fast_path", enable_fast_path, fast_path_enabled())),
+        _IGNORED(_flag("ignore_transforms", ignore_transforms, transforms_ignored())),
+    ):
+        yield
+
+
+class replicate_parameters_smaller_than_num_elements:
+    """Keep small inputs of a step whole on every device of their submesh, whatever else says how to cut them.
+
+    As a statement it holds for the whole process from then on; as a context,
+    `with mm.replicate_parameters_smaller_than_num_elements(1024):`, what held before is restored at the end.
+
+    Args:
+        num_elements: Inputs with fewer elements are replicated; 0, the default, replicates none.
+
+    Raises:
+        ValueError: If `num_elements` is negative or not an integer.
+    """
+
+    def __init__(self, num_elements: int) -> None:
+        if isinstance(num_elements, bool) or not isinstance(num_elements, int) or num_elements < 0:
+            raise ValueError(
+                "replicate_parameters_smaller_than_num_elements: expected a number of elements, 0 or more, got "
+                f"{num_elements!r}."
+            )
+        self._before = replicated_below()
+        _REPLICATED_BELOW.set_global(num_elements)
+
+    def __enter__(self) -> None:
+        """Holds since the call."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _REPLICATED_BELOW.set_global(self._before)
+
+
+def _flag(name: str, value: bool | None, current: bool) -> bool:
+    if value is None:
+        return current
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: expected True, False or None (no change), got {value!r}.")
+    return value
