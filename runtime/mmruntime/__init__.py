@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mmruntime._call import task as task
     from mmruntime._constraint import with_sharding_constraint as with_sharding_constraint
+    from mmruntime._contexts import autoshard as autoshard
+    from mmruntime._contexts import context as context
+    from mmruntime._contexts import enable_fast_path as enable_fast_path
+    from mmruntime._contexts import enable_recomputation as enable_recomputation
     from mmruntime._contexts import ignore_transforms as ignore_transforms
+    from mmruntime._contexts import (
+        replicate_parameters_smaller_than_num_elements as replicate_parameters_smaller_than_num_elements,
+    )
     from mmruntime._mesh import TaskMesh as TaskMesh
     from mmruntime._microbatch import microbatch as microbatch
     from mmruntime._mjit import mjit as mjit
@@ -29,11 +36,16 @@ _HOMES = {
     "MultiMesh": "_multimesh",
     "Task": "_task",
     "TaskMesh": "_mesh",
+    "autoshard": "_contexts",
     "clear_tasks": "_registry",
+    "context": "_contexts",
+    "enable_fast_path": "_contexts",
+    "enable_recomputation": "_contexts",
     "ignore_transforms": "_contexts",
     "microbatch": "_microbatch",
     "mjit": "_mjit",
     "register_task": "_registry",
+    "replicate_parameters_smaller_than_num_elements": "_contexts",
     "slice_global_mesh": "_multimesh",
     "stage": "_task",
     "task": "_call",

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._axes import Names, spec_names
+from mmruntime._contexts import autoshard_enabled, transforms_ignored
 
 T = TypeVar("T")
 
@@ -85,6 +86,8 @@ def with_sharding_constraint(x: T, axis_resources: Any) -> T:
             )
         return jax.tree.map(lambda leaf: _bind(jnp.asarray(leaf), names=spec_names(spec, jnp.ndim(leaf))), subtree)
 
+    if transforms_ignored() or not autoshard_enabled():
+        return x
     try:
         result: T = jax.tree.map(constrain, axis_resources, x, is_leaf=is_spec)
     except ValueError as error:

@@ -16,7 +16,8 @@ from jax.sharding import Mesh
 from mmruntime import _compat, _mesh
 from mmruntime._compat import is_var
 from mmruntime._compile import Compiled, compile_program
-from mmruntime._contexts import transforms_ignored
+from mmruntime._contexts import fast_path_enabled, switches
+from mmruntime._inputs import boxed_names, lay_out_inputs
 from mmruntime._ir import Step, num_elements
 from mmruntime._multimesh import MultiMesh
 from mmruntime._order import schedule_loops
@@ -133,7 +134,7 @@ class MeshFunction(Generic[P, R]):
         dynamic_kwargs = {key: value for key, value in kwargs.items() if key not in self._static_names}
         leaves, tree = jax.tree.flatten((dynamic, dynamic_kwargs))
         signature = tuple([_signature(leaf) for leaf in leaves])
-        key = (tree, signature, static_args, static_kwargs, transforms_ignored(), registrations(self._context))
+        key = (tree, signature, static_args, static_kwargs, switches(), registrations(self._context))
         try:
             hash((static_args, static_kwargs))
         except TypeError as error:
@@ -159,7 +160,8 @@ class MeshFunction(Generic[P, R]):
         placement = place(step, self._multimesh)
         segments = segment(step, placement)
         shardings = Shardings(step, placement, self._multimesh)
-        if len(placement.submeshes.meshes) == 1:
+        lay_out_inputs(step, placement, shardings, boxed_names(call.tree))
+        if len(placement.submeshes.meshes) == 1 and fast_path_enabled():
             shardings.propagate_whole()
             program = build_whole(step)
         else:

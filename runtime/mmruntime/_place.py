@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from mmruntime import _cost
 from mmruntime._compat import Var, is_var
+from mmruntime._contexts import recomputation_enabled
 from mmruntime._ir import Op, Step, is_tiny, num_bytes
 from mmruntime._multimesh import MultiMesh
 from mmruntime._sums import regroup_scalars, split_loop_sums
@@ -234,6 +235,8 @@ class _Placer:
         keep = set()
         for where in wanted:
             missing = sum(num_bytes(var) for var in inputs if where not in presence[var])
+            if not recomputation_enabled():
+                break
             if missing <= _SEND_FACTOR * size or not any(not is_tiny(var) for var in op.reads()):
                 keep.add(where)
         if not keep:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from mmruntime._contexts import transforms_ignored
 from mmruntime._task import Task
 
 
@@ -160,6 +161,8 @@ def registrations(own: Context | None) -> tuple[Registration, ...]:
     Args:
         own: The context of the mesh that the step is compiled for; tried before those entered.
     """
+    if transforms_ignored():
+        return ()
     contexts = [context for context in reversed(_STACK) if context is not own]
     if own is not None:
         contexts.insert(0, own)

@@ -18,7 +18,7 @@ from jax.extend.mlir.dialects import sdy
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
-from mmruntime._axes import Pairs, translate
+from mmruntime._axes import Names, Pairs, translate
 from mmruntime._compat import Var, is_var
 from mmruntime._constraint import constraint_p
 from mmruntime._ir import Op, Step
@@ -83,6 +83,20 @@ class Shardings:
     def fix(self, var: Var, where: int, sharding: NamedSharding) -> None:
         """Decide a layout from outside, before `propagate`."""
         self._of[var, where] = sharding
+
+    def fix_names(self, var: Var, where: int, names: Sequence[Names], task: Task | None) -> None:
+        """Decide the layout of an input that carries logical names, as a task on a submesh reads them."""
+        mesh = self._placement.submeshes.meshes[where]
+        if task is not None:
+            mesh = self._placement.task_meshes.get(task, mesh)
+        pairs = axis_pairs(task, mesh, self._multimesh)
+        self._note_unknown(names, pairs)
+        label = task.name if task is not None and task.name else "(outside of tasks)"
+        self.fix(var, where, NamedSharding(mesh, translate(names, var.aval.shape, pairs, mesh.shape, label)))
+
+    def _note_unknown(self, names: Sequence[Names], pairs: Pairs) -> None:
+        logical = {pair[0] for pair in pairs}
+        self._unknown.update({name: None for dim in names for name in dim if name not in logical})
 
     def propagate_whole(self) -> None:
         """Decide the layouts at the borders of a step that is one program."""
@@ -176,8 +190,7 @@ class Shardings:
         if eqn.primitive is constraint_p:
             (value,) = eqn.invars
             names = eqn.params["names"]
-            logical = {pair[0] for pair in pairs}
-            self._unknown.update({name: None for dim in names for name in dim if name not in logical})
+            self._note_unknown(names, pairs)
             spec = translate(names, value.aval.shape, pairs, mesh.shape, label)
             template = _constraint_template(abstract(value), NamedSharding(mesh, spec))
             return eqn.replace(primitive=template.primitive, params=template.params)
