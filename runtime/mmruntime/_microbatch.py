@@ -25,7 +25,7 @@ def microbatch(
     argnum: int = 0,
     interleave: int | None = None,
     num_stages: int | None = None,
-    schedule: str | None = None,
+    schedule: str | schedules.Schedule | None = None,
     unrolling: int | None = None,
     arg_shardings: Any = None,
     custom_schedule: Any = None,
@@ -50,10 +50,13 @@ def microbatch(
         argnum: Position of the argument that is sliced, a pytree whose leaves have one size along `dim`.
         interleave: Model chunks per submesh, checked against what the tasks say.
         num_stages: Pipeline stages, checked against what the tasks say.
-        schedule: A name from `mmruntime.schedules.names()`; `gpipe` if left out, as MultiMesh has it.
+        schedule: A name from `mmruntime.schedules.names()`, "auto" to search for the best order within the memory of
+            1f1b, or a `mmruntime.schedules.Schedule`; `gpipe` if left out, as MultiMesh has it.
         unrolling: Accepted for MultiMesh's sake; the loop is always unrolled.
         arg_shardings: Logical names of the full sliced argument, as for `with_sharding_constraint`.
-        custom_schedule: Rows of task names per submesh, see `mmruntime.schedules`.
+        custom_schedule: Rows of task names per submesh, or of (microbatch, task name), or any other order that
+            `mmruntime.schedules.custom` takes as rows. The name of a task is its forward pass; `<name>_bwd` is its
+            backward pass.
         count: Number of microbatches.
         reduce: "sum", "mean" (the sum divided by the number of microbatches), or a pytree of them that is a
             prefix of the result.
@@ -161,7 +164,7 @@ def _accumulate(
     pieces: Any,
     num: int,
     needs_index: bool,
-    schedule: str,
+    schedule: str | schedules.Schedule,
     custom_schedule: Any,
     label: str,
 ) -> R:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from mmruntime import schedules
+from mmruntime import _cost, schedules
 from mmruntime._compat import Var
 from mmruntime._ir import Region, Step
 from mmruntime._place import Placement
@@ -58,11 +59,79 @@ def make_schedule(
         ValueError: If the schedule does not suit the order of the stages' submeshes.
     """
     assert region.loop is not None
+    loop = region.loop
     stages, _ = _stages(segments, _dependencies(segments, made_on))
     used = list(dict.fromkeys(stage.forward.submesh for stage in stages))
     placement = tuple(used.index(stage.forward.submesh) for stage in stages)
-    assert isinstance(region.loop.schedule, str)
-    return schedules.make(region.loop.schedule, len(used), region.loop.count, placement=placement)
+    if loop.custom is not None:
+        return schedules.custom(
+            loop.custom, tasks=_task_names(stages), placement=placement, num_microbatches=loop.count
+        )
+    if isinstance(loop.schedule, schedules.Schedule):
+        return _check_fit(loop.schedule, placement, loop.count)
+    assert isinstance(loop.schedule, str)
+    if loop.schedule != "auto":
+        return schedules.make(loop.schedule, len(used), loop.count, placement=placement)
+    forward, backward = _stage_flops(stages)
+    classic = schedules.simulate(schedules.make("1f1b", len(used), loop.count, placement=placement))
+    return schedules.make(
+        "auto",
+        len(used),
+        loop.count,
+        placement=placement,
+        forward=forward,
+        backward_input=[cost / 2 for cost in backward],
+        backward_weight=[cost / 2 for cost in backward],
+        # No more activations than the order with the fewest needs; for another bound the user makes the schedule.
+        memory=max(classic.live),
+    )
+
+
+def _check_fit(schedule: schedules.Schedule, placement: tuple[int, ...], count: int) -> schedules.Schedule:
+    if schedule.num_microbatches != count:
+        raise ValueError(
+            f"microbatch: the schedule {schedule.name!r} is for {schedule.num_microbatches} microbatches, but the batch "
+            f"is cut into {count}. Make it for {count}."
+        )
+    if tuple(schedule.placement) != placement:
+        raise ValueError(
+            f"microbatch: the schedule {schedule.name!r} has its stages on submeshes {tuple(schedule.placement)}, "
+            f"but the tasks make stages on {placement}. Give schedules.make(..., placement={placement}), or move the tasks."
+        )
+    schedule.validate()
+    return schedule
+
+
+def _task_names(stages: Sequence[Stage]) -> dict[str, tuple[Literal["F", "B", "I", "W"], int]]:
+    """What task names mean in a custom schedule.
+
+    A task's name is its forward pass; that of the backward pass is the name of its own that a registration may
+    have given, or the task's with `_bwd` behind it, or with the suffixes of `split_backprop`.
+    """
+    names: dict[str, tuple[Literal["F", "B", "I", "W"], int]] = {}
+    for index, stage in enumerate(stages):
+        names.update(dict.fromkeys(stage.forward.tasks, ("F", index)))
+    for index, stage in enumerate(stages):
+        for task in (op.task for each in (stage.forward, *stage.backward) for op in each.ops):
+            if task is None or task.name is None:
+                continue
+            names.setdefault(task.name, ("B", index))
+            names.setdefault(f"{task.name}_bwd", ("B", index))
+            if task.split_backprop is not None:
+                critical, rest = task.split_backprop
+                names.setdefault(task.name + critical, ("I", index))
+                names.setdefault(task.name + rest, ("W", index))
+    return names
+
+
+def _stage_flops(stages: Sequence[Stage]) -> tuple[list[float], list[float]]:
+    """Floating-point operations of each stage's forward and backward pass, per device of its submesh."""
+    forward, backward = [], []
+    for stage in stages:
+        ops = [op for each in (stage.forward, *stage.backward, *stage.weights) for op in each.ops]
+        forward.append(sum(_cost.flops(op.eqn) for op in ops if not op.backward))
+        backward.append(sum(_cost.flops(op.eqn) for op in ops if op.backward))
+    return forward, backward
 
 
 def schedule_loops(
