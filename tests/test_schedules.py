@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmruntime.schedules
@@ -342,6 +342,7 @@ class TestValidate:
     def test_last_in_first_out_is_allowed(self):
         Schedule.from_csv("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0").validate()
 
+    @settings(deadline=None)
     @given(st.sampled_from(names()), st.integers(1, 4), st.integers(1, 6), st.data())
     def test_any_lost_action_is_noticed(self, name, num_stages, num_microbatches, data):
         schedule = make(name, num_stages, num_microbatches)

@@ -24,7 +24,11 @@ _POLICY_WORK = 300_000
 _MOVE_WORK = 1_500_000
 # Policies are compared on a pipeline of about as many actions, then the best are run on the whole.
 _SAMPLE_ACTIONS = 1_600
+# What a trial costs besides, in actions.
+_TRIAL_WORK = 100
 _FINALISTS = 4
+# Most changes of one stage's bound that are tried.
+_TUNING = 50
 _NO_CAP = 10**9
 
 
@@ -195,6 +199,8 @@ def auto(
     """
     check_sizes(num_stages, num_microbatches, chunks)
     effort = options.get("effort", 1.0)
+    if not effort > 0:
+        raise ValueError(f"effort must be above 0; got {effort}. 1 takes a few seconds, 0.1 a tenth of that.")
     split = options.get("split", True)
     found: list[_Found] = []
     considered: list[Considered] = []
@@ -280,7 +286,7 @@ def _list_schedules(problem: _Problem, effort: float) -> list[_Found]:
     stages = len(pipeline.placement)
     count = min(pipeline.num_microbatches, max(_SAMPLE_ACTIONS // (3 * stages), 2 * stages))
     sample = replace(problem, pipeline=replace(pipeline, num_microbatches=count))
-    trials = max(12, round(_POLICY_WORK * effort / (3 * stages * count)))
+    trials = max(12, round(_POLICY_WORK * effort / (3 * stages * count + _TRIAL_WORK)))
 
     def rated(policy: Policy) -> tuple[tuple[float, float], int, Policy]:
         rows = list_schedule(sample.pipeline, policy)
@@ -293,7 +299,10 @@ def _list_schedules(problem: _Problem, effort: float) -> list[_Found]:
     # Uneven stages want uneven bounds: change one at a time, and keep what is no worse.
     chance = random.Random(0)
     best = min(tried)
-    for _ in range(trials - len(tried)):
+    bound = shortest_step(sample.pipeline, split=problem.split, barrier=problem.barrier)
+    for _ in range(min(trials - len(tried), _TUNING * stages)):
+        if best[0][0] <= bound * (1 + 1e-9):
+            break
         caps = [min(cap, count) for cap in best[2].caps]
         stage = chance.randrange(stages)
         caps[stage] = max(1, caps[stage] + chance.choice((-1, 1)))
@@ -364,7 +373,7 @@ def _improved(found: Sequence[_Found], bound: float, effort: float) -> list[_Fou
         starts.setdefault(each.rows, each)
     for start in list(starts.values())[:_FINALISTS]:
         pipeline = start.problem.pipeline
-        tries = round(_MOVE_WORK * effort / _FINALISTS / sum(map(len, start.rows)))
+        tries = round(_MOVE_WORK * effort / _FINALISTS / (sum(map(len, start.rows)) + _TRIAL_WORK))
         rows, time = improve(
             start.problem.program(start.rows), pipeline.whole, pipeline.kept, pipeline.memory, tries, bound
         )

@@ -66,8 +66,8 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows:
     """The rows that come out when every free submesh follows the policy.
 
     Microbatches of one stage and kind run in order. A forward leaves room for one microbatch of every later stage of
-    its submesh that holds none. So nothing gets stuck: where the oldest unfinished microbatch goes, later stages hold
-    none, since no younger one is ahead of it, and earlier ones left room.
+    its submesh that has none between forward and backward. So nothing gets stuck: where the oldest unfinished
+    microbatch goes, later stages have none, since no younger one is ahead of it, and earlier ones left room.
 
     Raises:
         ValueError: If the memory of a submesh is less than one microbatch of all its stages takes.
@@ -94,7 +94,6 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows:
     up_at: list[list[float]] = [[0.0] * count, *([] for _ in range(stages - 1))]
     down_at: list[list[float]] = [[] for _ in range(stages)]
     ups, downs, weights = [0] * stages, [0] * stages, [0] * stages
-    freed = weights if split else downs
     live = [0.0] * pipeline.num_submeshes
     free_at = [0.0] * pipeline.num_submeshes
     last_was_up = [False] * pipeline.num_submeshes
@@ -127,8 +126,10 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows:
                     soonest = min(soonest, at)
                 elif up < 0 or (index < ups[up] if up_old else not up_high):
                     up = stage
-            if index == freed[stage]:
-                room -= whole[stage]
+            if index == downs[stage]:
+                # Its room for one: what its weight halves hold, they give back.
+                held = kept[stage] * (downs[stage] - weights[stage]) if split else 0.0
+                room -= max(0.0, whole[stage] - held)
         if up >= 0 and down >= 0:
             if policy.prefer == "forward" or (policy.prefer == "alternate" and not last_was_up[submesh]):
                 down = -1

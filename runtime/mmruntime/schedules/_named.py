@@ -71,7 +71,9 @@ def canonical_name(name: str) -> str:
 
 def check_sizes(num_submeshes: int, num_microbatches: int, chunks: int | None) -> None:
     """Raise ValueError unless all are whole numbers of at least 1 (chunks may be None)."""
-    numbers = {"num_stages": num_submeshes, "num_microbatches": num_microbatches, "chunks": chunks or 1}
+    numbers = {"num_stages": num_submeshes, "num_microbatches": num_microbatches}
+    if chunks is not None:
+        numbers["chunks"] = chunks
     for what, number in numbers.items():
         if not isinstance(number, int) or number < 1:
             raise ValueError(f"{what} must be a whole number of at least 1; got {number!r}.")

@@ -1,0 +1,260 @@
+"""The search for the best order, the lower bound, and properties of all orders under random costs."""
+
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmruntime.schedules import auto, lower_bound, make, names, simulate
+from mmruntime.schedules._costs import Costs
+from mmruntime.schedules._list import Pipeline, Policy, list_schedule
+from mmruntime.schedules._memory import peak
+from mmruntime.schedules._named import suits
+from mmruntime.schedules._program import Program
+from mmruntime.schedules._search import improve
+
+# Enough to see every part of the search work.
+QUICK = 0.05
+
+cost = st.one_of(st.sampled_from([0.0, 1.0, 2.0]), st.floats(0.01, 10))
+
+
+@st.composite
+def pipelines(draw, most_stages: int = 6, most_microbatches: int = 8):
+    """Keyword arguments of `auto` with any placement, costs and latency."""
+    submeshes = draw(st.integers(1, 4))
+    placement = draw(
+        st.one_of(
+            st.just(tuple(range(submeshes))),
+            st.just((*range(submeshes), *reversed(range(submeshes)))),
+            st.just((*range(submeshes),) * 2),
+            st.lists(st.integers(0, submeshes - 1), min_size=1, max_size=most_stages).map(tuple),
+        )
+    )
+    costs = st.lists(cost, min_size=len(placement), max_size=len(placement))
+    return {
+        "num_stages": submeshes,
+        "num_microbatches": draw(st.integers(1, most_microbatches)),
+        "placement": placement,
+        "forward": draw(costs),
+        "backward_input": draw(costs),
+        "backward_weight": draw(costs),
+        "latency": draw(st.sampled_from([0.0, 0.3])),
+    }
+
+
+def simulated(schedule, pipeline, **options):
+    costs = {key: pipeline[key] for key in ("forward", "backward_input", "backward_weight", "latency")}
+    return simulate(schedule, **costs, **options)
+
+
+def named_ones(pipeline, split=True):
+    for name in names():
+        if suits(name, pipeline["placement"]):
+            sizes = pipeline["num_stages"], pipeline["num_microbatches"]
+            schedule = make(name, *sizes, placement=pipeline["placement"])
+            if split or not schedule.splits_backward:
+                yield schedule
+
+
+def assert_runs(schedule):
+    schedule.validate()
+    assert max(Counter(action for row in schedule.rows for action in row).values()) == 1
+
+
+@given(pipelines())
+@settings(deadline=None)
+def test_every_named_schedule_keeps_its_promises(pipeline):
+    """Each action once, dependencies in order, no deadlock, and no shorter than the lower bound."""
+    barrier = lower_bound(**pipeline)
+    steady = lower_bound(**pipeline, barrier=False)
+    whole = lower_bound(**pipeline, split=False)
+    assert steady <= barrier * (1 + 1e-9)
+    for schedule in named_ones(pipeline):
+        assert_runs(schedule)
+        simulation = simulated(schedule, pipeline)
+        assert simulation.makespan >= barrier * (1 - 1e-9)
+        assert simulation.steady >= steady * (1 - 1e-9)
+        assert simulation.steady <= simulation.makespan * (1 + 1e-9)
+        if not schedule.splits_backward:
+            assert simulation.makespan >= whole * (1 - 1e-9)
+        assert lower_bound(**pipeline, memory=simulation.live) <= simulation.makespan * (1 + 1e-9)
+
+
+@given(pipelines(), st.booleans(), st.booleans(), st.integers(0, 8))
+@settings(max_examples=60, deadline=None)
+def test_auto_is_never_beaten_by_a_named_schedule_in_the_same_memory(pipeline, split, barrier, extra):
+    placement = pipeline["placement"]
+    unit = pipeline["num_stages"] / len(placement)
+    memory = [(placement.count(submesh) + extra) * unit for submesh in range(pipeline["num_stages"])]
+    choice = auto(**pipeline, memory=memory, split=split, barrier=barrier, effort=QUICK)
+    assert_runs(choice.schedule)
+    choice.schedule.validate(live_bound=memory)
+    assert choice.schedule.placement == placement
+    assert split or not choice.schedule.splits_backward
+    assert choice.simulation == simulated(choice.schedule, pipeline, barrier=barrier)
+    time = choice.simulation.step_time
+    assert choice.lower_bound <= time * (1 + 1e-9)
+    assert choice.lower_bound == lower_bound(**pipeline, memory=memory, split=split, barrier=barrier)
+    for schedule in named_ones(pipeline, split):
+        rival = simulated(schedule, pipeline, barrier=barrier)
+        if all(live <= bound + 1e-9 for live, bound in zip(rival.live, memory, strict=True)):
+            assert time <= rival.step_time * (1 + 1e-9)
+
+
+@given(pipelines(), st.data())
+@settings(deadline=None)
+def test_list_schedules_never_get_stuck(pipeline, data):
+    placement = pipeline["placement"]
+    whole = data.draw(st.lists(st.integers(1, 3), min_size=len(placement), max_size=len(placement)))
+    kept = [data.draw(st.integers(0, size)) for size in whole]
+    down = [a + b for a, b in zip(pipeline["backward_input"], pipeline["backward_weight"], strict=True)]
+    memory = [0] * pipeline["num_stages"]
+    for stage, submesh in enumerate(placement):
+        memory[submesh] += whole[stage]
+    memory = [least + data.draw(st.integers(0, 4)) for least in memory]
+    tables = Pipeline(
+        placement=placement,
+        num_submeshes=pipeline["num_stages"],
+        num_microbatches=pipeline["num_microbatches"],
+        costs=Costs(
+            tuple(pipeline["forward"]),
+            tuple(down),
+            tuple(pipeline["backward_input"]),
+            tuple(pipeline["backward_weight"]),
+        ),
+        latency=(pipeline["latency"],) * len(placement),
+        whole=tuple(whole),
+        kept=tuple(kept),
+        memory=tuple(memory),
+    )
+    policy = Policy(
+        split=data.draw(st.booleans()),
+        caps=tuple(data.draw(st.lists(st.integers(1, 9), min_size=len(placement), max_size=len(placement)))),
+        prefer=data.draw(st.sampled_from(["backward", "forward", "alternate"])),
+        up=data.draw(st.sampled_from(["low", "high", "old"])),
+        down=data.draw(st.sampled_from(["low", "high", "old"])),
+        patience=data.draw(st.sampled_from([0.0, 0.5, math.inf])),
+    )
+    rows = list_schedule(tables, policy)
+    schedule = type(make("gpipe", 1, 1))("x", rows, placement, len(placement), pipeline["num_microbatches"])
+    assert_runs(schedule)
+    assert all(peak(row, whole, kept) <= most for row, most in zip(rows, memory, strict=True))
+
+
+@given(pipelines(), st.sampled_from(["gpipe", "1f1b", "zb-h1", "wavefront"]))
+@settings(max_examples=40, deadline=None)
+def test_moving_actions_only_shortens_the_step(pipeline, name):
+    placement = pipeline["placement"]
+    schedule = make(name, pipeline["num_stages"], pipeline["num_microbatches"], placement=placement)
+    before = simulated(schedule, pipeline)
+    costs = (tuple(pipeline["forward"]), tuple(pipeline["backward_input"]), tuple(pipeline["backward_weight"]))
+    whole = tuple(a + b for a, b in zip(costs[1], costs[2], strict=True))
+    program = Program(
+        schedule.rows,
+        placement,
+        schedule.num_microbatches,
+        Costs(costs[0], whole, costs[1], costs[2]),
+        latency=pipeline["latency"],
+    )
+    unit = (pipeline["num_stages"] / len(placement),) * len(placement)
+    rows, time = improve(program, unit, unit, before.live, tries=100, bound=0.0)
+    after = type(schedule)("x", rows, placement, len(placement), schedule.num_microbatches)
+    after.validate(live_bound=before.live)
+    assert simulated(after, pipeline).makespan == pytest.approx(time)
+    assert time <= before.makespan * (1 + 1e-9)
+
+
+def uneven(seed: int, stages: int) -> dict[str, list[float]]:
+    numbers = random.Random(seed)
+    return {
+        kind: [numbers.uniform(0.5, 1.5) for _ in range(stages)]
+        for kind in ("forward", "backward_input", "backward_weight")
+    }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_beats_1f1b_on_uneven_stages_in_its_memory(seed):
+    costs = uneven(seed, 4)
+    classic = simulate(make("1f1b", 4, 12), **costs)
+    choice = auto(4, 12, **costs, memory=4, effort=0.3)
+    assert choice.simulation.makespan < classic.makespan
+
+
+def test_beats_1f1b_without_splitting_where_more_memory_helps():
+    """A slow first stage wants more microbatches in flight than 1F1B has."""
+    costs = {"forward": [1, 3, 1, 1], "backward_input": [1, 1, 3, 1], "backward_weight": [0, 1, 1, 2]}
+    classic = simulate(make("1f1b", 4, 12), **costs, latency=0.5)
+    choice = auto(4, 12, **costs, latency=0.5, split=False, effort=0.3)
+    assert not choice.schedule.splits_backward
+    assert choice.simulation.makespan < classic.makespan
+
+
+def test_finds_the_best_order_for_equal_stages():
+    assert auto(4, 8, memory=4, effort=0.3).simulation.makespan == 27
+    assert auto(4, 8, memory=7, barrier=False, effort=0.3).simulation.step_time == 24
+    assert auto(4, 8, 2, memory=4, effort=0.3).simulation.makespan == 25.5
+
+
+def test_works_below_the_memory_of_every_named_schedule():
+    choice = auto(4, 8, memory=1, effort=QUICK)
+    assert choice.simulation.live == (1, 1, 1, 1)
+    assert not any(other.fits for other in choice.considered)
+    assert "No named one fits the memory." in choice.report
+
+
+def test_memory_in_bytes():
+    choice = auto(4, 8, memory=150, activation_bytes=34, weight_activation_bytes=32, effort=QUICK)
+    assert max(choice.simulation.peak_bytes) <= 150
+    assert choice.simulation.makespan == 27
+
+
+def test_is_the_same_every_time():
+    assert auto(3, 9, **uneven(5, 3), effort=QUICK) == auto(3, 9, **uneven(5, 3), effort=QUICK)
+
+
+def test_two_chunks_try_both_placements():
+    choice = auto(2, 4, 2, effort=QUICK)
+    assert {"zb-v", "interleaved-1f1b"} <= {other.name for other in choice.considered}
+    assert auto(2, 4, 3, effort=QUICK).schedule.placement == (0, 1, 0, 1, 0, 1)
+
+
+def test_report():
+    lines = auto(4, 8, memory=4, effort=QUICK).report.splitlines()
+    assert lines[:4] == [
+        "auto chose the order of zb-h1.",
+        "Time per step 27, idle 11.11%, live activations 4, 4, 4, 4.",
+        "No order is shorter than 27: this one cannot be beaten.",
+        "The best named one that fits, zb-h1, takes as long.",
+    ]
+    assert "  zb-h1                     27  memory 4" in lines
+    assert "  zb-h2                     27  memory 7, too much" in lines
+    uneven_report = auto(4, 8, **uneven(1, 4), memory=4, effort=0.3).report
+    assert "auto chose a list schedule: " in uneven_report
+    assert "microbatches in flight by stage" in uneven_report
+    assert "The best named one that fits, zb-h1, takes " in uneven_report
+
+
+def test_make_gives_the_schedule():
+    schedule = make("auto", 4, 8, memory=4, effort=QUICK)
+    assert schedule == auto(4, 8, memory=4, effort=QUICK).schedule
+    assert schedule.name == "auto"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"memory": 0.5}, r"One microbatch takes 1 of the memory of submesh 0, which has 0.5. Allow more"),
+        ({"memory": [1, 2, 3]}, r"memory gives 3 numbers for 2 submeshes"),
+        ({"forward": [1]}, r"forward gives 1 costs for 2 stages"),
+        ({"latency": -1}, r"latency must be at least 0"),
+        ({"chunks": 0}, r"chunks must be a whole number of at least 1; got 0"),
+        ({"effort": 0}, r"effort must be above 0; got 0"),
+    ],
+)
+def test_bad_options(options, text):
+    with pytest.raises(ValueError, match=text):
+        auto(2, 4, **options)
