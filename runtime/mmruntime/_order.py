@@ -90,13 +90,14 @@ def make_schedule(
 def _check_fit(schedule: schedules.Schedule, placement: tuple[int, ...], count: int) -> schedules.Schedule:
     if schedule.num_microbatches != count:
         raise ValueError(
-            f"microbatch: the schedule {schedule.name!r} is for {schedule.num_microbatches} microbatches, but the batch "
-            f"is cut into {count}. Make it for {count}."
+            f"microbatch: the schedule {schedule.name!r} is for {schedule.num_microbatches} microbatches, but the "
+            f"batch is cut into {count}. Make it for {count}."
         )
     if tuple(schedule.placement) != placement:
         raise ValueError(
             f"microbatch: the schedule {schedule.name!r} has its stages on submeshes {tuple(schedule.placement)}, "
-            f"but the tasks make stages on {placement}. Give schedules.make(..., placement={placement}), or move the tasks."
+            f"but the tasks make stages on {placement}. Give schedules.make(..., placement={placement}), "
+            "or move the tasks."
         )
     schedule.validate()
     return schedule

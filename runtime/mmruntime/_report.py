@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmruntime import _cost
-from mmruntime._compat import is_var
 from mmruntime._ir import Step, num_bytes
 from mmruntime._place import Placement
 from mmruntime._program import Program, Run, Transfer
@@ -84,7 +83,17 @@ class LoopRow:
 
 @dataclass(frozen=True)
 class Report:
-    """What runs where. `print(report)` shows it as tables."""
+    """What runs where. `print(report)` shows it as tables.
+
+    Attributes:
+        name: The step's name.
+        submeshes: The submeshes of its tasks.
+        programs: What was compiled.
+        inputs: Where each input lives.
+        transfers: What moves between submeshes.
+        loops: The microbatch loops.
+        runs_per_step: How many program runs a step issues, small ones such as zeroing accumulators included.
+    """
 
     name: str
     submeshes: tuple[SubmeshRow, ...]
@@ -92,6 +101,7 @@ class Report:
     inputs: tuple[InputRow, ...]
     transfers: tuple[TransferRow, ...]
     loops: tuple[LoopRow, ...]
+    runs_per_step: int
 
     def __str__(self) -> str:
         parts = [f"{self.name}: {len(self.submeshes)} submeshes, {len(self.programs)} programs"]
@@ -189,6 +199,7 @@ def report(
         tuple(inputs),
         tuple(_transfer_rows(program)),
         tuple(_loop_rows(program)),
+        sum(isinstance(item, Run) for item in program.instructions),
     )
 
 
@@ -248,33 +259,6 @@ def _loop_rows(program: Program) -> Iterable[LoopRow]:
             tuple(used),
             tuple(peak[where] for where in order),
         )
-
-
-def live_slots(program: Program, step: Step) -> dict[int, int]:
-    """The most bytes of activations, over all devices of each submesh, that are held at once inside of loops."""
-    inside = {var for region in step.regions if region.loop is not None for op in region.ops for var in op.writes()}
-    live: dict[int, int] = defaultdict(int)
-    peak: dict[int, int] = defaultdict(int)
-    for item in program.instructions:
-        for slot in item.results:
-            var, where, microbatch = program.keys[slot]
-            if microbatch is not None and is_var(var) and var in inside:
-                live[where] += num_bytes(var)
-                peak[where] = max(peak[where], live[where])
-        for slot in item.frees:
-            var, where, microbatch = program.keys[slot]
-            if microbatch is not None and var in inside:
-                live[where] -= num_bytes(var)
-    return dict(peak)
-
-
-def runs_of(program: Program) -> dict[int, int]:
-    """How many program runs each submesh does per step."""
-    runs: dict[int, int] = defaultdict(int)
-    for item in program.instructions:
-        if isinstance(item, Run):
-            runs[item.work.submesh] += 1
-    return dict(runs)
 
 
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

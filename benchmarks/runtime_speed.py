@@ -1,0 +1,233 @@
+"""Compare a rewritten step with plain `jax.jit` and with a hand-written pipeline driver, in one run.
+
+    python benchmarks/runtime_speed.py [--width 16] [--repeats 20]
+
+The hand-written driver is what a careful person writes on stock JAX: one jit per stage and direction, residuals
+kept, `device_put` between submeshes, 1F1B order. It is the floor for Python dispatch. Figures are minima over the
+repeats; machines are noisy, so read the ratios. CPU time is that of the issuing thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
+)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+import mmruntime as mm
+from mmruntime import schedules
+
+STAGES, MICROBATCHES, LAYERS = 4, 8, 2
+
+
+def stage_fn(params: Any, x: jax.Array) -> jax.Array:
+    for layer in params:
+        h = jax.nn.gelu(x @ layer["up"])
+        x = x + h @ layer["down"]
+    return x
+
+
+def mean_square(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.mean((x - y) ** 2)
+
+
+def loss_plain(params: Any, batch: Any) -> jax.Array:
+    x, y = batch
+    for stage in params:
+        x = stage_fn(stage, x)
+    return mean_square(x, y)
+
+
+def loss_marked(params: Any, batch: Any) -> jax.Array:
+    x, y = batch
+    for index, stage in enumerate(params):
+        x = mm.task(stage_fn, name=f"stage_{index}", task=mm.Task(mesh_slice={"stage": index}))(stage, x)
+    return mean_square(x, y)
+
+
+def update(params: Any, grads: Any) -> Any:
+    return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+
+
+def make_step(loss: Callable[..., Any]) -> Callable[..., Any]:
+    def step(params: Any, batch: Any) -> Any:
+        size = batch[0].shape[0] // MICROBATCHES
+        value, grads = mm.microbatch(jax.value_and_grad(loss), size=size, argnum=1, schedule="1f1b", reduce="mean")(
+            params, batch
+        )
+        return update(params, grads), value
+
+    return step
+
+
+def unrolled_step(params: Any, batch: Any) -> Any:
+    pieces = jax.tree.map(lambda a: a.reshape(MICROBATCHES, -1, a.shape[-1]), batch)
+    total = None
+    for index in range(MICROBATCHES):
+        piece = jax.tree.map(lambda a, i=index: a[i], pieces)
+        result = jax.value_and_grad(loss_plain)(params, piece)
+        total = result if total is None else jax.tree.map(jnp.add, total, result)
+    value, grads = jax.tree.map(lambda a: a / MICROBATCHES, total)
+    return update(params, grads), value
+
+
+class HandWritten:
+    """A 1F1B driver without any framework."""
+
+    def __init__(self, mesh: mm.MultiMesh, params: Any) -> None:
+        self.shardings = [NamedSharding(mesh.slice(stage=s), PartitionSpec()) for s in range(STAGES)]
+        self.params = [jax.device_put(p, s) for p, s in zip(params, self.shardings, strict=True)]
+        self.order = self._order()
+        self.tasks = len(self.order) + 3 * STAGES
+        self.forward = [jax.jit(lambda p, x: jax.vjp(stage_fn, p, x)) for _ in range(STAGES)]
+
+        def last(p: Any, x: Any, y: Any, acc: Any, total: Any) -> Any:
+            value, pull = jax.vjp(lambda p, x: mean_square(stage_fn(p, x), y), p, x)
+            dp, dx = pull(jnp.ones((), value.dtype))
+            return jax.tree.map(jnp.add, acc, dp), dx, total + value
+
+        def back(pull: Any, ct: Any, acc: Any) -> Any:
+            dp, dx = pull(ct)
+            return jax.tree.map(jnp.add, acc, dp), dx
+
+        self.last = jax.jit(last, donate_argnums=(3, 4))
+        self.back = [jax.jit(back, donate_argnums=2) for _ in range(STAGES)]
+        self.zeros = [
+            jax.jit(lambda p=p: jax.tree.map(jnp.zeros_like, p), out_shardings=s)
+            for p, s in zip(params, self.shardings, strict=True)
+        ]
+        self.split = [
+            jax.jit(
+                lambda a: [
+                    a[k * (a.shape[0] // MICROBATCHES) :][: a.shape[0] // MICROBATCHES] for k in range(MICROBATCHES)
+                ]
+            )
+            for _ in range(STAGES)
+        ]
+        self.step = [
+            jax.jit(lambda p, g: update(p, jax.tree.map(lambda a: a / MICROBATCHES, g))) for _ in range(STAGES)
+        ]
+
+    def _order(self) -> list[tuple[str, int, int]]:
+        schedule = schedules.make("1f1b", STAGES, MICROBATCHES)
+        events = sorted(schedules.simulate(schedule).timeline, key=lambda event: event.start)
+        return [(event.action.kind, event.action.stage, event.action.microbatch) for event in events]
+
+    def __call__(self, batch: Any) -> Any:
+        first, end = self.shardings[0], self.shardings[-1]
+        xs = self.split[0](jax.device_put(batch[0], first))
+        ys = self.split[-1](jax.device_put(batch[1], end))
+        acc = [zeros() for zeros in self.zeros]
+        total = jax.device_put(jnp.zeros(()), end)
+        inputs: dict[tuple[int, int], Any] = {(0, k): x for k, x in enumerate(xs)}
+        pulls: dict[tuple[int, int], Any] = {}
+        cotangents: dict[tuple[int, int], Any] = {}
+        for kind, stage, k in self.order:
+            if stage == STAGES - 1:
+                if kind == "F":
+                    acc[stage], dx, total = self.last(
+                        self.params[stage], inputs.pop((stage, k)), ys[k], acc[stage], total
+                    )
+                    cotangents[stage - 1, k] = jax.device_put(dx, self.shardings[stage - 1])
+            elif kind == "F":
+                y, pulls[stage, k] = self.forward[stage](self.params[stage], inputs.pop((stage, k)))
+                inputs[stage + 1, k] = jax.device_put(y, self.shardings[stage + 1])
+            else:
+                acc[stage], dx = self.back[stage](pulls.pop((stage, k)), cotangents.pop((stage, k)), acc[stage])
+                if stage:
+                    cotangents[stage - 1, k] = jax.device_put(dx, self.shardings[stage - 1])
+        self.params = [step(p, g) for step, p, g in zip(self.step, self.params, acc, strict=True)]
+        return total / MICROBATCHES
+
+
+def measure(run: Callable[[], Any], repeats: int) -> tuple[float, float]:
+    """Best wall time of a step, and best CPU time of the issuing thread, in ms."""
+    walls, cpus = [], []
+    for _ in range(repeats):
+        wall, cpu = time.perf_counter(), time.thread_time()
+        result = run()
+        cpus.append(time.thread_time() - cpu)
+        jax.block_until_ready(result)
+        walls.append(time.perf_counter() - wall)
+    return min(walls) * 1e3, min(cpus) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=20)
+    args = parser.parse_args()
+    width = args.width
+    rng = np.random.default_rng(0)
+
+    def weight(*shape: int) -> jax.Array:
+        return jnp.asarray(rng.normal(size=shape) * shape[0] ** -0.5, jnp.float32)
+
+    params = [
+        [{"up": weight(width, 4 * width), "down": weight(4 * width, width)} for _ in range(LAYERS)]
+        for _ in range(STAGES)
+    ]
+    batch = tuple(rng.normal(size=(args.batch, width)).astype(np.float32) for _ in range(2))
+    mesh = mm.MultiMesh(axis_sizes=(STAGES, 2), axis_names=("stage", "data"))
+    rows: list[tuple[str, float, float, float, int]] = []
+
+    def add(name: str, build: Callable[[], Callable[[], Any]], tasks: int = 0) -> None:
+        started = time.perf_counter()
+        run = build()
+        jax.block_until_ready(run())
+        built = time.perf_counter() - started
+        wall, cpu = measure(run, args.repeats)
+        rows.append((name, built, wall, cpu, tasks))
+
+    def stepper(step: Any) -> Callable[[], Any]:
+        state = {"params": params}
+
+        def run() -> Any:
+            state["params"], value = step(state["params"], batch)
+            return state["params"], value
+
+        return run
+
+    add("jax.jit, unrolled", lambda: stepper(jax.jit(unrolled_step)))
+    hand = HandWritten(mesh, params)
+    add("hand-written 1F1B", lambda: lambda: (hand(batch), hand.params), hand.tasks)
+    pipelined = mm.mjit(make_step(loss_marked), mesh=mesh)
+    add("mm.mjit 1F1B", lambda: stepper(pipelined))
+    runs = pipelined.explain().runs_per_step
+    rows[-1] = (*rows[-1][:4], runs)
+    single = mm.MultiMesh(axis_sizes=(1,), axis_names=("data",))
+    add("mm.mjit, one device", lambda: stepper(mm.mjit(make_step(loss_plain), mesh=single)))
+    add("jax.jit, scan", lambda: stepper(jax.jit(make_step(loss_plain))))
+
+    flops = 6 * STAGES * LAYERS * 8 * width * width * args.batch
+    print(
+        f"{flops / 1e9:.3g} GFLOP per step; {STAGES} stages x 2 devices, {MICROBATCHES} microbatches; JAX {jax.__version__}"
+    )
+    print(f"{'':22}{'build s':>9}{'wall ms':>9}{'issue CPU ms':>14}{'programs':>10}{'CPU us each':>13}")
+    for name, built, wall, cpu, tasks in rows:
+        each = f"{cpu / tasks * 1e3:13.0f}" if tasks else ""
+        print(f"{name:22}{built:9.2f}{wall:9.2f}{cpu:14.2f}{tasks or '':>10}{each}")
+    by_name = {row[0]: row for row in rows}
+    ours, floor = by_name["mm.mjit 1F1B"], by_name["hand-written 1F1B"]
+    print(f"CPU per program, ours / hand-written: {ours[3] / ours[4] / (floor[3] / floor[4]):.2f}")
+    print(f"issue CPU per step, ours / hand-written: {ours[3] / floor[3]:.2f}")
+    print(f"wall, ours / hand-written: {ours[2] / floor[2]:.2f}")
+    print(f"build, ours / jax.jit unrolled: {ours[1] / by_name['jax.jit, unrolled'][1]:.2f}")
+    print(
+        f"wall, one device, ours / jax.jit scan: {by_name['mm.mjit, one device'][2] / by_name['jax.jit, scan'][2]:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
