@@ -212,7 +212,8 @@ def main() -> None:
 
     flops = 6 * STAGES * LAYERS * 8 * width * width * args.batch
     print(
-        f"{flops / 1e9:.3g} GFLOP per step; {STAGES} stages x 2 devices, {MICROBATCHES} microbatches; JAX {jax.__version__}"
+        f"{flops / 1e9:.3g} GFLOP per step; {STAGES} stages x 2 devices, "
+        f"{MICROBATCHES} microbatches; JAX {jax.__version__}"
     )
     print(f"{'':22}{'build s':>9}{'wall ms':>9}{'issue CPU ms':>14}{'programs':>10}{'CPU us each':>13}")
     for name, built, wall, cpu, tasks in rows:
