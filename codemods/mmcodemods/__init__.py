@@ -1,0 +1,1 @@
+"""The codemods of mmrewrite, one in each module."""

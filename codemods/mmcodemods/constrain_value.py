@@ -1,0 +1,66 @@
+"""Fix the layout of a value by logical axis names.
+
+    h = f(x)  # mm: shard("batch", None, "hidden")
+    ->  h = mm.with_sharding_constraint(f(x), P("batch", None, "hidden"))
+
+Refused: several values at once, because one layout describes one array.
+See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from mmrewrite.codemod import MeshCodemod
+
+
+class ConstrainValue(MeshCodemod):
+    """Wraps the right-hand side of an assignment, or what a `return` returns."""
+
+    directive = "shard"
+    run_after = ("place_task", "stage_loop", "place_layer_tasks")
+
+    def rewrite(self) -> None:
+        """Check that the statement has one value."""
+        if self.hint.named:
+            name, argument = self.hint.named[0]
+            message = (
+                f"`{name}=` names a parameter, and this is no `def`; write the layout alone: `shard({argument.text})`"
+            )
+            self.site.error(message, argument)
+        statement = self.site.statement
+        if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return):
+            self.refuse("`shard` is about the value of an assignment or a `return`; this statement has none")
+        value = statement.value
+        if value is None:
+            self.refuse("`shard` is about a value, and this statement has none")
+        if isinstance(value, ast.Yield | ast.YieldFrom | ast.Tuple | ast.List | ast.Dict | ast.Starred):
+            self.refuse(f"`{self.site.text(value)}` is not one array; bind the array to a name and hint there")
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if any(isinstance(target, ast.Tuple | ast.List) for target in targets):
+            self.refuse("several names are assigned here, and one layout describes one array; hint each on its own")
+        layout = ", ".join(argument.text for argument in self.hint.arguments)
+        self.layout = f"{self.site.partition_spec}({layout})"
+        self.site.transform(statement, self)
+
+    def constrained(self, value: cst.BaseExpression | None) -> cst.Call:
+        """The value, with its layout."""
+        assert value is not None
+        return self.generated(f"{self.site.runtime}.with_sharding_constraint", value, self.layout)
+
+    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
+        """`h = f(x)`."""
+        return updated_node.with_changes(value=self.constrained(updated_node.value))
+
+    def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> cst.AnnAssign:
+        """`h: Array = f(x)`."""
+        return updated_node.with_changes(value=self.constrained(updated_node.value))
+
+    def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return:
+        """`return f(x)`."""
+        # `return(x)` needs no space, `return mm...` does.
+        space = updated_node.whitespace_after_return
+        space = cst.SimpleWhitespace(" ") if isinstance(space, cst.SimpleWhitespace) and not space.value else space
+        return updated_node.with_changes(value=self.constrained(updated_node.value), whitespace_after_return=space)

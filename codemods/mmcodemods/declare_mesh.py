@@ -1,0 +1,84 @@
+"""Build the device mesh that the hints of a program refer to.
+
+    # mm: mesh(stage=4, model=2); axes(batch=None, hidden="model")
+    ->  mesh = mm.MultiMesh(
+            axis_sizes=(4, 2), axis_names=("stage", "model"), logical_axes=(("batch", None), ("hidden", "model"))
+        )
+
+Refused: a mesh in a class body, because it would become an attribute of the class.
+See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html for meshes and axes.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from mmrewrite.codemod import MeshCodemod
+from mmrewrite.collect import Argument, Hint
+from mmrewrite.vocabulary import ANYWHERE, nearest
+
+
+class DeclareMesh(MeshCodemod):
+    """Writes the `mesh = ...` statement where the hint stands."""
+
+    directive = "mesh"
+    kinds = ANYWHERE
+    takes = ("axes",)
+
+    def rewrite(self) -> None:
+        """Put the mesh above the hint's statement, with the logical axes of the `axes(...)` that belongs to it."""
+        if self.site.scope.kind == "class":
+            self.refuse("a mesh in a class body would be an attribute of the class; write it above the class")
+        mesh = self.site.own_mesh()
+        sizes = [(name, argument.text) for name, argument in self.hint.named]
+        arguments = [
+            f"axis_sizes={_tuple([size for _, size in sizes])}",
+            f"axis_names={_tuple([_quoted(name) for name, _ in sizes])}",
+        ]
+        pairs = self.logical_axes(frozenset(name for name, _ in sizes))
+        if pairs:
+            arguments.append(f"logical_axes={_tuple([f'({logical}, {device})' for logical, device in pairs])}")
+        self.site.insert_above(f"{mesh.name} = {self.site.runtime}.MultiMesh({', '.join(arguments)})")
+
+    def logical_axes(self, known: frozenset[str]) -> list[tuple[str, str]]:
+        """(logical, device) pairs as source text."""
+        hint = self.axes_hint()
+        if hint is None:
+            configured = [pair for pair in self.site.draft.axes if pair[1] is None or pair[1] in known]
+            return [(_quoted(logical), "None" if device is None else _quoted(device)) for logical, device in configured]
+        self.site.draft.done.add(hint)
+        pairs = []
+        for argument in hint.arguments:
+            if argument.name is not None:
+                pairs.append((_quoted(argument.name), argument.text))
+                self.check_device(argument, argument.value, known)
+            elif isinstance(argument.value, ast.Tuple) and len(argument.value.elts) == 2:
+                self.check_device(argument, argument.value.elts[1], known)
+                logical, device = (ast.unparse(part) for part in argument.value.elts)
+                pairs.append((logical.replace("'", '"'), device.replace("'", '"')))
+            else:
+                self.site.error('an axis without a name is a pair: `axes(("batch", "data"))`', argument)
+        return pairs
+
+    def axes_hint(self) -> Hint | None:
+        """The `axes(...)` on the same statement, else the module's only one when there is only this mesh."""
+        hints = [hint for hint in self.site.facts.hints.hints if hint.directive == "axes"]
+        meshes = [mesh for mesh in self.site.facts.meshes if mesh.hint is not None]
+        mine = [hint for hint in hints if hint.statement is self.hint.statement]
+        if not mine and len(hints) == 1 and len(meshes) == 1:
+            mine = hints
+        return mine[0] if mine else None
+
+    def check_device(self, argument: Argument, value: ast.expr, known: frozenset[str]) -> None:
+        """A device axis that is written out must be one of the mesh's."""
+        for name in value.elts if isinstance(value, ast.Tuple | ast.List) else [value]:
+            if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in known:
+                self.site.error(f"the mesh has no axis `{name.value}`{nearest(name.value, known)}", argument)
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"

@@ -1,0 +1,58 @@
+"""Run a function as a task, wherever it is called.
+
+    # mm: task(stage=0)
+    def encode(params, x): ...
+    ->  @functools.partial(mm.task, task=mm.Task(name="encode", mesh_slice={"stage": 0}))
+        def encode(params, x): ...
+
+Refused: `async def` and generators, because a task is one call that returns arrays.
+See https://docs.jax.dev/en/latest/gradient-checkpointing.html for why `jax.checkpoint` stays inside the task.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from mmrewrite.functions import is_generator
+from mmrewrite.tasks import TaskCodemod
+from mmrewrite.vocabulary import DEF
+
+REMAT = frozenset(("jax.checkpoint", "flax.linen.remat", "flax.nnx.remat"))
+
+
+class PlaceFunctionTask(TaskCodemod):
+    """Adds the innermost decorator, except that rematerialisation stays inside the task."""
+
+    directive = "task"
+    kinds = frozenset((DEF,))
+
+    def rewrite(self) -> None:
+        """Find the place among the decorators."""
+        function = self.site.statement
+        if not isinstance(function, ast.FunctionDef) or is_generator(function):
+            self.refuse("a task returns arrays from one call; an `async def` or a generator cannot be one")
+        name = function.name
+        holder = next(iter(self.site.facts.names.around(function)), None)
+        if name == "__call__" and isinstance(holder, ast.ClassDef):
+            name = holder.name
+        given = self.hint.argument("name")
+        task = self.task_text(None if given else f'"{self.site.task_name(name)}"')
+        self.position = self.decorator_position(function)
+        self.decorator = self.generated(self.site.partial, f"{self.site.runtime}.task", task=task)
+        self.site.transform(function, self)
+
+    def decorator_position(self, function: ast.FunctionDef) -> int:
+        """Above the first decorator that rematerialises, else below all."""
+        for index, decorator in enumerate(function.decorator_list):
+            names = [decorator, *([decorator.func, *decorator.args] if isinstance(decorator, ast.Call) else [])]
+            if any(self.site.resolve(name) in REMAT for name in names):
+                return index
+        return len(function.decorator_list)
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        """Insert the decorator."""
+        decorators = list(updated_node.decorators)
+        decorators.insert(self.position, cst.Decorator(self.decorator))
+        return updated_node.with_changes(decorators=decorators)

@@ -1,0 +1,284 @@
+"""The command line: asks the engine, prints what it returns, sets the exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from mmrewrite import __version__
+from mmrewrite.config import Config, ConfigError, read_config
+from mmrewrite.engine import Settings, rewrite_project
+from mmrewrite.registry import Registry
+from mmrewrite.select import Rules, Selection, load_file, select_files
+from mmrewrite.values import Rewrite
+from mmrewrite.vocabulary import nearest
+
+NOTHING, CHANGES, ERROR = 0, 1, 2
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every command that reads sources can be told."""
+
+    paths: tuple[str, ...]
+    select: tuple[str, ...]
+    ignore: tuple[str, ...]
+    jobs: int
+    strict: bool
+    quiet: bool
+    verbose: bool
+    config: str | None
+
+
+def source_options(command: _Command) -> _Command:
+    """The options that `diff`, `apply`, `build` and `check` share."""
+    for decorate in reversed(
+        (
+            click.argument("paths", nargs=-1, type=click.Path()),
+            click.option("--select", multiple=True, metavar="CODEMOD", help="Run only these codemods."),
+            click.option("--ignore", multiple=True, metavar="CODEMOD", help="Run all codemods but these."),
+            click.option("--jobs", "-j", type=click.IntRange(1), default=os.cpu_count() or 1, help="Worker processes."),
+            click.option("--strict", is_flag=True, help="Exit with 1 when something was refused."),
+            click.option("--config", type=click.Path(exists=True, dir_okay=False), help="Read this configuration."),
+            click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
+            click.option("-v", "--verbose", is_flag=True, help="Say which codemod and which hint made each change."),
+            click.option("--color", type=click.Choice(("auto", "always", "never")), default="auto"),
+        )
+    ):
+        command = decorate(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mmrewrite", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Rewrite a one-device JAX program, from the hints in it, into a multi-device one."""
+
+
+@cli.command()
+@source_options
+@click.option("--exit-code", is_flag=True, help="Exit with 1 when there are changes.")
+def diff(exit_code: bool, color: str, **given: Any) -> None:
+    """Print a git patch of what would change. Writes nothing."""
+    run = _run(Options(**given), color)
+    run.print_patch()
+    run.report("would change")
+    run.leave(changes_matter=exit_code)
+
+
+@cli.command()
+@source_options
+def apply(color: str, **given: Any) -> None:
+    """Rewrite the files in place."""
+    run = _run(Options(**given), color)
+    run.write_in_place()
+    run.report("changed")
+    run.leave()
+
+
+@cli.command()
+@source_options
+@click.option("--out", type=click.Path(file_okay=False), help="Compare with the mirror in this folder.")
+def check(out: str | None, color: str, **given: Any) -> None:
+    """Exit with 1 when `apply` would change anything, or with --out, when `build` would."""
+    run = _run(Options(**given), color)
+    if out is not None:
+        from mmrewrite.build import stale
+
+        problems = stale(run.paths, out, run.rules, run.results)
+        for problem in problems:
+            click.echo(problem, err=True)
+        run.report("would change")
+        run.leave(found=bool(problems))
+    run.print_patch()
+    run.report("would change")
+    run.leave(changes_matter=True)
+
+
+@cli.command()
+@source_options
+@click.option("--out", type=click.Path(file_okay=False), help="The folder to write to.")
+def build(out: str | None, color: str, **given: Any) -> None:
+    """Leave the sources alone and write a rewritten mirror of them."""
+    from mmrewrite.build import NotBuilt, build_mirror
+
+    run = _run(Options(**given), color)
+    target = out or (str(run.config.folder / run.config.out) if run.config.out else None)
+    if target is None:
+        raise click.UsageError("Where to? Give --out DIR, or `out` in [tool.mmrewrite].")
+    try:
+        count = build_mirror(run.paths, target, run.rules, run.results)
+    except NotBuilt as problem:
+        run.fail(str(problem))
+    run.report(f"of {count} in {target} changed")
+    run.leave()
+
+
+@cli.command()
+def codemods() -> None:
+    """List the codemods."""
+    registry = Registry()
+    width = max(len(name) for name in registry)
+    for name in registry:
+        click.echo(f"{name:<{width}}  {registry.summary(name)}")
+
+
+@cli.command()
+@click.argument("name")
+def explain(name: str) -> None:
+    """Show one codemod's page: what it writes and what it refuses."""
+    registry = Registry()
+    if name not in registry:
+        raise click.UsageError(f"There is no codemod `{name}`{nearest(name, registry)}")
+    click.echo(registry.page(name))
+
+
+class _Run:
+    """One look at the sources, and what is printed about it."""
+
+    def __init__(self, options: Options, color: str) -> None:
+        self.options = options
+        self.color = {"always": True, "never": False}.get(color)
+        self.unwritten: list[str] = []
+        try:
+            self.config: Config = read_config(Path.cwd(), Path(options.config) if options.config else None)
+        except ConfigError as error:
+            _stop(str(error))
+        self.paths = options.paths or tuple(str(self.config.folder / path) for path in self.config.include) or (".",)
+        self.rules = Rules(self.config.folder, self.config.exclude)
+        self.selection: Selection = select_files(self.paths, self.rules)
+        registry = Registry()
+        settings = Settings(
+            _selected(registry, options.select or self.config.select, (*options.ignore, *self.config.ignore)),
+            self.config.axes,
+            options.jobs,
+            self.config.width,
+        )
+        self.results: tuple[Rewrite, ...] = rewrite_project(
+            self.selection.files, registry, load=load_file, settings=settings
+        )
+
+    @property
+    def changed(self) -> list[Rewrite]:
+        """Files with something to write."""
+        return [result for result in self.results if result.changed]
+
+    def print_patch(self) -> None:
+        """The patch, on standard output, as bytes."""
+        from mmrewrite.patch import file_patch
+
+        top = _top_of_tree()
+        for result in self.changed:
+            path = os.path.relpath(result.path, top).replace(os.sep, "/")
+            data = file_patch(result, path)
+            if self.color or (self.color is None and sys.stdout.isatty()):
+                click.echo(_colored(data), nl=False, color=True)
+            else:
+                sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+
+    def write_in_place(self) -> None:
+        """Replace every changed file; one that cannot be written does not stop the others."""
+        from mmrewrite.write import NotWritten, replace_file
+
+        for result in self.changed:
+            try:
+                replace_file(result.path, result.original, result.result, self.paths)
+            except NotWritten as problem:
+                self.unwritten.append(f"{result.path}: not written: {problem}")
+
+    def report(self, verb: str) -> None:
+        """What was refused, what is wrong, and a summary, on standard error."""
+        for path, message in self.selection.unreadable:
+            self._say(f"{path}: {message}")
+        for result in self.results:
+            if result.failure is not None:
+                self._say(f"{result.path}: {result.failure}")
+            for error in result.errors:
+                self._say(str(error))
+        for message in self.unwritten:
+            self._say(message)
+        if self.options.quiet:
+            return
+        for result in self.results:
+            for refusal in result.refusals:
+                self._say(str(refusal))
+            if self.options.verbose:
+                self._explain(result)
+        for line in self._summary(verb):
+            self._say(line)
+
+    def _explain(self, result: Rewrite) -> None:
+        for edit in result.edits:
+            hints = "; ".join(f"line {hint.line}: {hint.text}" for hint in edit.hints)
+            self._say(f"{result.path}: {', '.join(edit.codemods)}, because of {hints}")
+        for left in result.left:
+            self._say(f"{left.path}:{left.line}:{left.column}: `{left.text}` left alone: {left.because}")
+
+    def _summary(self, verb: str) -> Iterable[str]:
+        refusals = sum(len(result.refusals) for result in self.results)
+        errors = sum(len(result.errors) + (result.failure is not None) for result in self.results)
+        left = sum(len(result.left) for result in self.results)
+        parts = [f"{_count(len(self.changed), 'file')} {verb}"]
+        parts += [_count(refusals, "refusal")] if refusals else []
+        parts += [_count(errors, "error")] if errors else []
+        parts += [f"{_count(left, 'hint')} left alone on purpose"] if left else []
+        if self.changed or refusals or errors or left or sys.stderr.isatty():
+            yield ", ".join(parts)
+
+    def _say(self, text: str) -> None:
+        click.echo(text, err=True, color=self.color)
+
+    def leave(self, changes_matter: bool = False, found: bool = False) -> NoReturn:
+        """Exit: 2 for errors, 1 for what was asked about, else 0."""
+        if self.selection.unreadable or self.unwritten or any(result.failed for result in self.results):
+            sys.exit(ERROR)
+        refused = self.options.strict and any(result.refusals for result in self.results)
+        sys.exit(CHANGES if found or refused or (changes_matter and self.changed) else NOTHING)
+
+    def fail(self, message: str) -> NoReturn:
+        """Exit with an error of our own command, after the report."""
+        self.report("would change")
+        _stop(message)
+
+
+def _run(options: Options, color: str) -> _Run:
+    return _Run(options, color)
+
+
+def _stop(message: str) -> NoReturn:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(ERROR)
+
+
+def _selected(registry: Registry, select: Sequence[str], ignore: Sequence[str]) -> frozenset[str] | None:
+    for name in (*select, *ignore):
+        if name not in registry:
+            raise click.UsageError(f"There is no codemod `{name}`{nearest(name, registry)}")
+    if not select and not ignore:
+        return None
+    return frozenset(select or registry) - frozenset(ignore)
+
+
+def _top_of_tree() -> str:
+    """The folder that git takes paths in a patch to be relative to."""
+    here = Path.cwd()
+    return str(next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here))
+
+
+def _colored(data: bytes) -> str:
+    colors = {"+": "green", "-": "red", "@": "cyan"}
+    lines = data.decode(errors="replace").splitlines(keepends=True)
+    return "".join(click.style(line, fg=colors.get(line[:1]), bold=line.startswith("diff ")) for line in lines)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

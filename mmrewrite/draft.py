@@ -1,0 +1,197 @@
+"""Draft the edits of one module: run the codemods on its hints, again without those that were refused."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mmrewrite.codemod import MeshCodemod
+from mmrewrite.collect import CommentHints, Hint
+from mmrewrite.comments import first_line
+from mmrewrite.engine import Settings
+from mmrewrite.imports import NewImport, Placement, import_block, place_import
+from mmrewrite.piece import Cut
+from mmrewrite.project import RUNTIME, Facts, Project
+from mmrewrite.regions import MESH_DIRECTIVES
+from mmrewrite.site import Draft, Refuse, Site, Wrong
+from mmrewrite.values import Edit, HintError, Refusal
+from mmrewrite.vocabulary import DIRECTIVES
+
+DEFAULT_UNIT = "    "
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the codemods made of one module. `refused` is keyed by the offset of the hint."""
+
+    edits: tuple[Edit, ...]
+    refused: Mapping[int, Refusal]
+    errors: tuple[HintError, ...]
+
+
+def draft_module(
+    facts: Facts,
+    project: Project,
+    codemods: Mapping[str, type[MeshCodemod]],
+    settings: Settings,
+    excluded: Collection[int],
+) -> Outcome:
+    """Run `codemods`, in their order, on every hint of a module that is not `excluded` by its offset."""
+    refused: dict[int, Refusal] = {}
+    errors: list[HintError] = []
+    blocked = set(excluded)
+    while True:
+        active = [hint for hint in facts.hints.hints if hint.start not in blocked]
+        draft = Draft(
+            facts, project, tuple(_cuts(facts, active, codemods)), _indent_unit(facts), settings.width, settings.axes
+        )
+        stopped = _run(draft, active, codemods, refused, errors)
+        if not stopped:
+            return Outcome(() if errors else tuple(_edits(draft)), refused, tuple(sorted(errors)))
+        blocked |= stopped
+
+
+def _run(
+    draft: Draft,
+    active: Sequence[Hint],
+    codemods: Mapping[str, type[MeshCodemod]],
+    refused: dict[int, Refusal],
+    errors: list[HintError],
+) -> set[int]:
+    """Decide every site; at the first that cannot be rewritten, return the offsets of the hints to leave out."""
+    facts = draft.facts
+    for name, codemod in codemods.items():
+        for hint in active:
+            if hint.directive != codemod.directive or hint.kind not in codemod.kinds:
+                continue
+            try:
+                codemod(Site(draft, hint, name)).rewrite()
+                draft.done.add(hint)
+            except Refuse as refusal:
+                refused[hint.start] = Refusal(facts.path, refusal.line, refusal.column, refusal.reason, name)
+                return _same_site(hint, active)
+            except Wrong as wrong:
+                errors.append(_hint_error(facts, wrong.start, wrong.length, wrong.message))
+                return {hint.start}
+    for hint in active:
+        owner = DIRECTIVES[hint.directive].part_of
+        if owner is not None and hint not in draft.done:
+            if not any(other.directive == owner for other in facts.hints.hints):
+                message = f"`{hint.directive}` belongs to a `{owner}(...)` hint, and this module has none"
+                errors.append(_hint_error(facts, hint.start, hint.end - hint.start, message))
+            return {hint.start}
+    return set()
+
+
+def _same_site(hint: Hint, active: Sequence[Hint]) -> set[int]:
+    if hint.directive in MESH_DIRECTIVES:
+        return {hint.start}
+    return {
+        other.start for other in active if other.statement is hint.statement and other.directive not in MESH_DIRECTIVES
+    }
+
+
+def _hint_error(facts: Facts, start: int, length: int, message: str) -> HintError:
+    line, column = facts.source.position(start)
+    return HintError(facts.path, line, column, message, facts.source.line(line), length)
+
+
+def _cuts(facts: Facts, active: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]]) -> Iterator[Cut]:
+    starts = {hint.start for hint in active}
+    for comment in facts.hints.comments:
+        consumed = [hint for hint in comment.hints if hint.start in starts]
+        if consumed:
+            names = sorted(
+                {
+                    name
+                    for name, codemod in codemods.items()
+                    for hint in consumed
+                    if hint.directive in (codemod.directive, *codemod.takes) and hint.kind in codemod.kinds
+                }
+            )
+            start, end, text = _cut(facts, comment, starts)
+            yield Cut(start, end, text, tuple(hint.reference for hint in consumed), tuple(names))
+
+
+def _cut(facts: Facts, holder: CommentHints, starts: Collection[int]) -> tuple[int, int, str]:
+    """What to remove of a comment whose hints at `starts` are consumed."""
+    source, comment = facts.source, holder.comment
+    consumed = {hint.start for hint in holder.hints if hint.start in starts}
+    remaining = [source.text[start:end] for start, end in holder.directives if start not in consumed]
+    last = holder.directives[-1][1]
+    if remaining:
+        return comment.body, last, "; ".join(remaining)
+    rest = source.text[last : comment.end].lstrip("; \t")
+    if rest:
+        return comment.start, comment.end - len(rest), ""
+    if comment.own_line:
+        return source.line_starts[comment.line - 1], source.line_end(comment.line), ""
+    before = source.text[: comment.start].rstrip(" \t")
+    return len(before), comment.end, ""
+
+
+def _edits(draft: Draft) -> Iterator[Edit]:
+    edits = sorted(_unordered(draft), key=lambda edit: (edit.start, edit.end))
+    position = 0
+    for edit in edits:
+        assert edit.start >= position, "edits overlap"
+        position = edit.end
+    yield from edits
+
+
+def _unordered(draft: Draft) -> Iterator[Edit]:
+    source = draft.facts.source
+    runtime = draft.imports.chosen(RUNTIME) or RUNTIME
+    spans: list[tuple[int, int]] = []
+    for piece in draft.pieces.values():
+        inside = [cut for cut in draft.cuts if piece.start <= cut.start and cut.end <= piece.end]
+        if not piece.codemods:
+            continue
+        spans.append((piece.start, piece.end))
+        text = piece.render(runtime, draft.width, draft.unit, source.newline)
+        hints = {*piece.hints, *(hint for cut in inside for hint in cut.hints)}
+        yield Edit(piece.start, piece.end, text, _ordered(piece.names), tuple(sorted(hints)))
+    for cut in draft.cuts:
+        if not any(start <= cut.start and cut.end <= end for start, end in spans):
+            yield Edit(cut.start, cut.end, cut.text, cut.codemods, cut.hints)
+    for insert in draft.inserts:
+        lines = f"{insert.indent}{insert.text}{source.newline}"
+        if insert.offset and source.text[insert.offset - 1] not in "\r\n":
+            lines = f"{source.newline}{insert.indent}{insert.text}"
+        yield Edit(insert.offset, insert.offset, lines, (insert.codemod,), (insert.hint.reference,))
+    yield from _import_edits(draft)
+
+
+def _ordered(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _import_edits(draft: Draft) -> Iterator[Edit]:
+    facts = draft.facts
+    # Names are used from the first edited top-level statement on.
+    lines = [first_line(facts.names.top_level(piece.statement)) for piece in draft.pieces.values()]
+    lines += [facts.source.position(insert.offset)[0] for insert in draft.inserts]
+    places: dict[int, list[tuple[Placement, NewImport]]] = {}
+    for new in draft.imports.new.values():
+        placement = place_import(facts, new, min(lines))
+        places.setdefault(placement.offset, []).append((placement, new))
+    users = dict.fromkeys(name for piece in draft.pieces.values() for name in piece.names)
+    users |= dict.fromkeys(insert.codemod for insert in draft.inserts)
+    hints = tuple(sorted({hint.reference for hint in draft.done}))
+    for offset, imports in places.items():
+        yield Edit(offset, offset, import_block(facts.source, imports), tuple(users), hints)
+
+
+def _indent_unit(facts: Facts) -> str:
+    """What one more level of indentation looks like in this module."""
+    source = facts.source
+    for statement, holder in facts.names.parents.items():
+        if not isinstance(statement, ast.stmt) or first_line(statement) == holder.lineno:
+            continue
+        inner, outer = source.line(first_line(statement)), source.line(first_line(holder))
+        indent = inner[: len(inner) - len(inner.lstrip())]
+        own = outer[: len(outer) - len(outer.lstrip())]
+        if indent.startswith(own) and len(indent) > len(own):
+            return indent[len(own) :]
+    return DEFAULT_UNIT

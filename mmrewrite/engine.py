@@ -1,0 +1,90 @@
+"""From hinted source to rewritten source. Returns values; reads no file that it was not given a loader for.
+
+Three gates, each imported when reached: a byte search finds the files that may hold hints, `ast` reads hints and names,
+LibCST parses the statements that change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mmrewrite.values import Rewrite
+
+if TYPE_CHECKING:
+    from mmrewrite.codemod import MeshCodemod
+    from mmrewrite.project import Loader, SourceFile
+
+MARKERS = (b"mm:",)
+
+_BUG = (
+    "this is a bug in mmrewrite ({problem}); nothing was written. Please report it with this file, the command line "
+    "and the output of `mmrewrite --version`"
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for, beyond the files.
+
+    `selected` names the codemods that may run, None for all. `axes` are logical axis names and their device axes for
+    meshes that have no `axes(...)` hint. `width` is how long a generated line may be.
+    """
+
+    selected: frozenset[str] | None = None
+    axes: tuple[tuple[str, str | None], ...] = ()
+    jobs: int = 1
+    width: int = 100
+
+
+def may_have_hints(data: bytes) -> bool:
+    """The first gate: whether a file can hold a hint at all."""
+    return any(marker in data for marker in MARKERS)
+
+
+def rewrite_source(
+    source: str, codemods: Mapping[str, type[MeshCodemod]], *, path: str = "module.py", settings: Settings | None = None
+) -> Rewrite:
+    """Rewrite one module that stands alone."""
+    from mmrewrite.project import SourceFile
+
+    module = path.rpartition("/")[2].removesuffix(".py")
+    (result,) = rewrite_project([SourceFile(path, source.encode(), module)], codemods, settings=settings)
+    return result
+
+
+def rewrite_project(
+    files: Sequence[SourceFile],
+    codemods: Mapping[str, type[MeshCodemod]],
+    *,
+    load: Loader | None = None,
+    settings: Settings | None = None,
+) -> tuple[Rewrite, ...]:
+    """Rewrite the modules of one run together, since hints in one may need the mesh of another.
+
+    Args:
+        files: The modules that may change.
+        codemods: Name and class of every codemod; the classes are loaded when the first hint is found.
+        load: Bytes of a file that a name leads into, None where there is no such file.
+        settings: What the user asked for.
+
+    Returns:
+        One value for each file, in the order of `files`; it depends neither on that order nor on the worker count.
+    """
+    marked = [file for file in files if may_have_hints(file.data)]
+    results = {file.path: Rewrite(file.path, file.data, file.data) for file in files}
+    if marked:
+        from mmrewrite.rewrite import rewrite_marked
+
+        results |= rewrite_marked(marked, codemods, load or _nothing, settings or Settings())
+    return tuple(results[file.path] for file in files)
+
+
+def bug(problem: str) -> str:
+    """What to say when a check of our own output fails."""
+    return _BUG.format(problem=problem)
+
+
+def _nothing(_: str) -> bytes | None:
+    return None

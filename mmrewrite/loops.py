@@ -1,0 +1,278 @@
+"""A loop over layers: which iteration it is, how many there are, and the call that each of them places."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from mmrewrite.site import Site
+from mmrewrite.tasks import TaskCodemod
+from mmrewrite.vocabulary import FOR, STATEMENT, kind_of
+
+_ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed"))
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCall:
+    """The call of one iteration that becomes a task, and the simple statement that holds it."""
+
+    call: ast.Call
+    statement: ast.stmt
+
+
+@dataclass(frozen=True)
+class Count:
+    """Position of an iteration and number of iterations, as source text.
+
+    `target` and `iterable` are the loop's new header where it needs an index, else None.
+    """
+
+    index: str
+    total: str
+    target: str | None = None
+    iterable: str | None = None
+
+
+class LoopCodemod(TaskCodemod):
+    """A codemod whose site is a `for` loop over layers."""
+
+    kinds = frozenset((FOR,))
+    _position: Count | None = None
+
+    def plain_loop(self) -> ast.For:
+        """The hinted loop."""
+        loop = self.site.statement
+        if not isinstance(loop, ast.For):
+            self.refuse("an `async for` has no order that could be dealt out; use a plain `for`")
+        return loop
+
+    def give_index(self, loop: ast.For, position: Count) -> None:
+        """Have the loop count its iterations where it does not yet."""
+        if position.target is not None:
+            self._position = position
+            self.site.transform(loop, self)
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.For:
+        """`for block in blocks` becomes `for i, block in enumerate(blocks)`."""
+        if self._position is None:
+            return updated_node
+        header = f"for {self._position.target} in {self._position.iterable}: pass"
+        loop = cst.ensure_type(cst.parse_statement(header), cst.For)
+        return updated_node.with_changes(target=loop.target, iter=loop.iter)
+
+
+def layer_call(site: Site, loop: ast.For) -> LayerCall:
+    """The one call in the body that consumes the loop variable; refuses when there is none or more than one."""
+    variables = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    found = [layer for statement in loop.body for layer in _calls(site, statement)]
+    own = [layer for layer in found if not site.is_library(layer.call.func)]
+    by_callee = [layer for layer in own if _mentions(layer.call.func, variables)]
+    by_argument = [
+        layer
+        for layer in own
+        if any(_mentions(argument, variables) for argument in (*layer.call.args, *layer.call.keywords))
+    ]
+    layers = by_callee or by_argument
+    names = " or ".join(sorted(f"`{name}`" for name in variables))
+    if not layers:
+        site.refuse(f"no call in the body of this loop uses {names}; call the layer there", loop)
+    if len(layers) > 1:
+        calls = ", ".join(f"`{site.text(layer.call)}` (line {layer.call.lineno})" for layer in layers)
+        site.refuse(f"more than one call could be the layer: {calls}; put the layer's work into one callable", loop)
+    layer = layers[0]
+    if kind_of(layer.statement) != STATEMENT:
+        site.refuse("the layer is called in the head of a compound statement; assign its result to a name first", loop)
+    return layer
+
+
+def count(site: Site, loop: ast.For) -> Count:
+    """How to say which iteration of how many this is; refuses when that cannot be said exactly."""
+    found = _count(site, loop)
+    stored = {
+        node.id
+        for statement in loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    }
+    used = {
+        node.id
+        for text in (found.index, found.total)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name)
+    }
+    changed = sorted(used & stored)
+    if changed:
+        site.refuse(f"the loop assigns `{changed[0]}`, which says what iteration this is; use another name", loop)
+    return found
+
+
+def _count(site: Site, loop: ast.For) -> Count:
+    iterable = loop.iter
+    if isinstance(iterable, ast.Call):
+        name = site.resolve(iterable.func)
+        plain = not any(isinstance(argument, ast.Starred) for argument in iterable.args)
+        keywords = {keyword.arg for keyword in iterable.keywords}
+        if name == "builtins.range" and plain and not keywords and isinstance(loop.target, ast.Name):
+            return _of_range(site, loop, iterable)
+        if name == "builtins.enumerate" and plain and keywords <= {"start"}:
+            return _of_enumerate(site, loop, iterable)
+        if name == "builtins.zip" and plain and keywords <= {"strict"} and iterable.args:
+            return _with_index(site, loop, _total_of_zip(site, iterable))
+    return _with_index(site, loop, _total(site, iterable))
+
+
+def _with_index(site: Site, loop: ast.For, total: str) -> Count:
+    index = site.fresh_name("i", "layer")
+    target = site.text(loop.target)
+    if isinstance(loop.target, ast.Tuple) and not target.startswith("("):
+        target = f"({target})"
+    enumerate_name = "enumerate"
+    if site.facts.names.resolve_dotted(enumerate_name, site.scope) != "builtins.enumerate":
+        site.refuse("`enumerate` means something else here; rename it, or count the iterations in the loop", loop)
+    return Count(index, total, f"{index}, {target}", f"enumerate({site.text(loop.iter)})")
+
+
+def _of_range(site: Site, loop: ast.For, call: ast.Call) -> Count:
+    if not all(_is_repeatable(site, argument) for argument in call.args) or not 1 <= len(call.args) <= 3:
+        site.refuse("the arguments of this `range` do more than name a number; assign them to names first", loop)
+    variable = site.text(loop.target)
+    if len(call.args) == 1:
+        return Count(variable, site.text(call.args[0]))
+    start, stop = call.args[0], call.args[1]
+    if len(call.args) == 2 or _is_number(call.args[2], 1):
+        return Count(_minus(site, variable, start), _minus(site, site.text(stop), start, stop))
+    step = _operand(site, call.args[2])
+    index = _minus(site, variable, start)
+    index = index if index.isidentifier() else f"({index})"
+    return Count(f"{index} // {step}", f"len({site.text(call)})")
+
+
+def _of_enumerate(site: Site, loop: ast.For, call: ast.Call) -> Count:
+    starts = [*call.args[1:], *(keyword.value for keyword in call.keywords)]
+    target = loop.target
+    if not (isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(target.elts[0], ast.Name)):
+        site.refuse("`enumerate` without an index of its own; write `for i, layer in enumerate(...)`", loop)
+    if len(call.args) == 0 or len(starts) > 1:
+        site.refuse("this `enumerate` cannot be read; write `enumerate(layers)`", loop)
+    inner = call.args[0]
+    is_zip = isinstance(inner, ast.Call) and site.resolve(inner.func) == "builtins.zip"
+    total = _total_of_zip(site, inner) if isinstance(inner, ast.Call) and is_zip else _total(site, inner)
+    index = target.elts[0].id
+    if starts:
+        if not _is_repeatable(site, starts[0]):
+            site.refuse("the start of this `enumerate` does more than name a number; assign it to a name first", loop)
+        index = _minus(site, index, starts[0])
+    return Count(index, total)
+
+
+def _total_of_zip(site: Site, call: ast.Call) -> str:
+    totals = list(dict.fromkeys(_total(site, argument) for argument in call.args))
+    strict = any(isinstance(keyword.value, ast.Constant) and keyword.value.value is True for keyword in call.keywords)
+    return totals[0] if strict or len(totals) == 1 else f"min({', '.join(totals)})"
+
+
+def _total(site: Site, iterable: ast.expr) -> str:
+    if isinstance(iterable, ast.Tuple | ast.List) and not any(isinstance(item, ast.Starred) for item in iterable.elts):
+        return str(len(iterable.elts))
+    if not _is_repeatable(site, iterable):
+        site.refuse(
+            f"cannot tell how many layers `{site.text(iterable)}` has without running it; assign `list(...)` of it to "
+            "a name above the loop",
+            iterable,
+        )
+    return f"len({site.text(iterable)})"
+
+
+def _minus(site: Site, text: str, start: ast.expr, whole: ast.expr | None = None) -> str:
+    if _is_number(start, 0):
+        return text
+    match whole, start:
+        case ast.Constant(value=int(stop)), ast.Constant(value=int(first)):
+            return str(stop - first)
+    left = text if whole is None else _operand(site, whole)
+    return f"{left} - {_operand(site, start)}"
+
+
+def _operand(site: Site, node: ast.expr) -> str:
+    text = site.text(node)
+    return f"({text})" if isinstance(node, ast.BinOp | ast.UnaryOp) else text
+
+
+def _is_number(node: ast.expr, value: int) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value == value
+
+
+def _is_repeatable(site: Site, node: ast.expr) -> bool:
+    """Whether evaluating an expression again gives the same thing and does nothing else."""
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Name():
+            binding = site.facts.names.binding(node.id, site.scope)
+            value = binding.value if binding else None
+            if isinstance(value, ast.GeneratorExp):
+                return False
+            return not (isinstance(value, ast.Call) and site.resolve(value.func) in _ONCE_ONLY)
+        case ast.Attribute():
+            return _is_repeatable(site, node.value)
+        case ast.Subscript():
+            return _is_repeatable(site, node.value) and _is_repeatable(site, node.slice)
+        case ast.Slice():
+            return all(part is None or _is_repeatable(site, part) for part in (node.lower, node.upper, node.step))
+        case ast.UnaryOp():
+            return _is_repeatable(site, node.operand)
+        case ast.BinOp():
+            return _is_repeatable(site, node.left) and _is_repeatable(site, node.right)
+        case ast.Call():
+            harmless = site.resolve(node.func) in ("builtins.len", "builtins.range", "builtins.min", "builtins.max")
+            return harmless and not node.keywords and all(_is_repeatable(site, argument) for argument in node.args)
+    return False
+
+
+def _calls(site: Site, statement: ast.stmt) -> Iterator[LayerCall]:
+    """Calls of a statement and of the blocks in it, except those that only make what another one calls."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return
+    inner = [child for child in ast.walk(statement) if isinstance(child, ast.stmt) and child is not statement]
+    nested = {node for child in inner for node in ast.walk(child)}
+    own = [call for call in site.calls(statement) if call not in nested]
+    for call in outermost_callees(own):
+        yield LayerCall(call, statement)
+    for child in direct_statements(statement):
+        yield from _calls(site, child)
+
+
+def direct_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """The statements in the blocks of a compound statement."""
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            yield child
+        elif isinstance(child, ast.ExceptHandler | ast.match_case):
+            yield from child.body
+
+
+def outermost_callees(calls: list[ast.Call]) -> list[ast.Call]:
+    """Calls that do not merely make what another one calls, as `Block(cfg)` does in `Block(cfg)(x)`."""
+    makers = {node for call in calls if isinstance(call.func, ast.Call) for node in ast.walk(call.func)}
+    return [call for call in calls if call not in makers]
+
+
+def callee_name(node: ast.expr) -> str:
+    """A task name from what is called: `encoder` for `self.encoder`, `Block` for `Block(cfg)`."""
+    match node:
+        case ast.Call():
+            return callee_name(node.func)
+        case ast.Subscript():
+            return callee_name(node.value)
+        case ast.Attribute():
+            return node.attr
+        case ast.Name():
+            return node.id
+    return "task"
+
+
+def _mentions(node: ast.AST, names: set[str]) -> bool:
+    return any(isinstance(child, ast.Name) and child.id in names for child in ast.walk(node))

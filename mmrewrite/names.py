@@ -1,0 +1,393 @@
+"""Scopes of one module and what a name in them stands for, from `ast` alone.
+
+Imports under any name are followed, and so are plain assignments (`P = jax.sharding.PartitionSpec`), also by tuples. A
+name with two different meanings in one scope has none: it is left unresolved.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+SYNONYMS = {
+    "jax.P": "jax.sharding.PartitionSpec",
+    "jax.NamedSharding": "jax.sharding.NamedSharding",
+    "jax.experimental.PartitionSpec": "jax.sharding.PartitionSpec",
+    "jax.experimental.pjit.PartitionSpec": "jax.sharding.PartitionSpec",
+    "jax.interpreters.pxla.PartitionSpec": "jax.sharding.PartitionSpec",
+    "jax.remat": "jax.checkpoint",
+    "jax.ad_checkpoint.checkpoint": "jax.checkpoint",
+    "flax.linen.checkpoint": "flax.linen.remat",
+    "flax.linen.module.Module": "flax.linen.Module",
+}
+
+_BUILTINS = frozenset(dir(builtins))
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Block = Function | ast.ClassDef | ast.For | ast.AsyncFor | ast.With | ast.AsyncWith | ast.If | ast.While | ast.Try
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """One place that gives a name its meaning."""
+
+    name: str
+    kind: str
+    node: ast.AST
+    statement: ast.stmt | None
+    value: ast.expr | None = None
+    target: str | None = None
+
+
+@dataclass(eq=False)
+class Scope:
+    """A module, class, function, lambda or comprehension."""
+
+    kind: str
+    node: ast.AST
+    parent: Scope | None
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    loads: set[str] = field(default_factory=set)
+    outer: set[str] = field(default_factory=set)
+    children: list[Scope] = field(default_factory=list)
+
+    def chain(self) -> Iterator[Scope]:
+        """The scopes in which Python looks up a name used here."""
+        yield self
+        scope = self.parent
+        while scope is not None:
+            if scope.kind != "class":
+                yield scope
+            scope = scope.parent
+
+    def owner(self, name: str) -> Scope | None:
+        """The scope that binds `name` for code in this one."""
+        return next((scope for scope in self.chain() if name in scope.bindings), None)
+
+    @property
+    def function(self) -> Scope:
+        """The nearest enclosing function, else the module."""
+        scope = self
+        while scope.kind not in ("function", "module") and scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    def is_free(self, name: str) -> bool:
+        """Whether binding `name` here would change the meaning of nothing in this scope or below it."""
+        return name not in self.bindings and name not in self.outer and not self._uses(name)
+
+    def _uses(self, name: str) -> bool:
+        if name in self.loads or name in self.outer:
+            return True
+        return any(name not in child.bindings and child._uses(name) for child in self.children)
+
+
+@dataclass(eq=False)
+class Module:
+    """The scopes of one module, and for every statement its scope and the statement around it."""
+
+    tree: ast.Module
+    scope: Scope
+    scopes: dict[ast.stmt, Scope]
+    parents: dict[ast.stmt, ast.stmt]
+    inner: dict[ast.AST, Scope]
+    name: str
+    is_package: bool
+    identifiers: set[str]
+    follow: Callable[[str], str] = field(default=lambda qualified: qualified)
+
+    def top_level(self, statement: ast.stmt) -> ast.stmt:
+        """The statement of the module's body that holds `statement`."""
+        while statement in self.parents:
+            statement = self.parents[statement]
+        return statement
+
+    def around(self, statement: ast.stmt) -> Iterator[ast.stmt]:
+        """The statements that hold `statement`, innermost first."""
+        while statement in self.parents:
+            statement = self.parents[statement]
+            yield statement
+
+    def resolve(self, node: ast.expr, scope: Scope) -> str | None:
+        """Full name of what an expression stands for, such as `jax.numpy.mean`, else None."""
+        dotted = dotted_name(node)
+        return None if dotted is None else self.resolve_dotted(dotted, scope)
+
+    def resolve_dotted(self, dotted: str, scope: Scope) -> str | None:
+        """Like `resolve`, for a name as text."""
+        first, _, rest = dotted.partition(".")
+        found = self._resolve_name(first, scope, frozenset())
+        if found is None:
+            return None
+        return self._canonical(f"{found}.{rest}" if rest else found)
+
+    def binding(self, name: str, scope: Scope) -> Binding | None:
+        """The only binding of `name` that code in `scope` sees, else None."""
+        owner = scope.owner(name)
+        found = owner.bindings[name] if owner else []
+        return found[0] if len(found) == 1 else None
+
+    def _canonical(self, qualified: str) -> str:
+        qualified = self.follow(qualified)
+        return SYNONYMS.get(qualified, qualified)
+
+    def _resolve_name(self, name: str, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:
+        owner = scope.owner(name)
+        if owner is None:
+            return f"builtins.{name}" if name in _BUILTINS else None
+        key = (id(owner), name)
+        if key in seen:
+            return None
+        found = {self._resolve_binding(binding, owner, seen | {key}) for binding in owner.bindings[name]}
+        return found.pop() if len(found) == 1 else None
+
+    def _resolve_binding(self, binding: Binding, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:
+        if binding.target is not None:
+            return self._canonical(binding.target)
+        if binding.kind in ("function", "class"):
+            return f"{self.name}.{binding.name}" if scope.kind == "module" else None
+        dotted = dotted_name(binding.value) if binding.value is not None else None
+        if dotted is None:
+            return None
+        first, _, rest = dotted.partition(".")
+        found = self._resolve_name(first, scope, seen)
+        return None if found is None else self._canonical(f"{found}.{rest}" if rest else found)
+
+
+def dotted_name(node: ast.expr | None) -> str | None:
+    """`a.b.c` for names and attributes of names, None for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join((node.id, *reversed(parts)))
+
+
+def absolute_import(module: str, is_package: bool, name: str | None, level: int) -> str | None:
+    """The module that `from ...name import` means in `module`, or None when it leaves the package."""
+    if level == 0:
+        return name
+    parts = module.split(".") if module else []
+    drop = level - 1 if is_package else level
+    if drop >= len(parts):
+        return None
+    base = parts[: len(parts) - drop]
+    return ".".join([*base, name] if name else base)
+
+
+def read_names(tree: ast.Module, name: str, is_package: bool) -> Module:
+    """Collect the scopes of a parsed module whose dotted name is `name`."""
+    return _Collector(tree, name, is_package).module
+
+
+class _Collector:
+    def __init__(self, tree: ast.Module, name: str, is_package: bool) -> None:
+        scope = Scope("module", tree, None)
+        self.module = Module(tree, scope, {}, {}, {tree: scope}, name, is_package, set())
+        self.statement: ast.stmt | None = None
+        for statement in tree.body:
+            self.visit(statement, scope)
+
+    def bind(self, scope: Scope, name: str, kind: str, node: ast.AST, **details: ast.expr | str | None) -> None:
+        self.module.identifiers.add(name)
+        if name in scope.outer:
+            scope = self._outer_scope(scope, name)
+        value, target = details.get("value"), details.get("target")
+        binding = Binding(
+            name,
+            kind,
+            node,
+            self.statement,
+            value if isinstance(value, ast.expr) else None,
+            target if isinstance(target, str) else None,
+        )
+        scope.bindings.setdefault(name, []).append(binding)
+
+    def _outer_scope(self, scope: Scope, name: str) -> Scope:
+        for outer in scope.chain():
+            if outer is not scope and (name in outer.bindings or outer.parent is None):
+                return outer
+        return self.module.scope
+
+    def enter(self, kind: str, node: ast.AST, parent: Scope) -> Scope:
+        scope = Scope(kind, node, parent)
+        parent.children.append(scope)
+        self.module.inner[node] = scope
+        return scope
+
+    def visit(self, node: ast.AST, scope: Scope) -> None:
+        if isinstance(node, ast.stmt):
+            self.module.scopes[node] = scope
+            if self.statement is not None:
+                self.module.parents[node] = self.statement
+            previous, self.statement = self.statement, node
+            self._dispatch(node, scope)
+            self.statement = previous
+        else:
+            self._dispatch(node, scope)
+
+    def _dispatch(self, node: ast.AST, scope: Scope) -> None:
+        handler = getattr(self, f"visit_{type(node).__name__}", None)
+        if handler is not None:
+            handler(node, scope)
+        else:
+            self.children(node, scope)
+
+    def children(self, node: ast.AST, scope: Scope) -> None:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, ast.AST):
+                self.visit(value, scope)
+            elif isinstance(value, list):
+                for item in value:
+                    if isinstance(item, ast.AST):
+                        self.visit(item, scope)
+
+    def visit_Name(self, node: ast.Name, scope: Scope) -> None:
+        self.module.identifiers.add(node.id)
+        if isinstance(node.ctx, ast.Load):
+            scope.loads.add(node.id)
+        else:
+            self.bind(scope, node.id, "other", node)
+
+    def visit_Constant(self, node: ast.Constant, scope: Scope) -> None:
+        pass
+
+    def visit_Attribute(self, node: ast.Attribute, scope: Scope) -> None:
+        self.visit(node.value, scope)
+
+    def visit_Import(self, node: ast.Import, scope: Scope) -> None:
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            self.bind(scope, name, "import", node, target=alias.name if alias.asname else name)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom, scope: Scope) -> None:
+        module = absolute_import(self.module.name, self.module.is_package, node.module, node.level)
+        for alias in node.names:
+            if alias.name != "*":
+                target = f"{module}.{alias.name}" if module else None
+                self.bind(scope, alias.asname or alias.name, "import", node, target=target)
+
+    def visit_Assign(self, node: ast.Assign, scope: Scope) -> None:
+        self.visit(node.value, scope)
+        for target in node.targets:
+            self._bind_target(target, node.value, node, scope)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign, scope: Scope) -> None:
+        self.visit(node.annotation, scope)
+        if node.value is not None:
+            self.visit(node.value, scope)
+            self._bind_target(node.target, node.value, node, scope)
+        else:
+            self.visit(node.target, scope)
+
+    def _bind_target(self, target: ast.expr, value: ast.expr | None, node: ast.stmt, scope: Scope) -> None:
+        if isinstance(target, ast.Name):
+            self.bind(scope, target.id, "value", node, value=value)
+        elif isinstance(target, ast.Tuple | ast.List):
+            pairs = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+            exact = len(pairs) == len(target.elts) and not any(
+                isinstance(item, ast.Starred) for item in (*pairs, *target.elts)
+            )
+            for index, item in enumerate(target.elts):
+                self._bind_target(item, pairs[index] if exact else None, node, scope)
+        else:
+            self.visit(target, scope)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr, scope: Scope) -> None:
+        self.visit(node.value, scope)
+        holder = scope
+        while holder.kind == "comprehension" and holder.parent is not None:
+            holder = holder.parent
+        self.bind(holder, node.target.id, "value", node, value=node.value)
+
+    def visit_Global(self, node: ast.Global, scope: Scope) -> None:
+        scope.outer.update(node.names)
+
+    def visit_Nonlocal(self, node: ast.Nonlocal, scope: Scope) -> None:
+        scope.outer.update(node.names)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler, scope: Scope) -> None:
+        if node.name:
+            self.bind(scope, node.name, "other", node)
+        self.children(node, scope)
+
+    def visit_MatchAs(self, node: ast.MatchAs, scope: Scope) -> None:
+        if node.name:
+            self.bind(scope, node.name, "other", node)
+        self.children(node, scope)
+
+    def visit_MatchStar(self, node: ast.MatchStar, scope: Scope) -> None:
+        if node.name:
+            self.bind(scope, node.name, "other", node)
+
+    def visit_MatchMapping(self, node: ast.MatchMapping, scope: Scope) -> None:
+        if node.rest:
+            self.bind(scope, node.rest, "other", node)
+        self.children(node, scope)
+
+    def visit_FunctionDef(self, node: Function, scope: Scope) -> None:
+        self.bind(scope, node.name, "function", node)
+        for decorator in node.decorator_list:
+            self.visit(decorator, scope)
+        if node.returns is not None:
+            self.visit(node.returns, scope)
+        inner = self.enter("function", node, scope)
+        for parameter in getattr(node, "type_params", ()):
+            self.bind(inner, parameter.name, "other", parameter)
+        self._arguments(node.args, scope, inner)
+        for statement in node.body:
+            self.visit(statement, inner)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda, scope: Scope) -> None:
+        inner = self.enter("function", node, scope)
+        self._arguments(node.args, scope, inner)
+        self.visit(node.body, inner)
+
+    def _arguments(self, arguments: ast.arguments, outer: Scope, inner: Scope) -> None:
+        for default in (*arguments.defaults, *arguments.kw_defaults):
+            if default is not None:
+                self.visit(default, outer)
+        for argument in all_arguments(arguments):
+            if argument.annotation is not None:
+                self.visit(argument.annotation, outer)
+            self.bind(inner, argument.arg, "parameter", argument)
+
+    def visit_ClassDef(self, node: ast.ClassDef, scope: Scope) -> None:
+        self.bind(scope, node.name, "class", node)
+        for outside in (*node.decorator_list, *node.bases, *node.keywords):
+            self.visit(outside, scope)
+        inner = self.enter("class", node, scope)
+        for parameter in getattr(node, "type_params", ()):
+            self.bind(inner, parameter.name, "other", parameter)
+        for statement in node.body:
+            self.visit(statement, inner)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scope: Scope) -> None:
+        inner = self.enter("comprehension", node, scope)
+        for index, generator in enumerate(node.generators):
+            self.visit(generator.iter, inner if index else scope)
+            self.visit(generator.target, inner)
+            for condition in generator.ifs:
+                self.visit(condition, inner)
+        for part in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
+            self.visit(part, inner)
+
+    visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _comprehension
+
+
+def all_arguments(arguments: ast.arguments) -> Iterator[ast.arg]:
+    """Every parameter of a signature, in order of appearance."""
+    yield from arguments.posonlyargs
+    yield from arguments.args
+    if arguments.vararg:
+        yield arguments.vararg
+    yield from arguments.kwonlyargs
+    if arguments.kwarg:
+        yield arguments.kwarg

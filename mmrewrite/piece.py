@@ -1,0 +1,215 @@
+"""The smallest part of a module that LibCST has to parse: one simple statement, or the header of a compound one.
+
+A piece keeps its original tree. Codemods look nodes up in it and ask to transform it; all of them see one visit, in
+order, each given the original node and what the ones before it made of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from mmrewrite.comments import first_line, span
+from mmrewrite.layout import fit, longest_line
+from mmrewrite.source import SourceText
+from mmrewrite.values import HintReference
+
+_OPEN = "if 1:"
+_BODY = " pass"
+
+
+class NotReproduced(ValueError):
+    """LibCST would print something else than it read."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Characters of a carrier that go away, or become `text`, when its hints are consumed."""
+
+    start: int
+    end: int
+    text: str
+    hints: tuple[HintReference, ...]
+    codemods: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Piece:
+    """One statement's own text in a file, and the codemods that will transform it."""
+
+    statement: ast.stmt
+    start: int
+    end: int
+    tree: cst.Module
+    indent: str
+    header: bool
+    codemods: list[cst.CSTTransformer] = field(default_factory=list)
+    hints: list[HintReference] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, source: SourceText, statement: ast.stmt, cuts: Iterable[Cut]) -> Piece:
+        """Parse the part of `statement` that is its own, with the cuts inside it made.
+
+        Raises:
+            NotReproduced: If LibCST does not print exactly what it read.
+        """
+        start, end, header = own_span(source, statement)
+        text, position = "", start
+        for cut in sorted((cut for cut in cuts if start <= cut.start and cut.end <= end), key=lambda cut: cut.start):
+            text += source.text[position : cut.start] + cut.text
+            position = cut.end
+        text += source.text[position:end]
+        indent = indentation(source, statement)
+        code = _wrap(text, indent, source.newline, header)
+        tree = cst.parse_module(code)
+        if tree.code != code:
+            raise NotReproduced("LibCST does not print this statement as it stands")
+        return cls(statement, start, end, tree, indent, header)
+
+    @property
+    def node(self) -> cst.BaseStatement:
+        """The statement in the original tree."""
+        return _inner(self.tree)
+
+    def call(self, wanted: ast.Call) -> cst.Call:
+        """The node of the original tree that `ast` has as `wanted`."""
+        calls = _Calls()
+        self.node.visit(calls)
+        positions = [node for node in calls_in_order(self.statement) if isinstance(node, ast.Call)]
+        if self.header or len(calls.found) != len(positions):
+            raise NotReproduced("the calls of this statement are not where `ast` has them")
+        return calls.found[positions.index(wanted)]
+
+    def render(self, runtime: str, width: int, unit: str, newline: str) -> str:
+        """The text of the statement after every codemod, laid out within `width` where that is possible."""
+        changed = self.node.visit(_InTurn(self.codemods))
+        assert isinstance(changed, cst.BaseStatement)
+        width = max(width, longest_line(self.tree.code))
+        code = fit(_replace(self.tree, changed).code, runtime, width, unit, newline)
+        return _unwrap(code, self.indent, self.header)
+
+
+def render_statement(code: str, indent: str, newline: str, runtime: str, width: int, unit: str) -> str:
+    """A new statement as text, laid out like the rest; it does not begin with its indentation."""
+    return _unwrap(fit(_wrap(code, indent, newline, header=False), runtime, width, unit, newline), indent, header=False)
+
+
+def own_span(source: SourceText, statement: ast.stmt) -> tuple[int, int, bool]:
+    """Offsets of the text that is a statement's own, and whether that is only a header."""
+    start, end = span(source, statement)
+    decorators = getattr(statement, "decorator_list", ())
+    if not hasattr(statement, "body"):
+        return start, end, False
+    head = start
+    if decorators:
+        line = first_line(statement)
+        text = source.line(line)
+        head = source.line_starts[line - 1] + len(text) - len(text.lstrip())
+    return head, _header_end(source, start), True
+
+
+def indentation(source: SourceText, statement: ast.stmt) -> str:
+    """The whitespace that the line of a statement begins with."""
+    text = source.line(first_line(statement))
+    return text[: len(text) - len(text.lstrip())]
+
+
+def begins_its_line(source: SourceText, statement: ast.stmt) -> bool:
+    """Whether nothing but whitespace stands before a statement."""
+    line = first_line(statement)
+    if line != statement.lineno:
+        return True
+    return not source.text[source.line_starts[line - 1] : source.offset(line, statement.col_offset)].strip()
+
+
+def calls_in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a tree as LibCST visits them: in the order of their text, outer ones first."""
+    yield node
+    children = list(ast.iter_child_nodes(node))
+    if not isinstance(node, ast.JoinedStr | ast.FormattedValue):
+        # Positions inside an f-string are wrong before Python 3.12; there the order of the fields is that of the text.
+        children.sort(key=_position)
+    for child in children:
+        yield from calls_in_order(child)
+
+
+def _position(node: ast.AST) -> tuple[int, int]:
+    line, column = getattr(node, "lineno", None), getattr(node, "col_offset", None)
+    if line is not None and column is not None:
+        return line, column
+    return min((_position(child) for child in ast.iter_child_nodes(node)), default=(0, 0))
+
+
+def _header_end(source: SourceText, start: int) -> int:
+    """Offset just after the colon that ends the header which begins at `start`."""
+    depth = 0
+    line, column = source.position(start)
+    for token in tokenize.generate_tokens(io.StringIO(source.text[start:], newline="").readline):
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+            if token.string == ":" and depth == 0:
+                row, end = token.end
+                return start + end if row == 1 else source.line_starts[line + row - 2] + end
+    raise AssertionError(f"no colon after line {line}, column {column}")
+
+
+def _wrap(text: str, indent: str, newline: str, header: bool) -> str:
+    opening = f"{_OPEN}{newline}" if indent else ""
+    return f"{opening}{indent}{text}{_BODY if header else ''}{newline}"
+
+
+def _unwrap(code: str, indent: str, header: bool) -> str:
+    text = code.rstrip("\r\n")
+    if indent:
+        text = text.removeprefix(_OPEN).lstrip("\r\n").removeprefix(indent)
+    return text.removesuffix(_BODY) if header else text
+
+
+def _inner(tree: cst.Module) -> cst.BaseStatement:
+    statement = tree.body[0]
+    if isinstance(statement, cst.If) and isinstance(statement.test, cst.Integer):
+        block = statement.body.body[0]
+        assert isinstance(block, cst.BaseStatement)
+        return block
+    assert isinstance(statement, cst.BaseStatement)
+    return statement
+
+
+def _replace(tree: cst.Module, statement: cst.BaseStatement) -> cst.Module:
+    holder = tree.body[0]
+    if isinstance(holder, cst.If) and isinstance(holder.test, cst.Integer):
+        assert isinstance(holder.body, cst.IndentedBlock)
+        statement = holder.with_changes(body=holder.body.with_changes(body=[statement]))
+    return tree.with_changes(body=[statement])
+
+
+class _Calls(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[cst.Call] = []
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.found.append(node)
+
+
+class _InTurn(cst.CSTTransformer):
+    """Every codemod leaves a node before the visit goes on."""
+
+    def __init__(self, codemods: Iterable[cst.CSTTransformer]) -> None:
+        super().__init__()
+        self.codemods = tuple(codemods)
+
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
+        for codemod in self.codemods:
+            left = codemod.on_leave(original_node, updated_node)
+            assert isinstance(left, cst.CSTNode)
+            updated_node = left
+        return updated_node

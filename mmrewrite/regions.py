@@ -1,0 +1,151 @@
+"""What a piece of a program reaches, and which hints therefore stand or fall together.
+
+A step and everything it reaches is one region: rewriting the model but not the step that trains it would leave a
+program that nobody asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mmrewrite.collect import Hint
+from mmrewrite.names import Binding, Scope, dotted_name
+from mmrewrite.project import Facts, Project, imported_names
+
+STEP_DIRECTIVES = frozenset(("mjit", "microbatch"))
+MESH_DIRECTIVES = frozenset(("mesh", "axes"))
+
+HintKey = tuple[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """A definition, or the right-hand side of a local name, that some code leads to."""
+
+    facts: Facts
+    node: ast.AST
+
+
+class Reach:
+    """Follows names through a project. It errs towards reaching too much."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._direct: dict[ast.AST, tuple[Reached, ...]] = {}
+
+    def from_node(self, facts: Facts, node: ast.AST) -> Iterator[Reached]:
+        """The node itself and all that it leads to."""
+        seen: set[ast.AST] = set()
+        queue = [Reached(facts, node)]
+        while queue:
+            reached = queue.pop()
+            if reached.node not in seen:
+                seen.add(reached.node)
+                yield reached
+                if reached.node not in self._direct:
+                    self._direct[reached.node] = tuple(self._names_in(reached))
+                queue.extend(self._direct[reached.node])
+
+    def _names_in(self, reached: Reached) -> Iterator[Reached]:
+        facts, names = reached.facts, reached.facts.names
+        scope = self._scope(reached)
+        for node in ast.walk(reached.node):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                owner = scope.owner(node.id)
+                for binding in owner.bindings[node.id] if owner else ():
+                    yield from self._binding(facts, binding, owner)
+            elif isinstance(node, ast.Attribute):
+                dotted = dotted_name(node)
+                found = names.resolve_dotted(dotted, scope) if dotted else None
+                if found:
+                    yield from self._definition(found, facts)
+            else:
+                for imported in imported_names(node, facts):
+                    yield from self._definition(imported, facts)
+
+    def _scope(self, reached: Reached) -> Scope:
+        names, node = reached.facts.names, reached.node
+        if node in names.inner:
+            return names.inner[node]
+        if isinstance(node, ast.stmt):
+            return names.scopes[node]
+        return names.scope
+
+    def _binding(self, facts: Facts, binding: Binding, owner: Scope | None) -> Iterator[Reached]:
+        if binding.target is not None:
+            yield from self._definition(binding.target, facts)
+        elif binding.statement is not None and binding.kind != "import":
+            inside = owner is not None and owner.kind == "function"
+            yield Reached(facts, binding.statement if inside else facts.names.top_level(binding.statement))
+
+    def _definition(self, qualified: str, facts: Facts) -> Iterator[Reached]:
+        parts = qualified.split(".")
+        for length in range(len(parts), 1, -1):
+            found = self._project.definition(".".join(parts[:length]), facts)
+            if found is not None:
+                where, binding = found
+                if where is facts and binding.target is not None:
+                    return
+                yield from self._binding(where, binding, where.names.scope)
+                return
+
+
+def holds(reached: Reached, facts: Facts, statement: ast.stmt) -> bool:
+    """Whether `statement` of `facts` lies inside what was reached."""
+    node = reached.node
+    if reached.facts is not facts or not isinstance(node, ast.stmt):
+        return False
+    return node is statement or node in facts.names.around(statement)
+
+
+def find_regions(project: Project, reach: Reach, hints: Iterable[tuple[Facts, Hint]]) -> list[frozenset[HintKey]]:
+    """Groups of hints, by path and offset, that are rewritten together or not at all."""
+    groups = _Groups()
+    places: dict[tuple[str, ast.stmt], list[tuple[Facts, Hint]]] = {}
+    for facts, hint in hints:
+        if hint.directive not in MESH_DIRECTIVES:
+            places.setdefault((facts.path, facts.names.top_level(hint.statement)), []).append((facts, hint))
+    for (path, statement), held in places.items():
+        facts = held[0][0]
+        first = (path, held[0][1].start)
+        for _, hint in held:
+            groups.join(first, (path, hint.start))
+        reached = _hinted(places, reach.from_node(facts, statement))
+        if reached <= {(path, statement)} and any(hint.directive in STEP_DIRECTIVES for _, hint in held):
+            # A step that gets its model as a value: all that its module leads to may be that model.
+            reached = set()
+            for other in facts.tree.body:
+                reached |= _hinted(places, reach.from_node(facts, other))
+        for key in reached:
+            groups.join(first, (key[0], places[key][0][1].start))
+    return groups.all()
+
+
+def _hinted(
+    places: dict[tuple[str, ast.stmt], list[tuple[Facts, Hint]]], reached: Iterable[Reached]
+) -> set[tuple[str, ast.stmt]]:
+    keys = {(item.facts.path, item.node) for item in reached if isinstance(item.node, ast.stmt)}
+    return {key for key in places if key in keys}
+
+
+class _Groups:
+    def __init__(self) -> None:
+        self._parent: dict[HintKey, HintKey] = {}
+
+    def _find(self, key: HintKey) -> HintKey:
+        self._parent.setdefault(key, key)
+        while self._parent[key] != key:
+            key = self._parent[key]
+        return key
+
+    def join(self, first: HintKey, second: HintKey) -> None:
+        one, other = sorted((self._find(first), self._find(second)))
+        self._parent[other] = one
+
+    def all(self) -> list[frozenset[HintKey]]:
+        found: dict[HintKey, set[HintKey]] = {}
+        for key in self._parent:
+            found.setdefault(self._find(key), set()).add(key)
+        return [frozenset(found[key]) for key in sorted(found)]

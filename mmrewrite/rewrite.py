@@ -1,0 +1,266 @@
+"""The second and third gate for the files that may hold hints: read, decide by region, draft, check, return values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mmrewrite.collect import Hint
+from mmrewrite.engine import Settings, bug
+from mmrewrite.project import Facts, Loader, Project, SourceFile, Unreadable, has_mark, read_facts
+from mmrewrite.source import SourceText
+from mmrewrite.values import Edit, Left, Refusal, Rewrite
+
+if TYPE_CHECKING:
+    from mmrewrite.codemod import MeshCodemod
+    from mmrewrite.draft import Outcome
+    from mmrewrite.regions import HintKey
+
+
+@dataclass(eq=False)
+class _Decided:
+    """The outcomes of all modules, once no refusal draws another one after it."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    refusals: dict[str, list[Refusal]] = field(default_factory=dict)
+    left: dict[str, list[Left]] = field(default_factory=dict)
+
+
+def rewrite_marked(
+    files: Sequence[SourceFile],
+    codemods: Mapping[str, type[MeshCodemod]],
+    load: Loader,
+    settings: Settings,
+) -> dict[str, Rewrite]:
+    """Rewrite the files that passed the first gate."""
+    results: dict[str, Rewrite] = {}
+    hinted: list[Facts] = []
+    for file in sorted(files, key=lambda file: file.path):
+        if not has_mark(file):
+            continue
+        facts = read_facts(file, codemods.keys())
+        if isinstance(facts, Unreadable):
+            results[file.path] = Rewrite(file.path, file.data, file.data, failure=facts.message)
+        else:
+            hinted.append(facts)
+    if not any(True for facts in hinted for _ in facts.hints.hints):
+        for facts in hinted:
+            results[facts.path] = _unchanged(facts)
+        return results
+    decided = _decide(hinted, codemods, load, settings)
+    for facts in hinted:
+        results[facts.path] = _result(facts, decided)
+    return _checked(results, hinted, codemods, load, settings)
+
+
+def _unchanged(facts: Facts) -> Rewrite:
+    data = facts.file.data
+    errors = tuple(sorted(facts.hints.errors))
+    return Rewrite(facts.path, data, data, errors=errors, left=tuple(facts.hints.left))
+
+
+def _decide(
+    hinted: Sequence[Facts], codemods: Mapping[str, type[MeshCodemod]], load: Loader, settings: Settings
+) -> _Decided:
+    from mmrewrite.regions import Reach, find_regions
+
+    project = Project(hinted, load, codemods.keys())
+    reach = Reach(project)
+    ordered = in_order(codemods)
+    decided = _Decided()
+    excluded: dict[str, set[int]] = {}
+    open_hints: list[tuple[Facts, Hint]] = []
+    for facts in hinted:
+        decided.left[facts.path] = list(facts.hints.left)
+        excluded[facts.path] = set()
+        for hint in facts.hints.hints:
+            because = _left_because(hint, ordered, settings)
+            if because is None:
+                open_hints.append((facts, hint))
+            else:
+                excluded[facts.path].add(hint.start)
+                project.withheld.add(hint)
+                place = hint.reference
+                decided.left[facts.path].append(Left(facts.path, place.line, place.column, place.text, because))
+    regions = find_regions(project, reach, open_hints)
+    causes: dict[HintKey, Refusal] = {}
+    stale = list(hinted)
+    while stale:
+        for facts, outcome in _draft_all(stale, project, ordered, settings, excluded):
+            decided.outcomes[facts.path] = outcome
+            causes |= {(facts.path, start): refusal for start, refusal in outcome.refused.items()}
+        drawn = _drawn_in(open_hints, regions, causes, decided.outcomes, hinted)
+        stale = []
+        for facts in hinted:
+            new = {start: cause for (path, start), cause in drawn.items() if path == facts.path}
+            if new:
+                excluded[facts.path] |= new.keys()
+                causes |= {(facts.path, start): cause for start, cause in new.items()}
+                stale.append(facts)
+    for (path, start), refusal in causes.items():
+        excluded[path].add(start)
+        decided.refusals.setdefault(path, []).append(refusal)
+    for codemod in ordered.values():
+        for refusal in codemod.review(project, reach, tuple(hinted)):
+            decided.refusals.setdefault(refusal.path, []).append(refusal)
+    return decided
+
+
+def _left_because(hint: Hint, codemods: Mapping[str, type[MeshCodemod]], settings: Settings) -> str | None:
+    names = [
+        name
+        for name, codemod in codemods.items()
+        if hint.directive in (codemod.directive, *codemod.takes) and hint.kind in codemod.kinds
+    ]
+    for name in names:
+        if name in hint.ignored:
+            return f"`ignore[{name}]`"
+        if settings.selected is not None and name not in settings.selected:
+            return f"{name} is not selected"
+    return None
+
+
+def _draft_all(
+    modules: Sequence[Facts],
+    project: Project,
+    codemods: Mapping[str, type[MeshCodemod]],
+    settings: Settings,
+    excluded: Mapping[str, Collection[int]],
+) -> Iterator[tuple[Facts, Outcome]]:
+    from mmrewrite.draft import draft_module
+    from mmrewrite.workers import in_workers
+
+    def draft(facts: Facts) -> Outcome:
+        return draft_module(facts, project, codemods, settings, excluded[facts.path])
+
+    work = sum(len(facts.source.text) for facts in modules)
+    yield from zip(modules, in_workers(draft, modules, work, settings.jobs), strict=True)
+
+
+def _drawn_in(
+    hints: Sequence[tuple[Facts, Hint]],
+    regions: Sequence[frozenset[HintKey]],
+    causes: Mapping[HintKey, Refusal],
+    outcomes: Mapping[str, Outcome],
+    modules: Sequence[Facts],
+) -> dict[HintKey, Refusal]:
+    """Hints that must be left because something else of their region is, and what to say about them."""
+    from mmrewrite.regions import MESH_DIRECTIVES
+
+    broken = {facts.path for facts in modules if facts.hints.errors or outcomes[facts.path].errors}
+    names = {(facts.path, hint.start): (facts, hint) for facts, hint in hints}
+    drawn: dict[HintKey, Refusal] = {}
+    for region in regions:
+        reasons = sorted(
+            [f"{causes[key].path}:{causes[key].line} is refused" for key in region if key in causes]
+            + [f"{path} has a hint that cannot be read" for path, _ in region if path in broken]
+        )
+        for key in sorted(region) if reasons else ():
+            if key not in causes:
+                drawn[key] = _because(*names[key], reasons[0])
+    users = [key for key, (_, hint) in names.items() if hint.directive == "mjit"]
+    lost = {*causes, *drawn, *(key for key in users if key[0] in broken)}
+    if users and all(key in lost for key in users):
+        for key, (facts, hint) in names.items():
+            if hint.directive in MESH_DIRECTIVES and key not in causes and facts.path not in broken:
+                drawn[key] = _because(facts, hint, "no step that would run on this mesh is rewritten")
+    return drawn
+
+
+def _because(facts: Facts, hint: Hint, reason: str) -> Refusal:
+    place = hint.reference
+    message = f"left as it is, because a step and what it reaches are rewritten together: {reason}"
+    if hint.directive == "mesh" or hint.directive == "axes":
+        message = f"left as it is: {reason}"
+    return Refusal(facts.path, place.line, place.column, message, hint.directive)
+
+
+def in_order(codemods: Mapping[str, type[MeshCodemod]]) -> dict[str, type[MeshCodemod]]:
+    """Codemods in an order that respects every `run_after`, else by name.
+
+    Raises:
+        ValueError: If `run_after` names no codemod or goes round in a circle.
+    """
+    ordered: dict[str, type[MeshCodemod]] = {}
+    waiting = {name: codemods[name] for name in sorted(codemods)}
+    for name, codemod in waiting.items():
+        for before in codemod.run_after:
+            if before not in waiting:
+                raise ValueError(f"{name}: `run_after` names {before!r}, and there is no such codemod.")
+    while waiting:
+        ready = next((name for name in waiting if all(before in ordered for before in waiting[name].run_after)), None)
+        if ready is None:
+            raise ValueError(f"`run_after` goes round in a circle among {', '.join(waiting)}.")
+        ordered[ready] = waiting.pop(ready)
+    return ordered
+
+
+def _result(facts: Facts, decided: _Decided) -> Rewrite:
+    outcome = decided.outcomes[facts.path]
+    data = facts.file.data
+    errors = tuple(sorted((*facts.hints.errors, *outcome.errors)))
+    refusals = tuple(sorted(decided.refusals.get(facts.path, ())))
+    left = tuple(sorted(decided.left[facts.path]))
+    edits = () if errors else outcome.edits
+    text = apply_edits(facts.source, edits)
+    try:
+        result = facts.source.encode(text)
+    except UnicodeEncodeError as error:
+        return Rewrite(facts.path, data, data, failure=f"the result cannot be written in this file's encoding: {error}")
+    return Rewrite(facts.path, data, result, edits, refusals, errors, left)
+
+
+def apply_edits(source: SourceText, edits: Sequence[Edit]) -> str:
+    """The text after all edits, which are in order and do not overlap."""
+    parts, position = [], 0
+    for edit in edits:
+        parts += [source.text[position : edit.start], edit.text]
+        position = edit.end
+    return "".join([*parts, source.text[position:]])
+
+
+def _checked(
+    results: dict[str, Rewrite],
+    hinted: Sequence[Facts],
+    codemods: Mapping[str, type[MeshCodemod]],
+    load: Loader,
+    settings: Settings,
+) -> dict[str, Rewrite]:
+    """Hold our own output to what it promises: it parses, and a second pass leaves it alone."""
+    again: list[Facts] = []
+    for facts in hinted:
+        result = results[facts.path]
+        if not result.changed:
+            again.append(facts)
+            continue
+        file = SourceFile(facts.path, result.result, facts.file.module, facts.file.is_package, facts.file.root)
+        second = read_facts(file, codemods.keys())
+        if isinstance(second, Facts):
+            again.append(second)
+        else:
+            results[facts.path] = _failed(result, f"the rewritten file does not parse: {second.message}")
+        if _kept(facts, result) != facts.source.text:
+            results[facts.path] = _failed(result, "text outside the edited statements changed")
+    changed = [facts for facts in again if results[facts.path].changed and any(True for _ in facts.hints.hints)]
+    if changed:
+        decided = _decide(again, codemods, load, settings)
+        for facts in changed:
+            if _result(facts, decided).changed:
+                results[facts.path] = _failed(results[facts.path], "a second run would change the file again")
+    return results
+
+
+def _failed(result: Rewrite, problem: str) -> Rewrite:
+    return Rewrite(result.path, result.original, result.original, refusals=result.refusals, failure=bug(problem))
+
+
+def _kept(facts: Facts, result: Rewrite) -> str:
+    """The original text, put together from what the result has outside its edits."""
+    text = SourceText.decode(result.result).text
+    parts, position, shift = [], 0, 0
+    for edit in result.edits:
+        parts += [text[position + shift : edit.start + shift], facts.source.text[edit.start : edit.end]]
+        position = edit.end
+        shift += len(edit.text) - (edit.end - edit.start)
+    return "".join([*parts, text[position + shift :]])

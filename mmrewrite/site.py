@@ -1,0 +1,272 @@
+"""One hint at work: what a codemod may ask about its place in the program, and how it asks for changes."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from mmrewrite.collect import Argument, Hint
+from mmrewrite.comments import span
+from mmrewrite.imports import Imports
+from mmrewrite.names import Scope, dotted_name
+from mmrewrite.piece import Cut, NotReproduced, Piece, begins_its_line, indentation, render_statement
+from mmrewrite.project import Facts, Mesh, Project, numbered
+from mmrewrite.vocabulary import nearest
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+# fmt: off
+ARRAY_METHODS = frozenset(
+    (
+        "add", "all", "any", "argmax", "argmin", "argsort", "astype", "at", "block_until_ready",
+        "clip", "conj", "copy", "cumsum", "dot", "flatten", "get", "item", "max",
+        "mean", "min", "multiply", "prod", "ravel", "repeat", "reshape", "round", "set",
+        "sort", "squeeze", "std", "sum", "swapaxes", "take", "tolist", "transpose", "update",
+        "var", "view",
+    )
+)
+# fmt: on
+
+
+class Refuse(Exception):
+    """A codemod leaves its site alone."""
+
+    def __init__(self, reason: str, line: int, column: int) -> None:
+        super().__init__(reason)
+        self.reason, self.line, self.column = reason, line, column
+
+
+class Wrong(Exception):
+    """A hint turns out to be wrong where it meets the program."""
+
+    def __init__(self, message: str, start: int, length: int) -> None:
+        super().__init__(message)
+        self.message, self.start, self.length = message, start, length
+
+
+@dataclass(frozen=True, eq=False)
+class Insert:
+    """New lines in front of the one at `offset`; `text` has no indentation on its first line and no line ending."""
+
+    offset: int
+    text: str
+    indent: str
+    codemod: str
+    hint: Hint
+
+
+@dataclass(eq=False)
+class Draft:
+    """The changes to one module while codemods ask for them."""
+
+    facts: Facts
+    project: Project
+    cuts: tuple[Cut, ...]
+    unit: str
+    width: int
+    axes: tuple[tuple[str, str | None], ...]
+    pieces: dict[ast.stmt, Piece] = field(default_factory=dict)
+    inserts: list[Insert] = field(default_factory=list)
+    names: dict[int, set[str]] = field(default_factory=dict)
+    tasks: set[str] = field(default_factory=set)
+    done: set[Hint] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.imports = Imports(self.facts)
+
+
+class Site:
+    """The place of one hint. Everything that a codemod decides, it decides from here."""
+
+    def __init__(self, draft: Draft, hint: Hint, codemod: str) -> None:
+        self.draft, self.hint, self.codemod = draft, hint, codemod
+        self.facts, self.project = draft.facts, draft.project
+        self.statement = hint.statement
+        self.scope = draft.facts.scope_of(hint.statement)
+
+    # What is there
+
+    def resolve(self, node: ast.expr, scope: Scope | None = None) -> str | None:
+        """Full name of what an expression stands for, such as `jax.jit`, else None."""
+        return self.facts.names.resolve(node, scope or self.scope)
+
+    def text(self, node: ast.expr | ast.stmt) -> str:
+        """The source of a node, as it stands."""
+        start, end = span(self.facts.source, node)
+        return self.facts.source.text[start:end]
+
+    def function(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The function that the statement runs in."""
+        for holder in self.facts.names.around(self.statement):
+            if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef):
+                return holder
+        return None
+
+    # What goes wrong
+
+    def refuse(self, reason: str, node: ast.expr | ast.stmt | None = None) -> NoReturn:
+        """Leave the whole site alone, with a sentence for the user."""
+        place = self.statement if node is None else node
+        line, column = self.facts.source.position(span(self.facts.source, place)[0])
+        raise Refuse(reason, line, column)
+
+    def error(self, message: str, argument: Argument | None = None) -> NoReturn:
+        """Say that the hint itself is wrong."""
+        if argument is None:
+            raise Wrong(message, self.hint.start, self.hint.end - self.hint.start)
+        raise Wrong(message, argument.start, len(argument.text))
+
+    # Names for generated code
+
+    @property
+    def line(self) -> int:
+        """The line before which a name must be bound to be usable here."""
+        return self.statement.lineno if self.scope.kind != "function" else len(self.facts.source.line_starts) + 1
+
+    @property
+    def runtime(self) -> str:
+        """The runtime's module, normally `mm`."""
+        return self.draft.imports.runtime(self.scope, self.line)
+
+    @property
+    def partial(self) -> str:
+        """`functools.partial` under the name that the module has for it."""
+        return self.draft.imports.partial(self.scope, self.line)
+
+    @property
+    def partition_spec(self) -> str:
+        """`jax.sharding.PartitionSpec` under the name that the module has for it."""
+        return self.draft.imports.partition_spec(self.scope, self.line)
+
+    def fresh_name(self, *candidates: str) -> str:
+        """A variable name that nothing in the surrounding function uses."""
+        scope = self.scope.function if self.scope.kind != "class" else self.scope
+        taken = self.draft.names.setdefault(id(scope), set())
+        names = itertools.chain(candidates[:-1], numbered(candidates[-1]))
+        name = next(name for name in names if scope.is_free(name) and name not in taken)
+        taken.add(name)
+        return name
+
+    def task_name(self, name: str) -> str:
+        """A task name that no other statement of the module was given."""
+        for candidate in numbered(name):
+            if candidate not in self.draft.tasks:
+                self.draft.tasks.add(candidate)
+                return candidate
+        raise AssertionError
+
+    # What changes
+
+    def piece(self, statement: ast.stmt) -> Piece:
+        """The parsed text of a statement, or of its header."""
+        if statement not in self.draft.pieces:
+            try:
+                self.draft.pieces[statement] = Piece.parse(self.facts.source, statement, self.draft.cuts)
+            except NotReproduced as problem:
+                self.refuse(f"{problem}; write the statement more plainly", statement)
+        return self.draft.pieces[statement]
+
+    def call(self, statement: ast.stmt, wanted: ast.Call) -> cst.Call:
+        """The LibCST node of a call that `ast` shows in a simple statement."""
+        try:
+            return self.piece(statement).call(wanted)
+        except NotReproduced as problem:
+            self.refuse(f"{problem}; split the statement", statement)
+
+    def transform(self, statement: ast.stmt, codemod: cst.CSTTransformer) -> None:
+        """Have `codemod` visit a statement, or its header, when every site is decided."""
+        piece = self.piece(statement)
+        if codemod not in piece.codemods:
+            piece.codemods.append(codemod)
+            piece.hints.append(self.hint.reference)
+            piece.names.append(self.codemod)
+
+    def insert_above(self, code: str, statement: ast.stmt | None = None) -> None:
+        """Put a new statement above `statement`, or where the hint is."""
+        source = self.facts.source
+        target = statement or self.statement
+        if not begins_its_line(source, target):
+            self.refuse("a new statement must go above this one; give it a line of its own", target)
+        if statement is None and self.hint.own_line:
+            line, _ = source.position(self.hint.carrier_start)
+        else:
+            line, _ = source.position(self.piece_start(target))
+        self._insert(source.line_starts[line - 1], code, indentation(source, target))
+
+    def insert_below(self, code: str, statement: ast.stmt) -> None:
+        """Put a new statement below `statement`, which ends its line."""
+        source = self.facts.source
+        end = source.line_end(statement.end_lineno or statement.lineno)
+        self._insert(end, code, indentation(source, statement))
+
+    def insert_with(self, code: str, other: Hint) -> None:
+        """Put a new statement where another hint put its own, after it."""
+        source = self.facts.source
+        first = other.carrier_start if other.own_line else self.piece_start(other.statement)
+        line, _ = source.position(first)
+        self._insert(source.line_starts[line - 1], code, indentation(source, other.statement))
+
+    def piece_start(self, statement: ast.stmt) -> int:
+        """Offset of a statement's first character, decorators included."""
+        decorators = getattr(statement, "decorator_list", ())
+        return span(self.facts.source, decorators[0] if decorators else statement)[0]
+
+    def _insert(self, offset: int, code: str, indent: str) -> None:
+        text = render_statement(
+            code, indent, self.facts.source.newline, self.runtime, self.draft.width, self.draft.unit
+        )
+        self.draft.inserts.append(Insert(offset, text, indent, self.codemod, self.hint))
+
+    # Meshes
+
+    def own_mesh(self) -> Mesh:
+        """The mesh that this hint declares."""
+        return next(mesh for mesh in self.facts.meshes if mesh.hint is self.hint)
+
+    def check_axis(self, axis: str, start: int, length: int) -> None:
+        """Say so when the mesh is known and has no such axis."""
+        known = [mesh for mesh in self.facts.meshes if mesh.axes is not None]
+        if not known:
+            known = [mesh for facts in self.project.facts.values() for mesh in facts.meshes if mesh.axes is not None]
+        axes = {name for mesh in known for name in mesh.axes or ()}
+        if len(known) >= 1 and axis not in axes:
+            raise Wrong(f"the mesh has no axis `{axis}`{nearest(axis, axes)}", start, length)
+
+    def check_slice(self, arguments: Sequence[tuple[str, Argument]]) -> None:
+        """Say so when a slice of the mesh names an axis that it does not have."""
+        for axis, argument in arguments:
+            # The name stands just before the `=`, which stands just before the value.
+            start = self.facts.source.text.rindex(axis, 0, argument.start)
+            self.check_axis(axis, start, len(axis))
+
+    # What several codemods need
+
+    def slice_text(self, arguments: Sequence[tuple[str, Argument]]) -> str:
+        """`{"stage": 0}` for `stage=0`."""
+        return "{" + ", ".join(f'"{axis}": {argument.text}' for axis, argument in arguments) + "}"
+
+    def calls(self, node: ast.AST) -> Iterator[ast.Call]:
+        """Calls in an expression or statement, lambdas left out: they run some other time."""
+        if isinstance(node, ast.Lambda):
+            return
+        if isinstance(node, ast.Call):
+            yield node
+        for child in ast.iter_child_nodes(node):
+            yield from self.calls(child)
+
+    def is_library(self, node: ast.expr) -> bool:
+        """Whether an expression stands for something that is neither a local value nor part of the project.
+
+        So does a method that arrays have: `f(x).astype(dtype)` is about `f`.
+        """
+        if isinstance(node, ast.Attribute) and node.attr in ARRAY_METHODS:
+            return True
+        dotted = dotted_name(node)
+        found = self.facts.names.resolve_dotted(dotted, self.scope) if dotted else None
+        if found is None:
+            return False
+        return found.startswith("builtins.") or self.project.definition(found, self.facts) is None

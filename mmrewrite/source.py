@@ -1,0 +1,100 @@
+"""The text of one Python file, and the way back to exactly the same bytes."""
+
+from __future__ import annotations
+
+import bisect
+import codecs
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+_COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_BLANK = re.compile(rb"^[ \t\f]*(?:#.*)?$")
+_NEWLINE = re.compile("\r\n|\r|\n")
+
+
+class SourceError(ValueError):
+    """The bytes are not the text that they claim to be."""
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """Decoded text with the tables that lead from lines and columns to offsets.
+
+    Line endings are kept as they are. A byte order mark is not part of `text`; `encode` puts it back.
+    """
+
+    text: str
+    encoding: str
+    has_bom: bool
+
+    @classmethod
+    def decode(cls, data: bytes) -> SourceText:
+        """Read `data` as Python would: byte order mark, then PEP 263 comment, then UTF-8.
+
+        Raises:
+            SourceError: If the encoding is unknown, or the bytes are not text in it.
+        """
+        has_bom = data.startswith(codecs.BOM_UTF8)
+        body = data[len(codecs.BOM_UTF8) :] if has_bom else data
+        encoding = _declared_encoding(body)
+        try:
+            codecs.lookup(encoding)
+        except LookupError:
+            raise SourceError(
+                f"unknown encoding {encoding!r} in the coding comment; name one that Python has"
+            ) from None
+        try:
+            text = body.decode(encoding)
+            same = text.encode(encoding) == body
+        except UnicodeError as error:
+            raise SourceError(
+                f"not text in {encoding} ({error}); save it as UTF-8 or name its encoding in a coding comment"
+            ) from None
+        if not same:
+            raise SourceError(f"{encoding} text that does not encode back to the same bytes; save it as UTF-8")
+        return cls(text, encoding, has_bom)
+
+    def encode(self, text: str) -> bytes:
+        """Bytes of `text`, in the way this file was written."""
+        return (codecs.BOM_UTF8 if self.has_bom else b"") + text.encode(self.encoding)
+
+    @cached_property
+    def newline(self) -> str:
+        """The line ending of the first line, which new lines get as well."""
+        match = _NEWLINE.search(self.text)
+        return match.group() if match else "\n"
+
+    @cached_property
+    def line_starts(self) -> tuple[int, ...]:
+        """Offset of every line's first character."""
+        return (0, *(match.end() for match in _NEWLINE.finditer(self.text)))
+
+    def line(self, number: int) -> str:
+        """Text of line `number`, counted from 1, without its line ending."""
+        return self.text[self.line_starts[number - 1] : self.line_end(number)].rstrip("\r\n")
+
+    def line_end(self, number: int) -> int:
+        """Offset just after the line ending of line `number`."""
+        return self.line_starts[number] if number < len(self.line_starts) else len(self.text)
+
+    def offset(self, line: int, column: int) -> int:
+        """Offset of what `ast` calls (line, column): its columns count bytes of UTF-8."""
+        start = self.line_starts[line - 1]
+        text = self.line(line)
+        if text.isascii():
+            return start + column
+        return start + len(text.encode()[:column].decode(errors="replace"))
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column of an offset, both counted from 1, columns in characters."""
+        line = bisect.bisect_right(self.line_starts, offset)
+        return line, offset - self.line_starts[line - 1] + 1
+
+
+def _declared_encoding(body: bytes) -> str:
+    first, _, rest = body.partition(b"\n")
+    match = _COOKIE.match(first)
+    if match is None and _BLANK.match(first.rstrip(b"\r")):
+        match = _COOKIE.match(rest.partition(b"\n")[0])
+    return match.group(1).decode("ascii") if match else "utf-8"

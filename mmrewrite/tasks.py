@@ -1,0 +1,43 @@
+"""What the codemods share that turn a call into a task."""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from mmrewrite.codemod import MeshCodemod
+from mmrewrite.collect import Argument
+
+
+class TaskCodemod(MeshCodemod):
+    """A codemod that writes `mm.task`."""
+
+    _target: cst.Call | None = None
+    _task = ""
+
+    @property
+    def axes(self) -> list[tuple[str, Argument]]:
+        """The slice of the mesh that the hint names."""
+        return [(name, argument) for name, argument in self.hint.named if name != "name"]
+
+    def task_text(self, name: str | None) -> str:
+        """`mm.Task(...)` for this hint, under `name` as source text unless the hint gives one."""
+        self.site.check_slice(self.axes)
+        given = self.hint.argument("name")
+        name = given.text if given else name
+        arguments = [f"name={name}"] if name else []
+        return f"{self.site.runtime}.Task({', '.join([*arguments, f'mesh_slice={self.site.slice_text(self.axes)}'])})"
+
+    def place_call(self, statement: ast.stmt, call: ast.Call, task: str) -> None:
+        """Have `f(x)` become `mm.task(f, task=...)(x)`."""
+        self._target = self.site.call(statement, call)
+        self._task = task
+        self.site.transform(statement, self)
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        """Wrap the callee of the call that was chosen."""
+        if original_node is not self._target:
+            return updated_node
+        callee = self.generated(f"{self.site.runtime}.task", updated_node.func, task=self._task)
+        return updated_node.with_changes(func=callee)

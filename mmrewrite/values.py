@@ -1,0 +1,101 @@
+"""What the engine returns: plain frozen values, which only the command line prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class HintReference:
+    """A hint as a reader of the source sees it: where it is and what it says."""
+
+    line: int
+    column: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The characters `start` to `end` of the source become `text`."""
+
+    start: int
+    end: int
+    text: str
+    codemods: tuple[str, ...]
+    hints: tuple[HintReference, ...]
+
+
+@dataclass(frozen=True, order=True)
+class Refusal:
+    """A site that was left alone, why, and what to write instead."""
+
+    path: str
+    line: int
+    column: int
+    reason: str
+    codemod: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}: {self.reason} [{self.codemod}]"
+
+
+@dataclass(frozen=True, order=True)
+class HintError:
+    """A hint that cannot be read: its file stays as it is."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+    source_line: str
+    length: int = 1
+
+    def __str__(self) -> str:
+        """The message, the source line and carets under what is wrong."""
+        before = self.source_line[: self.column - 1]
+        indent = "".join("\t" if character == "\t" else " " for character in before)
+        return (
+            f"{self.path}:{self.line}:{self.column}: {self.message}\n"
+            f"  {self.source_line}\n"
+            f"  {indent}{'^' * max(1, self.length)}"
+        )
+
+
+@dataclass(frozen=True, order=True)
+class Left:
+    """A hint that was left alone on purpose, and what said so."""
+
+    path: str
+    line: int
+    column: int
+    text: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What came out of one source file."""
+
+    path: str
+    original: bytes
+    result: bytes
+    edits: tuple[Edit, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    errors: tuple[HintError, ...] = ()
+    left: tuple[Left, ...] = ()
+    failure: str | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to write."""
+        return self.original != self.result
+
+    @property
+    def failed(self) -> bool:
+        """Whether the file could not be handled at all."""
+        return bool(self.errors) or self.failure is not None
+
+    @property
+    def applied(self) -> tuple[str, ...]:
+        """Names of the codemods that changed something, sorted."""
+        return tuple(sorted({codemod for edit in self.edits for codemod in edit.codemods}))

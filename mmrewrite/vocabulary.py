@@ -1,0 +1,136 @@
+"""The hint language: every directive, what it may say and on what statement it may stand."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+STATEMENT, DEF, CLASS, FOR, WITH, OTHER = "statement", "def", "class", "for", "with", "other"
+
+KIND_WORDS = {
+    STATEMENT: "a simple statement",
+    DEF: "a `def`",
+    CLASS: "a `class`",
+    FOR: "a `for` loop",
+    WITH: "a `with` block",
+    OTHER: "a compound statement",
+}
+
+ANYWHERE = frozenset(KIND_WORDS)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument that a directive knows by name; `literals` are the constants it may be."""
+
+    name: str
+    literals: tuple[type, ...]
+    words: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Directive:
+    """One word of the hint language.
+
+    `more` describes keywords beyond `parameters`, None when there are none. `positional` counts arguments without a
+    name, None for any number. `part_of` is the directive without which this one means nothing.
+    """
+
+    name: str
+    kinds: frozenset[str]
+    example: str
+    parameters: tuple[Parameter, ...] = ()
+    more: Parameter | None = None
+    positional: int | None = 0
+    part_of: str | None = None
+
+    def parameter(self, name: str) -> Parameter | None:
+        """What `name=` must be, None where there is no such argument."""
+        return next((parameter for parameter in self.parameters if parameter.name == name), self.more)
+
+
+def _whole(name: str) -> Parameter:
+    return Parameter(name, (int,), "a whole number")
+
+
+def _text(name: str, *choices: str) -> Parameter:
+    return Parameter(name, (str,), "a string", choices)
+
+
+_TASK_SLICE = Parameter("axis", (int,), "the index of a slice, a whole number")
+_AXIS_SIZE = Parameter("axis", (int,), "the size of the axis, a whole number")
+_DEVICE_AXIS = Parameter("name", (str, type(None)), "a device axis in quotes, or None for replicated")
+_LAYOUT = Parameter("name", (str, type(None)), 'logical names, such as `("batch", None)`')
+
+DIRECTIVES = {
+    directive.name: directive
+    for directive in (
+        Directive("mesh", ANYWHERE, "mesh(stage=4, data=2)", more=_AXIS_SIZE),
+        Directive(
+            "axes", ANYWHERE, 'axes(batch="data", mlp="model")', more=_DEVICE_AXIS, positional=None, part_of="mesh"
+        ),
+        Directive(
+            "task",
+            frozenset((STATEMENT, DEF, CLASS, FOR, WITH)),
+            "task(stage=0)",
+            (_text("name"),),
+            more=_TASK_SLICE,
+            positional=1,
+        ),
+        Directive(
+            "stages",
+            frozenset((FOR,)),
+            'stages(axis="stage")',
+            (_text("axis"), Parameter("weights", (), "a sequence of numbers")),
+            positional=1,
+        ),
+        Directive(
+            "microbatch",
+            frozenset((STATEMENT, FOR)),
+            'microbatch(size=8, schedule="1f1b")',
+            (
+                _whole("size"),
+                _whole("count"),
+                _whole("dim"),
+                _whole("argnum"),
+                _text("schedule"),
+                _text("reduce", "mean", "sum"),
+                Parameter("rng", (int, type(None)), "a whole number, or None to use one key for every microbatch"),
+            ),
+            positional=1,
+        ),
+        Directive("shard", frozenset((STATEMENT, DEF)), 'shard("batch", None)', more=_LAYOUT, positional=None),
+        Directive("mjit", frozenset((STATEMENT, DEF)), "mjit"),
+    )
+}
+
+SWITCHES = ("off", "on")
+IGNORE = "ignore"
+
+
+def kind_of(statement: ast.stmt) -> str:
+    """Which of the statement kinds above `statement` is."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return DEF
+        case ast.ClassDef():
+            return CLASS
+        case ast.For() | ast.AsyncFor():
+            return FOR
+        case ast.With() | ast.AsyncWith():
+            return WITH
+        case ast.If() | ast.While() | ast.Try() | ast.TryStar() | ast.Match():
+            return OTHER
+    return STATEMENT
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` when one of the `known` words is near, else the list of them."""
+    words = sorted(known)
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean `{close[0]}`?"
+    return f"; known: {', '.join(words)}" if words else ""
