@@ -1,0 +1,117 @@
+"""Names in Flax parameter boxes place the parameters and their optimizer state."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+import mmruntime as mm
+from mmruntime._inputs import boxed_names
+
+X = np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def promotion_of_libraries():
+    """Flax and Optax are not written for strict promotion."""
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def make_mesh(logical_axes=(("embed", None), ("mlp", "model"), ("batch", "data"))) -> mm.MultiMesh:
+    return mm.MultiMesh(axis_sizes=(2, 2, 2), axis_names=("stage", "data", "model"), logical_axes=logical_axes)
+
+
+def box(init, names, kind):
+    return {"plain": nn.with_partitioning, "logical": nn.with_logical_partitioning}[kind](init, names)
+
+
+class Net(nn.Module):
+    kind: str = "plain"
+
+    @nn.compact
+    def __call__(self, x):
+        for index in range(2):
+            names = ("embed", "mlp") if index == 0 else ("mlp", "embed")
+            kernel = box(nn.initializers.normal(0.1), names, self.kind)
+            dense = nn.Dense(8, kernel_init=kernel, use_bias=False, name=f"layer_{index}")
+            x = mm.task(dense, task=mm.Task(mesh_slice={"stage": index}))(x)
+        return (x * x).mean()
+
+
+@pytest.mark.parametrize("kind", ["plain", "logical"])
+def test_linen_boxes_place_parameters_and_optimizer_state(kind) -> None:
+    mesh = make_mesh()
+    model, optimizer = Net(kind), optax.adam(1e-2)
+    params = model.init(jax.random.key(0), X)
+    state = (params, optimizer.init(params))
+
+    def train(state, x):
+        params, opt_state = state
+        loss, grads = jax.value_and_grad(model.apply)(params, x)
+        updates, opt_state = optimizer.update(grads, opt_state)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    expected_state, expected = jax.jit(train)(state, X)
+    step = mm.mjit(train, mesh=mesh)
+    placed, loss = step(state, X)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), placed, expected_state)
+    assert jax.tree.structure(placed) == jax.tree.structure(state)
+    for tree in (placed[0], placed[1][0].mu, placed[1][0].nu):
+        for index, spec in enumerate((P(None, "model"), P("model"))):
+            kernel = tree["params"][f"layer_{index}"]["kernel"].value
+            assert kernel.sharding.spec == spec
+            assert kernel.devices() == set(mesh.devices[index].flat)
+    assert step(placed, X)[1] < loss
+
+
+def test_nnx_metadata_places_parameters() -> None:
+    mesh = make_mesh()
+    with nnx.use_eager_sharding(False):
+        init = nnx.with_partitioning(nnx.initializers.normal(0.1), ("embed", "mlp"))
+        model = nnx.Linear(8, 8, kernel_init=init, rngs=nnx.Rngs(0))
+        graph, state = nnx.split(model)
+
+        def forward(state, x):
+            return mm.task(lambda state, x: nnx.merge(graph, state)(x), mesh_slice={"stage": 1})(state, x), state
+
+        assert list(boxed_names(jax.tree.structure(state)).values()) == [P("embed", "mlp")]
+        out, placed = mm.mjit(forward, mesh=mesh)(state, X)
+    np.testing.assert_allclose(out, model(X), rtol=1e-5, atol=1e-6)
+    kernel = placed["kernel"].get_value()
+    assert kernel.sharding.spec == P(None, "model")
+    assert kernel.devices() == set(mesh.devices[1].flat)
+
+
+def test_each_submesh_translates_with_the_pairs_of_the_task_that_reads() -> None:
+    mesh = make_mesh(logical_axes=None)
+
+    def forward(w, x):
+        for index, axis in enumerate(("data", "model")):
+            x = mm.task(lambda w, x: x @ w.value, mesh_slice={"stage": index}, logical_axes=(("mlp", axis),))(w, x)
+        return x
+
+    step = mm.mjit(forward, mesh=mesh)
+    step(nn.Partitioned(jnp.eye(8), names=(None, "mlp")), X)
+    plan = step._latest
+    (weight, *_) = plan.step.invars
+    assert [plan.shardings[weight, where].spec for where in range(2)] == [P(None, "data"), P(None, "model")]
+
+
+def test_unknown_names_in_boxes_warn_once() -> None:
+    step = mm.mjit(lambda w: mm.task(lambda w: w.value * 2, mesh_slice={"stage": 0})(w), mesh=make_mesh())
+    with pytest.warns(UserWarning, match=r"The logical axis 'mpl' is in no logical_axes.*did you mean 'mlp'\?"):
+        step(nn.Partitioned(jnp.eye(8), names=(None, "mpl")))
+
+
+def test_indivisible_boxes_name_the_task() -> None:
+    step = mm.mjit(lambda w: mm.task(lambda w: w.value * 2, "double", mesh_slice={"stage": 0})(w), mesh=make_mesh())
+    with pytest.raises(ValueError, match=r"Task 'double': dimension 0 of a value of shape \(3,\) carries \('mlp',\)"):
+        step(nn.Partitioned(jnp.ones(3), names=("mlp",)))
