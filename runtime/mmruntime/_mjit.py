@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from mmruntime._compile import Compiled, compile_program
 from mmruntime._contexts import fast_path_enabled, switches
 from mmruntime._inputs import boxed_names, lay_out_inputs
 from mmruntime._ir import Step, num_elements
+from mmruntime._like import Initializer, match
 from mmruntime._multimesh import MultiMesh
 from mmruntime._order import schedule_loops
 from mmruntime._place import Placement, place
@@ -108,6 +109,28 @@ class MeshFunction(Generic[P, R]):
         self._latest = self._plans[call.key]
         return self._report(self._latest)
 
+    def abstract_args(self) -> tuple[Any, ...]:
+        """The positional arguments as `jax.ShapeDtypeStruct`s with the shardings that the step wants them in.
+
+        For the signature that was last called or planned. Static arguments are None. A checkpoint can be
+        restored into these, and `mjit(init, out_like=step)` gives its results in them.
+
+        Raises:
+            RuntimeError: If the step was neither called nor planned yet.
+        """
+        plan = self._latest
+        if plan is None:
+            raise RuntimeError(
+                f"{_label(self._fun)} has not been called yet, so the layout of its arguments is not known. Call "
+                f"{_label(self._fun)}.plan(*args) first, with example arguments or jax.ShapeDtypeStructs."
+            )
+        structs = []
+        for var, home in zip(plan.step.invars, plan.program.inputs, strict=True):
+            where = plan.placement.homes[var] if home is None else home[1]
+            structs.append(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, sharding=plan.shardings[var, where]))
+        args, _ = jax.tree.unflatten(plan.in_tree, structs)
+        return tuple(args)
+
     def explain(self) -> Report:
         """What runs where, for the signature that was last called or planned: a value that prints as tables.
 
@@ -140,6 +163,11 @@ class MeshFunction(Generic[P, R]):
         except TypeError as error:
             raise TypeError(f"mjit: static arguments of {_label(self._fun)} must be hashable: {error}.") from error
         return _Call(leaves, tree, key, static_args, static_kwargs)
+
+    @property
+    def multimesh(self) -> MultiMesh:
+        """The mesh that the step is compiled for."""
+        return self._multimesh
 
     @property
     def _context(self) -> Any:
@@ -274,6 +302,7 @@ def _same_type(a: Any, b: Any) -> bool:
     return bool(a.aval.shape == b.aval.shape and a.aval.dtype == b.aval.dtype)
 
 
+@overload
 def mjit(
     fun: Callable[P, R],
     *,
@@ -283,7 +312,25 @@ def mjit(
     donate_argnames: str | Sequence[str] = (),
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
-) -> MeshFunction[P, R]:
+    out_like: None = None,
+) -> MeshFunction[P, R]: ...
+
+
+@overload
+def mjit(fun: Callable[P, R], *, out_like: MeshFunction[..., Any]) -> Initializer[P, R]: ...
+
+
+def mjit(
+    fun: Callable[P, R],
+    *,
+    mesh: MultiMesh | Mesh | None = None,
+    devices: Sequence[Any] | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    out_like: MeshFunction[..., Any] | None = None,
+) -> MeshFunction[P, R] | Initializer[P, R]:
     """Compile a step for a mesh: each of its tasks becomes programs on the task's own submesh.
 
     Values, gradients and results are those of `jax.jit(fun)`, up to the rounding of reordered sums.
@@ -296,14 +343,40 @@ def mjit(
         donate_argnames: The same for keyword arguments.
         static_argnums: Positions of hashable arguments that the trace may depend on.
         static_argnames: The same for keyword arguments.
+        out_like: A step that was called or planned. `fun` is then an initialiser: what it returns is one of the
+            step's arguments, or a tuple of them (found by tree, shapes and types), and comes out where the
+            step wants it, bit-equal to `jax.jit(fun)`. Each submesh computes only its own part. Goes alone:
+            the mesh is the step's, and other arguments are bound with `functools.partial`.
 
     Returns:
         The compiled step; `.explain()` tells what runs where.
 
     Raises:
-        ValueError: If there is no mesh.
-        TypeError: If `mesh` is neither a `MultiMesh` nor a `jax.sharding.Mesh`.
+        ValueError: If there is no mesh. When called: if the step of `out_like` has no argument like the result.
+        TypeError: If `mesh` is neither a `MultiMesh` nor a `jax.sharding.Mesh`, or `out_like` is no step.
+        RuntimeError: When called, if the step of `out_like` was neither called nor planned.
     """
+    if out_like is not None:
+        if not isinstance(out_like, MeshFunction):
+            raise TypeError(
+                f"mjit: out_like must be a step, the result of mm.mjit(...), got {type(out_like).__name__}. For layouts "
+                "of your own use jax.jit(init, out_shardings=...)."
+            )
+        others = {
+            "mesh": mesh,
+            "devices": devices,
+            "donate_argnums": donate_argnums,
+            "donate_argnames": donate_argnames,
+            "static_argnums": static_argnums,
+            "static_argnames": static_argnames,
+        }
+        given = [name for name, value in others.items() if value is not None and value != ()]
+        if given:
+            raise TypeError(
+                f"mjit: out_like= goes alone, got {', '.join(given)} as well. The mesh is the step's; bind what is "
+                "static with functools.partial."
+            )
+        return initializer(fun, out_like)
     if mesh is None and devices is not None:
         mesh = MultiMesh(axis_sizes=(len(devices),), axis_names=("x",), devices=list(devices))
     if mesh is None:
@@ -325,6 +398,25 @@ def mjit(
     donate += [names.index(name) for name in donate_names if name in names]
     static += [names.index(name) for name in static_names if name in names]
     return MeshFunction(fun, mesh, donate, donate_names, static, static_names)
+
+
+def initializer(
+    fun: Callable[P, R], step: MeshFunction[..., Any], argument: int | None = None
+) -> Initializer[P, R]:
+    """An initialiser of a step's arguments.
+
+    Args:
+        fun: The initialiser.
+        step: The step.
+        argument: Which argument it makes; found by its tree, shapes and types if left out.
+    """
+
+    def wanted(shapes: Any) -> Any:
+        arguments = step.abstract_args()
+        arguments = arguments if argument is None else (arguments[argument],)
+        return match(shapes, arguments, _label(fun), _label(step))
+
+    return Initializer(fun, _label(fun), step.multimesh, wanted)
 
 
 def _ints(value: int | Sequence[int]) -> list[int]:
