@@ -47,11 +47,11 @@ def test_stage_errors_name_both_numbers():
         mm.stage(0, 3)
     with mesh, pytest.raises(ValueError, match="the mesh has no axis 'pipe'; its axes are 'stage'"):
         mm.stage(0, 8, axis="pipe")
-    with pytest.raises(ValueError, match="index=9 must lie in 0..7"):
+    with pytest.raises(ValueError, match=r"index=9 must lie in 0\.\.7"):
         mm.stage(9, 8)
     with pytest.raises(ValueError, match="weights has 2 entries, but there are count=3 layers"):
         mm.stage(0, 3, weights=(1, 2))
-    with pytest.raises(ValueError, match="weights must not be negative, got -1.0"):
+    with pytest.raises(ValueError, match=r"weights must not be negative, got -1\.0"):
         mm.stage(0, 2, weights=(1, -1))
 
 
