@@ -356,7 +356,7 @@ def _policies(problem: _Problem) -> Iterator[Policy]:
     ]
     picks: list[tuple[Pick, Pick]] = [("high", "high")]
     if len(set(placement)) < len(placement):
-        picks += [("old", "old"), ("low", "high"), ("high", "low")]
+        picks = [*picks, ("old", "old"), ("low", "high"), ("high", "low")]
     preferences: tuple[Preference, ...] = ("alternate", "backward", "forward")
     for (up, low), prefer in itertools.product(picks, preferences):
         for patience, cap in itertools.product((math.inf, 0.0, 0.5) if problem.split else (), caps):

@@ -1,5 +1,8 @@
 """Orders for the V placement: two chunks on every submesh, the first going up and the second coming back."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 from ._action import Action, Kind
 from ._waves import Rows
 from ._zero_bubble import fill_weights
@@ -32,29 +35,29 @@ def zb_v(num_submeshes: int, num_microbatches: int) -> Rows:
     count = max(num_microbatches, 2 * p)
     rows = []
     for submesh in range(p):
-        up, back = submesh, 2 * p - 1 - submesh
-        turns: list[tuple[Kind, int]] = [("F", up)] * (2 * (p - submesh) - 1)
-        turns += [("F", back), ("F", up)] * submesh
-        turns += [("F", back), ("I", back)] * (p - submesh)
+        f_up, f_back = Action("F", submesh, 0), Action("F", 2 * p - 1 - submesh, 0)
+        i_up, i_back = Action("I", submesh, 0), Action("I", 2 * p - 1 - submesh, 0)
+        turns = [f_up] * (2 * (p - submesh) - 1)
+        turns += [f_back, f_up] * submesh
+        turns += [f_back, i_back] * (p - submesh)
         for step in range(count - p):
             if step < count - (2 * p - submesh - 1):
-                turns.append(("F", up))
-            turns += [("I", up), ("F", back), ("I", back)]
-        turns += [("I", up), ("I", back)] * submesh
-        turns += [("I", up)] * (p - submesh)
+                turns.append(f_up)
+            turns += [i_up, f_back, i_back]
+        turns += [i_up, i_back] * submesh
+        turns += [i_up] * (p - submesh)
         rows.append(_numbered(turns, num_microbatches))
     return fill_weights(tuple(rows), v_placement(p), [2 * p] * p)
 
 
-def _numbered(turns: list[tuple[Kind, int]], num_microbatches: int) -> tuple[Action, ...]:
+def _numbered(turns: Sequence[Action], num_microbatches: int) -> tuple[Action, ...]:
     """The turns with microbatches in order, each kind and stage on its own; those beyond the last one are left out."""
-    following: dict[tuple[Kind, int], int] = {}
+    following: Counter[Action] = Counter()
     row = []
     for turn in turns:
-        microbatch = following.get(turn, 0)
-        following[turn] = microbatch + 1
-        if microbatch < num_microbatches:
-            row.append(Action(*turn, microbatch))
+        if following[turn] < num_microbatches:
+            row.append(Action(turn.kind, turn.stage, following[turn]))
+        following[turn] += 1
     return tuple(row)
 
 
@@ -100,10 +103,10 @@ def _blocks(num_submeshes: int, num_microbatches: int, spacing: tuple[int, int],
             (input_up, "I", 2 * p - 1 - submesh),
             (input_back, "I", submesh),
         ]
-        ticks = sorted(
-            (tick + _PERIOD * microbatch, kind, stage, microbatch)
+        ticks = [
+            (tick + _PERIOD * microbatch, Action(kind, stage, microbatch))
             for tick, kind, stage in cells
             for microbatch in range(num_microbatches)
-        )
-        rows.append(tuple(Action(kind, stage, microbatch) for _, kind, stage, microbatch in ticks))
+        ]
+        rows.append(tuple(action for _, action in sorted(ticks, key=lambda cell: cell[0])))
     return tuple(rows)

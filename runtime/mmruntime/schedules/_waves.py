@@ -22,15 +22,13 @@ def fill_drain(placement: Sequence[int], num_submeshes: int, num_microbatches: i
 
 
 def visits(num_stages: int, kinds: str) -> list[tuple[Kind, int]]:
-    """What one microbatch goes through: up the stages, down them, and for `"FIW"` once more down for the weights."""
-    down = range(num_stages - 1, -1, -1)
-    path: list[tuple[Kind, int]] = [("F", stage) for stage in range(num_stages)]
+    """What one microbatch goes through: up the stages, down them, and with `"FIW"` then all of their weights."""
+    up, down = range(num_stages), range(num_stages - 1, -1, -1)
     if kinds == "FB":
-        path += (("B", stage) for stage in down)
+        passes: list[tuple[Kind, range]] = [("F", up), ("B", down)]
     else:
-        path += (("I", stage) for stage in down)
-        path += (("W", stage) for stage in range(num_stages))
-    return path
+        passes = [("F", up), ("I", down), ("W", up)]
+    return [(kind, stage) for kind, stages in passes for stage in stages]
 
 
 def waves(
