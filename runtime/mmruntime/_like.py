@@ -166,7 +166,8 @@ def match(shapes: Any, arguments: Sequence[Any], label: str, step_label: str) ->
 
 
 def _same(argument: Any, result: Any) -> bool:
-    if jax.tree.structure(argument) != jax.tree.structure(result):
+    trees: list[Any] = [jax.tree.structure(argument), jax.tree.structure(result)]
+    if trees[0] != trees[1]:
         return False
     pairs = list(zip(jax.tree.leaves(argument), jax.tree.leaves(result), strict=True))
     return bool(pairs) and all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)

@@ -400,9 +400,7 @@ def mjit(
     return MeshFunction(fun, mesh, donate, donate_names, static, static_names)
 
 
-def initializer(
-    fun: Callable[P, R], step: MeshFunction[..., Any], argument: int | None = None
-) -> Initializer[P, R]:
+def initializer(fun: Callable[P, R], step: MeshFunction[..., Any], argument: int | None = None) -> Initializer[P, R]:
     """An initialiser of a step's arguments.
 
     Args:
