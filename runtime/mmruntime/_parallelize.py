@@ -1,0 +1,119 @@
+"""`parallelize`: a function of parameters and a batch, with initialisers that put both where it wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+import jax
+import numpy as np
+
+from mmruntime import _mesh
+from mmruntime._like import Initializer
+from mmruntime._mjit import MeshFunction, initializer, mjit
+from mmruntime._multimesh import MultiMesh
+
+R = TypeVar("R")
+Params = TypeVar("Params")
+Batch = TypeVar("Batch")
+
+
+@overload
+def parallelize(
+    fun: Callable[[Params, Batch], R],
+    *,
+    init_params: Callable[[], Params],
+    get_input_batch: Callable[[], Batch],
+    initial_batch: Batch | None = None,
+    devices: Sequence[Any] | np.ndarray | None = None,
+) -> tuple[MeshFunction[..., R], Initializer[[], Params], Initializer[[], Batch]]: ...
+
+
+@overload
+def parallelize(
+    fun: Callable[[Params, Batch], R],
+    *,
+    init_params: Callable[[], Params],
+    get_input_batch: None = None,
+    initial_batch: Batch,
+    devices: Sequence[Any] | np.ndarray | None = None,
+) -> tuple[MeshFunction[..., R], Initializer[[], Params]]: ...
+
+
+def parallelize(
+    fun: Callable[[Any, Any], R],
+    *,
+    init_params: Callable[[], Any] | None = None,
+    get_input_batch: Callable[[], Any] | None = None,
+    initial_batch: Any = None,
+    devices: Sequence[Any] | np.ndarray | None = None,
+) -> tuple[Any, ...]:
+    """Compile `fun(params, batch)` for its tasks' submeshes, and place its parameters by where they are used.
+
+        step, init, get_batch = mm.parallelize(fun, init_params=init_params, get_input_batch=get_input_batch)
+        out = step(init(), get_batch())
+
+    Args:
+        fun: A function of two positional arguments, both pytrees of arrays.
+        init_params: Makes the parameters; takes no arguments. It is not run here: the returned initialiser
+            runs each submesh's part of it there.
+        get_input_batch: Makes a batch, likewise. Give this or `initial_batch`.
+        initial_batch: An example batch of arrays, of which shapes and types count. It may be laid out in
+            any way; the first task that reads it reshards it on entry. With both, it decides the shapes.
+        devices: The devices, as a mesh of one axis "x". If left out, the mesh in use (`with mesh:`), else
+            all of `jax.devices()`.
+
+    Returns:
+        `(step, init, get_batch)`, or `(step, init)` without `get_input_batch`. `step` is as from `mm.mjit`:
+        its `explain()` tells what runs where, and batches of other shapes are compiled for when they come.
+
+    Raises:
+        TypeError: If `fun`, `init_params` or `get_input_batch` is not callable.
+        ValueError: If there is neither a batch nor a function that makes one.
+    """
+    if not callable(fun):
+        raise TypeError(f"parallelize: expected a function of (params, batch), got {fun!r}.")
+    if init_params is None:
+        raise TypeError(
+            "parallelize: init_params is missing. Give a function without arguments that makes the parameters, such "
+            "as init_params=lambda: model.init(key, batch)."
+        )
+    for name, value in (("init_params", init_params), ("get_input_batch", get_input_batch)):
+        if value is not None and not callable(value):
+            raise TypeError(
+                f"parallelize: {name} must be a function without arguments, got {type(value).__name__}. Write "
+                f"{name}=lambda: ..."
+            )
+    if get_input_batch is None and initial_batch is None:
+        raise ValueError(
+            "parallelize: requires either get_input_batch (a function that makes a batch) or initial_batch (an example "
+            "batch), got neither."
+        )
+    mesh = None if devices is not None else _mesh.current_mesh()
+    if mesh is None:
+        flat = list(np.asarray(jax.devices() if devices is None else devices, dtype=object).flat)
+        mesh = MultiMesh(axis_sizes=(len(flat),), axis_names=("x",), devices=flat)
+    step = mjit(fun, mesh=mesh)
+    params = _shapes(init_params, "init_params")
+    batch = _shapes(get_input_batch, "get_input_batch") if initial_batch is None else _abstract(initial_batch)
+    step.plan(params, batch)
+    init = initializer(init_params, step, argument=0)
+    if get_input_batch is None:
+        return step, init
+    return step, init, initializer(get_input_batch, step, argument=1)
+
+
+def _shapes(make: Any, name: str) -> Any:
+    try:
+        return jax.eval_shape(make)
+    except TypeError as error:
+        raise TypeError(
+            f"parallelize: {name} must be callable without arguments and return arrays; calling it failed with: {error}"
+        ) from error
+
+
+def _abstract(batch: Any) -> Any:
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(leaf)))
+
+    return jax.tree.map(shape, batch)
