@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mmruntime._mjit import mjit as mjit
     from mmruntime._multimesh import MultiMesh as MultiMesh
     from mmruntime._multimesh import slice_global_mesh as slice_global_mesh
+    from mmruntime._parallelize import parallelize as parallelize
     from mmruntime._registry import Context as Context
     from mmruntime._registry import clear_tasks as clear_tasks
     from mmruntime._registry import register_task as register_task
@@ -44,6 +45,7 @@ _HOMES = {
     "ignore_transforms": "_contexts",
     "microbatch": "_microbatch",
     "mjit": "_mjit",
+    "parallelize": "_parallelize",
     "register_task": "_registry",
     "replicate_parameters_smaller_than_num_elements": "_contexts",
     "slice_global_mesh": "_multimesh",
