@@ -122,7 +122,8 @@ class _Flattener:
         """Make a region of a microbatch loop: `jit{scan{body; add(carry, result)}}` as `microbatch` writes it."""
         inner, consts = split(eqn.params["jaxpr"])
         scans = [e for e in inner.eqns if e.primitive is _compat.scan_p]
-        if len(scans) != 1 or len(inner.eqns) != 1 or list(inner.outvars) != list(scans[0].outvars):
+        as_written = len(inner.eqns) == len(scans) == 1 and list(inner.outvars) == list(scans[0].outvars)
+        if not as_written or not _is_sum_over_slices(scans[0], spec):
             raise ValueError(
                 f"microbatch: the loop at {_compat.source_lines(eqn)} was itself differentiated or batched, which "
                 "cannot be pipelined. Put jax.grad or jax.value_and_grad inside: "
@@ -151,7 +152,7 @@ class _Flattener:
         self._flatten([e for e in body.eqns if id(e) not in dropped], body_env, eqn.source_info.name_stack, region.ops)
         seen: set[Var] = set()
         for outer, carry, add in zip(eqn.outvars, carries, additions, strict=True):
-            assert add is not None and add.primitive is _compat.add_p and add.invars[0] is carry
+            assert add is not None
             result = _read(body_env, add.invars[1])
             if not is_var(result) or result in seen or not any(result in op.eqn.outvars for op in region.ops):
                 result = self._copy(result, carry.aval, region.ops)
@@ -171,6 +172,30 @@ class _Flattener:
         var = _compat.new_var(aval)
         into.append(Op(_compat.copy_eqn(atom, var)))
         return var
+
+
+def _is_sum_over_slices(scan: Any, spec: LoopSpec) -> bool:
+    """Whether a scan still is `carry = add(carry, result)` over the slices that the mark speaks of.
+
+    Differentiation gives it more operands, carries or results, which positions alone do not show.
+    """
+    body = split(scan.params["jaxpr"])[0]
+    num_carry = len(scan.outvars)
+    first_slice = len(scan.invars) - spec.num_slices
+    first_carry = first_slice - num_carry
+    if first_carry < 0 or len(body.invars) != len(scan.invars) or len(body.outvars) != num_carry:
+        return False
+    for position, (outer, inner) in enumerate(zip(scan.invars, body.invars, strict=True)):
+        stacked = (spec.count,) if position >= first_slice else ()
+        if outer.aval.shape != (*stacked, *inner.aval.shape):
+            return False
+    producer = {var: eqn for eqn in body.eqns for var in eqn.outvars}
+    adds = [producer.get(atom) if is_var(atom) else None for atom in body.outvars]
+    carries = body.invars[first_carry:first_slice]
+    return all(
+        add is not None and add.primitive is _compat.add_p and add.invars[0] is carry
+        for add, carry in zip(adds, carries, strict=True)
+    )
 
 
 def _read(env: dict[Var, Atom], atom: Atom) -> Atom:
