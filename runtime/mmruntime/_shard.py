@@ -209,7 +209,7 @@ class Shardings:
     def _warn(self) -> None:
         if not self._unknown:
             return
-        known = {pair[0] for pair in self._multimesh.logical_axes or ()}
+        known = {pair[0] for pair in axis_pairs(None, self._multimesh.mesh, self._multimesh)}
         for task in self._placement.task_meshes:
             known |= {pair[0] for pair in axis_pairs(task, self._placement.task_meshes[task], self._multimesh)}
         for name in self._unknown:
