@@ -28,6 +28,7 @@ class Outcome:
     edits: tuple[Edit, ...]
     refused: Mapping[int, Refusal]
     errors: tuple[HintError, ...]
+    failure: str | None = None
 
 
 def draft_module(

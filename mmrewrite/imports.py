@@ -221,7 +221,8 @@ def _above_everything(facts: Facts, before: int) -> Placement:
         index += 1
     if index:
         return Placement(source.line_end(body[index - 1].end_lineno or 1), lead=source.newline)
-    return Placement(source.line_starts[min(before, first_line(body[0])) - 1], trail=source.newline)
+    blank = 2 if isinstance(body[0], ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else 1
+    return Placement(source.line_starts[min(before, first_line(body[0])) - 1], trail=source.newline * blank)
 
 
 def _is_future(statement: ast.stmt) -> bool:

@@ -27,7 +27,7 @@ def fit(code: str, runtime: str, width: int, unit: str, newline: str) -> str:
     What is between the brackets goes onto one indented line, or, where that is too long, onto one line each. Only calls
     of the runtime, and of `partial` on one of them, are broken: what the user wrote keeps its layout.
     """
-    while True:
+    while _parses(code):
         source = SourceText(code, "utf-8", has_bom=False)
         long = {number for number in range(1, len(source.line_starts) + 1) if _columns(source.line(number)) > width}
         brackets = next(
@@ -42,6 +42,16 @@ def fit(code: str, runtime: str, width: int, unit: str, newline: str) -> str:
             inside = _one_each(source, brackets, own + unit, newline)
         broken = f"{newline}{own}{unit}{inside}{newline}{own}"
         code = source.text[: brackets.start] + broken + source.text[brackets.end :]
+    return code
+
+
+def _parses(code: str) -> bool:
+    """What does not parse is our bug, which is found and reported when the whole file is checked."""
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return False
+    return True
 
 
 def longest_line(text: str) -> int:

@@ -125,7 +125,7 @@ def _count(site: Site, loop: ast.For) -> Count:
 
 
 def _with_index(site: Site, loop: ast.For, total: str) -> Count:
-    index = site.fresh_name("i", "layer")
+    index = site.loop_index(loop, "i", "layer")
     target = site.text(loop.target)
     if isinstance(loop.target, ast.Tuple) and not target.startswith("("):
         target = f"({target})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -90,16 +92,17 @@ def _decide(
         for facts, outcome in _draft_all(stale, project, ordered, settings, excluded):
             decided.outcomes[facts.path] = outcome
             causes |= {(facts.path, start): refusal for start, refusal in outcome.refused.items()}
-        drawn = _drawn_in(open_hints, regions, causes, decided.outcomes, hinted)
+            excluded[facts.path] |= outcome.refused.keys()
+        broken = _broken(hinted, decided.outcomes)
+        drawn = _drawn_in(open_hints, regions, causes, broken)
         stale = []
         for facts in hinted:
             new = {start: cause for (path, start), cause in drawn.items() if path == facts.path}
-            if new:
+            if new and facts.path not in broken:
                 excluded[facts.path] |= new.keys()
                 causes |= {(facts.path, start): cause for start, cause in new.items()}
                 stale.append(facts)
-    for (path, start), refusal in causes.items():
-        excluded[path].add(start)
+    for (path, _), refusal in causes.items():
         decided.refusals.setdefault(path, []).append(refusal)
     for codemod in ordered.values():
         for refusal in codemod.review(project, reach, tuple(hinted)):
@@ -128,11 +131,19 @@ def _draft_all(
     settings: Settings,
     excluded: Mapping[str, Collection[int]],
 ) -> Iterator[tuple[Facts, Outcome]]:
-    from mmrewrite.draft import draft_module
+    from mmrewrite.draft import Outcome, draft_module
     from mmrewrite.workers import in_workers
 
     def draft(facts: Facts) -> Outcome:
-        return draft_module(facts, project, codemods, settings, excluded[facts.path])
+        try:
+            return draft_module(facts, project, codemods, settings, excluded[facts.path])
+        except RecursionError:
+            return Outcome((), {}, (), "nested too deeply to be rewritten; split its longest expressions")
+        except Exception as error:
+            # One file's trouble is no reason to lose the others.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(where.filename)}:{where.lineno}"
+            return Outcome((), {}, (), bug(f"{type(error).__name__}: {error}, at {place}"))
 
     work = sum(len(facts.source.text) for facts in modules)
     yield from zip(modules, in_workers(draft, modules, work, settings.jobs), strict=True)
@@ -142,19 +153,17 @@ def _drawn_in(
     hints: Sequence[tuple[Facts, Hint]],
     regions: Sequence[frozenset[HintKey]],
     causes: Mapping[HintKey, Refusal],
-    outcomes: Mapping[str, Outcome],
-    modules: Sequence[Facts],
+    broken: Collection[str],
 ) -> dict[HintKey, Refusal]:
     """Hints that must be left because something else of their region is, and what to say about them."""
     from mmrewrite.regions import MESH_DIRECTIVES
 
-    broken = {facts.path for facts in modules if facts.hints.errors or outcomes[facts.path].errors}
     names = {(facts.path, hint.start): (facts, hint) for facts, hint in hints}
     drawn: dict[HintKey, Refusal] = {}
     for region in regions:
         reasons = sorted(
             [f"{causes[key].path}:{causes[key].line} is refused" for key in region if key in causes]
-            + [f"{path} has a hint that cannot be read" for path, _ in region if path in broken]
+            + [f"{path} stays as it is" for path, _ in region if path in broken]
         )
         for key in sorted(region) if reasons else ():
             if key not in causes:
@@ -166,6 +175,15 @@ def _drawn_in(
             if hint.directive in MESH_DIRECTIVES and key not in causes and facts.path not in broken:
                 drawn[key] = _because(facts, hint, "no step that would run on this mesh is rewritten")
     return drawn
+
+
+def _broken(modules: Sequence[Facts], outcomes: Mapping[str, Outcome]) -> set[str]:
+    """Modules that stay as they are, whatever else happens."""
+    return {
+        facts.path
+        for facts in modules
+        if facts.hints.errors or outcomes[facts.path].errors or outcomes[facts.path].failure is not None
+    }
 
 
 def _because(facts: Facts, hint: Hint, reason: str) -> Refusal:
@@ -200,6 +218,8 @@ def _result(facts: Facts, decided: _Decided) -> Rewrite:
     outcome = decided.outcomes[facts.path]
     data = facts.file.data
     errors = tuple(sorted((*facts.hints.errors, *outcome.errors)))
+    if outcome.failure is not None:
+        return Rewrite(facts.path, data, data, errors=errors, failure=outcome.failure)
     refusals = tuple(sorted(decided.refusals.get(facts.path, ())))
     left = tuple(sorted(decided.left[facts.path]))
     edits = () if errors else outcome.edits

@@ -71,7 +71,7 @@ class Draft:
     axes: tuple[tuple[str, str | None], ...]
     pieces: dict[ast.stmt, Piece] = field(default_factory=dict)
     inserts: list[Insert] = field(default_factory=list)
-    names: dict[int, set[str]] = field(default_factory=dict)
+    indices: dict[ast.stmt, str] = field(default_factory=dict)
     tasks: set[str] = field(default_factory=set)
     done: set[Hint] = field(default_factory=set)
 
@@ -142,14 +142,17 @@ class Site:
         """`jax.sharding.PartitionSpec` under the name that the module has for it."""
         return self.draft.imports.partition_spec(self.scope, self.line)
 
-    def fresh_name(self, *candidates: str) -> str:
-        """A variable name that nothing in the surrounding function uses."""
+    def loop_index(self, loop: ast.For, *candidates: str) -> str:
+        """A name for the index of `loop`: nothing else in the function uses it, save loops beside this one."""
         scope = self.scope.function if self.scope.kind != "class" else self.scope
-        taken = self.draft.names.setdefault(id(scope), set())
+        nested = {
+            name
+            for other, name in self.draft.indices.items()
+            if loop in self.facts.names.around(other) or other in self.facts.names.around(loop)
+        }
         names = itertools.chain(candidates[:-1], numbered(candidates[-1]))
-        name = next(name for name in names if scope.is_free(name) and name not in taken)
-        taken.add(name)
-        return name
+        self.draft.indices[loop] = next(name for name in names if scope.is_free(name) and name not in nested)
+        return self.draft.indices[loop]
 
     def task_name(self, name: str) -> str:
         """A task name that no other statement of the module was given."""
@@ -180,6 +183,7 @@ class Site:
     def transform(self, statement: ast.stmt, codemod: cst.CSTTransformer) -> None:
         """Have `codemod` visit a statement, or its header, when every site is decided."""
         piece = self.piece(statement)
+        _ = self.runtime
         if codemod not in piece.codemods:
             piece.codemods.append(codemod)
             piece.hints.append(self.hint.reference)
@@ -250,8 +254,12 @@ class Site:
         return "{" + ", ".join(f'"{axis}": {argument.text}' for axis, argument in arguments) + "}"
 
     def calls(self, node: ast.AST) -> Iterator[ast.Call]:
-        """Calls in an expression or statement, lambdas left out: they run some other time."""
-        if isinstance(node, ast.Lambda):
+        """Calls in an expression or statement.
+
+        Lambdas are left out, since they run some other time, and so are f-strings, whose quotes Python before 3.12 does
+        not nest.
+        """
+        if isinstance(node, ast.Lambda | ast.JoinedStr):
             return
         if isinstance(node, ast.Call):
             yield node

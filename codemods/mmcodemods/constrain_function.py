@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import ast
 
-import libcst as cst
-
-from mmrewrite.codemod import MeshCodemod
 from mmrewrite.collect import Argument
+from mmrewrite.constraints import ConstraintCodemod
 from mmrewrite.functions import is_generator, returns_of
 from mmrewrite.names import all_arguments
 from mmrewrite.vocabulary import DEF, nearest
@@ -26,7 +24,7 @@ from mmrewrite.vocabulary import DEF, nearest
 RESULT = "out"
 
 
-class ConstrainFunction(MeshCodemod):
+class ConstrainFunction(ConstraintCodemod):
     """Constrains parameters where the body begins, and the value of every `return`."""
 
     directive = "shard"
@@ -92,11 +90,3 @@ class ConstrainFunction(MeshCodemod):
             if statement.value is None or isinstance(statement.value, ast.Tuple | ast.List | ast.Dict):
                 self.refuse("this `return` does not return one array; hint the values before it", statement)
             self.site.transform(statement, self)
-
-    def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return:
-        """`return f(x)`."""
-        assert updated_node.value is not None
-        space = updated_node.whitespace_after_return
-        space = cst.SimpleWhitespace(" ") if isinstance(space, cst.SimpleWhitespace) and not space.value else space
-        value = self.generated(f"{self.site.runtime}.with_sharding_constraint", updated_node.value, self.layout)
-        return updated_node.with_changes(value=value, whitespace_after_return=space)

@@ -13,10 +13,10 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.codemod import MeshCodemod
+from mmrewrite.constraints import ConstraintCodemod
 
 
-class ConstrainValue(MeshCodemod):
+class ConstrainValue(ConstraintCodemod):
     """Wraps the right-hand side of an assignment, or what a `return` returns."""
 
     directive = "shard"
@@ -45,11 +45,6 @@ class ConstrainValue(MeshCodemod):
         self.layout = f"{self.site.partition_spec}({layout})"
         self.site.transform(statement, self)
 
-    def constrained(self, value: cst.BaseExpression | None) -> cst.Call:
-        """The value, with its layout."""
-        assert value is not None
-        return self.generated(f"{self.site.runtime}.with_sharding_constraint", value, self.layout)
-
     def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
         """`h = f(x)`."""
         return updated_node.with_changes(value=self.constrained(updated_node.value))
@@ -57,10 +52,3 @@ class ConstrainValue(MeshCodemod):
     def leave_AnnAssign(self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign) -> cst.AnnAssign:
         """`h: Array = f(x)`."""
         return updated_node.with_changes(value=self.constrained(updated_node.value))
-
-    def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return:
-        """`return f(x)`."""
-        # `return(x)` needs no space, `return mm...` does.
-        space = updated_node.whitespace_after_return
-        space = cst.SimpleWhitespace(" ") if isinstance(space, cst.SimpleWhitespace) and not space.value else space
-        return updated_node.with_changes(value=self.constrained(updated_node.value), whitespace_after_return=space)

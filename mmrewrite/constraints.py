@@ -1,0 +1,42 @@
+"""What the codemods share that fix the layout of a value."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from mmrewrite.codemod import MeshCodemod
+
+# Without their parentheses these are something else, or nothing, as an argument.
+_NEEDS_PARENTHESES = (cst.GeneratorExp, cst.Tuple, cst.Yield, cst.StarredElement)
+
+
+class ConstraintCodemod(MeshCodemod):
+    """A codemod that writes `mm.with_sharding_constraint`; `layout` is the `P(...)` as source text."""
+
+    layout: str
+
+    def constrained(self, value: cst.BaseExpression | None) -> cst.Call:
+        """The value, with its layout."""
+        assert value is not None
+        wrapper = f"{self.site.runtime}.with_sharding_constraint"
+        return self.generated(wrapper, _without_parentheses(value), self.layout)
+
+    def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return:
+        """`return f(x)`."""
+        # `return(x)` needs no space, `return mm...` does.
+        space = updated_node.whitespace_after_return
+        space = space if isinstance(space, cst.BaseParenthesizableWhitespace) and not space.empty else _SPACE
+        return updated_node.with_changes(value=self.constrained(updated_node.value), whitespace_after_return=space)
+
+
+_SPACE = cst.SimpleWhitespace(" ")
+
+
+def _without_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
+    """`x + y` for `(x + y)` on one line; more lines keep them, with the comments inside."""
+    if len(value.lpar) != 1 or isinstance(value, _NEEDS_PARENTHESES):
+        return value
+    spaces = (value.lpar[0].whitespace_after, value.rpar[0].whitespace_before)
+    if not all(isinstance(space, cst.SimpleWhitespace) for space in spaces):
+        return value
+    return value.with_changes(lpar=[], rpar=[])

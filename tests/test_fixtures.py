@@ -1,0 +1,183 @@
+"""Every fixture: exact text, exact messages, stable, parses, and, where it can run, the same numbers."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmrewrite.engine import rewrite_project
+from mmrewrite.project import SourceFile
+from mmrewrite.registry import Registry
+from mmrewrite.source import SourceText
+from mmrewrite.values import Rewrite
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CASES = sorted(path.parent for path in FIXTURES.glob("*/*/before*"))
+REGISTRY = Registry()
+HINT = re.compile(r"(?<!`)# mm: [^\n]*")
+
+# Folders that are not named after a codemod.
+GENERAL = {"formats", "hint_errors", "no_hints"}
+
+
+@dataclass(frozen=True)
+class Case:
+    before: dict[str, bytes]
+    after: dict[str, bytes]
+    refusals: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    numbers: bool = True
+
+    @property
+    def is_single(self) -> bool:
+        return list(self.before) == ["before.py"]
+
+
+def read_case(folder: Path) -> Case:
+    settings = folder / "case.toml"
+    told: dict[str, Any] = tomllib.loads(settings.read_text()) if settings.exists() else {}
+    if (folder / "before").is_dir():
+        before = _tree(folder / "before")
+        return Case(before, {**before, **_tree(folder / "after")}, **told)
+    before = {"before.py": (folder / "before.py").read_bytes()}
+    after = folder / "after.py"
+    return Case(before, {"before.py": after.read_bytes()} if after.exists() else before, **told)
+
+
+def _tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
+
+
+def rewrite(files: dict[str, bytes]) -> dict[str, Rewrite]:
+    sources = []
+    for path, data in files.items():
+        parts = path.removesuffix(".py").split("/")
+        is_package = parts[-1] == "__init__"
+        sources.append(SourceFile(path, data, ".".join(parts[:-1] if is_package else parts), is_package))
+    load = {f"./{path}": data for path, data in files.items()}
+    return {result.path: result for result in rewrite_project(sources, REGISTRY, load=load.get)}
+
+
+def shown(case: Case, results: dict[str, Rewrite], kind: str) -> list[str]:
+    lines = []
+    for result in results.values():
+        for item in getattr(result, kind):
+            message = {"refusals": "reason", "errors": "message", "left": "because"}[kind]
+            where = "" if case.is_single else f"{item.path}:"
+            lines.append(f"{where}{item.line}:{item.column}: {getattr(item, message)}")
+    return lines
+
+
+@pytest.fixture(params=CASES, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def case(request: pytest.FixtureRequest) -> Case:
+    return read_case(request.param)
+
+
+def test_there_are_fixtures_of_every_codemod() -> None:
+    folders = {folder.parent.name for folder in CASES}
+    assert folders - GENERAL == set(REGISTRY)
+    assert len(CASES) >= 40
+
+
+def test_text_and_messages(case: Case) -> None:
+    results = rewrite(case.before)
+    for path, result in results.items():
+        assert result.failure is None
+        assert result.result.decode("latin-1") == case.after[path].decode("latin-1")
+    for kind in ("refusals", "errors", "left"):
+        assert shown(case, results, kind) == getattr(case, kind)
+
+
+def test_second_run_changes_nothing(case: Case) -> None:
+    results = rewrite(case.after)
+    assert [result.path for result in results.values() if result.changed] == []
+
+
+def test_output_parses(case: Case) -> None:
+    for data in case.after.values():
+        ast.parse(SourceText.decode(data).text)
+
+
+def test_unhinted_parts_are_byte_identical(case: Case) -> None:
+    for path, result in rewrite(case.before).items():
+        source = SourceText.decode(case.before[path])
+        kept = [source.text[start:end] for start, end in _gaps(result, len(source.text))]
+        text, position = SourceText.decode(result.result).text, 0
+        for part in kept:
+            assert text.startswith(part, text.index(part, position))
+            position = text.index(part, position) + len(part)
+
+
+def _gaps(result: Rewrite, length: int) -> Iterator[tuple[int, int]]:
+    position = 0
+    for edit in result.edits:
+        yield position, edit.start
+        position = edit.end
+    yield position, length
+
+
+def test_without_its_hints_a_program_is_the_same_program(case: Case) -> None:
+    if case.errors:
+        pytest.skip("a hint that cannot be read")
+    for path, data in case.before.items():
+        text = SourceText.decode(data).text
+        plain = HINT.sub("", text) if "marker" not in path else text
+        if '"""' not in text and "'''" not in text and not re.search(r'"[^"\n]*# mm:', text):
+            assert ast.dump(ast.parse(plain)) == ast.dump(ast.parse(text))
+            assert not any(result.changed for result in rewrite({path: plain.encode()}).values())
+
+
+def test_edits_say_where_they_come_from(case: Case) -> None:
+    for result in rewrite(case.before).values():
+        for edit in result.edits:
+            assert edit.hints
+            assert set(edit.codemods) <= set(REGISTRY)
+            assert edit.codemods
+
+
+RUNNABLE = [folder for folder in CASES if (folder / "after.py").exists()]
+
+
+@pytest.mark.parametrize("folder", RUNNABLE, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_numbers_are_equal(folder: Path) -> None:
+    """Both versions end in `out = ...`, and their results are equal."""
+    jax = pytest.importorskip("jax")
+    case = read_case(folder)
+    if not case.numbers:
+        pytest.skip("case.toml says that this one cannot run")
+    if importlib.util.find_spec("mmruntime") is None or not hasattr(importlib.import_module("mmruntime"), "mjit"):
+        pytest.skip("the runtime is not there")
+    if jax.device_count() < 8:
+        pytest.skip("needs eight devices")
+    if b"flax" in case.before["before.py"]:
+        pytest.importorskip("flax")
+    before, after = (run(files["before.py"], jax) for files in (case.before, case.after))
+    assert jax.tree.structure(before) == jax.tree.structure(after)
+    import numpy as np
+
+    for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-6)
+
+
+def run(data: bytes, jax: Any) -> Any:
+    """`out` of a program, run as a module of its own."""
+    namespace: dict[str, Any] = {"__name__": "fixture"}
+    module = type(sys)("fixture")
+    with contextlib.ExitStack() as stack:
+        stack.callback(sys.modules.pop, "fixture", None)
+        stack.enter_context(jax.numpy_rank_promotion("allow"))
+        stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        sys.modules["fixture"] = module
+        exec(compile(data, "fixture.py", "exec"), namespace)
+    return namespace["out"]
