@@ -29,6 +29,7 @@ from mmruntime._report import Report, report
 from mmruntime._run import Runner
 from mmruntime._segment import Segments, segment
 from mmruntime._shard import Shardings
+from mmruntime._timeline import Measurement, Timeline, measure, record
 from mmruntime._trace import trace
 
 P = ParamSpec("P")
@@ -86,9 +87,7 @@ class MeshFunction(Generic[P, R]):
             result: R = self._fun(*args, **kwargs)
             return result
         call = self._split(args, kwargs)
-        plan = self._plans.get(call.key)
-        if plan is None:
-            plan = self._plans[call.key] = self._make(call)
+        plan = self._plan_of(call)
         first = self._latest is not plan
         self._latest = plan
         outputs = plan.runner(call.leaves)
@@ -104,9 +103,7 @@ class MeshFunction(Generic[P, R]):
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Report:
         """Trace, place and compile for these arguments (or `jax.ShapeDtypeStruct`s) without running."""
         call = self._split(args, kwargs)
-        if call.key not in self._plans:
-            self._plans[call.key] = self._make(call)
-        self._latest = self._plans[call.key]
+        self._latest = self._plan_of(call)
         return self._report(self._latest)
 
     def abstract_args(self) -> tuple[Any, ...]:
@@ -144,6 +141,27 @@ class MeshFunction(Generic[P, R]):
                 "`.plan(*args)` with example arguments or jax.ShapeDtypeStructs."
             )
         return self._report(plan)
+
+    def timeline(self, *args: P.args, **kwargs: P.kwargs) -> Timeline:
+        """Run the step on these arguments, watched: when each program and transfer ran, beside the simulation.
+
+        The arguments are copied first, so donated ones stay usable; the step's results are dropped.
+        """
+        call = self._split(args, kwargs)
+        plan = self._plan_of(call)
+        return record(_label(self._fun), plan.runner, plan.program, call.leaves)
+
+    def measure(self, *args: P.args, **kwargs: P.kwargs) -> Measurement:
+        """Time each program of the step alone on these arguments: the shortest of its runs in a few steps."""
+        call = self._split(args, kwargs)
+        plan = self._plan_of(call)
+        return measure(plan.runner, plan.program, call.leaves)
+
+    def _plan_of(self, call: _Call) -> Plan:
+        plan = self._plans.get(call.key)
+        if plan is None:
+            plan = self._plans[call.key] = self._make(call)
+        return plan
 
     def _report(self, plan: Plan) -> Report:
         return report(

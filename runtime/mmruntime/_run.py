@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -64,6 +65,37 @@ class Runner:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once; returns as soon as everything is issued."""
+        slots = self._load(inputs)
+        for is_run, call, args, results, frees in self._code:
+            operands = [slots[slot] for slot in args]
+            values = call(*operands) if is_run else call(operands)
+            del operands
+            for slot, value in zip(results, values, strict=True):
+                slots[slot] = value
+            for slot in frees:
+                slots[slot] = None
+        return self._collect(slots, inputs)
+
+    def run_watched(self, inputs: Sequence[Any], watch: Callable[[int, Sequence[Any], float], None]) -> list[Any]:
+        """Run the step once and call `watch(instruction index, results, time of issue)` after each instruction.
+
+        Kept apart from `__call__`, which is the hot loop.
+        """
+        slots = self._load(inputs)
+        for index, (is_run, call, args, results, frees) in enumerate(self._code):
+            operands = [slots[slot] for slot in args]
+            issued = time.perf_counter()
+            values = call(*operands) if is_run else call(operands)
+            del operands
+            watch(index, values, issued)
+            for slot, value in zip(results, values, strict=True):
+                slots[slot] = value
+            for slot in frees:
+                slots[slot] = None
+        return self._collect(slots, inputs)
+
+    def _load(self, inputs: Sequence[Any]) -> list[Any]:
+        """The slots with the inputs and captured arrays in them, each where it is wanted."""
         slots: list[Any] = [None] * self._num_slots
         late: list[int] = []
         arrays: list[Any] = []
@@ -82,14 +114,9 @@ class Runner:
                 slots[slot] = value
         for slot, value in self._constants:
             slots[slot] = value
-        for is_run, call, args, results, frees in self._code:
-            operands = [slots[slot] for slot in args]
-            values = call(*operands) if is_run else call(operands)
-            del operands
-            for slot, value in zip(results, values, strict=True):
-                slots[slot] = value
-            for slot in frees:
-                slots[slot] = None
+        return slots
+
+    def _collect(self, slots: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
         return [
             slots[slot] if slot is not None else _handed_out(None if position is None else inputs[position], known)
             for slot, position, known in self._outputs
