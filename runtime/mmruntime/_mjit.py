@@ -165,7 +165,14 @@ class MeshFunction(Generic[P, R]):
 
     def _report(self, plan: Plan) -> Report:
         return report(
-            _label(self._fun), plan.step, plan.placement, plan.segments, plan.shardings, plan.program, plan.names
+            _label(self._fun),
+            plan.step,
+            plan.placement,
+            plan.segments,
+            plan.shardings,
+            plan.program,
+            plan.compiled,
+            plan.names,
         )
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:

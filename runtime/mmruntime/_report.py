@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmruntime import _cost
+from mmruntime._compile import Compiled
 from mmruntime._ir import Step, num_bytes
 from mmruntime._place import Placement
 from mmruntime._program import Program, Run, Transfer
@@ -18,12 +19,32 @@ from mmruntime._shard import Shardings
 
 @dataclass(frozen=True)
 class SubmeshRow:
-    """A submesh: its number, axes and device ids, and bytes of state on each of its devices."""
+    """A submesh.
+
+    Attributes:
+        number: Its number in this report.
+        axes: Its axes and their sizes.
+        devices: Ids of its devices.
+        state_bytes: Bytes of carried state on each device.
+        activation_bytes: The most bytes of live activations of microbatch loops on each device.
+    """
 
     number: int
     axes: str
     devices: tuple[int, ...]
     state_bytes: int
+    activation_bytes: int
+
+
+@dataclass(frozen=True)
+class NameRow:
+    """A logical name that did not cut a dimension of a value, in a task, and why not."""
+
+    task: str
+    name: str
+    dimension: int
+    shape: tuple[int, ...]
+    outcome: str
 
 
 @dataclass(frozen=True)
@@ -35,8 +56,10 @@ class ProgramRow:
         tasks: The tasks in it; none for work outside of tasks.
         kind: "forward", "backward" (or a half of it), "forward+backward", "once" outside of loops, or "whole step".
         equations: How many traced equations it has.
-        flops: Floating-point operations of one run, on the whole submesh.
+        flops: Floating-point operations of one run, on the whole submesh, counted from the trace.
         runs: How often it runs per step.
+        device_flops: Operations of one run on each device, by the compiled program's own count.
+        device_bytes: Bytes that one run reads and writes on each device, by the same count.
     """
 
     submesh: int
@@ -45,6 +68,8 @@ class ProgramRow:
     equations: int
     flops: float
     runs: int
+    device_flops: float
+    device_bytes: float
 
 
 @dataclass(frozen=True)
@@ -92,6 +117,7 @@ class Report:
         inputs: Where each input lives.
         transfers: What moves between submeshes.
         loops: The microbatch loops.
+        names: Logical names that had no effect somewhere.
         runs_per_step: How many program runs a step issues, small ones such as zeroing accumulators included.
     """
 
@@ -101,6 +127,7 @@ class Report:
     inputs: tuple[InputRow, ...]
     transfers: tuple[TransferRow, ...]
     loops: tuple[LoopRow, ...]
+    names: tuple[NameRow, ...]
     runs_per_step: int
 
     def __str__(self) -> str:
@@ -113,16 +140,27 @@ class Report:
         parts.append(
             _table(
                 "Submeshes",
-                ("submesh", "axes", "devices", "state per device"),
-                [(r.number, r.axes, _ids(r.devices), _bytes(r.state_bytes)) for r in self.submeshes],
+                ("submesh", "axes", "devices", "state per device", "peak activations per device"),
+                [
+                    (r.number, r.axes, _ids(r.devices), _bytes(r.state_bytes), _bytes(r.activation_bytes))
+                    for r in self.submeshes
+                ],
             )
         )
         parts.append(
             _table(
                 "Programs",
-                ("submesh", "tasks", "pass", "equations", "MFLOP", "runs per step"),
+                ("submesh", "tasks", "pass", "equations", "MFLOP per device", "bytes per device", "runs per step"),
                 [
-                    (r.submesh, ", ".join(r.tasks) or "-", r.kind, r.equations, f"{r.flops / 1e6:.3g}", r.runs)
+                    (
+                        r.submesh,
+                        ", ".join(r.tasks) or "-",
+                        r.kind,
+                        r.equations,
+                        f"{r.device_flops / 1e6:.3g}",
+                        _bytes(int(r.device_bytes)),
+                        r.runs,
+                    )
                     for r in self.programs
                 ],
             )
@@ -151,6 +189,14 @@ class Report:
                 [(r.source, r.target, r.arrays, _bytes(r.size), r.runs) for r in self.transfers],
             )
         )
+        if self.names:
+            parts.append(
+                _table(
+                    "Logical names without effect",
+                    ("task", "name", "dimension", "shape", "why"),
+                    [(r.task, r.name, r.dimension, "x".join(map(str, r.shape)), r.outcome) for r in self.names],
+                )
+            )
         return "\n\n".join(parts)
 
 
@@ -161,6 +207,7 @@ def report(
     segments: Segments,
     shardings: Shardings,
     program: Program,
+    compiled: Compiled,
     names: Sequence[str],
 ) -> Report:
     """Gather what was decided about a step."""
@@ -179,19 +226,22 @@ def report(
         inputs.append(
             InputRow(names[position], where, shape, str(var.aval.dtype), spec, size, position in step.carried)
         )
+    live = _live_bytes(program, step, shardings)
+    costs = _compiled_costs(program, compiled)
     submeshes = [
         SubmeshRow(
             number,
             " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items()),
             tuple(device.id for device in mesh.devices.flat),
             state[number],
+            live[number],
         )
         for number, mesh in enumerate(placement.submeshes.meshes)
     ]
     if any(isinstance(item, Run) and item.work.kind == "whole" for item in program.instructions):
-        programs = [_whole_row(segments, step)]
+        programs = [_whole_row(segments, step, costs[None])]
     else:
-        programs = [_program_row(each, step) for each in segments]
+        programs = [_program_row(each, step, costs.get(each, (0.0, 0.0))) for each in segments]
     return Report(
         name,
         tuple(submeshes),
@@ -199,11 +249,12 @@ def report(
         tuple(inputs),
         tuple(_transfer_rows(program)),
         tuple(_loop_rows(program)),
+        tuple(NameRow(*key, outcome) for key, outcome in shardings.passed_over.items()),
         sum(isinstance(item, Run) for item in program.instructions),
     )
 
 
-def _program_row(segment: Segment, step: Step) -> ProgramRow:
+def _program_row(segment: Segment, step: Step, cost: tuple[float, float]) -> ProgramRow:
     region = step.regions[segment.region]
     kind = "once"
     if region.loop is not None:
@@ -216,14 +267,45 @@ def _program_row(segment: Segment, step: Step) -> ProgramRow:
         len(segment.ops),
         sum(_cost.flops(op.eqn) for op in segment.ops),
         region.index_count,
+        *cost,
     )
 
 
-def _whole_row(segments: Segments, step: Step) -> ProgramRow:
+def _whole_row(segments: Segments, step: Step, cost: tuple[float, float]) -> ProgramRow:
     tasks = tuple(dict.fromkeys(task for each in segments for task in each.tasks))
     equations = sum(len(region.ops) for region in step.regions)
     work = sum(_cost.flops(op.eqn) * region.index_count for region in step.regions for op in region.ops)
-    return ProgramRow(0, tasks, "whole step", equations, work, 1)
+    return ProgramRow(0, tasks, "whole step", equations, work, 1, *cost)
+
+
+def _compiled_costs(program: Program, compiled: Compiled) -> dict[Segment | None, tuple[float, float]]:
+    """Operations and bytes of each segment's program, by XLA's own count; under None those of a whole step."""
+    costs: dict[Segment | None, tuple[float, float]] = {}
+    for item in program.instructions:
+        if not isinstance(item, Run) or item.work.segment in costs:
+            continue
+        if item.work.segment is not None or item.work.kind == "whole":
+            analysis = compiled.programs[item.work].cost_analysis() or {}
+            costs[item.work.segment] = (analysis.get("flops", 0.0), analysis.get("bytes accessed", 0.0))
+    return costs
+
+
+def _live_bytes(program: Program, step: Step, shardings: Shardings) -> dict[int, int]:
+    """The most bytes of activations that each device of a submesh holds at once inside of loops."""
+    inside = {var for region in step.regions if region.loop is not None for op in region.ops for var in op.writes()}
+    live: dict[int, int] = defaultdict(int)
+    peak: dict[int, int] = defaultdict(int)
+    for item in program.instructions:
+        for slots, sign in ((item.results, 1), (item.frees, -1)):
+            for slot in slots:
+                var, where, microbatch = program.keys[slot]
+                if microbatch is not None and var in inside:
+                    shape = tuple(var.aval.shape)
+                    whole = max(int(np.prod(shape)), 1)
+                    share = int(np.prod(shardings[var, where].shard_shape(shape)))
+                    live[where] += sign * num_bytes(var) * share // whole
+                    peak[where] = max(peak[where], live[where])
+    return peak
 
 
 def _transfer_rows(program: Program) -> Iterable[TransferRow]:

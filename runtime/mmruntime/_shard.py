@@ -66,6 +66,8 @@ class Shardings:
         self._pieces = {stacked: piece for region in step.regions for piece, stacked in region.slices.items()}
         self._results = {total: result for region in step.regions for total, result in region.sums}
         self._unknown: dict[str, None] = {}
+        # Names that did not cut their dimension: (task, name, dimension, shape) and why.
+        self.passed_over: dict[tuple[str, str, int, tuple[int, ...]], str] = {}
 
     def __getitem__(self, key: tuple[Var, int]) -> NamedSharding:
         """The layout of a variable on a submesh; replicated where nobody has said more."""
@@ -92,7 +94,9 @@ class Shardings:
         pairs = axis_pairs(task, mesh, self._multimesh)
         self._note_unknown(names, pairs)
         label = task.name if task is not None and task.name else "(outside of tasks)"
-        self.fix(var, where, NamedSharding(mesh, translate(names, var.aval.shape, pairs, mesh.shape, label)))
+        spec = translate(names, var.aval.shape, pairs, mesh.shape, label)
+        self._note_idle(names, var.aval.shape, pairs, spec, label)
+        self.fix(var, where, NamedSharding(mesh, spec))
 
     def _note_unknown(self, names: Sequence[Names], pairs: Pairs) -> None:
         logical = {pair[0] for pair in pairs}
@@ -192,6 +196,7 @@ class Shardings:
             names = eqn.params["names"]
             self._note_unknown(names, pairs)
             spec = translate(names, value.aval.shape, pairs, mesh.shape, label)
+            self._note_idle(names, value.aval.shape, pairs, spec, label)
             template = _constraint_template(abstract(value), NamedSharding(mesh, spec))
             return eqn.replace(primitive=template.primitive, params=template.params)
 
@@ -205,6 +210,23 @@ class Shardings:
         if all(params[key] is value for key, value in eqn.params.items()):
             return eqn
         return eqn.replace(params=params)
+
+    def _note_idle(
+        self, names: Sequence[Names], shape: Sequence[int], pairs: Pairs, spec: PartitionSpec, label: str
+    ) -> None:
+        """Keep the names that did not cut their dimension, for the report."""
+        entries = [*spec, *[None] * (len(names) - len(spec))]
+        for dim, (carried, entry) in enumerate(zip(names, entries, strict=True)):
+            used = (entry,) if isinstance(entry, str) else tuple(entry or ())
+            for name in carried:
+                axes = [device for logical, device in pairs if logical == name]
+                if not axes:
+                    outcome = "unknown, so replicated"
+                elif any(device is not None for device in axes) and not set(axes) & set(used):
+                    outcome = f"dropped: {', '.join(str(axis) for axis in axes)} is taken or larger than the dimension"
+                else:
+                    continue
+                self.passed_over[label, name, dim, tuple(shape)] = outcome
 
     def _warn(self) -> None:
         if not self._unknown:

@@ -22,7 +22,6 @@ from mmruntime._program import Instruction, Program, Run
 from mmruntime._run import Runner
 from mmruntime._segment import Segment
 
-
 # Steps that `measure` runs; each program's shortest time counts.
 _REPEATS = 3
 
