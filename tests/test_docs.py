@@ -1,5 +1,6 @@
 """The documentation: its links lead somewhere, and what it shows is what happens."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -51,3 +52,11 @@ def test_the_readme_shows_what_diff_prints() -> None:
     (shown,) = blocks(README, "diff")
     changed = [line for line in printed if re.match(r"[+-](?!\+\+ |-- )", line) and line[1:].strip()]
     assert [line for line in shown.splitlines() if re.match(r"[+-](?!\+\+ |-- )", line)] == changed
+
+
+def test_the_page_of_codemods_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("make_codemods", ROOT / "docs" / "make_codemods.py")
+    assert spec is not None and spec.loader is not None
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), "run: python docs/make_codemods.py"
