@@ -8,6 +8,7 @@ that would bring in more bytes than sending the result would. Scalars attract no
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,8 +48,17 @@ class Submeshes:
         return len(devices) == len(set(devices))
 
 
-def task_mesh(task: Task, multimesh: MultiMesh) -> Mesh | None:
+# What each layer of a loop costs, by the loop's number of layers and its axis.
+LayerCosts = Mapping[tuple[int, str], Sequence[float]]
+
+
+def task_mesh(task: Task, multimesh: MultiMesh, layer_costs: LayerCosts | None = None) -> Mesh | None:
     """The submesh of a task as a JAX mesh; None for a task without one.
+
+    Args:
+        task: The task.
+        multimesh: The mesh in use.
+        layer_costs: For stages that are cut by their operations.
 
     Raises:
         ValueError: If the slice or the device ids do not fit the mesh in use; the task is named.
@@ -60,7 +70,9 @@ def task_mesh(task: Task, multimesh: MultiMesh) -> Mesh | None:
             return task.mesh.on(list(multimesh.devices.flat))
         if task.mesh_slice is None:
             return None
-        piece = task.mesh_slice.resolve(multimesh) if isinstance(task.mesh_slice, StageSlice) else task.mesh_slice
+        piece = task.mesh_slice
+        if isinstance(piece, StageSlice):
+            piece = piece.resolve(multimesh, (layer_costs or {}).get((piece.count, piece.axis)))
         return multimesh.slice(**piece)
     except ValueError as error:
         raise ValueError(f"Task {task.name!r}: {error}") from error
@@ -89,11 +101,12 @@ def place(step: Step, multimesh: MultiMesh) -> Placement:
     """Choose submeshes for every equation and input of a step."""
     submeshes, task_meshes = Submeshes(), {}
     pins: dict[Op, int] = {}
+    layer_costs = _layer_costs(step)
     for op in step.ops():
         if op.task is None:
             continue
         if op.task not in task_meshes:
-            mesh = task_mesh(op.task, multimesh)
+            mesh = task_mesh(op.task, multimesh, layer_costs)
             if mesh is None:
                 continue
             task_meshes[op.task] = mesh
@@ -101,6 +114,17 @@ def place(step: Step, multimesh: MultiMesh) -> Placement:
     if not submeshes.meshes:
         submeshes.number(multimesh.mesh)
     return _Placer(step, pins, submeshes, task_meshes).run()
+
+
+def _layer_costs(step: Step) -> LayerCosts:
+    """Operations of the forward pass of each layer whose stage is to be cut by them."""
+    costs: dict[tuple[int, str], list[float]] = {}
+    for op in step.ops():
+        piece = None if op.task is None else op.task.mesh_slice
+        if isinstance(piece, StageSlice) and piece.weights == "flops" and not op.backward:
+            layers = costs.setdefault((piece.count, piece.axis), [0.0] * piece.count)
+            layers[piece.index] += _cost.flops(op.eqn)
+    return costs
 
 
 class _Placer:

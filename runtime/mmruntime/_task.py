@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mmruntime import _mesh
 from mmruntime._axes import normalize_pairs
@@ -19,15 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageSlice:
-    """The slice of layer `index` of `count`, to be looked up once the mesh is known."""
+    """The slice of layer `index` of `count`, to be looked up once the mesh is known.
+
+    Weights of "flops" are counted from the traced step.
+    """
 
     index: int
     count: int
     axis: str
-    weights: tuple[float, ...] | None
+    weights: tuple[float, ...] | Literal["flops"] | None
 
-    def resolve(self, mesh: MultiMesh) -> dict[str, int]:
+    def resolve(self, mesh: MultiMesh, counted: Sequence[float] | None = None) -> dict[str, int]:
         """The slice of `mesh` that runs this layer.
+
+        Args:
+            mesh: The mesh in use.
+            counted: What each layer costs, for weights of "flops"; equal if left out.
 
         Raises:
             ValueError: If `mesh` has no such axis, or there are fewer layers than slices.
@@ -43,7 +50,8 @@ class StageSlice:
                 f"stage: {self.count} layers cannot be dealt out over {slices} slices of axis {self.axis!r}. "
                 "Use a smaller axis or more layers."
             )
-        bounds = cut(self.weights or (1.0,) * self.count, slices)
+        weights = counted if self.weights == "flops" else self.weights
+        bounds = cut(weights or (1.0,) * self.count, slices)
         return {self.axis: next(k for k in range(slices) if self.index < bounds[k + 1])}
 
 
@@ -146,7 +154,9 @@ class Task:
         return hash(self._key())
 
 
-def stage(index: int, count: int, *, axis: str = "stage", weights: Sequence[float] | None = None) -> Task:
+def stage(
+    index: int, count: int, *, axis: str = "stage", weights: Sequence[float] | Literal["flops"] | None = None
+) -> Task:
     """The task of layer `index` when `count` layers are dealt out over the slices of `axis`.
 
     Layers stay in order and every slice gets a contiguous run of them:
@@ -159,7 +169,8 @@ def stage(index: int, count: int, *, axis: str = "stage", weights: Sequence[floa
         index: Position of the layer, `0 <= index < count`.
         count: How many layers there are; at least the size of `axis`.
         axis: Axis of the surrounding `MultiMesh` that separates the stages.
-        weights: Cost of each layer, shape `(count,)`, any unit. Equal if left out.
+        weights: Cost of each layer, shape `(count,)`, any unit; or "flops" to count the operations of each layer's
+            forward pass in the traced step. Equal if left out.
 
     Returns:
         The `Task` of that slice; equal slices of one mesh give equal tasks. Without a mesh in use the
@@ -171,7 +182,10 @@ def stage(index: int, count: int, *, axis: str = "stage", weights: Sequence[floa
     """
     if not 0 <= index < count:
         raise ValueError(f"stage: {index=} must lie in 0..{count - 1} (count={count}).")
-    if weights is not None:
+    if isinstance(weights, str):
+        if weights != "flops":
+            raise ValueError(f'stage: weights must be numbers, one per layer, or "flops", got {weights!r}.')
+    elif weights is not None:
         weights = tuple(float(weight) for weight in weights)
         if len(weights) != count:
             raise ValueError(
@@ -181,7 +195,7 @@ def stage(index: int, count: int, *, axis: str = "stage", weights: Sequence[floa
             raise ValueError(f"stage: weights must not be negative, got {min(weights)}.")
     piece = StageSlice(index, count, axis, weights)
     mesh = _mesh.current_mesh()
-    if mesh is None:
+    if mesh is None or weights == "flops":
         return Task(mesh_slice=piece)
     found = piece.resolve(mesh)
     return Task(name=f"{axis}_{found[axis]}", mesh_slice=found)

@@ -1,5 +1,6 @@
 import itertools
 
+import jax.numpy as jnp
 import pytest
 
 import mmruntime as mm
@@ -58,3 +59,24 @@ def test_stage_errors_name_both_numbers():
 def test_without_a_mesh_the_slice_is_looked_up_later():
     assert mm.stage(0, 4) == mm.stage(0, 4)
     assert mm.stage(0, 4).name is None
+
+
+def test_weights_of_flops_balance_the_cut_by_the_traced_operations():
+    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
+    widths = [(8, 64), (64, 8), (8, 8), (8, 8), (8, 8)]
+
+    def step(weights, x):
+        for index, weight in enumerate(weights):
+            x = mm.task(jnp.matmul, task=mm.stage(index, len(weights), weights="flops"))(x, weight)
+        return x
+
+    compiled = mm.mjit(step, mesh=mesh)
+    weights = [jnp.ones(shape) for shape in widths]
+    compiled(weights, jnp.ones((4, 8)))
+    homes = [row.submesh for row in compiled.explain().inputs if row.name.startswith("weights")]
+    assert homes == [0, 1, 1, 1, 1]
+
+
+def test_weights_must_be_numbers_or_flops():
+    with pytest.raises(ValueError, match="weights must be numbers, one per layer, or \"flops\", got 'params'"):
+        mm.stage(0, 2, weights="params")
