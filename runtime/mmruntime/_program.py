@@ -313,6 +313,7 @@ def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Has
         Positions of the donated arguments.
     """
     ours = set(owned)
+    state = {place[0] for place in program.inputs if place is not None}
     candidates: dict[Work, set[int]] = {}
     for instruction in program.instructions:
         if not isinstance(instruction, Run):
@@ -331,10 +332,13 @@ def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Has
             continue
         room = Counter(shape_of[slot] for slot in instruction.results)
         chosen = []
-        for position in sorted(candidates[instruction.work]):
+        sums = len(instruction.work.sums) if instruction.work.kind == "segment" else 0
+        # Sums are added to in place; then donated state is updated in place, rather than written over a temporary.
+        order = sorted(candidates[instruction.work], key=lambda p: (p >= sums, instruction.args[p] not in state, p))
+        for position in order:
             shape = shape_of[instruction.args[position]]
             if room[shape] > 0:
                 room[shape] -= 1
                 chosen.append(position)
-        result[instruction.work] = tuple(chosen)
+        result[instruction.work] = tuple(sorted(chosen))
     return result
