@@ -21,7 +21,7 @@ from ._waves import Rows
 # How many actions are run in simulated time, all trials together: for the policies, and for moving actions.
 # The search must not look at the clock, for every process has to find the same order.
 _POLICY_WORK = 300_000
-_MOVE_WORK = 1_500_000
+_MOVE_WORK = 4_000_000
 # Policies are compared on a pipeline of about as many actions, then the best are run on the whole.
 _SAMPLE_ACTIONS = 1_600
 # What a trial costs besides, in actions.

@@ -1,11 +1,14 @@
 """Zero-bubble orders: the weight half of the backward pass fills the gaps that the input half leaves."""
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 
 from ._action import Action
 from ._list import one_forward_one_backward
 from ._waves import Rows, visits, waves
+
+_NEVER = 1 << 60
 
 
 def split_backward(rows: Rows) -> Rows:
@@ -40,11 +43,14 @@ def fill_weights(rows: Rows, placement: Sequence[int], caps: Sequence[int]) -> R
         caps: Most microbatches that each submesh may hold, all its stages together.
     """
     last = len(placement) - 1
-    done_at: dict[Action, int] = {}
+    count = 1 + max((action.microbatch for row in rows for action in row), default=0)
+    # When the input of F and of I is there, for each stage and microbatch.
+    inputs = [[0] * count, *([_NEVER] * count for _ in range(last))]
+    cotangents = [*([_NEVER] * count for _ in range(last)), [0] * count]
     at = [0] * len(rows)
     free_at = [0] * len(rows)
     live = [0] * len(rows)
-    pending: list[list[Action]] = [[] for _ in rows]
+    pending: list[deque[Action]] = [deque() for _ in rows]
     filled: list[list[Action]] = [[] for _ in rows]
     wake = [(0, submesh) for submesh in range(len(rows))]
     while wake:
@@ -54,36 +60,34 @@ def fill_weights(rows: Rows, placement: Sequence[int], caps: Sequence[int]) -> R
         action = None
         if at[submesh] < len(rows[submesh]):
             following = rows[submesh][at[submesh]]
-            before = _producer(following, last)
-            arrived = before is None or done_at.get(before, now + 1) <= now
-            if arrived and (following.kind == "I" or live[submesh] < caps[submesh]):
+            if following.kind == "F":
+                goes = live[submesh] < caps[submesh] and inputs[following.stage][following.microbatch] <= now
+            else:
+                goes = cotangents[following.stage][following.microbatch] <= now
+            if goes:
                 action = following
                 at[submesh] += 1
         if action is None:
             if not pending[submesh]:
                 continue
-            action = pending[submesh].pop(0)
+            action = pending[submesh].popleft()
         filled[submesh].append(action)
-        free_at[submesh] = done_at[action] = now + 1
+        free_at[submesh] = now + 1
         heapq.heappush(wake, (now + 1, submesh))
         if action.kind == "W":
             live[submesh] -= 1
             continue
         if action.kind == "F":
             live[submesh] += 1
+            target, arrivals = action.stage + 1, inputs
         else:
             pending[submesh].append(Action("W", action.stage, action.microbatch))
-        target = action.stage + (1 if action.kind == "F" else -1)
+            target, arrivals = action.stage - 1, cotangents
         if 0 <= target <= last:
-            heapq.heappush(wake, (now + 1, placement[target]))
+            arrivals[target][action.microbatch] = now + 1
+            if placement[target] != submesh:
+                heapq.heappush(wake, (now + 1, placement[target]))
     return tuple(map(tuple, filled))
-
-
-def _producer(action: Action, last: int) -> Action | None:
-    """The action on another submesh, perhaps, whose output `action` waits for."""
-    if action.kind == "F":
-        return Action("F", action.stage - 1, action.microbatch) if action.stage else None
-    return Action("I", action.stage + 1, action.microbatch) if action.stage < last else None
 
 
 def zb_h1(placement: Sequence[int], num_submeshes: int, num_microbatches: int) -> Rows:
