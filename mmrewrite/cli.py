@@ -277,7 +277,11 @@ def _top_of_tree() -> str:
 def _colored(data: bytes) -> str:
     colors = {"+": "green", "-": "red", "@": "cyan"}
     lines = data.decode(errors="replace").splitlines(keepends=True)
-    return "".join(click.style(line, fg=colors.get(line[:1]), bold=line.startswith("diff ")) for line in lines)
+    heads = ("diff ", "--- ", "+++ ")
+    return "".join(
+        click.style(line, bold=True) if line.startswith(heads) else click.style(line, fg=colors.get(line[:1]))
+        for line in lines
+    )
 
 
 def _count(number: int, word: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mmrewrite.source import SourceText
 from mmrewrite.values import Edit, Rewrite
@@ -27,16 +27,24 @@ def file_patch(rewrite: Rewrite, path: str) -> bytes:
     """The patch of one file, whose path in it is `path`; empty when nothing changes."""
     if not rewrite.changed:
         return b""
-    source = SourceText.decode(rewrite.original)
+    source, edits = _with_mark(SourceText.decode(rewrite.original), rewrite.edits)
     old, new = _quoted(f"a/{path}"), _quoted(f"b/{path}")
     parts = [b"diff --git " + old + b" " + new + b"\n", b"--- " + old + _tab(path), b"+++ " + new + _tab(path)]
     lines = split_lines(source.text)
     shift = 0
-    for changes in _hunks(changes_of(source, rewrite.edits), len(lines)):
+    for changes in _hunks(changes_of(source, edits), len(lines)):
         hunk, grown = _hunk(source, lines, changes, shift)
         parts.append(hunk)
         shift += grown
     return b"".join(parts)
+
+
+def _with_mark(source: SourceText, edits: Sequence[Edit]) -> tuple[SourceText, Sequence[Edit]]:
+    """For git, a byte order mark is part of the first line."""
+    if not source.has_bom:
+        return source, edits
+    moved = [replace(edit, start=edit.start + 1, end=edit.end + 1) for edit in edits]
+    return SourceText("\ufeff" + source.text, source.encoding, has_bom=False), moved
 
 
 def split_lines(text: str) -> list[str]:
@@ -126,7 +134,7 @@ def _hunk(source: SourceText, lines: Sequence[str], changes: Sequence[Change], s
     for change in changes:
         body += [_line(source, b" ", lines, index) for index in range(position, change.start)]
         body += [_line(source, b"-", lines, index) for index in range(change.start, change.end)]
-        body += [_line(source, b"+", change.new, index, change.start == 0) for index in range(len(change.new))]
+        body += [_line(source, b"+", change.new, index) for index in range(len(change.new))]
         grown += len(change.new) - (change.end - change.start)
         position = change.end
     body += [_line(source, b" ", lines, index) for index in range(position, end)]
@@ -140,10 +148,9 @@ def _range(start: int, count: int) -> str:
     return str(first) if count == 1 else f"{first},{count}"
 
 
-def _line(source: SourceText, sign: bytes, lines: Sequence[str], index: int, top: bool = True) -> bytes:
+def _line(source: SourceText, sign: bytes, lines: Sequence[str], index: int) -> bytes:
     line = lines[index]
-    data = source.encode(line) if index == 0 and top else line.encode(source.encoding)
-    return sign + data + (b"" if line.endswith("\n") else b"\n" + _NO_NEWLINE)
+    return sign + line.encode(source.encoding) + (b"" if line.endswith("\n") else b"\n" + _NO_NEWLINE)
 
 
 def _tab(path: str) -> bytes:

@@ -7,7 +7,7 @@ program that nobody asked for.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from mmrewrite.collect import Hint
@@ -100,32 +100,46 @@ def holds(reached: Reached, facts: Facts, statement: ast.stmt) -> bool:
     return node is statement or node in facts.names.around(statement)
 
 
-def find_regions(project: Project, reach: Reach, hints: Iterable[tuple[Facts, Hint]]) -> list[frozenset[HintKey]]:
-    """Groups of hints, by path and offset, that are rewritten together or not at all."""
+def find_regions(
+    modules: Iterable[Facts], reach: Reach, hints: Iterable[tuple[Facts, Hint]]
+) -> list[frozenset[HintKey]]:
+    """Groups of hints, by path and offset, that are rewritten together or not at all.
+
+    A hint that cannot be read is part of a group as well, by the offset of the definition that it is in.
+    """
     groups = _Groups()
-    places: dict[tuple[str, ast.stmt], list[tuple[Facts, Hint]]] = {}
+    places: dict[tuple[str, ast.stmt], list[tuple[Facts, int, bool]]] = {}
     for facts, hint in hints:
         if hint.directive not in MESH_DIRECTIVES:
-            places.setdefault((facts.path, facts.names.top_level(hint.statement)), []).append((facts, hint))
+            statement = facts.names.top_level(hint.statement)
+            is_step = hint.directive in STEP_DIRECTIVES
+            places.setdefault((facts.path, statement), []).append((facts, hint.start, is_step))
+    for facts in modules:
+        for error in facts.hints.errors:
+            broken = _statement_at(facts, error.line)
+            if broken is not None:
+                place = facts.source.offset(broken.lineno, broken.col_offset)
+                places.setdefault((facts.path, broken), []).append((facts, place, False))
     for (path, statement), held in places.items():
-        facts = held[0][0]
-        first = (path, held[0][1].start)
-        for _, hint in held:
-            groups.join(first, (path, hint.start))
+        facts, start, _ = held[0]
+        for _, other_start, _ in held:
+            groups.join((path, start), (path, other_start))
         reached = _hinted(places, reach.from_node(facts, statement))
-        if reached <= {(path, statement)} and any(hint.directive in STEP_DIRECTIVES for _, hint in held):
+        if reached <= {(path, statement)} and any(is_step for _, _, is_step in held):
             # A step that gets its model as a value: all that its module leads to may be that model.
-            reached = set()
             for other in facts.tree.body:
                 reached |= _hinted(places, reach.from_node(facts, other))
         for key in reached:
-            groups.join(first, (key[0], places[key][0][1].start))
+            groups.join((path, start), (key[0], places[key][0][1]))
     return groups.all()
 
 
-def _hinted(
-    places: dict[tuple[str, ast.stmt], list[tuple[Facts, Hint]]], reached: Iterable[Reached]
-) -> set[tuple[str, ast.stmt]]:
+def _statement_at(facts: Facts, line: int) -> ast.stmt | None:
+    """The statement of the module's body that a line, or the comment on it, belongs to."""
+    return next((statement for statement in facts.tree.body if line <= (statement.end_lineno or 0)), None)
+
+
+def _hinted(places: Collection[tuple[str, ast.stmt]], reached: Iterable[Reached]) -> set[tuple[str, ast.stmt]]:
     keys = {(item.facts.path, item.node) for item in reached if isinstance(item.node, ast.stmt)}
     return {key for key in places if key in keys}
 

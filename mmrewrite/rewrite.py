@@ -85,7 +85,7 @@ def _decide(
                 project.withheld.add(hint)
                 place = hint.reference
                 decided.left[facts.path].append(Left(facts.path, place.line, place.column, place.text, because))
-    regions = find_regions(project, reach, open_hints)
+    regions = find_regions(hinted, reach, open_hints)
     causes: dict[HintKey, Refusal] = {}
     stale = list(hinted)
     while stale:
@@ -94,7 +94,7 @@ def _decide(
             causes |= {(facts.path, start): refusal for start, refusal in outcome.refused.items()}
             excluded[facts.path] |= outcome.refused.keys()
         broken = _broken(hinted, decided.outcomes)
-        drawn = _drawn_in(open_hints, regions, causes, broken)
+        drawn = _drawn_in(open_hints, regions, causes, broken, ordered)
         stale = []
         for facts in hinted:
             new = {start: cause for (path, start), cause in drawn.items() if path == facts.path}
@@ -111,12 +111,7 @@ def _decide(
 
 
 def _left_because(hint: Hint, codemods: Mapping[str, type[MeshCodemod]], settings: Settings) -> str | None:
-    names = [
-        name
-        for name, codemod in codemods.items()
-        if hint.directive in (codemod.directive, *codemod.takes) and hint.kind in codemod.kinds
-    ]
-    for name in names:
+    for name in _codemods_of(hint, codemods):
         if name in hint.ignored:
             return f"`ignore[{name}]`"
         if settings.selected is not None and name not in settings.selected:
@@ -154,6 +149,7 @@ def _drawn_in(
     regions: Sequence[frozenset[HintKey]],
     causes: Mapping[HintKey, Refusal],
     broken: Collection[str],
+    codemods: Mapping[str, type[MeshCodemod]],
 ) -> dict[HintKey, Refusal]:
     """Hints that must be left because something else of their region is, and what to say about them."""
     from mmrewrite.regions import MESH_DIRECTIVES
@@ -166,14 +162,14 @@ def _drawn_in(
             + [f"{path} stays as it is" for path, _ in region if path in broken]
         )
         for key in sorted(region) if reasons else ():
-            if key not in causes:
-                drawn[key] = _because(*names[key], reasons[0])
+            if key not in causes and key in names:
+                drawn[key] = _because(*names[key], reasons[0], codemods)
     users = [key for key, (_, hint) in names.items() if hint.directive == "mjit"]
     lost = {*causes, *drawn, *(key for key in users if key[0] in broken)}
     if users and all(key in lost for key in users):
         for key, (facts, hint) in names.items():
             if hint.directive in MESH_DIRECTIVES and key not in causes and facts.path not in broken:
-                drawn[key] = _because(facts, hint, "no step that would run on this mesh is rewritten")
+                drawn[key] = _because(facts, hint, "no step that would run on this mesh is rewritten", codemods)
     return drawn
 
 
@@ -186,12 +182,21 @@ def _broken(modules: Sequence[Facts], outcomes: Mapping[str, Outcome]) -> set[st
     }
 
 
-def _because(facts: Facts, hint: Hint, reason: str) -> Refusal:
-    place = hint.reference
+def _because(facts: Facts, hint: Hint, reason: str, codemods: Mapping[str, type[MeshCodemod]]) -> Refusal:
+    from mmrewrite.regions import MESH_DIRECTIVES
+
     message = f"left as it is, because a step and what it reaches are rewritten together: {reason}"
-    if hint.directive == "mesh" or hint.directive == "axes":
+    if hint.directive in MESH_DIRECTIVES:
         message = f"left as it is: {reason}"
-    return Refusal(facts.path, place.line, place.column, message, hint.directive)
+    name = next(iter(_codemods_of(hint, codemods)), hint.directive)
+    return Refusal(facts.path, hint.reference.line, hint.reference.column, message, name)
+
+
+def _codemods_of(hint: Hint, codemods: Mapping[str, type[MeshCodemod]]) -> Iterator[str]:
+    """Names of the codemods whose site a hint is."""
+    for name, codemod in codemods.items():
+        if hint.directive in (codemod.directive, *codemod.takes) and hint.kind in codemod.kinds:
+            yield name
 
 
 def in_order(codemods: Mapping[str, type[MeshCodemod]]) -> dict[str, type[MeshCodemod]]:

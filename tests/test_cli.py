@@ -1,0 +1,455 @@
+"""The command line: patches that git takes, exit statuses, messages, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mmrewrite import write
+from mmrewrite.build import MANIFEST
+from mmrewrite.cli import cli
+
+HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
+REFUSED = "def f(x):\n    return x\n\n\ny = f(1) + f(2)  # mm: task(stage=0)\n"
+WRONG = "def f(x):\n    return x\n\n\ny = f(1)  # mm: tsak(stage=0)\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
+
+
+def put(path: str, text: str | bytes) -> Path:
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+class TestDiff:
+    def test_nothing_to_do(self) -> None:
+        put("a.py", "x = 1\n")
+        result = run("diff", "--exit-code", "--strict")
+        assert (result.exit_code, result.output) == (0, "")
+
+    def test_patch(self) -> None:
+        put("pkg/a.py", HINTED)
+        result = run("diff")
+        assert result.exit_code == 0
+        assert result.stdout == (
+            "diff --git a/pkg/a.py b/pkg/a.py\n"
+            "--- a/pkg/a.py\n"
+            "+++ b/pkg/a.py\n"
+            "@@ -1,5 +1,8 @@\n"
+            "+import mmruntime as mm\n"
+            "+\n"
+            "+\n"
+            " def f(x):\n"
+            "     return x\n"
+            " \n"
+            " \n"
+            "-y = f(1)  # mm: task(stage=0)\n"
+            '+y = mm.task(f, task=mm.Task(name="f", mesh_slice={"stage": 0}))(1)\n'
+        )
+        assert result.stderr == "1 file would change\n"
+
+    def test_exit_code(self) -> None:
+        put("a.py", HINTED)
+        assert run("diff", "--exit-code").exit_code == 1
+
+    def test_it_writes_nothing(self) -> None:
+        file = put("a.py", HINTED)
+        before = file.stat()
+        run("diff")
+        assert (file.read_text(), file.stat().st_mtime_ns) == (HINTED, before.st_mtime_ns)
+        assert sorted(os.listdir()) == ["a.py"]
+
+    def test_files_are_in_path_order_and_named_relative_to_the_repository(self) -> None:
+        for name in ("b", "a", "c/z", "c/y"):
+            put(f"{name}.py", HINTED)
+        os.mkdir(".git")
+        os.chdir("c")
+        result = run("diff", "../b.py", "../a.py", ".")
+        names = [line.split()[-1] for line in result.stdout.splitlines() if line.startswith("diff ")]
+        assert names == ["b/a.py", "b/b.py", "b/c/y.py", "b/c/z.py"] or names == [
+            "b/c/y.py",
+            "b/c/z.py",
+            "b/a.py",
+            "b/b.py",
+        ]
+        assert run("diff", "../b.py", "../a.py", ".").stdout == result.stdout
+
+    def test_color(self) -> None:
+        put("a.py", HINTED)
+        colored = CliRunner().invoke(cli, ["diff", "--color", "always"], color=True)
+        assert "\x1b[32m+import mmruntime" in colored.stdout
+        assert "\x1b" not in run("diff", "--color", "never").stdout
+
+    def test_verbose_says_why(self) -> None:
+        put("a.py", HINTED + "# mm: off\nz = f(1)  # mm: task(stage=1)\n")
+        stderr = run("diff", "-v").stderr
+        assert "a.py: place_task, because of line 5: task(stage=0)\n" in stderr
+        assert "a.py:7:11: `task(stage=1)` left alone: `# mm: off`\n" in stderr
+        assert "1 hint left alone on purpose" in stderr
+
+
+@pytest.fixture
+def repository(folder: Path) -> Iterator[Path]:
+    if shutil.which("git") is None:
+        pytest.skip("git is not there")
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    yield folder
+
+
+class TestPatchAgainstGit:
+    """`git apply` of the patch gives the bytes that `apply` writes."""
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            HINTED.encode(),
+            HINTED.replace("\n", "\r\n").encode(),
+            HINTED.rstrip("\n").encode(),
+            b"\xef\xbb\xbf" + HINTED.encode(),
+            f"# coding: latin-1\nname = 'é'\n{HINTED}".encode("latin-1"),
+            (HINTED + "\n" * 20 + "\n".join(f"x{i} = f({i})  # mm: task(stage={i})\n\n" for i in range(5))).encode(),
+            b"import jax\n" + b"x = 1\n" * 30 + b"def f(y): return y\n" + b"y = f(1)  # mm: task(stage=0)",
+            b"# mm: mesh(stage=2)\nx = 1\n",
+        ],
+        ids=["plain", "crlf", "no-newline", "bom", "latin-1", "many", "far-apart", "top"],
+    )
+    @pytest.mark.parametrize("name", ["a.py", "with space.py", 'quote".py', "ü.py"])
+    def test_git_takes_it(self, repository: Path, data: bytes, name: str) -> None:
+        put(name, data)
+        put("patch", run("diff").stdout_bytes)
+        assert run("apply").exit_code == 0
+        applied = Path(name).read_bytes()
+        put(name, data)
+        subprocess.run(["git", "apply", "--whitespace=nowarn", "patch"], check=True)
+        assert Path(name).read_bytes() == applied != data
+        assert run("diff", "--exit-code").exit_code == 0
+
+    def test_fixtures(self, repository: Path) -> None:
+        fixtures = Path(__file__).parents[1] / "fixtures"
+        for before in fixtures.glob("*/*/before.py"):
+            put(f"{before.parent.parent.name}/{before.parent.name}.py", before.read_bytes())
+        result = run("diff")
+        put("patch", result.stdout_bytes)
+        subprocess.run(["git", "apply", "--whitespace=nowarn", "patch"], check=True)
+        for after in fixtures.glob("*/*/after.py"):
+            assert Path(f"{after.parent.parent.name}/{after.parent.name}.py").read_bytes() == after.read_bytes()
+
+
+class TestApply:
+    def test_apply_twice(self) -> None:
+        file = put("a.py", HINTED)
+        first = run("apply")
+        assert (first.exit_code, first.stderr) == (0, "1 file changed\n")
+        written = file.stat().st_mtime_ns
+        second = run("apply", "--strict")
+        assert (second.exit_code, second.output) == (0, "")
+        assert file.stat().st_mtime_ns == written
+
+    def test_an_error_in_one_file_does_not_stop_the_others(self) -> None:
+        good, wrong, broken = put("good.py", HINTED), put("wrong.py", WRONG), put("broken.py", "x = (  # mm: off\n")
+        result = run("apply")
+        assert result.exit_code == 2
+        assert "mm.task" in good.read_text()
+        assert wrong.read_text() == WRONG
+        assert "broken.py: Python " in result.stderr
+        assert broken.read_text().startswith("x = (")
+        assert (
+            "wrong.py:5:17: unknown directive `tsak`; did you mean `task`?\n"
+            "  y = f(1)  # mm: tsak(stage=0)\n"
+            "                  ^^^^\n"
+        ) in result.stderr
+
+    def test_refusals_fail_only_under_strict(self) -> None:
+        put("a.py", REFUSED)
+        assert run("apply").exit_code == 0
+        result = run("apply", "--strict")
+        assert result.exit_code == 1
+        assert result.stderr.startswith("a.py:5:1: more than one call could be the task: `f(1)`, `f(2)`; ")
+        assert result.stderr.rstrip().endswith("0 files changed, 1 refusal")
+        assert run("apply", "-q").stderr == ""
+
+    def test_mode_is_kept(self) -> None:
+        file = put("a.py", HINTED)
+        file.chmod(0o754)
+        run("apply")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o754
+
+    def test_a_link_is_written_through_inside_the_roots_only(self) -> None:
+        target = put("outside/real.py", HINTED)
+        os.mkdir("inside")
+        link = Path("inside/link.py")
+        link.symlink_to(target.resolve())
+        assert "mm.task" not in target.read_text()
+        assert run("apply", "inside").exit_code == 0
+        assert target.read_text() == HINTED
+        assert run("apply", "inside/link.py").exit_code == 0
+        assert link.is_symlink()
+        assert "mm.task" in target.read_text()
+
+    def test_a_file_that_changed_meanwhile_is_left(self) -> None:
+        file = put("a.py", HINTED)
+        with pytest.raises(write.NotWritten, match="it changed while mmrewrite was reading; run again"):
+            write.replace_file("a.py", b"something else", b"new", ["."])
+        assert file.read_text() == HINTED
+
+    def test_a_link_out_of_the_roots_is_left(self) -> None:
+        target = put("outside/real.py", HINTED)
+        os.mkdir("inside")
+        Path("inside/link.py").symlink_to(target.resolve())
+        with pytest.raises(write.NotWritten, match="outside the folders given; name that file itself"):
+            write.replace_file("inside/link.py", HINTED.encode(), b"new", ["inside"])
+
+    def test_a_failed_write_leaves_the_old_file_and_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = put("a.py", HINTED)
+
+        def fail(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "replace", fail)
+        result = run("apply")
+        assert result.exit_code == 2
+        assert "a.py: not written: No space left on device" in result.stderr
+        assert file.read_text() == HINTED
+        assert os.listdir() == ["a.py"]
+
+
+class TestSelection:
+    def test_ignored_and_excluded_files(self) -> None:
+        put("pyproject.toml", '[tool.mmrewrite]\nexclude = ["generated/**"]\n')
+        put(".gitignore", "ignored/\n*_tmp.py\n!kept_tmp.py\n")
+        put("deep/.gitignore", "/here.py\n")
+        for path in ("a", "generated/b", "ignored/c", "d_tmp", "kept_tmp", "deep/here", "deep/below/here", ".hidden/e"):
+            put(f"{path}.py", HINTED)
+        put("env/pyvenv.cfg", "")
+        put("env/f.py", HINTED)
+        result = run("diff")
+        names = [line.split(" b/")[-1] for line in result.stdout.splitlines() if line.startswith("diff ")]
+        assert names == ["a.py", "deep/below/here.py", "kept_tmp.py"]
+        assert "c.py" in run("diff", "ignored/c.py").stdout
+
+    def test_include_is_the_default(self) -> None:
+        put("pyproject.toml", '[tool.mmrewrite]\ninclude = ["src"]\n')
+        put("src/a.py", HINTED)
+        put("b.py", HINTED)
+        assert "b.py" not in run("diff").stdout
+        assert "b.py" in run("diff", "b.py").stdout
+
+    def test_missing_and_unreadable_paths(self) -> None:
+        put("bad.py", b"# coding: utf-8\nx = '\xff'  # mm: off\n")
+        result = run("diff", "nowhere.py", "bad.py")
+        assert result.exit_code == 2
+        assert "nowhere.py: no such file or folder" in result.stderr
+        assert "bad.py: not text in utf-8" in result.stderr
+        put("worse.py", "# coding: klingon\nx = 1  # mm: off\n")
+        assert "worse.py: unknown encoding 'klingon' in the coding comment" in run("diff", "worse.py").stderr
+
+    def test_select_and_ignore(self) -> None:
+        put("a.py", HINTED)
+        assert "1 hint left alone on purpose" in run("diff", "--select", "stage_loop").stderr
+        assert run("diff", "--ignore", "place_task").stdout == ""
+        result = run("diff", "--select", "place_taks")
+        assert result.exit_code == 2
+        assert "There is no codemod `place_taks`; did you mean `place_task`?" in result.stderr
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("[tool.mmrewrite]\nexlude = []\n", "has no key `exlude`; did you mean `exclude`?"),
+            ("[tool.mmrewrite]\nexclude = 'a'\n", "`exclude` must be a list of strings, not 'a'"),
+            ("[tool.mmrewrite]\nout = 3\n", "`out` must be a folder's name, not 3"),
+            ("[tool.mmrewrite]\naxes = 3\n", "`axes` must be a table"),
+            ("[tool.mmrewrite.axes]\nbatch = 3\n", "axes.batch must be a device axis, or false for replicated, not 3"),
+            ("[tool.mmrewrite\n", "pyproject.toml: "),
+        ],
+    )
+    def test_mistakes(self, text: str, message: str) -> None:
+        put("pyproject.toml", text)
+        put("a.py", HINTED)
+        result = run("diff")
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+    def test_axes_and_line_length(self) -> None:
+        put("pyproject.toml", "[tool.mmrewrite.axes]\nbatch = 'data'\nembed = false\n[tool.black]\nline-length = 130\n")
+        put("a.py", "# mm: mesh(data=2)\nx = 1\n")
+        line = (
+            'mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("data",), '
+            'logical_axes=(("batch", "data"), ("embed", None)))'
+        )
+        assert f"+{line}\n" in run("diff").stdout
+
+
+MODEL = """import jax.numpy as jnp
+
+LAYERS = [jnp.tanh] * 4
+
+
+def forward(x):
+    for layer in LAYERS:  # mm: stages
+        x = layer(x)
+    return x
+"""
+
+
+class TestBuild:
+    def package(self) -> None:
+        put("src/pkg/__init__.py", "")
+        put("src/pkg/model.py", MODEL)
+        put("src/pkg/data.txt", "text")
+        put("src/pkg/sub/__init__.py", "from pkg.model import LAYERS\nimport pkg.model as m\n")
+        put("src/pkg/main.py", '#!/usr/bin/env python\n# -*- coding: utf-8 -*-\nfrom pkg import model\n\nname = "ü"\n')
+
+    def test_mirror(self) -> None:
+        self.package()
+        result = run("build", "src/pkg", "--out", "out")
+        assert (result.exit_code, result.stderr) == (0, "1 file of 5 in out changed\n")
+        assert Path("src/pkg/model.py").read_text() == MODEL
+        model = Path("out/pkg/model.py").read_text()
+        assert model.startswith("# Written by mmrewrite from src/pkg/model.py\nimport jax.numpy as jnp\n")
+        assert "mm.stage(i, len(LAYERS)" in model
+        assert Path("out/pkg/data.txt").read_text() == "text"
+        assert Path("out/pkg/__init__.py").read_text() == "# Written by mmrewrite from src/pkg/__init__.py\n"
+        assert Path("out/pkg/sub/__init__.py").read_text().splitlines()[1:] == [
+            "from ..model import LAYERS",
+            "from .. import model as m",
+        ]
+        assert Path("out/pkg/main.py").read_text().splitlines()[:4] == [
+            "#!/usr/bin/env python",
+            "# -*- coding: utf-8 -*-",
+            "# Written by mmrewrite from src/pkg/main.py",
+            "from . import model",
+        ]
+
+    def test_it_imports_beside_the_original(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        put("twice/__init__.py", "")
+        put("twice/one.py", "def f(x):\n    return x\n\n\ndef g(x):\n    # mm: off\n    return __name__\n")
+        put("twice/two.py", "from twice.one import g\n\nout = g(1)\n")
+        assert run("build", "twice", "--out", "mirror").exit_code == 0
+        monkeypatch.syspath_prepend(str(folder))
+        try:
+            assert importlib.import_module("twice.two").out == "twice.one"
+            assert importlib.import_module("mirror.twice.two").out == "mirror.twice.one"
+        finally:
+            for name in [name for name in sys.modules if name.split(".")[0] in ("twice", "mirror")]:
+                del sys.modules[name]
+
+    def test_build_again_writes_nothing_and_check_agrees(self) -> None:
+        self.package()
+        run("build", "src/pkg", "--out", "out")
+        before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
+        run("build", "src/pkg", "--out", "out")
+        assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
+        assert run("check", "src/pkg", "--out", "out").exit_code == 0
+        put("src/pkg/model.py", MODEL + "# more\n")
+        result = run("check", "src/pkg", "--out", "out")
+        assert result.exit_code == 1
+        assert "out/pkg/model.py: out of date; run `mmrewrite build`" in result.stderr
+
+    def test_files_edited_by_hand_are_not_overwritten(self) -> None:
+        self.package()
+        run("build", "src/pkg", "--out", "out")
+        put("out/pkg/model.py", "edited\n")
+        for command in ("check", "build"):
+            result = run(command, "src/pkg", "--out", "out")
+            assert result.exit_code == (1 if command == "check" else 2)
+            assert "out/pkg/model.py: edited by hand; move the change to src/pkg/model.py" in result.stderr
+        assert Path("out/pkg/model.py").read_text() == "edited\n"
+
+    def test_files_of_others_are_not_overwritten(self) -> None:
+        self.package()
+        put("out/pkg/model.py", "precious\n")
+        result = run("build", "src/pkg", "--out", "out")
+        assert result.exit_code == 2
+        assert "out/pkg/model.py: not written by mmrewrite" in result.stderr
+        assert not Path("out/pkg/main.py").exists()
+
+    def test_files_whose_source_is_gone_are_removed(self) -> None:
+        self.package()
+        run("build", "src/pkg", "--out", "out")
+        os.unlink("src/pkg/main.py")
+        assert run("check", "src/pkg", "--out", "out").exit_code == 1
+        run("build", "src/pkg", "--out", "out")
+        assert not Path("out/pkg/main.py").exists()
+        assert run("check", "src/pkg", "--out", "out").exit_code == 0
+
+    def test_the_manifest_has_hashes_and_the_mirror_is_no_source(self) -> None:
+        self.package()
+        run("build", "src/pkg", "--out", "out")
+        manifest = json.loads(Path("out", MANIFEST).read_text())
+        assert set(manifest["files"]["pkg/model.py"]) == {"sha256", "source", "source_sha256"}
+        assert "b/out/" not in run("diff", ".").stdout
+
+    def test_where_to(self) -> None:
+        self.package()
+        result = run("build", "src/pkg")
+        assert result.exit_code == 2
+        assert "Where to? Give --out DIR" in result.stderr
+        put("pyproject.toml", '[tool.mmrewrite]\nout = "made"\n')
+        assert run("build", "src/pkg").exit_code == 0
+        assert Path("made/pkg/model.py").exists()
+
+    def test_scripts_in_a_folder_import_each_other_as_before(self) -> None:
+        put("scripts/model.py", MODEL)
+        put("scripts/train.py", "from model import forward\n")
+        run("build", "scripts", "--out", "out")
+        assert Path("out/train.py").read_text().endswith("\nfrom model import forward\n")
+
+    def test_a_manifest_that_cannot_be_read(self) -> None:
+        self.package()
+        put(f"out/{MANIFEST}", "{")
+        result = run("build", "src/pkg", "--out", "out")
+        assert result.exit_code == 2
+        assert "cannot be read; delete out" in result.stderr
+
+
+class TestCheck:
+    def test_check_prints_the_patch_and_fails(self) -> None:
+        put("a.py", HINTED)
+        result = run("check")
+        assert result.exit_code == 1
+        assert result.stdout.startswith("diff --git a/a.py b/a.py\n")
+        run("apply")
+        assert run("check").exit_code == 0
+
+
+class TestPages:
+    def test_list(self) -> None:
+        result = run("codemods")
+        assert (
+            "stage_loop           Deal the iterations of a loop over layers out to the pipeline stages.\n"
+            in result.stdout
+        )
+
+    def test_explain(self) -> None:
+        result = run("explain", "stage_loop")
+        assert "Refused: a loop whose length cannot be told" in result.stdout
+        result = run("explain", "stage_lop")
+        assert result.exit_code == 2
+        assert "There is no codemod `stage_lop`; did you mean `stage_loop`?" in result.stderr
+
+    def test_usage(self) -> None:
+        assert run("frobnicate").exit_code == 2
+        assert run("--help").exit_code == 0
+        assert run("--version").stdout.startswith("mmrewrite ")

@@ -1,0 +1,256 @@
+"""The engine: gates, regions, checks of its own output, and independence of order and workers."""
+
+from __future__ import annotations
+
+import random
+
+import libcst as cst
+import pytest
+
+from mmrewrite import workers
+from mmrewrite.codemod import MeshCodemod
+from mmrewrite.draft import draft_module
+from mmrewrite.engine import Settings, may_have_hints, rewrite_project, rewrite_source
+from mmrewrite.project import SourceFile
+from mmrewrite.registry import Registry
+from mmrewrite.rewrite import in_order
+
+REGISTRY = Registry()
+
+HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
+
+MODEL = """
+def forward(layers, x):
+    for layer in layers:  # mm: stages
+        x = layer(x)
+    return x
+"""
+
+TRAIN = """
+import jax
+from model import forward
+
+# mm: mesh(stage=4)
+
+
+def loss_fn(params, batch):
+    return forward(params, batch).mean()
+
+
+@jax.jit  # mm: mjit
+def step(params, batch):
+    return jax.grad(loss_fn)(params, batch)  # mm: microbatch(size=2)
+"""
+
+
+def files(**texts: str) -> list[SourceFile]:
+    return [SourceFile(f"{name}.py", text.encode(), name) for name, text in texts.items()]
+
+
+class TestGates:
+    def test_files_without_the_marker_are_not_parsed(self) -> None:
+        (result,) = rewrite_project(files(broken="this is not Python ("), REGISTRY)
+        assert not result.changed
+        assert not result.failed
+
+    def test_codemods_are_not_loaded_without_hints(self) -> None:
+        class Unloadable(Registry):
+            def __getitem__(self, name: str) -> type[MeshCodemod]:
+                raise AssertionError(f"{name} was loaded")
+
+        text = 'x = "# mm: task(stage=0)"\n'
+        assert not rewrite_project(files(module=text), Unloadable())[0].changed
+        with pytest.raises(AssertionError, match="was loaded"):
+            rewrite_project(files(module=HINTED), Unloadable())
+
+    def test_the_marker_is_found_in_bytes(self) -> None:
+        assert may_have_hints(b"x  # mm: off")
+        assert not may_have_hints(b"x  # nn: off")
+
+    def test_a_file_that_cannot_be_parsed_is_a_failure_of_that_file_only(self) -> None:
+        one, other = rewrite_project(files(broken="x = (  # mm: off\n", good=HINTED), REGISTRY)
+        assert one.failure is not None
+        assert "cannot parse this file: '(' was never closed (line 1, column 5)" in one.failure
+        assert other.changed
+
+    def test_only_the_hinted_statements_reach_libcst(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[str] = []
+        parse = cst.parse_module
+
+        def spy(source: str | bytes) -> cst.Module:
+            seen.append(str(source))
+            return parse(source)
+
+        monkeypatch.setattr(cst, "parse_module", spy)
+        rewrite_source("a = [1] * 1000\n" * 50 + HINTED, REGISTRY)
+        assert seen == ["y = f(1)\n"]
+
+
+class TestRegions:
+    def test_a_step_and_its_model_are_rewritten_together(self) -> None:
+        results = rewrite_project(files(model=MODEL, train=TRAIN), REGISTRY)
+        assert [result.changed for result in results] == [True, True]
+
+    def test_a_refused_step_leaves_its_model_and_its_mesh_alone(self) -> None:
+        train = TRAIN.replace(".mean()", ".std()")
+        model, step = rewrite_project(files(model=MODEL, train=train), REGISTRY)
+        assert not model.changed
+        assert not step.changed
+        assert [refusal.codemod for refusal in step.refusals] == ["declare_mesh", "compile_for_mesh", "microbatch_grad"]
+        (refusal,) = model.refusals
+        assert refusal.reason == (
+            "left as it is, because a step and what it reaches are rewritten together: train.py:14 is refused"
+        )
+
+    def test_a_hint_error_in_the_model_leaves_the_step_alone(self) -> None:
+        model, step = rewrite_project(files(model=MODEL.replace("stages", "satges"), train=TRAIN), REGISTRY)
+        assert model.errors
+        assert not step.changed
+        assert step.refusals
+
+    def test_another_step_is_none_of_its_business(self) -> None:
+        text = (
+            TRAIN
+            + "\n\ndef other(x):\n    y = print(x)  # mm: task(stage=0)\n    return y, y + x(1)  # mm: shard('a')\n"
+        )
+        (result, _) = rewrite_project(files(train=text, model=MODEL), REGISTRY)
+        assert [refusal.line for refusal in result.refusals] == [18, 19]
+        assert "mm.mjit" in result.result.decode()
+        assert "# mm: task" in result.result.decode()
+
+    def test_a_step_that_gets_its_model_as_a_value(self) -> None:
+        text = (
+            "import jax\nfrom model import forward\n\n# mm: mesh(stage=4)\n\nMODELS = {'a': forward}\n\n\n"
+            "@jax.jit  # mm: mjit\ndef step(apply, x):\n    y = apply(x)  # mm: microbatch(size=1)\n    return y\n"
+        )
+        train, model = rewrite_project(files(train=text, model=MODEL), REGISTRY)
+        assert train.refusals
+        assert not model.changed
+
+
+class TestSelfChecks:
+    def test_a_result_that_does_not_parse_is_our_bug(self) -> None:
+        result = rewrite_source(HINTED, {"break_syntax": BreakSyntax})
+        assert not result.changed
+        assert result.failure is not None
+        assert result.failure.startswith("this is a bug in mmrewrite (the rewritten file does not parse: ")
+        assert "Please report it with this file" in result.failure
+
+    def test_a_result_that_a_second_run_would_change_is_our_bug(self) -> None:
+        result = rewrite_source(HINTED, {"never_done": NeverDone})
+        assert result.failure is not None
+        assert "a second run would change the file again" in result.failure
+
+    def test_a_codemod_that_raises_is_our_bug_in_that_file_only(self) -> None:
+        one, other = rewrite_project(
+            files(bad=HINTED, good="x = 1  # mm: off\n".replace("  #", "\n#")), {"crash": Crash}
+        )
+        assert one.failure is not None
+        assert "ZeroDivisionError: here, at test_engine.py:" in one.failure
+        assert other.failure is None
+
+    def test_what_libcst_does_not_print_back_is_refused(self) -> None:
+        text = "def f(x, y):\n    return x\n\n\nz = f(1,\n\f2)  # mm: task(stage=0)\n"
+        result = rewrite_source(text, REGISTRY)
+        if not result.changed:
+            assert "LibCST does not print this statement as it stands" in result.refusals[0].reason
+
+
+class BreakSyntax(MeshCodemod):
+    directive = "task"
+
+    def rewrite(self) -> None:
+        self.site.insert_above("this is no Python")
+
+
+class NeverDone(MeshCodemod):
+    directive = "task"
+
+    def rewrite(self) -> None:
+        self.site.insert_above("pass  # mm: task(stage=0)")
+        self.site.transform(self.site.statement, self)
+
+
+class Crash(MeshCodemod):
+    directive = "task"
+
+    def rewrite(self) -> None:
+        raise ZeroDivisionError("here")
+
+
+class TestOrder:
+    def test_results_do_not_depend_on_the_order_of_files_nor_on_workers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        given = files(
+            model=MODEL,
+            train=TRAIN,
+            **{f"part_{index}": HINTED.replace("stage=0", f"stage={index}") for index in range(6)},
+        )
+        monkeypatch.setattr(workers, "ENOUGH", 0)
+        expected = {result.path: result for result in rewrite_project(given, REGISTRY)}
+        shuffled = random.Random(0).sample(given, len(given))
+        for jobs in (1, 3):
+            results = rewrite_project(shuffled, REGISTRY, settings=Settings(jobs=jobs))
+            assert [result.path for result in results] == [file.path for file in shuffled]
+            assert {result.path: result for result in results} == expected
+
+    def test_little_work_is_not_forked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fork(*_: object) -> None:
+            raise AssertionError("forked")
+
+        monkeypatch.setattr("multiprocessing.get_context", fork)
+        assert list(workers.in_workers(str, [1, 2], work=10, jobs=2)) == ["1", "2"]
+        with pytest.raises(AssertionError, match="forked"):
+            workers.in_workers(str, [1, 2], work=workers.ENOUGH, jobs=2)
+
+    def test_run_after(self) -> None:
+        class First(MeshCodemod):
+            run_after = ("z",)
+
+        class Last(MeshCodemod):
+            pass
+
+        class Lost(MeshCodemod):
+            run_after = ("nobody",)
+
+        class Loop(MeshCodemod):
+            run_after = ("loop",)
+
+        assert list(in_order({"a": First, "z": Last})) == ["z", "a"]
+        with pytest.raises(ValueError, match=r"a: `run_after` names 'nobody', and there is no such codemod\."):
+            in_order({"a": Lost})
+        with pytest.raises(ValueError, match="`run_after` goes round in a circle among loop"):
+            in_order({"loop": Loop})
+
+
+class TestSettings:
+    def test_codemods_that_are_not_selected_leave_their_hints(self) -> None:
+        text = HINTED + 'z = f(2)  # mm: shard("a")\n'
+        (result,) = rewrite_project(
+            files(module=text), REGISTRY, settings=Settings(selected=frozenset(("constrain_value",)))
+        )
+        assert "# mm: task(stage=0)" in result.result.decode()
+        assert "with_sharding_constraint" in result.result.decode()
+        (left,) = result.left
+        assert left.because == "place_task is not selected"
+
+    def test_axes_of_the_configuration(self) -> None:
+        settings = Settings(axes=(("batch", "data"), ("embed", None), ("mlp", "model")))
+        (result,) = rewrite_project(files(module="# mm: mesh(data=2)\nx = 1\n"), REGISTRY, settings=settings)
+        assert 'logical_axes=(("batch", "data"), ("embed", None))' in result.result.decode()
+
+    def test_width(self) -> None:
+        (result,) = rewrite_project(files(module=HINTED), REGISTRY, settings=Settings(width=40))
+        assert max(len(line) for line in result.result.decode().splitlines()) <= 40 + len('mesh_slice={"stage": 0}')
+        assert "y = mm.task(\n" in result.result.decode()
+
+
+def test_draft_leaves_out_what_is_excluded() -> None:
+    from mmrewrite.project import Facts, Project, read_facts
+
+    facts = read_facts(files(module=HINTED)[0], tuple(REGISTRY))
+    assert isinstance(facts, Facts)
+    (hint,) = facts.hints.hints
+    project = Project([facts], lambda path: None, ())
+    codemods = in_order(REGISTRY)
+    assert draft_module(facts, project, codemods, Settings(), {hint.start}).edits == ()
+    assert draft_module(facts, project, codemods, Settings(), ()).edits != ()
