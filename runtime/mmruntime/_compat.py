@@ -164,6 +164,14 @@ def define_identity(
     return primitive
 
 
+def add_eqn(left: Any, right: Any, target: Var) -> Any:
+    """An equation that adds two atoms of one type."""
+    aval = target.aval
+    abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    template = split(jax.make_jaxpr(jax.lax.add)(abstract, abstract))[0].eqns[-1]
+    return template.replace(invars=[left, right], outvars=[target])
+
+
 def copy_eqn(source: Any, target: Var) -> Any:
     """An equation that copies an atom."""
     aval = target.aval

@@ -19,11 +19,15 @@ class Op:
         eqn: The equation; its variables are unique in the whole step.
         task: The task that it belongs to, if any.
         backward: Whether it is part of a transposed computation.
+        variant: Which of its loop's bodies it is in.
+        roams: Whether its task's submesh depends on the microbatch.
     """
 
     eqn: Any
     task: Task | None = None
     backward: bool = False
+    variant: int = 0
+    roams: bool = False
 
     def reads(self) -> Iterator[Var]:
         """The variables that the equation reads."""
@@ -42,13 +46,22 @@ class Region:
         ops: The equations, in program order.
         loop: How the loop runs; None outside of loops.
         slices: In a loop, each microbatch's variable and the stacked outer variable that it is a slice of.
-        sums: In a loop, each outer variable and the body variable that is summed up into it.
+        sums: In a loop, each outer variable and the body variable that is summed up into it; an outer variable may
+            occur once per variant of the body.
+        variant_of: In a loop, the variant of the body that each microbatch runs; empty if there is one.
     """
 
     ops: list[Op] = field(default_factory=list)
     loop: LoopSpec | None = None
     slices: dict[Var, Var] = field(default_factory=dict)
     sums: list[tuple[Var, Var]] = field(default_factory=list)
+    variant_of: tuple[int, ...] = ()
+
+    def microbatches(self, variant: int) -> list[int]:
+        """The microbatches that run a variant of the body."""
+        if not self.variant_of:
+            return list(range(self.index_count))
+        return [k for k, each in enumerate(self.variant_of) if each == variant]
 
     @property
     def index_count(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _compat, _mesh
@@ -17,6 +18,9 @@ from mmruntime._multimesh import MultiMesh
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Arrays of more elements are computed in shards: 64 MiB of float32.
+_LARGE = 1 << 24
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -32,8 +36,9 @@ class Initializer(Generic[P, R]):
     """A function whose results are laid out as a step wants its arguments: call it as the function itself.
 
     It is traced once per signature, and compiled once per submesh with everything left out that the submesh's
-    results do not need, so no device ever holds, or computes, what belongs to others. The values are those of
-    `jax.jit(fun)`, bit for bit.
+    results do not need, so no device ever holds what belongs to another submesh. The values are those of
+    `jax.jit(fun)`, bit for bit: arrays of up to 2**24 elements are computed whole on each device of their
+    submesh, then cut. Larger ones are computed in shards, which rounds alike except on CPUs for odd sizes.
 
     Args:
         fun: The initialiser.
@@ -108,9 +113,11 @@ def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedShard
     for positions in groups.values():
         everywhere = NamedSharding(shardings[positions[0]].mesh, PartitionSpec())
 
-        def part(*leaves: Any, positions: Sequence[int] = tuple(positions)) -> list[Any]:
+        def part(
+            *leaves: Any, positions: Sequence[int] = tuple(positions), everywhere: NamedSharding = everywhere
+        ) -> list[Any]:
             results = compute(*leaves)
-            return [results[position] for position in positions]
+            return [_whole(results[position], shardings[position], everywhere) for position in positions]
 
         # JAX drops what the chosen results do not need before it lowers.
         with _compat.no_mesh():
@@ -127,6 +134,16 @@ def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedShard
         _Part(everywhere, program, positions)
         for (everywhere, _, positions), program in zip(lowered, programs, strict=True)
     ]
+
+
+def _whole(value: Any, wanted: NamedSharding, everywhere: NamedSharding) -> Any:
+    """Have XLA compute a value whole and cut it afterwards, unless it is large.
+
+    On CPUs it may round differently where a shard is smaller than a vector register (seen with jaxlib 0.12).
+    """
+    if wanted.is_fully_replicated or jnp.size(value) > _LARGE:
+        return value
+    return jax.lax.optimization_barrier(jax.lax.with_sharding_constraint(value, everywhere))
 
 
 def match(shapes: Any, arguments: Sequence[Any], label: str, step_label: str) -> Any:

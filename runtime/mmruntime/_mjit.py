@@ -31,6 +31,7 @@ from mmruntime._segment import Segments, segment
 from mmruntime._shard import Shardings
 from mmruntime._timeline import Measurement, Timeline, measure, record
 from mmruntime._trace import trace
+from mmruntime._variants import expand_variants
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -210,6 +211,7 @@ class MeshFunction(Generic[P, R]):
         with _compat.no_mesh(), _mesh.using(self._multimesh):
             step, out_tree = trace(flat, structs, registrations(self._context))
         step.carried = _carried(call.tree, out_tree, step)
+        expand_variants(step, self._multimesh)
         placement = place(step, self._multimesh)
         segments = segment(step, placement)
         shardings = Shardings(step, placement, self._multimesh)
@@ -384,8 +386,8 @@ def mjit(
     if out_like is not None:
         if not isinstance(out_like, MeshFunction):
             raise TypeError(
-                f"mjit: out_like must be a step, the result of mm.mjit(...), got {type(out_like).__name__}. For layouts "
-                "of your own use jax.jit(init, out_shardings=...)."
+                f"mjit: out_like must be a step, the result of mm.mjit(...), got {type(out_like).__name__}. For "
+                "layouts of your own use jax.jit(init, out_shardings=...)."
             )
         others = {
             "mesh": mesh,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,10 @@ from mmruntime._split import split_backward
 
 # Relative time of a program in the order of issue; only its proportions matter.
 _FORWARD, _BACKWARD = 1, 2
+
+
+# A program and the microbatch that it runs for.
+Cell = tuple[Segment, int]
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -38,16 +42,21 @@ class Pipeline:
     """A microbatch loop as a pipeline.
 
     Attributes:
-        stages: In the order in which a microbatch passes through them.
-        others: Programs that belong to no stage; they run as soon as they can.
+        variants: The stages of each variant of the body, in the order in which a microbatch passes through them.
+        others: Programs that belong to no stage; they run when a stage needs them, or as soon as they can.
         schedule: The schedule of the stages.
         order: Programs and microbatches in order of issue.
     """
 
-    stages: tuple[Stage, ...]
+    variants: tuple[tuple[Stage, ...], ...]
     others: tuple[Segment, ...]
     schedule: schedules.Schedule
-    order: tuple[tuple[Segment, int], ...]
+    order: tuple[Cell, ...]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of the first variant; all variants have their stages on the same submeshes."""
+        return self.variants[0]
 
 
 def make_schedule(
@@ -60,7 +69,8 @@ def make_schedule(
     """
     assert region.loop is not None
     loop = region.loop
-    stages, _ = _stages(segments, _dependencies(segments, made_on))
+    first = [each for each in segments if each.variant == 0]
+    stages, _ = _stages(first, _dependencies(first, made_on))
     used = list(dict.fromkeys(stage.forward.submesh for stage in stages))
     placement = tuple(used.index(stage.forward.submesh) for stage in stages)
     if loop.custom is not None:
@@ -170,12 +180,18 @@ def order_loop(
     """Make the pipeline of a loop and its order of issue."""
     assert region.loop is not None
     waits = _dependencies(segments, made_on)
-    stages, others = _stages(segments, waits)
-    queues: list[list[tuple[Segment, int]]] = []
+    variants: list[tuple[Stage, ...]] = []
+    others: list[Segment] = []
+    for variant in sorted({each.variant for each in segments}):
+        stages, rest = _stages([each for each in segments if each.variant == variant], waits)
+        variants.append(stages)
+        others.extend(rest)
+    queues: list[list[Cell]] = []
     for row in schedule.rows:
-        queue: list[tuple[Segment, int]] = []
+        queue: list[Cell] = []
         for action in row:
-            stage = stages[action.stage]
+            variant = region.variant_of[action.microbatch] if region.variant_of else 0
+            stage = variants[variant][action.stage]
             if action.kind == "F":
                 queue.append((stage.forward, action.microbatch))
             if action.kind in ("B", "I"):
@@ -183,8 +199,8 @@ def order_loop(
             if action.kind in ("B", "W"):
                 queue.extend((each, action.microbatch) for each in stage.weights)
         queues.append(queue)
-    queues.extend([(each, microbatch) for microbatch in range(region.loop.count)] for each in others)
-    return Pipeline(stages, others, schedule, _issue(queues, waits))
+    free = {each: region.microbatches(each.variant) for each in others}
+    return Pipeline(tuple(variants), tuple(others), schedule, _issue(queues, free, waits))
 
 
 def _dependencies(
@@ -205,13 +221,16 @@ def _dependencies(
 def _stages(
     segments: Sequence[Segment], waits: Mapping[Segment, tuple[Segment, ...]]
 ) -> tuple[tuple[Stage, ...], tuple[Segment, ...]]:
-    forwards = [each for each in segments if each.forward]
+    forwards = [each for each in segments if each.forward and not each.roams]
     backwards: dict[Segment, list[Segment]] = defaultdict(list)
     weights: dict[Segment, list[Segment]] = defaultdict(list)
     others = []
     stage_of: dict[Segment, Segment] = {each: each for each in forwards}
     for each in segments:
-        if each.forward:
+        if each in stage_of:
+            continue
+        if each.roams:
+            others.append(each)
             continue
         if each.input_half in stage_of:
             weights[stage_of[each.input_half]].append(each)
@@ -229,40 +248,73 @@ def _stages(
 
 
 def _issue(
-    queues: Sequence[Sequence[tuple[Segment, int]]], waits: Mapping[Segment, tuple[Segment, ...]]
-) -> tuple[tuple[Segment, int], ...]:
-    """One order of all queues: by simulated start time, each queue in its own order."""
-    done: dict[tuple[Segment, int], float] = {}
-    free: dict[int, float] = defaultdict(float)
-    position = [0] * len(queues)
-    order: list[tuple[Segment, int]] = []
-    total = sum(len(queue) for queue in queues)
-    while len(order) < total:
-        best: tuple[float, int] | None = None
-        for index, queue in enumerate(queues):
+    queues: Sequence[Sequence[Cell]],
+    free: Mapping[Segment, Sequence[int]],
+    waits: Mapping[Segment, tuple[Segment, ...]],
+) -> tuple[Cell, ...]:
+    """One order of all programs: by simulated start time, each queue in its own order.
+
+    Args:
+        queues: The cells of each submesh, in the schedule's order.
+        free: Programs of no stage and their microbatches. What a stage waits for runs when it does, not earlier, so
+            that it is not held in memory; the rest follows as soon as it can.
+        waits: What each program reads from.
+    """
+    wanted = _sources([cell[0] for queue in queues for cell in queue], waits)
+    all_queues = [list(queue) for queue in queues]
+    all_queues += [[(each, k) for k in microbatches] for each, microbatches in free.items() if each not in wanted]
+    on_demand = {(each, k) for each, microbatches in free.items() if each in wanted for k in microbatches}
+    done: dict[Cell, float] = {}
+    busy: dict[int, float] = defaultdict(float)
+    position = [0] * len(all_queues)
+    order: list[Cell] = []
+
+    def ready(cell: Cell) -> Cell | None:
+        """The cell, if all that it reads is there; else what has to run before and can; else None."""
+        for source in waits[cell[0]]:
+            need = (source, cell[1])
+            if need not in done:
+                return ready(need) if need in on_demand else None
+        return cell
+
+    while any(at < len(queue) for at, queue in zip(position, all_queues, strict=True)):
+        best: tuple[float, int, Cell] | None = None
+        for index, queue in enumerate(all_queues):
             if position[index] == len(queue):
                 continue
-            segment, microbatch = queue[position[index]]
-            needs = [(source, microbatch) for source in waits[segment]]
-            if any(need not in done for need in needs):
+            cell = ready(queue[position[index]])
+            if cell is None:
                 continue
-            start = max([free[segment.submesh], *[done[need] for need in needs]])
+            start = max([busy[cell[0].submesh], *[done[source, cell[1]] for source in waits[cell[0]]]])
             if best is None or start < best[0]:
-                best = (start, index)
+                best = (start, index, cell)
         if best is None:
-            return _in_program_order(queues, waits)
-        start, index = best
-        segment, microbatch = queues[index][position[index]]
-        position[index] += 1
+            return _in_program_order([*all_queues, list(on_demand)])
+        start, index, cell = best
+        if cell in on_demand:
+            on_demand.discard(cell)
+        else:
+            position[index] += 1
+        segment = cell[0]
         cost = (_FORWARD if segment.forward else 0) + (_BACKWARD if segment.backward else 0)
-        done[segment, microbatch] = free[segment.submesh] = start + cost
-        order.append((segment, microbatch))
+        done[cell] = busy[segment.submesh] = start + cost
+        order.append(cell)
     return tuple(order)
 
 
-def _in_program_order(
-    queues: Sequence[Sequence[tuple[Segment, int]]], waits: Mapping[Segment, tuple[Segment, ...]]
-) -> tuple[tuple[Segment, int], ...]:
+def _sources(segments: Iterable[Segment], waits: Mapping[Segment, tuple[Segment, ...]]) -> set[Segment]:
+    """All that the segments read from, directly or not."""
+    found: set[Segment] = set()
+    todo = list(dict.fromkeys(segments))
+    while todo:
+        for source in waits[todo.pop()]:
+            if source not in found:
+                found.add(source)
+                todo.append(source)
+    return found
+
+
+def _in_program_order(queues: Sequence[Sequence[Cell]]) -> tuple[Cell, ...]:
     """Microbatch by microbatch: for programs whose dependencies are not those of a pipeline."""
     cells = [cell for queue in queues for cell in queue]
     return tuple(sorted(cells, key=lambda cell: (cell[1], cell[0].level, cell[0].submesh)))

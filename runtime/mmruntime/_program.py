@@ -257,16 +257,16 @@ class _Builder:
         self._per_microbatch |= {var for segment in segments for op in segment.ops for var in op.writes()}
         self._per_microbatch |= set(region.slices)
         self._slice_batch(region)
-        totals: dict[int, list[Var]] = defaultdict(list)
+        totals: dict[int, dict[Var, None]] = defaultdict(dict)
         for total, result in region.sums:
-            totals[self.segments.made_on[result][0]].append(total)
+            totals[self.segments.made_on[result][0]][total] = None
         for where, mine in totals.items():
             slots = [self._slot(total, where, None) for total in mine]
             self.instructions.append(Run(Work("zeros", where, (), tuple(mine)), None, [], slots))
         pipeline = order_loop(region, self.schedules[index], segments, self.segments.made_on)
         self.pipelines.append(pipeline)
         by_place = {
-            (segment): [pair for pair in region.sums if self.segments.made_on[pair[1]][0] == segment.submesh]
+            segment: [pair for pair in region.sums if self.segments.made_on[pair[1]][0] == segment.submesh]
             for segment in segments
         }
         for segment, microbatch in pipeline.order:
@@ -332,9 +332,9 @@ def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Has
             continue
         room = Counter(shape_of[slot] for slot in instruction.results)
         chosen = []
-        sums = len(instruction.work.sums) if instruction.work.kind == "segment" else 0
+        num_sums = len(instruction.work.sums) if instruction.work.kind == "segment" else 0
         # Sums are added to in place; then donated state is updated in place, rather than written over a temporary.
-        order = sorted(candidates[instruction.work], key=lambda p: (p >= sums, instruction.args[p] not in state, p))
+        order = sorted(candidates[instruction.work], key=lambda p: (p >= num_sums, instruction.args[p] not in state, p))
         for position in order:
             shape = shape_of[instruction.args[position]]
             if room[shape] > 0:

@@ -326,7 +326,11 @@ def _loop_rows(program: Program) -> Iterable[LoopRow]:
         used = [stage.forward.submesh for stage in pipeline.stages]
         live: dict[int, int] = defaultdict(int)
         peak: dict[int, int] = defaultdict(int)
-        last = {stage.forward: stage.backward[-1] if stage.backward else stage.forward for stage in pipeline.stages}
+        last = {
+            stage.forward: stage.backward[-1] if stage.backward else stage.forward
+            for stages in pipeline.variants
+            for stage in stages
+        }
         ends = {(end, start.submesh): start for start, end in last.items()}
         for segment, _ in pipeline.order:
             if segment in last:

@@ -32,6 +32,7 @@ class Segment:
         backward: Whether it holds equations of a backward pass.
         part: "I" or "W" for the input and weight halves of a split backward pass, else "".
         input_half: For a weight half, the input half that it belongs to.
+        variant: Which of the loop's bodies it is in.
     """
 
     region: int
@@ -44,6 +45,12 @@ class Segment:
     backward: bool = False
     part: str = ""
     input_half: Segment | None = None
+    variant: int = 0
+
+    @property
+    def roams(self) -> bool:
+        """Whether it holds only tasks whose submesh depends on the microbatch, so that it is no pipeline stage."""
+        return any(op.roams for op in self.ops) and all(op.roams or op.task is None for op in self.ops)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -80,12 +87,17 @@ def segment(step: Step, placement: Placement, by_task: Collection[int] = ()) -> 
     for index, region in enumerate(step.regions):
         levels = _levels(region, placement, index in by_task)
         _sink(region, placement, levels, set(_needed_later(step, index)), index in by_task)
-        groups: dict[tuple[int, int], list[Op]] = defaultdict(list)
+        groups: dict[tuple[int, int, int], list[Op]] = defaultdict(list)
         for op in region.ops:
             for where in placement.of[op]:
-                groups[levels[op, where], where].append(op)
+                groups[levels[op, where], where, op.variant].append(op)
             made_on.update(dict.fromkeys(op.writes(), placement.of[op]))
-        by_region.append([Segment(index, where, level, ops) for (level, where), ops in sorted(groups.items())])
+        by_region.append(
+            [
+                Segment(index, where, level, ops, variant=variant)
+                for (level, where, variant), ops in sorted(groups.items())
+            ]
+        )
         for total, result in region.sums:
             # A sum has one accumulator, where its terms are first made.
             made_on[total] = made_on[result][:1]

@@ -47,8 +47,15 @@ def _halves(segment: Segment, region: Region, segments: Segments) -> list[Segmen
     if not late or len(late) == len(ops):
         return [segment]
     early_ops = [op for op in ops if op not in late]
-    first = Segment(segment.region, segment.submesh, segment.level, early_ops, part="I")
-    second = Segment(segment.region, segment.submesh, segment.level, [op for op in ops if op in late], part="W")
+    first = Segment(segment.region, segment.submesh, segment.level, early_ops, part="I", variant=segment.variant)
+    second = Segment(
+        segment.region,
+        segment.submesh,
+        segment.level,
+        [op for op in ops if op in late],
+        part="W",
+        variant=segment.variant,
+    )
     second.input_half = first
     return [first, second]
 
@@ -83,7 +90,7 @@ def open_calls(op: Op) -> list[Op]:
     inner, consts = body
     if consts:
         return [op]
-    return [Op(eqn, op.task, op.backward) for eqn in _open(op.eqn, inner)]
+    return [Op(eqn, op.task, op.backward, op.variant, op.roams) for eqn in _open(op.eqn, inner)]
 
 
 def _body(eqn: Any) -> tuple[Any, list[Any]] | None:

@@ -64,43 +64,64 @@ def split_loop_sums(
     placed: dict[Op, int] = {}
     sums: list[tuple[Var, Var]] = []
     final: list[Op] = []
+    # A total has a result per variant of the body.
+    results: dict[Var, list[Var]] = {}
     for total, result in region.sums:
-        terms = _leaves(result, _GRADIENT_SUMS, producer, uses)
-        groups: dict[int, list[Any]] = {}
+        results.setdefault(total, []).append(result)
+    for total, mine in results.items():
+        groups: dict[int, list[list[Var]]] = {}
         weight: dict[int, float] = {}
-        for term in terms:
-            source = producer.get(term) if is_var(term) else None
-            at = where(source) if source is not None else None
-            if at is None:
-                groups = {}
-                break
-            groups.setdefault(at, []).append(term)
-            weight[at] = weight.get(at, 0.0) + (_cost.flops(source.eqn) if source is not None else 0.0)
+        for result in mine:
+            by_place: dict[int, list[Var]] = {}
+            for term in _leaves(result, _GRADIENT_SUMS, producer, uses):
+                source = producer.get(term) if is_var(term) else None
+                at = where(source) if source is not None else None
+                if source is None or at is None:
+                    by_place = {}
+                    break
+                by_place.setdefault(at, []).append(term)
+                weight[at] = weight.get(at, 0.0) + _cost.flops(source.eqn)
+            for at, terms in by_place.items():
+                groups.setdefault(at, []).append(terms)
         if len(groups) < 2:
-            sums.append((total, result))
+            sums.extend((total, result) for result in mine)
             continue
-        template = producer[result]
         partials = []
         for at, members in groups.items():
-            ops, partial = _chain(template, members)
-            if not ops and any(partial is other for _, other in sums):
-                # One term may feed two sums, but a sum owns its result.
-                sums.append((total, result))
-                break
-            region.ops.extend(ops)
-            placed.update(dict.fromkeys(ops, at))
-            partials.append((_compat.new_var(total.aval), partial))
-        else:
-            sums.extend(partials)
-            home = max(sorted(weight), key=lambda at: weight[at])
-            ops, _ = _chain(template, [var for var, _ in partials], total)
-            final.extend(ops)
-            placed.update(dict.fromkeys(ops, home))
+            partial = _compat.new_var(total.aval)
+            partials.append(partial)
+            for terms in members:
+                source = producer[terms[0]]
+                ops, summed = _add_up(terms, _compat.new_var(total.aval), source)
+                region.ops.extend(ops)
+                placed.update(dict.fromkeys(ops, at))
+                sums.append((partial, summed))
+        home = max(sorted(weight), key=lambda at: weight[at])
+        ops, _ = _add_up(partials, total, None)
+        final.extend(ops)
+        placed.update(dict.fromkeys(ops, home))
     region.sums = sums
     after.ops[:0] = final
     for op in placed:
         producer.update(dict.fromkeys(op.writes(), op))
     return placed
+
+
+def _add_up(terms: Sequence[Var], result: Var, like: Op | None) -> tuple[list[Op], Var]:
+    """Equations that add terms from left to right into a variable of their own."""
+
+    def op(eqn: Any) -> Op:
+        return Op(eqn) if like is None else Op(eqn, None, like.backward, like.variant)
+
+    if len(terms) == 1:
+        return [op(_compat.copy_eqn(terms[0], result))], result
+    ops: list[Op] = []
+    total = terms[0]
+    for position, term in enumerate(terms[1:], start=2):
+        out = result if position == len(terms) else _compat.new_var(result.aval)
+        ops.append(op(_compat.add_eqn(total, term, out)))
+        total = out
+    return ops, result
 
 
 def regroup_scalars(region: Region, producer: dict[Var, Op], uses: Mapping[Var, int], where: Where) -> dict[Op, int]:

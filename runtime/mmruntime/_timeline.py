@@ -298,7 +298,7 @@ def _name(item: Instruction) -> str:
 def _kinds(program: Program) -> dict[Segment, str]:
     kinds: dict[Segment, str] = {}
     for pipeline in program.pipelines:
-        for stage in pipeline.stages:
+        for stage in (stage for stages in pipeline.variants for stage in stages):
             kinds[stage.forward] = "F"
             kinds.update({each: each.part or "B" for each in stage.backward})
             kinds.update(dict.fromkeys(stage.weights, "W"))

@@ -1,0 +1,104 @@
+"""Tasks whose submesh depends on the microbatch: one copy of the loop's body for each distinct choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmruntime import _compat
+from mmruntime._compat import Var, is_var
+from mmruntime._ir import Op, Region, Step
+from mmruntime._multimesh import MultiMesh
+from mmruntime._task import StageSlice, Task
+
+Slice = tuple[tuple[str, int], ...]
+
+
+def expand_variants(step: Step, multimesh: MultiMesh) -> None:
+    """Give each microbatch a body whose tasks have fixed submeshes. In place.
+
+    Raises:
+        ValueError: If a task's slices differ in size from each other or from its own submesh.
+        TypeError: If its function does not return a mapping of axes to indices.
+    """
+    for region in step.regions:
+        tasks = list(
+            dict.fromkeys(
+                op.task for op in region.ops if op.task is not None and op.task.loop_dependent_mesh_slice is not None
+            )
+        )
+        if not tasks:
+            continue
+        if region.loop is None:
+            fixed = {task: _outside(task, multimesh) for task in tasks}
+            for op in region.ops:
+                op.task = fixed.get(op.task, op.task) if op.task is not None else None
+            continue
+        choices = [tuple(_slice(task, k, multimesh) for task in tasks) for k in range(region.loop.count)]
+        variants = list(dict.fromkeys(choices))
+        region.variant_of = tuple(variants.index(choice) for choice in choices)
+        _copy_body(region, [dict(zip(tasks, variant, strict=True)) for variant in variants])
+
+
+def _slice(task: Task, iteration: int, multimesh: MultiMesh) -> Slice:
+    assert task.loop_dependent_mesh_slice is not None
+    chosen = task.loop_dependent_mesh_slice(iteration)
+    if not isinstance(chosen, Mapping):
+        raise TypeError(
+            f"Task {task.name!r}: loop_dependent_mesh_slice({iteration}) must give a mapping of axes to indices "
+            f'such as {{"stage": {iteration}}}, got {chosen!r}.'
+        )
+    size = multimesh.slice(**chosen).size
+    default = _default(task)
+    expected = multimesh.slice(**(default or _first(task))).size
+    if size != expected:
+        raise ValueError(
+            f"Task {task.name!r}: loop_dependent_mesh_slice({iteration}) gives {dict(chosen)} with {size} devices, but "
+            f"{default or _first(task)} has {expected}. All slices of a task must have as many devices."
+        )
+    return tuple(sorted(chosen.items()))
+
+
+def _default(task: Task) -> dict[str, int] | None:
+    if task.mesh_slice is None or isinstance(task.mesh_slice, StageSlice):
+        return None
+    return dict(task.mesh_slice)
+
+
+def _first(task: Task) -> dict[str, int]:
+    assert task.loop_dependent_mesh_slice is not None
+    return dict(task.loop_dependent_mesh_slice(0))
+
+
+def _outside(task: Task, multimesh: MultiMesh) -> Task:
+    """The task outside of loops: on its own submesh, or on that of the first iteration."""
+    if task.mesh is None and task.mesh_slice is None:
+        return _fixed(task, _slice(task, 0, multimesh))
+    return task.replace(loop_dependent_mesh_slice=None)
+
+
+def _fixed(task: Task, piece: Slice) -> Task:
+    place = "_".join(f"{axis}{index}" for axis, index in piece)
+    return task.replace(name=f"{task.name}_{place}", mesh=None, mesh_slice=dict(piece), loop_dependent_mesh_slice=None)
+
+
+def _copy_body(region: Region, variants: list[dict[Task, Slice]]) -> None:
+    ops, slices, sums = region.ops, region.slices, region.sums
+    region.ops, region.slices, region.sums = [], {}, []
+    for number, chosen in enumerate(variants):
+        env: dict[Var, Any] = {}
+        for piece, stacked in slices.items():
+            env[piece] = fresh = _compat.new_var(piece.aval)
+            region.slices[fresh] = stacked
+        for op in ops:
+            for var in op.writes():
+                env[var] = _compat.new_var(var.aval)
+            eqn = op.eqn.replace(
+                invars=[env.get(atom, atom) if is_var(atom) else atom for atom in op.eqn.invars],
+                outvars=[env[var] if is_var(var) else var for var in op.eqn.outvars],
+            )
+            piece_of = None if op.task is None else chosen.get(op.task)
+            task = op.task if piece_of is None or op.task is None else _fixed(op.task, piece_of)
+            region.ops.append(Op(eqn, task, op.backward, number, piece_of is not None))
+        # Several results may be added up into one total: each microbatch has one of them.
+        region.sums.extend((total, env[result]) for total, result in sums)
