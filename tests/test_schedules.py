@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmruntime.schedules
-from mmruntime.schedules import Action, Schedule, custom, draw, make, names, simulate
+from mmruntime.schedules import Action, Schedule, custom, draw, html, make, names, simulate, svg
 
 PATTERNS = [(0,), (0, 0), (0, 1, 0), (1, 0), (0, 1, 2, 1, 0), (0, 0, 1), (0, 1, 0, 1, 1, 0, 2)]
 ANY_PLACEMENT = ["gpipe", "1f1b", "wavefront", "looped-bfs", "zb-h1", "zb-h2", "zero-bubble-h2"]
@@ -439,3 +440,43 @@ class TestDraw:
         assert max(map(len, lines[1:9])) == 112
         assert lines[10].startswith("live 0    |4aff")
         assert lines[10].endswith("| peak 15")
+
+
+class TestPictures:
+    SVG = "{http://www.w3.org/2000/svg}"
+
+    def test_svg_has_every_action_at_its_time(self):
+        simulation = simulate(make("zb-v", 2, 4), latency=0.5)
+        root = ElementTree.fromstring(svg(simulation, width=1000))
+        titles = [each.text for each in root.iter(f"{self.SVG}title")]
+        assert len(titles) == 48
+        assert "0F0: forward, stage 0, microbatch 0, 0 to 0.5" in titles
+        cells = [group.find(f"{self.SVG}rect") for group in root.iter(f"{self.SVG}g")]
+        right = [float(cell.get("x")) + float(cell.get("width")) for cell in cells]
+        assert max(right) == pytest.approx(1000 - 64, abs=0.02)
+
+    def test_svg_labels_are_left_out_where_they_do_not_fit(self):
+        assert ">F3</text>" in svg(simulate(make("1f1b", 2, 8)))
+        assert ">F3</text>" not in svg(simulate(make("1f1b", 2, 200)))
+
+    def test_svg_names_the_kinds_that_occur(self):
+        text = svg(simulate(make("1f1b", 2, 3)))
+        assert "whole backward" in text
+        assert "input half" not in text
+        assert "every other stage" not in text
+        assert "every other stage" in svg(simulate(make("zb-v", 2, 3)))
+
+    def test_html_needs_nothing_else(self):
+        page = html(simulate(make("zb-h2", 2, 4), activation_bytes=1000))
+        assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+        assert "One step behind a barrier takes <b>13</b>" in page
+        assert "<th>peak bytes</th>" in page
+        assert "<td>3,000</td>" in page
+        assert make("zb-h2", 2, 4).to_csv() in page
+
+    def test_names_are_escaped(self):
+        page = html(simulate(custom("0F0,0B0", name="<b> & more")))
+        assert "<h1>Schedule &lt;b&gt; &amp; more</h1>" in page
+
+    def test_no_time_at_all(self):
+        ElementTree.fromstring(svg(simulate(make("1f1b", 2, 2), 0, 0, 0)))

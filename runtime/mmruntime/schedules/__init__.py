@@ -10,6 +10,8 @@ from ._custom import custom as custom
 from ._draw import draw as draw
 from ._make import make as make
 from ._named import names as names
+from ._picture import html as html
+from ._picture import svg as svg
 from ._schedule import Schedule as Schedule
 from ._simulate import Event as Event
 from ._simulate import Simulation as Simulation

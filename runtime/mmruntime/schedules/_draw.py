@@ -37,11 +37,7 @@ def draw(what: Schedule | Simulation, *, width: int = 120) -> str:
         f"{simulation.bubble_fraction:.1%}"
     ]
     margin = len(f"submesh {schedule.num_submeshes - 1} ")
-    odd = {
-        stage
-        for submesh in range(schedule.num_submeshes)
-        for stage in [stage for stage, home in enumerate(schedule.placement) if home == submesh][1::2]
-    }
+    odd = schedule.odd_stages
     live_lines = []
     for submesh, row in enumerate(schedule.rows):
         picture, live = ["."] * length, [0] * length

@@ -56,6 +56,14 @@ class Schedule:
         """Whether there is a backward pass at all; false for a forward-only (inference) schedule."""
         return any(action.kind != "F" for row in self.rows for action in row)
 
+    @property
+    def odd_stages(self) -> frozenset[int]:
+        """Every other stage of each submesh, from its second on: what pictures set apart."""
+        stages_of: list[list[int]] = [[] for _ in self.rows]
+        for stage, submesh in enumerate(self.placement):
+            stages_of[submesh].append(stage)
+        return frozenset(stage for stages in stages_of for stage in stages[1::2])
+
     def forward_only(self) -> "Schedule":
         """The same order without its backward actions, for a step that takes no gradient."""
         rows = tuple(tuple(action for action in row if action.kind == "F") for row in self.rows)
