@@ -55,7 +55,7 @@ class Initializer(Generic[P, R]):
         wanted: Callable[[Any], Any],
     ) -> None:
         functools.update_wrapper(self, fun)
-        self._fun = fun
+        self._fun: Any = fun
         self._label = label
         self._multimesh = multimesh
         self._wanted = wanted
@@ -65,7 +65,8 @@ class Initializer(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the initialiser on all submeshes; returns as soon as that is issued."""
         if not _compat.at_top_level():
-            return self._fun(*args, **kwargs)
+            result: R = self._fun(*args, **kwargs)
+            return result
         leaves, tree = jax.tree.flatten((args, kwargs))
         structs = [_struct(leaf, self._label) for leaf in leaves]
         signature = (tree, tuple((each.shape, each.dtype, each.weak_type) for each in structs))
@@ -107,7 +108,8 @@ def _struct(leaf: Any, label: str) -> jax.ShapeDtypeStruct:
 def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[_Part]:
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, sharding in enumerate(shardings):
-        groups.setdefault(tuple(sharding.mesh.devices.flat), []).append(position)
+        devices: Any = sharding.mesh.devices
+        groups.setdefault(tuple(devices.flat), []).append(position)
     compute = _compat.as_fun(closed)
     lowered = []
     for positions in groups.values():
@@ -143,7 +145,9 @@ def _whole(value: Any, wanted: NamedSharding, everywhere: NamedSharding) -> Any:
     """
     if wanted.is_fully_replicated or jnp.size(value) > _LARGE:
         return value
-    return jax.lax.optimization_barrier(jax.lax.with_sharding_constraint(value, everywhere))
+    # The constraints on both sides keep the cut behind the barrier, and so out of the loops that compute the value.
+    whole = jax.lax.with_sharding_constraint(value, everywhere)
+    return jax.lax.with_sharding_constraint(jax.lax.optimization_barrier(whole), everywhere)
 
 
 def match(shapes: Any, arguments: Sequence[Any], label: str, step_label: str) -> Any:

@@ -82,8 +82,7 @@ def test_each_submesh_draws_its_own_random_numbers_only(step) -> None:
     whole = jax.jit(make_state).lower(jax.random.key(1)).compile()
     flops = [part.program.cost_analysis()["flops"] for part in parts]
     assert len(parts) == 2
-    # Sharded four ways, and half of the layers.
-    assert max(flops) < whole.cost_analysis()["flops"] / 4
+    assert max(flops) < 0.6 * whole.cost_analysis()["flops"]
 
 
 def test_one_argument_or_several(step) -> None:

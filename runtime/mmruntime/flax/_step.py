@@ -1,0 +1,164 @@
+"""`parallelize_step`: a linen model that returns its loss, and an optimizer, as one compiled training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import jax
+import numpy as np
+import optax  # type: ignore[import-untyped]
+from flax import linen as nn
+from flax.training.train_state import TrainState
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mmruntime._constraint import with_sharding_constraint
+from mmruntime._mjit import MeshFunction, initializer, mjit
+from mmruntime._multimesh import MultiMesh
+
+Step = MeshFunction[[TrainState, Any], tuple[jax.Array, TrainState]]
+# MultiMesh's seed of the initial parameters.
+_SEED = 42
+
+
+@overload
+def parallelize_step(
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    mesh: MultiMesh | Mesh | None = None,
+    global_batch: None = None,
+    *,
+    local_batch: Any,
+    replicate_inputs: bool = True,
+) -> tuple[Step, TrainState, MultiMesh, Callable[[Any], Any]]: ...
+
+
+@overload
+def parallelize_step(
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    mesh: MultiMesh | Mesh | None = None,
+    *,
+    global_batch: Any,
+    local_batch: None = None,
+    replicate_inputs: bool = True,
+) -> tuple[Step, TrainState, MultiMesh]: ...
+
+
+def parallelize_step(
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    mesh: MultiMesh | Mesh | None = None,
+    global_batch: Any = None,
+    local_batch: Any = None,
+    replicate_inputs: bool = True,
+) -> tuple[Any, ...]:
+    """Combine a model that returns its loss, and an optimizer, into a compiled training step.
+
+        step, state, mesh, prepare_batch = mm.flax.parallelize_step(model, optax.sgd(0.1), mesh, local_batch=batch)
+        for batch in batches:
+            loss, state = step(state, prepare_batch(batch))
+
+    Args:
+        model: A linen module; `model.apply(params, batch)` is the loss, shape `()`. Its only collection is "params".
+        optimizer: The optax optimizer.
+        mesh: The mesh that the model's tasks refer to; one axis "x" over `jax.devices()` if left out.
+        global_batch: An example batch of all processes, of which shapes and types count. Give this or `local_batch`.
+        local_batch: An example of what one process loads: the global batch is larger along dimension 0, by
+            the number of processes.
+        replicate_inputs: Whether the model gets the batch whole on each device of the submesh that reads
+            it; False leaves its layout to what the model says.
+
+    Returns:
+        `(step, state, mesh)`, and with `local_batch` as a fourth `prepare_batch`: what a process has loaded to the
+        global batch, where the step wants it. `step(state, batch)` is `(loss, new state)`. `state` is a Flax
+        `TrainState` of parameters from `jax.random.key(42)`, each made on its own submesh.
+
+    Raises:
+        TypeError: If `model` is no linen module, or its loss no scalar.
+        ValueError: If there is no batch or more than one, or the model has collections besides "params".
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"parallelize_step: expected a flax.linen module, got {type(model).__name__}. For nnx modules and plain "
+            "functions write the step yourself and compile it with mm.mjit(step, mesh=mesh)."
+        )
+    if (global_batch is None) == (local_batch is None):
+        raise ValueError(
+            "parallelize_step: give an example batch as either global_batch= (of all processes) or local_batch= (of "
+            f"this process), got {'neither' if global_batch is None else 'both'}."
+        )
+    if mesh is None:
+        mesh = MultiMesh(axis_sizes=(len(jax.devices()),), axis_names=("x",))
+    batch = _shapes(global_batch, 1) if local_batch is None else _shapes(local_batch, jax.process_count())
+
+    def init(key: Any, batch: Any) -> TrainState:
+        params = model.init(key, batch)
+        extra = sorted(set(params) - {"params"})
+        if extra:
+            raise ValueError(
+                f"parallelize_step: the model has collections {', '.join(extra)} besides params, whose updates this "
+                "step would lose. Write the step yourself, with mutable=, and compile it with mm.mjit(step, mesh=mesh)."
+            )
+        create: Any = TrainState.create
+        return create(apply_fn=model.apply, params=params, tx=optimizer)  # type: ignore[no-any-return]
+
+    def loss_of(params: Any, batch: Any) -> Any:
+        loss: Any = model.apply(params, batch)
+        if not isinstance(loss, jax.Array) or loss.shape != ():
+            shape = f"an array of shape {loss.shape}" if isinstance(loss, jax.Array) else type(loss).__name__
+            raise TypeError(
+                f"parallelize_step: {type(model).__name__} must return its loss, a scalar, but returned {shape}. "
+                "Reduce it in __call__, for example by .mean()."
+            )
+        return loss
+
+    def train_step(state: TrainState, batch: Any) -> tuple[jax.Array, TrainState]:
+        if replicate_inputs:
+            batch = with_sharding_constraint(batch, PartitionSpec())
+        loss, grads = jax.value_and_grad(loss_of)(state.params, batch)
+        update: Any = state.apply_gradients
+        return loss, update(grads=grads)
+
+    key = jax.random.key(_SEED)
+    step: Step = mjit(train_step, mesh=mesh)
+    step.plan(jax.eval_shape(init, key, batch), batch)
+
+    def initial(key: Any) -> TrainState:
+        # The parameters do not depend on the values of the batch.
+        return init(key, jax.tree.map(lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), batch))
+
+    state = initializer(initial, step, argument=0)(key)
+    if local_batch is None:
+        return step, state, step.multimesh
+    return step, state, step.multimesh, _prepare(step, jax.tree.structure(local_batch))
+
+
+def _shapes(batch: Any, processes: int) -> Any:
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        sizes = np.shape(leaf)
+        dtype = jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(leaf))
+        return jax.ShapeDtypeStruct((sizes[0] * processes, *sizes[1:]) if sizes else (), dtype)
+
+    return jax.tree.map(shape, batch)
+
+
+def _prepare(step: Step, tree: Any) -> Callable[[Any], Any]:
+    def prepare_batch(host_batch: Any) -> Any:
+        """What this process has loaded, as global arrays where the step wants them."""
+        given: Any = jax.tree.structure(host_batch)
+        if given != tree:
+            raise ValueError(f"prepare_batch: expected a batch of the tree {tree}, as local_batch has, got {given}.")
+        if jax.process_count() == 1:
+            wanted = jax.tree.map(lambda leaf: leaf.sharding, step.abstract_args()[1])
+            return jax.device_put(host_batch, wanted)
+        mesh = step.multimesh.mesh
+        (first, *_) = mesh.axis_names
+
+        def assemble(leaf: Any) -> Any:
+            spec = PartitionSpec(first) if np.ndim(leaf) else PartitionSpec()
+            return jax.make_array_from_process_local_data(NamedSharding(mesh, spec), np.asarray(leaf))
+
+        return jax.tree.map(assemble, host_batch)
+
+    return prepare_batch
