@@ -1,0 +1,172 @@
+"""`init`: MultiMesh's start-up call, of which stock JAX needs little."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from mmruntime import _compat
+
+# Arguments that configured MultiMesh's own runtime, and their defaults there.
+_WITHOUT_EFFECT = {
+    "disable_gc": None,
+    "fbmem": 8000,
+    "sysmem": 4000,
+    "zcmem": 32,
+    "debug": None,
+    "network": "none",
+    "kthreads": False,
+    "profile": False,
+    "realm_argv": None,
+}
+
+
+def init(
+    disable_gc: bool | None = None,
+    cpus: int | None = None,
+    gpus: int | None = None,
+    fbmem: int = 8000,
+    sysmem: int = 4000,
+    zcmem: int = 32,
+    debug: str | None = None,
+    network: str = "none",
+    kthreads: bool = False,
+    profile: bool = False,
+    distributed: bool | None = None,
+    dump: str | None = None,
+    dump_all_passes: bool = False,
+    realm_argv: Sequence[str] | None = None,
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    local_device_ids: int | Sequence[int] | None = None,
+    cluster_detection_method: str | None = None,
+    initialization_timeout: int = 300,
+    coordinator_bind_address: str | None = None,
+) -> None:
+    """Set up devices and processes; a program for the devices of one process needs no such call.
+
+    It may stand after `import jax`, but before JAX is first used. Nothing of JAX is replaced: use
+    `mm.with_sharding_constraint` for logical names, not `jax.lax`'s.
+
+    Args:
+        disable_gc: No effect.
+        cpus: Number of virtual CPU devices; without `gpus`, JAX then uses the CPU only.
+        gpus: With 0, JAX uses the CPU only; another number of GPUs is not enforced.
+        fbmem: No effect, like `sysmem`, `zcmem`, `debug`, `network`, `kthreads`, `profile` and `realm_argv`: JAX
+            manages memory, transports and profiles (`jax.profiler`) itself.
+        sysmem: No effect.
+        zcmem: No effect.
+        debug: No effect.
+        network: No effect.
+        kthreads: No effect.
+        profile: No effect.
+        distributed: Whether to start `jax.distributed`. If left out: if a coordinator is given, or a launcher (MPI,
+            Slurm, Kubernetes, `JAX_COORDINATOR_ADDRESS`) says that there are several processes.
+        dump: Folder for XLA's dumps of what it compiles.
+        dump_all_passes: Whether the dumps show every pass.
+        realm_argv: No effect.
+        coordinator_address: `host:port` of process 0, for `jax.distributed.initialize`, like the rest.
+        num_processes: How many processes there are.
+        process_id: Which one this is.
+        local_device_ids: The devices of this process.
+        cluster_detection_method: How JAX is to find out the above, where it is left out.
+        initialization_timeout: How long to wait for the others, in seconds.
+        coordinator_bind_address: Where process 0 listens, if not at its own address.
+
+    Raises:
+        RuntimeError: If JAX was used before, so that `cpus`, `gpus` or `dump` would come too late.
+        ValueError: If `cpus` or `gpus` is negative.
+
+    Warns:
+        UserWarning: Names the arguments given that have no effect.
+    """
+    given = {name: value for name, value in locals().items() if name in _WITHOUT_EFFECT}
+    idle = [name for name, value in given.items() if value != _WITHOUT_EFFECT[name]]
+    if idle:
+        warnings.warn(
+            f"init: {', '.join(idle)} configured MultiMesh's own runtime and have no effect here: JAX manages memory, "
+            "networks and threads itself. Leave them out.",
+            stacklevel=2,
+        )
+    for name, count in (("cpus", cpus), ("gpus", gpus)):
+        if count is not None and count < 0:
+            raise ValueError(f"init: {name}={count} must not be negative.")
+    _set_devices(cpus, gpus)
+    _set_dump(dump, dump_all_passes)
+    if distributed is None:
+        distributed = coordinator_address is not None or launched(os.environ)
+    if distributed and not jax.distributed.is_initialized():
+        jax.distributed.initialize(
+            coordinator_address=coordinator_address,
+            num_processes=num_processes,
+            process_id=process_id,
+            local_device_ids=local_device_ids,
+            cluster_detection_method=cluster_detection_method,
+            initialization_timeout=initialization_timeout,
+            coordinator_bind_address=coordinator_bind_address,
+        )
+
+
+def _set_devices(cpus: int | None, gpus: int | None) -> None:
+    cpu_only = gpus == 0 or (gpus is None and bool(cpus))
+    if not _compat.backends_started():
+        if cpus:
+            # The flag and the option exclude each other.
+            flags = os.environ.get("XLA_FLAGS", "").split()
+            kept = [flag for flag in flags if "xla_force_host_platform_device_count" not in flag]
+            os.environ["XLA_FLAGS"] = " ".join(kept)
+            jax.config.update("jax_num_cpu_devices", cpus)
+        if cpu_only:
+            jax.config.update("jax_platforms", "cpu")
+        return
+    have = len(jax.devices("cpu")) if cpus else 0
+    if cpus and have != cpus:
+        raise RuntimeError(
+            f"init: cpus={cpus} comes too late, JAX has started with {have} CPU devices. Call mm.init first, or set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={cpus} in the environment."
+        )
+    if cpu_only and jax.default_backend() != "cpu":
+        raise RuntimeError(
+            f"init: the CPU was asked for too late, JAX has started on {jax.default_backend()}. Call mm.init first, or "
+            "set JAX_PLATFORMS=cpu in the environment."
+        )
+
+
+def _set_dump(dump: str | None, dump_all_passes: bool) -> None:
+    if dump is None:
+        if dump_all_passes:
+            warnings.warn("init: dump_all_passes has no effect without dump=.", stacklevel=3)
+        return
+    if _compat.backends_started():
+        raise RuntimeError(
+            f"init: dump={dump!r} comes too late, JAX has started. Call mm.init first, or set XLA_FLAGS=--xla_dump_to="
+            f"{dump} in the environment."
+        )
+    flags = [f"--xla_dump_to={dump}", *(["--xla_dump_hlo_pass_re=.*"] if dump_all_passes else [])]
+    os.environ["XLA_FLAGS"] = " ".join([*filter(None, [os.environ.get("XLA_FLAGS")]), *flags])
+
+
+def launched(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher started this process as one of several.
+
+    Args:
+        environment: The environment variables.
+    """
+    if environment.get("JAX_COORDINATOR_ADDRESS"):
+        return True
+    # Open MPI and PMI launchers; Slurm's own step (an interactive shell has no step of several tasks); indexed jobs.
+    counts = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+    if any(_count(environment.get(name)) > 1 for name in counts):
+        return True
+    return "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment
+
+
+def _count(value: Any) -> int:
+    match = re.match(r"\d+", value or "")
+    return int(match.group()) if match else 0
