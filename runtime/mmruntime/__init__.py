@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mmruntime._contexts import (
         replicate_parameters_smaller_than_num_elements as replicate_parameters_smaller_than_num_elements,
     )
+    from mmruntime._init import init as init
     from mmruntime._mesh import TaskMesh as TaskMesh
     from mmruntime._microbatch import microbatch as microbatch
     from mmruntime._mjit import mjit as mjit
@@ -43,6 +44,7 @@ _HOMES = {
     "enable_fast_path": "_contexts",
     "enable_recomputation": "_contexts",
     "ignore_transforms": "_contexts",
+    "init": "_init",
     "microbatch": "_microbatch",
     "mjit": "_mjit",
     "parallelize": "_parallelize",

@@ -51,6 +51,13 @@ def at_top_level() -> bool:
     return bool(core.trace_state_clean())
 
 
+def backends_started() -> bool:
+    """Whether JAX has looked for its devices, after which their number is fixed."""
+    from jax._src import xla_bridge  # noqa: PLC0415  (private: asking a public function would start them)
+
+    return bool(xla_bridge.backends_are_initialized())
+
+
 def split(jaxpr: Any) -> tuple[Any, list[Any]]:
     """The open jaxpr and its constants; JAX 0.12 made one class out of the two that 0.10 has."""
     if hasattr(jaxpr, "consts"):
