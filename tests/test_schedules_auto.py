@@ -219,6 +219,9 @@ def test_is_the_same_every_time():
 def test_two_chunks_try_both_placements():
     choice = auto(2, 4, 2, effort=QUICK)
     assert {"zb-v", "interleaved-1f1b"} <= {other.name for other in choice.considered}
+    assert {other.placement for other in choice.considered} == {(0, 1, 0, 1), (0, 1, 1, 0)}
+    assert "zb-v                    12.5  memory 2, V" in choice.report
+    assert "memory 4, round-robin" in choice.report
     assert auto(2, 4, 3, effort=QUICK).schedule.placement == (0, 1, 0, 1, 0, 1)
 
 

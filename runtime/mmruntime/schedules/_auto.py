@@ -16,6 +16,7 @@ from ._program import Program
 from ._schedule import Schedule
 from ._search import improve
 from ._simulate import Simulation, simulate
+from ._v_shaped import v_placement
 from ._waves import Rows
 
 # How many actions are run in simulated time, all trials together: for the policies, and for moving actions.
@@ -56,12 +57,14 @@ class Considered:
 
     Attributes:
         name: Its name.
+        placement: Submesh of each stage.
         time: Time per step under the given costs.
         memory: Most memory that a submesh needs, in the unit of the bound.
         fits: Whether every submesh stays within its bound.
     """
 
     name: str
+    placement: tuple[int, ...]
     time: float
     memory: float
     fits: bool
@@ -106,9 +109,12 @@ class Choice:
             )
         else:
             lines.append("No named one fits the memory.")
+        several = len({other.placement for other in self.considered}) > 1
         for other in self.considered:
+            shape = "V" if other.placement == v_placement(self.schedule.num_submeshes) else "round-robin"
             lines.append(
                 f"  {other.name:<17} {other.time:>10.6g}  memory {other.memory:g}"
+                + (f", {shape}" if several else "")
                 + ("" if other.fits else ", too much")
             )
         return "\n".join(lines)
@@ -218,7 +224,7 @@ def auto(
             # The fused pairs of a schedule are left out: here a pair costs what its parts cost.
             time, memory = problem.time(schedule.rows), max(problem.peaks(schedule.rows))
             fits = problem.fits(schedule.rows)
-            considered.append(Considered(name, time, memory, fits))
+            considered.append(Considered(name, home, time, memory, fits))
             if fits:
                 found.append(_Found(time, memory, rank, f"the order of {name}", schedule.rows, problem))
         found += _list_schedules(problem, effort / len(homes))
