@@ -8,13 +8,12 @@ The zero-bubble schedules need this (Qi et al., https://arxiv.org/abs/2401.10241
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
-from mmruntime._ir import Op, Region, Step
+from mmruntime._ir import Op, Region, Step, num_elements
 from mmruntime._segment import Segment, Segments, connect
 
 
@@ -61,25 +60,34 @@ def _halves(segment: Segment, region: Region, segments: Segments) -> list[Segmen
 
 
 def _weight_half(ops: Sequence[Op], summed: set[Var], awaited: set[Var]) -> set[Op]:
-    """The backward equations that lead to one accumulator and to nothing that is awaited elsewhere.
+    """The backward equations that make weight gradients out of cotangents, and nothing that is awaited elsewhere.
 
-    An equation that leads to several accumulators carries the cotangent on through the layers, also on the
-    first stage, whose inputs nobody asks the cotangent of.
+    These are the last equations before each accumulator: the contraction over the batch, and what only reshapes,
+    converts or adds up its result. What leads to several accumulators, or comes before the contraction, carries
+    cotangents on through the layers; on the first stage too, whose inputs nobody asks the cotangent of.
     """
-    leads_to: dict[Var, frozenset[Var]] = defaultdict(frozenset)
     needed: set[Var] = set(awaited)
+    ending: set[Var] = set(summed)
     late: set[Op] = set()
     for op in reversed(ops):
-        goals = frozenset(var for var in op.writes() if var in summed)
-        goals = goals.union(*[leads_to[var] for var in op.writes()])
-        is_needed = any(var in needed for var in op.writes())
-        if op.backward and not is_needed and len(goals) == 1 and not op.eqn.effects:
+        written = list(op.writes())
+        is_needed = any(var in needed for var in written)
+        if op.backward and not is_needed and not op.eqn.effects and written and all(var in ending for var in written):
             late.add(op)
-        else:
-            needed.update(op.reads())
-        for var in op.reads():
-            leads_to[var] |= goals
+            if _is_thin(op):
+                ending.update(op.reads())
+                continue
+        needed.update(var for var in op.reads() if op not in late)
+        ending.difference_update(op.reads())
     return late
+
+
+def _is_thin(op: Op) -> bool:
+    """Whether an equation only rearranges or adds up values of the size of its result."""
+    size = num_elements(op.eqn.outvars[0])
+    return all(num_elements(var) == size for var in op.reads()) and (
+        len(list(op.reads())) == 1 or op.eqn.primitive in (_compat.add_p, _compat.add_any_p)
+    )
 
 
 def open_calls(op: Op) -> list[Op]:

@@ -1,0 +1,131 @@
+"""Every schedule runs, and gives the numbers of the plain step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mmruntime as mm
+from mmruntime import schedules
+
+MICROBATCHES = 4
+
+
+def layer(w, x):
+    return x + jnp.tanh(x @ w[0]) @ w[1]
+
+
+def make_step(placement, remat=False, **options):
+    call = jax.checkpoint(layer) if remat else layer
+
+    def loss(weights, x):
+        for index, w in enumerate(weights):
+            task = mm.Task(mesh_slice={"stage": placement[index]})
+            x = mm.task(call, name=f"layer_{index}", task=task)(w, x)
+        return jnp.mean(x * x)
+
+    def step(weights, x):
+        value, grads = mm.microbatch(jax.value_and_grad(loss), count=MICROBATCHES, argnum=1, reduce="mean", **options)(
+            weights, x
+        )
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads), value
+
+    return step
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    rng = np.random.default_rng(0)
+    weights = [
+        tuple(jnp.asarray(rng.normal(size=shape) * 0.3, jnp.float32) for shape in ((4, 8), (8, 4))) for _ in range(4)
+    ]
+    return weights, jnp.asarray(rng.normal(size=(2 * MICROBATCHES, 4)), jnp.float32)
+
+
+def run(placement, inputs, **options):
+    mesh = mm.MultiMesh(axis_sizes=(max(placement) + 1,), axis_names=("stage",))
+    compiled = mm.mjit(make_step(placement, **options), mesh=mesh)
+    return jax.tree.leaves(compiled(*inputs)), compiled.explain()
+
+
+LINE, ROUND, VEE = (0, 1, 2, 3), (0, 1, 0, 1), (0, 1, 1, 0)
+WHOLE = [("gpipe", LINE), ("1f1b", LINE), ("wavefront", LINE)]
+LOOPED = [("gpipe", ROUND), ("1f1b", ROUND), ("interleaved-1f1b", ROUND), ("looped-bfs", ROUND)]
+SPLIT = [("zb-h1", LINE), ("zb-h2", LINE), ("zero-bubble-h2", LINE), ("zb-h1", ROUND)]
+FOLDED = [("zb-v", VEE), ("v-half", VEE), ("v-min", VEE), ("dualpipe-v", VEE)]
+
+
+@pytest.fixture(scope="module")
+def oracle(inputs):
+    return jax.tree.leaves(jax.jit(make_step(LINE))(*inputs))
+
+
+@pytest.mark.parametrize("family", [WHOLE, LOOPED], ids=["line", "looped"])
+def test_schedules_of_the_same_programs_agree_bitwise(family, inputs, oracle):
+    results = [run(placement, inputs, schedule=name)[0] for name, placement in family]
+    for result in results[1:]:
+        for a, b in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(a, b)
+    for a, b in zip(results[0], oracle, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("name", "placement"), SPLIT + FOLDED, ids=str)
+def test_schedules_that_split_the_backward_pass(name, placement, inputs, oracle):
+    result, report = run(placement, inputs, schedule=name)
+    for a, b in zip(result, oracle, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    kinds = [row.kind for row in report.programs]
+    assert sum("weight half" in kind for kind in kinds) == len(report.loops[0].stages)
+    assert report.loops[0].stages == placement
+
+
+def test_every_named_schedule_is_run_here():
+    assert {name for name, _ in WHOLE + LOOPED + SPLIT + FOLDED} == set(schedules.names())
+
+
+def test_a_rematerialised_backward_pass_is_split_and_no_work_is_done_twice(inputs, oracle):
+    split, report = run(LINE, inputs, schedule="zb-h1", remat=True)
+    for a, b in zip(split, oracle, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    whole = run(LINE, inputs, schedule="1f1b", remat=True)[1]
+
+    def work(report):
+        return sum(row.flops for row in report.programs if "backward" in row.kind)
+
+    assert work(report) == pytest.approx(work(whole), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "auto"},
+        {"schedule": schedules.make("zb-h2", 2, MICROBATCHES)},
+        {"custom_schedule": [["layer_0"] * 4 + ["layer_0_bwd"] * 4, ["layer_2", "layer_2_bwd"] * 4]},
+    ],
+    ids=["auto", "value", "custom"],
+)
+def test_schedules_that_users_give(options, inputs, oracle):
+    result, _ = run((0, 0, 1, 1), inputs, **options)
+    for a, b in zip(result, oracle, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_a_schedule_for_another_number_of_microbatches_is_refused(inputs):
+    with pytest.raises(ValueError, match=r"'gpipe' is for 8 microbatches, but the batch is cut into 4\. Make it for 4"):
+        run((0, 0, 1, 1), inputs, schedule=schedules.make("gpipe", 2, 8))
+
+
+def test_a_schedule_for_other_stages_is_refused(inputs):
+    with pytest.raises(ValueError, match=r"stages on submeshes \(0, 1, 2\), but the tasks make stages on"):
+        run((0, 0, 1, 1), inputs, schedule=schedules.make("gpipe", 3, MICROBATCHES))
+
+
+def test_a_custom_schedule_with_an_unknown_task_shows_the_tasks(inputs):
+    with pytest.raises(ValueError, match=r"no task 'layer_9'.*The tasks are layer_0"):
+        run((0, 0, 1, 1), inputs, custom_schedule=[["layer_9"] * 4, ["layer_2"] * 4])
+
+
+def test_an_unknown_schedule_is_refused_when_the_loop_is_written():
+    with pytest.raises(ValueError, match=r"Unknown schedule '1f2b'\. Did you mean '1f1b'"):
+        mm.microbatch(jnp.sum, size=1, schedule="1f2b")
