@@ -62,7 +62,7 @@ def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
 
 def _follows_comment(text: str, offset: int) -> bool:
     """Whether the `#` at `offset` opens a comment after a comment, as in `# noqa  # mm: ...`."""
-    return text[offset - 2 : offset].isspace() and len(text[offset - 2 : offset]) == 2
+    return text[offset - 1].isspace()
 
 
 def _comment_start(source: SourceText, tree: ast.Module, line: int, offset: int) -> int | None:

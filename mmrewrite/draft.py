@@ -66,8 +66,11 @@ def _run(
         for hint in active:
             if hint.directive != codemod.directive or hint.kind not in codemod.kinds:
                 continue
+            site = Site(draft, hint, name)
             try:
-                codemod(Site(draft, hint, name)).rewrite()
+                if site.is_type_checking_only():
+                    site.refuse("code under `TYPE_CHECKING` does not run; move the hint to code that does")
+                codemod(site).rewrite()
                 draft.done.add(hint)
             except Refuse as refusal:
                 refused[hint.start] = Refusal(facts.path, refusal.line, refusal.column, refusal.reason, name)

@@ -27,9 +27,11 @@ def fit(code: str, runtime: str, width: int, unit: str, newline: str) -> str:
     What is between the brackets goes onto one indented line, or, where that is too long, onto one line each. Only calls
     of the runtime, and of `partial` on one of them, are broken: what the user wrote keeps its layout.
     """
-    while _parses(code):
+    while True:
         source = SourceText(code, "utf-8", has_bom=False)
         long = {number for number in range(1, len(source.line_starts) + 1) if _columns(source.line(number)) > width}
+        if not long or not _parses(code):
+            return code
         brackets = next(
             (found for found in _unbroken(source, runtime) if source.position(found.start)[0] in long), None
         )
@@ -42,7 +44,6 @@ def fit(code: str, runtime: str, width: int, unit: str, newline: str) -> str:
             inside = _one_each(source, brackets, own + unit, newline)
         broken = f"{newline}{own}{unit}{inside}{newline}{own}"
         code = source.text[: brackets.start] + broken + source.text[brackets.end :]
-    return code
 
 
 def _parses(code: str) -> bool:

@@ -48,9 +48,11 @@ class Piece:
     tree: cst.Module
     indent: str
     header: bool
+    longest: int
     codemods: list[cst.CSTTransformer] = field(default_factory=list)
     hints: list[HintReference] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    calls: list[cst.Call] | None = None
 
     @classmethod
     def parse(cls, source: SourceText, statement: ast.stmt, cuts: Iterable[Cut]) -> Piece:
@@ -70,7 +72,7 @@ class Piece:
         tree = cst.parse_module(code)
         if tree.code != code:
             raise NotReproduced("LibCST does not print this statement as it stands")
-        return cls(statement, start, end, tree, indent, header)
+        return cls(statement, start, end, tree, indent, header, longest_line(code))
 
     @property
     def node(self) -> cst.BaseStatement:
@@ -79,18 +81,20 @@ class Piece:
 
     def call(self, wanted: ast.Call) -> cst.Call:
         """The node of the original tree that `ast` has as `wanted`."""
-        calls = _Calls()
-        self.node.visit(calls)
+        if self.calls is None:
+            finder = _Calls()
+            self.node.visit(finder)
+            self.calls = finder.found
         positions = [node for node in calls_in_order(self.statement) if isinstance(node, ast.Call)]
-        if self.header or len(calls.found) != len(positions):
+        if self.header or len(self.calls) != len(positions):
             raise NotReproduced("the calls of this statement are not where `ast` has them")
-        return calls.found[positions.index(wanted)]
+        return self.calls[positions.index(wanted)]
 
     def render(self, runtime: str, width: int, unit: str, newline: str) -> str:
         """The text of the statement after every codemod, laid out within `width` where that is possible."""
         changed = self.node.visit(_InTurn(self.codemods))
         assert isinstance(changed, cst.BaseStatement)
-        width = max(width, longest_line(self.tree.code))
+        width = max(width, self.longest)
         code = fit(_replace(self.tree, changed).code, runtime, width, unit, newline)
         return _unwrap(code, self.indent, self.header)
 

@@ -106,6 +106,15 @@ class Site:
                 return holder
         return None
 
+    def is_type_checking_only(self) -> bool:
+        """Whether only type checkers ever read the statement."""
+        for holder in self.facts.names.around(self.statement):
+            if isinstance(holder, ast.If):
+                found = self.facts.names.resolve(holder.test, self.facts.scope_of(holder))
+                if found in ("typing.TYPE_CHECKING", "typing_extensions.TYPE_CHECKING"):
+                    return True
+        return False
+
     # What goes wrong
 
     def refuse(self, reason: str, node: ast.expr | ast.stmt | None = None) -> NoReturn:

@@ -77,6 +77,7 @@ def test_not_a_hint(text: str) -> None:
         "x = ('a'  # mm: shard('b')\n     'c')\n",
         "x = f('#')  # mm: shard('b')\n",
         "x = f(1)  # noqa  # mm: shard('b')\n",
+        "x = f(1) # noqa # mm: shard('b')\n",
         "x = f(\n    1,  # mm: shard('b')\n)\n",
         "def f(\n    x,  # mm: shard(x=('b',))\n): return x\n",
         "@a\n@b  # mm: shard(out=('b',))\nclass_ = 1\n".replace("class_ = 1", "def f(): return 1"),
