@@ -141,7 +141,7 @@ def regroup_scalars(region: Region, producer: dict[Var, Op], uses: Mapping[Var, 
     }
     for op in region.ops:
         kind = op.eqn.primitive.name
-        (out, *_) = op.eqn.outvars
+        out = next(iter(op.eqn.outvars), None)
         root = kind in _REDUCTIONS and is_var(out) and is_tiny(out) and where(op) is not None
         if not root or (out in inside and _feeds_same(out, kind, region.ops)):
             ops.append(op)
