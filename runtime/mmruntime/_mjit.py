@@ -200,6 +200,10 @@ class MeshFunction(Generic[P, R]):
         return self._multimesh.context
 
     def _make(self, call: _Call) -> Plan:
+        with _compat.no_mesh():
+            return self._plan(call)
+
+    def _plan(self, call: _Call) -> Plan:
         def flat(*leaves: Any) -> Any:
             args, kwargs = jax.tree.unflatten(call.tree, leaves)
             args = list(args)
@@ -208,7 +212,7 @@ class MeshFunction(Generic[P, R]):
             return self._fun(*args, **kwargs, **dict(call.static_kwargs))
 
         structs = [_abstract(leaf) for leaf in call.leaves]
-        with _compat.no_mesh(), _mesh.using(self._multimesh):
+        with _mesh.using(self._multimesh):
             step, out_tree = trace(flat, structs, registrations(self._context))
         step.carried = _carried(call.tree, out_tree, step)
         expand_variants(step, self._multimesh)
@@ -224,7 +228,7 @@ class MeshFunction(Generic[P, R]):
             shardings.propagate(segments)
             program = build(step, placement, segments, loop_schedules)
         compiled = compile_program(program, shardings, self._owned(call.tree, step, placement, program))
-        runner = Runner(step, program, compiled, shardings)
+        runner = Runner(step, program, compiled, shardings, self._donated(call.tree))
         names = tuple(_argument_name(path, self._arguments) for path, _ in _paths(call.tree))
         return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
 
@@ -235,7 +239,7 @@ class MeshFunction(Generic[P, R]):
             return set()
         inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
         constants = {slot for places in program.constants.values() for slot, _ in places}
-        donated = {position for position, (path, _) in enumerate(_paths(tree)) if self._is_donated(path)}
+        donated = self._donated(tree)
         handed_through = {atom for atom in step.outvars if is_var(atom)}
         return {
             slot
@@ -243,6 +247,10 @@ class MeshFunction(Generic[P, R]):
             if slot not in constants
             and (slot not in inputs or (inputs[slot] in donated and step.invars[inputs[slot]] not in handed_through))
         }
+
+    def _donated(self, tree: Any) -> set[int]:
+        """Positions of the inputs that the user gives up."""
+        return {position for position, (path, _) in enumerate(_paths(tree)) if self._is_donated(path)}
 
     def _is_donated(self, path: Sequence[Any]) -> bool:
         kind, name = path[0].idx, path[1]
@@ -268,7 +276,9 @@ def _signature(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), False
     if isinstance(leaf, bool | int | float | complex):
-        return type(leaf)
+        # As the result of the same step will be, so that state may start as a number.
+        aval = jax.typeof(leaf)
+        return aval.shape, aval.dtype, getattr(aval, "weak_type", False)
     raise TypeError(
         f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in "
         "pytrees. Mark others with static_argnums= or static_argnames=."

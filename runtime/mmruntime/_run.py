@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -24,9 +24,17 @@ class Runner:
         program: Its instructions.
         compiled: Their executables.
         shardings: The layout of each value.
+        donated: Positions of the inputs that the caller gives up.
     """
 
-    def __init__(self, step: Step, program: Program, compiled: Compiled, shardings: Shardings) -> None:
+    def __init__(
+        self,
+        step: Step,
+        program: Program,
+        compiled: Compiled,
+        shardings: Shardings,
+        donated: Collection[int] = (),
+    ) -> None:
         self._num_slots = program.num_slots
         self._code: list[tuple[bool, Any, list[int], list[int], list[int]]] = []
         for item in program.instructions:
@@ -45,6 +53,17 @@ class Runner:
         ]
         positions = {var: position for position, var in enumerate(step.invars)}
         carried = {result: position for position, result in step.carried.items()}
+        # As in jax.jit every result is an array of its own, so that the caller may donate or delete it. Only what the
+        # caller gave up, a donated input, is handed through as it is.
+        self._copied: list[int] = []
+        seen: set[Any] = set()
+        for index, atom in enumerate(step.outvars):
+            if not is_var(atom) or atom in seen or atom in step.constants:
+                self._copied.append(index)
+                continue
+            seen.add(atom)
+            if positions.get(atom, -1) not in (-1, *donated):
+                self._copied.append(index)
         # An output is a slot, an input handed through, or a value known beforehand.
         self._outputs: list[tuple[int | None, int | None, Any]] = []
         for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
@@ -117,17 +136,16 @@ class Runner:
         return slots
 
     def _collect(self, slots: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        return [
-            slots[slot] if slot is not None else _handed_out(None if position is None else inputs[position], known)
+        outputs = [
+            slots[slot] if slot is not None else known if position is None else inputs[position]
             for slot, position, known in self._outputs
         ]
-
-
-def _handed_out(value: Any, known: Any) -> Any:
-    """An output that no program makes: an input that nobody reads, or a copy of a value known beforehand.
-
-    A copy, since the user may donate what they get.
-    """
-    if value is None:
-        return known.copy()
-    return value if isinstance(value, jax.Array) else jax.device_put(value, known)
+        if self._copied:
+            values = [outputs[index] for index in self._copied]
+            layouts = [
+                value.sharding if isinstance(value, jax.Array) else self._outputs[index][2]
+                for index, value in zip(self._copied, values, strict=True)
+            ]
+            for index, value in zip(self._copied, jax.device_put(values, layouts, may_alias=False), strict=True):
+                outputs[index] = value
+        return outputs

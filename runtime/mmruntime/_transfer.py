@@ -15,6 +15,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
+from mmruntime import _compat
+
 Box = tuple[tuple[int, int], ...]
 
 
@@ -54,7 +56,9 @@ class Mover:
             plain = jax.device_put([arrays[i] for i in self._plain], self._plain_targets)
             for i, array in zip(self._plain, plain, strict=True):
                 moved[i] = array
-        by_pieces = _put_pieces([arrays[i] for i in self._pieces], self._plans)
+        # The small programs that cut and join pieces must not see a mesh that the caller is in.
+        with _compat.no_mesh():
+            by_pieces = _put_pieces([arrays[i] for i in self._pieces], self._plans)
         for i, array in zip(self._pieces, by_pieces, strict=True):
             moved[i] = array
         return moved
