@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
@@ -444,21 +444,34 @@ def test_three_traced_steps_with_donation_in_closed_form():
 
 
 def test_state_whose_entries_share_an_array_can_be_donated():
-    """A step that resets an average to the parameters returns one value twice."""
+    """A step that resets an average to the parameters returns one value several times."""
 
     def step(state, x):
-        w = mm.task(lambda w, x: w - 0.1 * x, task=on(0))(state["w"], x)
+        w = mm.task(lambda a, b, c, x: a - 0.1 * x + 0.1 * b - 0.2 * c, task=on(0))(
+            state["w"], state["fast"], state["slow"], x
+        )
         v = mm.task(lambda v, w: v - 0.1 * w, task=on(1))(state["v"], w)
-        return {"w": w, "fast": w, "slow": w, "v": v, "start": state["start"], "zero": jnp.zeros(4)}
+        return {"w": w, "fast": w, "slow": w, "v": v, "start": state["start"], "zero": jnp.zeros(4)}, x.sum()
 
-    names = ("w", "fast", "slow", "v", "start", "zero")
-    train(
-        lambda state, x: (step(state, x), x.sum()),
-        stages(2),
-        {name: np.ones(4) for name in names},
-        [np.arange(4.0)] * 3,
-        donate_argnums=0,
-    )
+    state = {name: np.ones(4) for name in ("w", "fast", "slow", "v", "start", "zero")}
+    train(step, stages(2), state, [np.arange(4.0)] * 3, donate_argnums=0)
+
+
+def test_input_that_is_handed_through_is_the_callers_and_the_result_another_array():
+    def fun(state, x):
+        y = mm.task(lambda a, x: a + x, task=on(0))(state["a"], x)
+        return {"a": x, "b": mm.task(lambda b, y: b + y, task=on(1))(state["b"], y)}, x
+
+    step = mm.mjit(fun, mesh=stages(2), donate_argnums=0)
+    x = jax.device_put(np.arange(4.0), NamedSharding(stages(2).slice(stage=0), P()))
+    state = {"a": np.ones(4), "b": np.ones(4)}
+    for _ in range(3):
+        state, same_x = step(state, x)
+    assert not x.is_deleted()
+    assert not same_x.is_deleted()
+    # b grows by a + x, where a is 1 at first and x afterwards.
+    assert_close(state["b"], jnp.asarray(2 + 5 * np.arange(4.0)), 1e-12)
+    assert_close(x, jnp.arange(4.0), 0)
 
 
 def test_constants_and_literals_given_back_survive_donation():
@@ -486,6 +499,61 @@ def test_donation_by_name_and_static_arguments():
         found = step(state, np.ones(3), times=times, extra=np.full(3, 2.0))
         assert_close(found, (jnp.full(3, float(times)), jnp.full(3, 2.0 * times)), 0)
     assert len(step._plans) == 2
+
+
+def test_state_may_start_as_numbers():
+    def step(state, x):
+        w = mm.task(lambda w, r, x: w - r * x, task=on(1))(state["w"], state["rate"], x)
+        return {"n": state["n"] + 1, "rate": state["rate"] * 0.5, "w": w}, w.sum()
+
+    train(step, stages(2), {"n": 0, "rate": 1.0, "w": np.ones(4)}, [np.arange(4.0)] * 3)
+
+
+def test_state_passed_by_keyword_stays_in_place():
+    def step(*, state, batch):
+        value, grads = mm.microbatch(
+            jax.value_and_grad(lambda p, b: squares(chain(p, b["x"]), b["y"])), argnum=1, count=2
+        )(state, batch)
+        return sgd(state, grads), value
+
+    compiled = mm.mjit(step, mesh=stages(2), donate_argnames="state")
+    state = weights(2)
+    for batch in batches(3):
+        state, _ = compiled(state=state, batch=batch)
+    assert compiled._latest.runner.misplaced == 2
+    assert len(compiled._plans) == 1
+
+
+def test_callbacks_inside_and_outside_of_tasks():
+    seen = []
+
+    def note(x):
+        jax.debug.callback(lambda value: seen.append(float(value)), x.sum())
+
+    def noisy(w, x):
+        note(x)
+        return layer(w, x)
+
+    def loss(params, batch):
+        x = batch["x"]
+        for index, w in enumerate(params):
+            x = mm.task(noisy, task=on(index))(w, x)
+        note(x)
+        return squares(x, batch["y"])
+
+    def step(params, batch):
+        value, grads = mm.microbatch(jax.value_and_grad(loss), argnum=1, count=4, schedule="1f1b")(params, batch)
+        note(value)
+        return sgd(params, grads), value
+
+    noted = []
+    for compiled in (mm.mjit(step, mesh=stages(2)), jax.jit(step)):
+        seen.clear()
+        compiled(weights(2), batches(1)[0])
+        jax.effects_barrier()
+        noted.append(sorted(seen))
+    assert len(noted[0]) == 13
+    np.testing.assert_allclose(noted[0], noted[1], rtol=1e-12)
 
 
 # Submeshes of any shape.
@@ -595,6 +663,28 @@ def test_several_axes_on_one_dimension():
     assert shardings[tokens, 0].shard_shape((8, 3)) == (1, 3)
     assert shardings[w, 1].shard_shape((WIDTH, WIDTH)) == (WIDTH, WIDTH // 2)
     assert shardings[table, 0].is_fully_replicated
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_arrays_and_contexts_of_other_meshes(kind):
+    """Another mesh in context, and arrays laid out on it, change nothing."""
+    one, two = submesh([0, 1], x=2), submesh([2, 3, 4, 5], y=4)
+
+    def fun(params, x):
+        y = mm.task(lambda w, x: layer(w, mm.with_sharding_constraint(x, P("x"))), mesh=one)(params[0], x)
+        z = mm.task(lambda w, y: layer(w, mm.with_sharding_constraint(y, P(None, "y"))), mesh=two)(params[1], y)
+        return z, x, params[0], 1.0
+
+    args = (weights(2), normal(4, WIDTH))
+    expected = jax.jit(fun)(*args)
+    other = jax.make_mesh((4, 2), ("a", "b"), axis_types=(kind,) * 2)
+    laid_out = jax.device_put(args, NamedSharding(other, P("a")))
+    step = mm.mjit(fun, mesh=all_devices())
+    with jax.set_mesh(other):
+        assert_close(step(*args), expected, 1e-12)
+        assert_close(step(*laid_out), expected, 1e-12)
+    assert_close(mm.mjit(fun, mesh=all_devices())(*laid_out), expected, 1e-12)
+    assert len(step._plans) == 1
 
 
 def test_feeding_shardings_back_changes_nothing():
