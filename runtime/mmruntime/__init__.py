@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         replicate_parameters_smaller_than_num_elements as replicate_parameters_smaller_than_num_elements,
     )
     from mmruntime._init import init as init
+    from mmruntime._manual import custom_partitioning as custom_partitioning
+    from mmruntime._manual import shard_map as shard_map
     from mmruntime._mesh import TaskMesh as TaskMesh
     from mmruntime._microbatch import microbatch as microbatch
     from mmruntime._mjit import mjit as mjit
@@ -41,6 +43,7 @@ _HOMES = {
     "autoshard": "_contexts",
     "clear_tasks": "_registry",
     "context": "_contexts",
+    "custom_partitioning": "_manual",
     "enable_fast_path": "_contexts",
     "enable_recomputation": "_contexts",
     "ignore_transforms": "_contexts",
@@ -50,6 +53,7 @@ _HOMES = {
     "parallelize": "_parallelize",
     "register_task": "_registry",
     "replicate_parameters_smaller_than_num_elements": "_contexts",
+    "shard_map": "_manual",
     "slice_global_mesh": "_multimesh",
     "stage": "_task",
     "task": "_call",

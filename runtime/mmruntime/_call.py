@@ -27,6 +27,15 @@ from mmruntime._task import Task
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Part of every jit cache key: what is traced for one task's submesh is not used for another's.
+_IN_USE = _compat.user_context(None)
+
+
+def task_in_use() -> Task | None:
+    """The task whose call is being traced or run; of nested ones the outermost, as for placement."""
+    found: Task | None = _IN_USE.value
+    return found
+
 
 def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = None, **fields: Any) -> Callable[P, R]:
     """Make each call of `fun` a task: it runs on the task's submesh, as one compiled program.
@@ -59,15 +68,16 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored():
             return fun(*args, **kwargs)
-        if _compat.at_top_level():
-            mesh = None if _writes_state(fun, args, kwargs) else _submesh_now(placed)
-            return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
-        assert placed.name is not None
-        mark = TASKS.name(placed, placed.name)
-        if _writes_state(fun, args, kwargs):
-            with jax.named_scope(mark):
-                return fun(*args, **kwargs)
-        return _call_marked(fun, mark, args, kwargs)
+        with _IN_USE(task_in_use() or placed):
+            if _compat.at_top_level():
+                mesh = None if _writes_state(fun, args, kwargs) else _submesh_now(placed)
+                return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
+            assert placed.name is not None
+            mark = TASKS.name(placed, placed.name)
+            if _writes_state(fun, args, kwargs):
+                with jax.named_scope(mark):
+                    return fun(*args, **kwargs)
+            return _call_marked(fun, mark, args, kwargs)
 
     return functools.update_wrapper(call, fun, updated=())
 

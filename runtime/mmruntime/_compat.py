@@ -135,6 +135,14 @@ def scopes(eqn: Any) -> list[tuple[str, bool]]:
     return [(entry.name, type(entry).__name__ == "Transform") for entry in eqn.source_info.name_stack.stack]
 
 
+def current_scopes() -> list[tuple[str, bool]]:
+    """The name stack where tracing stands now, outermost first: (name, whether it is a transformation)."""
+    from jax._src import source_info_util  # noqa: PLC0415  (private: `jax.named_scope` has no reader)
+
+    stack = source_info_util.current_name_stack().stack
+    return [(entry.name, type(entry).__name__ == "Transform") for entry in stack]
+
+
 def source_lines(eqn: Any) -> str:
     """Where in the user's program an equation comes from, as `file:line (function)`."""
     from jax._src import source_info_util  # noqa: PLC0415  (private: no public access to an equation's user frame)
