@@ -88,6 +88,8 @@ class Placement:
         of: The submeshes that run each equation, the one that others read from first.
         homes: The submesh that each input of the step lives on.
         floating: The equations that depend on inputs alone.
+        near: For equations outside of tasks, the task whose results they work on or, failing that, whose operands
+            they make; its logical axes hold for them.
     """
 
     submeshes: Submeshes
@@ -95,6 +97,7 @@ class Placement:
     of: dict[Op, tuple[int, ...]]
     homes: dict[Var, int]
     floating: frozenset[Op]
+    near: dict[Op, Task]
 
 
 def place(step: Step, multimesh: MultiMesh) -> Placement:
@@ -139,6 +142,7 @@ class _Placer:
             piece: stacked for region in step.regions for piece, stacked in region.slices.items()
         }
         self.of: dict[Op, tuple[int, ...]] = {}
+        self.near: dict[Op, Task] = {}
 
     def run(self) -> Placement:
         self._join_operands()
@@ -148,7 +152,7 @@ class _Placer:
         for var in (*self.step.invars, *self.step.constants):
             homes.setdefault(var, min(presence[var], default=0))
         self._follow_carried(homes)
-        return Placement(self.submeshes, self.task_meshes, self.of, homes, floating)
+        return Placement(self.submeshes, self.task_meshes, self.of, homes, floating, self.near)
 
     def _follow_carried(self, homes: dict[Var, int]) -> None:
         """Carried state lives where its next value is made, so that it stays there from step to step."""
@@ -185,6 +189,11 @@ class _Placer:
         remove_dead_code(self.step)
         self.of = {op: self.of[op] for op in self.step.ops() if op in self.of}
 
+    def _stay_near(self, op: Op, other: Op) -> None:
+        task = other.task or self.near.get(other)
+        if task is not None:
+            self.near.setdefault(op, task)
+
     def _where(self, op: Op) -> int | None:
         where = self.of.get(op)
         return None if where is None else where[0]
@@ -205,6 +214,7 @@ class _Placer:
                 return
             _, latest = max(candidates, key=lambda c: (depth[c[1]], num_bytes(c[0])))
             (where, *_) = self.of[latest]
+            self._stay_near(op, latest)
             op.backward = op.backward or any(source.backward for _, source in sources)
         self.of[op] = (where,)
         depth[op] = max((depth[source] + (self.of[source][0] != where) for _, source in sources), default=0)
@@ -225,6 +235,7 @@ class _Placer:
     def _clone_to_users(self, presence: dict[Var, set[int]], homes: dict[Var, int]) -> None:
         """Place what depends on inputs alone, from the last equation to the first."""
         users: dict[Var, set[int]] = defaultdict(set)
+        reader: dict[Var, Op] = {}
         cones = self._cones()
         for region in reversed(self.step.regions):
             for total, result in region.sums:
@@ -235,8 +246,12 @@ class _Placer:
                     for var in op.reads():
                         if var not in self.producer and var not in self.sliced and var not in self.summed:
                             presence[var].update(self.of[op])
+                    for var in op.writes():
+                        if var in reader:
+                            self._stay_near(op, reader[var])
                 for var in op.reads():
                     users[var].update(self.of[op])
+                    reader[var] = op
             for piece, stacked in region.slices.items():
                 users[stacked] |= users[piece]
                 if stacked not in self.producer:

@@ -65,6 +65,7 @@ class Shardings:
         }
         self._pieces = {stacked: piece for region in step.regions for piece, stacked in region.slices.items()}
         self._results = {total: result for region in step.regions for total, result in region.sums}
+        self._names = _value_names(step)
         self._unknown: dict[str, None] = {}
         # Names that did not cut their dimension: (task, name, dimension, shape) and why.
         self.passed_over: dict[tuple[str, str, int, tuple[int, ...]], str] = {}
@@ -152,8 +153,22 @@ class Shardings:
 
     def _propagate(self, segment: Segment, segments: Segments) -> None:
         where = segment.submesh
-        known = [self._of.get((var, where)) or self._sent(var, where, segments) for var in segment.reads]
+        known = [
+            self._of.get((var, where)) or self._named(var, segment) or self._sent(var, where, segments)
+            for var in segment.reads
+        ]
         self._decide(self.function(segment), segment.reads, segment.writes, where, known)
+
+    def _named(self, var: Var, segment: Segment) -> NamedSharding | None:
+        """The layout of a value that carries logical names, as the task that reads it translates them."""
+        names = self._names.get(var)
+        if names is None:
+            return None
+        where = segment.submesh
+        reader = next(op for op in segment.ops if var in op.eqn.invars)
+        mesh, pairs, label = self._axes_of(reader, where)
+        spec = translate(names, var.aval.shape, pairs, mesh.shape, label)
+        return NamedSharding(mesh, spec)
 
     def _decide(
         self,
@@ -183,12 +198,18 @@ class Shardings:
         return None
 
     def _in_mesh_axes(self, op: Op, where: int) -> Any:
+        return self._rewrite(op.eqn, *self._axes_of(op, where))
+
+    def _axes_of(self, op: Op, where: int) -> tuple[Mesh, Pairs, str]:
+        """The mesh that an equation's logical names are for, the pairs that hold there, and the task's name."""
         mesh = self._placement.submeshes.meshes[where]
-        if op.task is not None:
-            mesh = self._placement.task_meshes.get(op.task, mesh)
-        pairs = axis_pairs(op.task, mesh, self._multimesh)
-        label = op.task.name if op.task is not None and op.task.name else "(outside of tasks)"
-        return self._rewrite(op.eqn, mesh, pairs, label)
+        task = op.task or self._placement.near.get(op)
+        if task is not None:
+            own = self._placement.task_meshes.get(task)
+            if own is not None and tuple(own.devices.flat) == tuple(mesh.devices.flat):
+                mesh = own
+        label = task.name if task is not None and task.name else "(outside of tasks)"
+        return mesh, axis_pairs(task, mesh, self._multimesh), label
 
     def _rewrite(self, eqn: Any, mesh: Mesh, pairs: Pairs, label: str) -> Any:
         if eqn.primitive is constraint_p:
@@ -245,6 +266,21 @@ class Shardings:
                 stacklevel=2,
             )
         self._unknown = {}
+
+
+def _value_names(step: Step) -> dict[Var, tuple[Names, ...]]:
+    """The logical names of values that a constraint gives, or a call whose last equation for them is one."""
+    found: dict[Var, tuple[Names, ...]] = {}
+    for op in step.ops():
+        if op.eqn.primitive is constraint_p:
+            found[op.eqn.outvars[0]] = op.eqn.params["names"]
+        elif op.eqn.primitive is _compat.jit_p:
+            inner, _ = _compat.split(op.eqn.params["jaxpr"])
+            last = {eqn.outvars[0]: eqn.params["names"] for eqn in inner.eqns if eqn.primitive is constraint_p}
+            for outer, atom in zip(op.eqn.outvars, inner.outvars, strict=True):
+                if is_var(outer) and is_var(atom) and atom in last:
+                    found[outer] = last[atom]
+    return found
 
 
 def _constraint_template(value: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Any:

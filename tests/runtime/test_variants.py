@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 
 import mmruntime as mm
+from tests.runtime.helpers import batches, on, sgd, squares, stages, train, weights
+from tests.runtime.helpers import layer as named_layer
 
 STAGES = 4
+
+
+@pytest.fixture
+def double():
+    with jax.enable_x64(True):
+        yield
 
 
 def layer(w, x):
@@ -92,3 +100,23 @@ def test_the_function_must_give_a_mapping():
         TypeError, match=r"loop_dependent_mesh_slice\(0\) must give a mapping of axes to indices .* got 0"
     ):
         mm.mjit(lambda x: mm.microbatch(mm.task(jnp.sum, task=task), count=2)(x), mesh=mesh)(jnp.ones(4))
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.usefixtures("double")
+def test_task_whose_submesh_depends_on_the_iteration(count):
+    """The head is spread over the stages: microbatch i runs it on stage i % 2."""
+    spread = mm.Task(name="head", mesh_slice={"stage": 0}, loop_dependent_mesh_slice=lambda i: {"stage": i % 2})
+
+    def step(params, batch):
+        def loss(params, batch):
+            x = mm.task(named_layer, task=on(0))(params[0], batch["x"])
+            x = mm.task(named_layer, task=on(1))(params[1], x)
+            return squares(mm.task(named_layer, task=spread)(params[2], x), batch["y"])
+
+        value, grads = mm.microbatch(jax.value_and_grad(loss), argnum=1, count=count, schedule="1f1b")(params, batch)
+        return sgd(params, grads), value
+
+    compiled, _ = train(step, stages(2), weights(3), batches(2))
+    where = {row.submesh for row in compiled.explain().programs if any(task.startswith("head") for task in row.tasks)}
+    assert where == ({0} if count == 1 else {0, 1})
