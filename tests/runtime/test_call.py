@@ -1,0 +1,191 @@
+"""`mm.task` called outside of steps, with all kinds of arguments, and its messages."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import mmruntime as mm
+
+X = np.linspace(0.0, 1.0, 8, dtype=np.float32)
+SUBMESH = mm.TaskMesh(devices=(4, 5, 6, 7), axis_sizes=(4,), axis_names=("x",))
+
+
+def make_mesh() -> mm.MultiMesh:
+    return mm.MultiMesh(axis_sizes=(2, 4), axis_names=("stage", "data"))
+
+
+def ids(array) -> list[int]:
+    return sorted(device.id for device in array.devices())
+
+
+def test_an_eager_task_runs_on_its_submesh_with_its_layouts() -> None:
+    captured = jnp.full(8, 2.0)
+
+    def scale(x, *, factor, label):
+        assert label == "kept as it is"
+        x = mm.with_sharding_constraint(x * factor + captured, P("batch"))
+        return {"out": x, "whole": x.sum()}
+
+    for mesh, pairs in ((SUBMESH, [("batch", "x")]), (SUBMESH.on(jax.devices()), {"batch": "x"})):
+        placed = mm.task(scale, mesh=mesh, logical_axes=pairs)
+        result = placed(jnp.asarray(X), factor=3.0, label="kept as it is")
+        np.testing.assert_allclose(result["out"], X * 3 + 2, rtol=1e-6)
+        assert ids(result["out"]) == ids(result["whole"]) == [4, 5, 6, 7]
+        assert result["out"].sharding.spec == P("x")
+
+
+def test_eager_tasks_by_slice_need_a_mesh_in_use() -> None:
+    placed = mm.task(jnp.cos, mesh_slice={"stage": 1})
+    assert ids(placed(X)) == [0]
+    with make_mesh():
+        assert ids(placed(X)) == [4, 5, 6, 7]
+        assert ids(mm.task(jnp.sin, mesh_slice={"stage": 0})(placed(X))) == [0, 1, 2, 3]
+        with mm.ignore_transforms():
+            assert ids(placed(X)) == [0]
+
+    @make_mesh()
+    def evaluate(x):
+        return placed(x)
+
+    assert ids(evaluate(X)) == [4, 5, 6, 7]
+
+
+def test_a_submesh_that_this_machine_lacks_does_not_stop_an_eager_call() -> None:
+    far = mm.TaskMesh(devices=(64, 65), axis_sizes=(2,), axis_names=("x",))
+    np.testing.assert_allclose(mm.task(jnp.cos, mesh=far)(X), np.cos(X), rtol=1e-6)
+    message = r"Task 'cos': TaskMesh: device id 65 is out of range, the mesh in use has 8 devices \(0..7\)"
+    with make_mesh(), pytest.raises(ValueError, match=message):
+        mm.task(jnp.cos, mesh=far)(X)
+
+
+def test_a_flax_model_can_be_applied_eagerly_stage_by_stage() -> None:
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            for index in range(2):
+                dense = nn.Dense(8, use_bias=False, name=f"layer_{index}")
+                x = mm.task(dense, mesh_slice={"stage": index})(x)
+            return x
+
+    x = X.reshape(1, 8)
+    with make_mesh():
+        params = Net().init(jax.random.key(0), x)
+        out = Net().apply(params, x)
+    assert ids(out) == [4, 5, 6, 7]
+    np.testing.assert_allclose(out, jax.jit(Net().apply)(params, x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_wrapper_looks_like_the_function() -> None:
+    def encode(x, *, train=False):
+        """Encode."""
+        return -x if train else x
+
+    placed = mm.task(encode, mesh=SUBMESH)
+    assert (placed.__name__, placed.__doc__) == ("encode", "Encode.")
+    np.testing.assert_array_equal(jax.jit(functools.partial(placed, train=True))(X), -X)
+
+
+@pytest.mark.parametrize(
+    ("fun", "given", "task", "name"),
+    [
+        pytest.param(jnp.cos, None, mm.Task(mesh=SUBMESH), "cos", id="function"),
+        pytest.param(functools.partial(jnp.add, 1.0), None, mm.Task(mesh=SUBMESH), "add", id="partial"),
+        pytest.param(jnp.cos, None, mm.Task(name="own", mesh=SUBMESH), "own", id="own_name"),
+        pytest.param(jnp.cos, "given", mm.Task(name="own", mesh=SUBMESH), "given", id="name_argument"),
+        pytest.param(nn.Dropout(0.5, deterministic=True, name="drop"), None, mm.Task(mesh=SUBMESH), "drop", id="flax"),
+    ],
+)
+def test_names(fun, given, task, name) -> None:
+    if isinstance(fun, nn.Module):
+        fun = fun.bind({})
+    step = mm.mjit(lambda x: mm.task(fun, given, task=task)(x) + 1, mesh=make_mesh())
+    step(X)
+    assert [row.tasks for row in step.explain().programs] == [(name,)]
+
+
+def test_earlier_arguments_are_accepted() -> None:
+    grid = np.array(jax.devices()[4:]).reshape(2, 2)
+    for devices in (grid, [[4, 5], [6, 7]]):
+        placed = mm.task(
+            lambda x: mm.with_sharding_constraint(x, P("batch")),
+            devices=devices,
+            device_axes=("x", "y"),
+            logical_axes=(("batch", "y"),),
+        )
+        assert placed(X).sharding.spec == P("y")
+        assert ids(placed(X)) == [4, 5, 6, 7]
+    assert ids(mm.task(jnp.cos, devices=[6, 7])(X)) == [6, 7]
+    assert ids(mm.task(jnp.cos, mesh=Mesh(grid, ("x", "y")))(X)) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields", "error", "message"),
+    [
+        pytest.param((3,), {}, TypeError, r"task: expected a function to place, got 3. Write mm.task\(f", id="no_fun"),
+        pytest.param(
+            (jnp.cos,),
+            {"task": mm.Task(), "mesh": SUBMESH},
+            TypeError,
+            r"task: give task= or its fields, not both \(got task=Task\(.*\) and mesh\)",
+            id="task_and_fields",
+        ),
+        pytest.param(
+            (jnp.cos,),
+            {"task": {"stage": 0}},
+            TypeError,
+            r"task: task must be a mm.Task, got \{'stage': 0\}. Write task=mm.Task\(mesh_slice=",
+            id="not_a_task",
+        ),
+        pytest.param(
+            (jnp.cos,),
+            {"logical_axis": ()},
+            TypeError,
+            r"task: unknown field 'logical_axis'; did you mean 'logical_axes'\? A task has name, mesh,",
+            id="unknown_field",
+        ),
+        pytest.param(
+            (jnp.cos,),
+            {"mesh": SUBMESH, "devices": [0]},
+            ValueError,
+            r"task: cannot give both mesh= and devices=; mesh= alone says both",
+            id="mesh_and_devices",
+        ),
+        pytest.param(
+            (jnp.cos,),
+            {"devices": [0, 1], "device_axes": ("x", "y")},
+            ValueError,
+            r"task: device_axes \('x', 'y'\) has 2 names, but devices= has 1 dimensions \(2,\). Give one name per",
+            id="rank",
+        ),
+        pytest.param(
+            (jnp.cos,),
+            {"devices": [0, 1], "logical_axes": (("batch", "x"),)},
+            ValueError,
+            r"task: logical_axes= needs names for the axes of devices=. Add device_axes=",
+            id="logical_axes_without_device_axes",
+        ),
+        pytest.param(
+            (jnp.cos,),
+            {"device_axes": ("x",)},
+            ValueError,
+            r"task: device_axes= names the axes of devices=, which is missing",
+            id="device_axes_alone",
+        ),
+        pytest.param(
+            (jnp.cos,),
+            {"mesh": SUBMESH, "logical_axes": ("batch", "x")},
+            TypeError,
+            r"Task: logical_axes must be \(logical, device\) pairs of names such as .*got 'batch'",
+            id="flat_pairs",
+        ),
+    ],
+)
+def test_mistakes(arguments, fields, error, message) -> None:
+    with pytest.raises(error, match=message):
+        mm.task(*arguments, **fields)

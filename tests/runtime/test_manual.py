@@ -1,0 +1,135 @@
+"""`shard_map` and `custom_partitioning` inside of tasks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import mmruntime as mm
+
+X = np.linspace(0.0, 1.0, 8, dtype=np.float32)
+
+
+def make_mesh() -> mm.MultiMesh:
+    return mm.MultiMesh(axis_sizes=(2, 4), axis_names=("stage", "data"))
+
+
+def centred(x):
+    """The values minus their mean, shard by shard."""
+
+    def shard(x):
+        return x - jax.lax.pmean(x.mean(keepdims=True), "data")
+
+    return mm.shard_map(shard, in_specs=P("data"), out_specs=P("data"))(x)
+
+
+def test_each_task_maps_over_its_own_submesh_and_is_differentiated() -> None:
+    mesh = make_mesh()
+
+    def loss(x):
+        for index in range(2):
+            x = mm.task(lambda x: jnp.sin(centred(x)), f"layer_{index}", mesh_slice={"stage": index})(x)
+        return (x * x).sum(), x
+
+    def plain(x):
+        for _ in range(2):
+            x = jnp.sin(x - x.mean())
+        return (x * x).sum(), x
+
+    (value, out), grad = mm.mjit(jax.value_and_grad(loss, has_aux=True), mesh=mesh)(X)
+    (expected, _), expected_grad = jax.value_and_grad(plain, has_aux=True)(X)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(grad, expected_grad, rtol=1e-4, atol=1e-6)
+    assert out.devices() == set(mesh.devices[1])
+
+
+def test_a_jitted_helper_is_traced_for_each_submesh() -> None:
+    mesh = make_mesh()
+    helper = jax.jit(centred)
+
+    def step(x):
+        for index in range(2):
+            x = mm.task(lambda x: helper(x) + 1, f"layer_{index}", mesh_slice={"stage": index})(x)
+        return x
+
+    np.testing.assert_allclose(mm.mjit(step, mesh=mesh)(X), X - X.mean() + 1, rtol=1e-5)
+
+
+def test_registered_scopes_give_the_submesh_too() -> None:
+    mesh = make_mesh()
+    mesh.register_task(r"(layer_\d)", callback=lambda name, _: mm.Task(mesh_slice={"stage": int(name[-1])}))
+
+    def step(x):
+        for index in range(2):
+            with jax.named_scope(f"layer_{index}"):
+                x = centred(x) + 1
+        return x
+
+    out = mm.mjit(step, mesh=mesh)(X)
+    np.testing.assert_allclose(out, X - X.mean() + 1, rtol=1e-5)
+    assert out.devices() == set(mesh.devices[1])
+
+
+@pytest.mark.parametrize("kind", ["multimesh", "mesh", "task_mesh"])
+def test_a_mesh_that_is_given_is_used(kind) -> None:
+    whole = mm.MultiMesh(axis_sizes=(8,), axis_names=("data",))
+    given = {
+        "multimesh": whole,
+        "mesh": whole.mesh,
+        "task_mesh": mm.TaskMesh(devices=range(8), axis_sizes=(8,), axis_names=("data",)),
+    }[kind]
+    mapped = mm.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=given, in_specs=P("data"), out_specs=P())
+    np.testing.assert_allclose(jax.jit(mapped)(X), X.sum(keepdims=True), rtol=1e-6)
+    with jax.set_mesh(whole.mesh):
+        mapped = mm.shard_map(lambda x: jax.lax.psum(x, "data"), in_specs=P("data"), out_specs=P())
+        np.testing.assert_allclose(jax.jit(mapped)(X), X.sum(keepdims=True), rtol=1e-6)
+
+
+def test_a_step_without_tasks_maps_over_the_whole_mesh() -> None:
+    mesh = make_mesh()
+    np.testing.assert_allclose(mm.mjit(centred, mesh=mesh)(X), X - X.mean(), rtol=1e-5, atol=1e-7)
+
+
+def test_an_eager_task_maps_over_its_submesh() -> None:
+    with make_mesh() as mesh:
+        out = mm.task(centred, mesh_slice={"stage": 1})(X)
+    np.testing.assert_allclose(out, X - X.mean(), rtol=1e-5, atol=1e-7)
+    assert out.devices() == set(mesh.devices[1])
+
+
+def test_without_a_mesh_it_says_where_it_can_be_called() -> None:
+    with pytest.raises(ValueError, match=r"shard_map: no mesh for shard. Call it inside a task that has a submesh"):
+        jax.jit(centred)(X)
+
+
+def test_custom_partitioning_sees_the_submesh() -> None:
+    mesh = make_mesh()
+    seen = []
+
+    @mm.custom_partitioning
+    def double(x):
+        return 2 * x
+
+    def partition(mesh, arg_shapes, result_shape):
+        seen.append(dict(mesh.shape))
+        sharding = arg_shapes[0].sharding
+        return mesh, lambda x: x + x, sharding, (sharding,)
+
+    double.def_partition(
+        partition=partition,
+        sharding_rule="i -> i",
+        infer_sharding_from_operands=lambda mesh, arg_shapes, result_shape: arg_shapes[0].sharding,
+    )
+
+    def step(x):
+        for index in range(2):
+            x = mm.task(
+                lambda x: double(mm.with_sharding_constraint(x, P("data"))),
+                f"layer_{index}",
+                mesh_slice={"stage": index},
+            )(x)
+        return x
+
+    np.testing.assert_array_equal(mm.mjit(step, mesh=mesh)(X), 4 * X)
+    assert seen == [{"stage": 1, "data": 4}] * 2
