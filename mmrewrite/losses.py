@@ -19,6 +19,7 @@ _REDUCTIONS = {
 }
 _KEY_WORDS = re.compile(r"(^|_)(rngs?|keys?|prng|prngs)\d*($|_)|rng\d*$|[a-z]key\d*$")
 _BATCH_NORMS = frozenset(("flax.linen.BatchNorm", "flax.nnx.BatchNorm"))
+_TRANSPARENT = frozenset(("jax.jit", "jax.checkpoint", "jax.named_call"))
 _DEPTH = 4
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -78,6 +79,10 @@ def find_function(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth:
 
 def reduction_of(site: Site, loss: Loss, has_aux: bool, depth: int = _DEPTH) -> str | None:
     """`mean` or `sum` when every result visibly is one over the whole batch, else None."""
+    decorators = getattr(loss.node, "decorator_list", ())
+    outside = loss.facts.names.inner[loss.node].parent or loss.facts.names.scope
+    if not all(_keeps_values(loss.facts, decorator, outside) for decorator in decorators):
+        return None
     found = set()
     for result in loss.results():
         value: ast.expr | None = result
@@ -85,6 +90,12 @@ def reduction_of(site: Site, loss: Loss, has_aux: bool, depth: int = _DEPTH) -> 
             value = _first_of(loss, result)
         found.add(_reduction(site, loss, value, depth) if value is not None else None)
     return found.pop() if len(found) == 1 else None
+
+
+def _keeps_values(facts: Facts, decorator: ast.expr, scope: Scope) -> bool:
+    """Whether a decorator is known to leave what a function returns as it is."""
+    names = [decorator, *([decorator.func, *decorator.args[:1]] if isinstance(decorator, ast.Call) else [])]
+    return any(facts.names.resolve(name, scope) in _TRANSPARENT for name in names)
 
 
 def _first_of(loss: Loss, result: ast.expr) -> ast.expr | None:
@@ -110,50 +121,46 @@ def _reduction(site: Site, loss: Loss, node: ast.expr, depth: int) -> str | None
         case ast.BinOp(op=ast.Mult()) if _is_constant(node.left):
             return _reduction(site, loss, node.right, depth)
         case ast.BinOp(op=ast.Add() | ast.Sub()):
-            sides = {_reduction(site, loss, side, depth) for side in (node.left, node.right)}
-            return sides.pop() if len(sides) == 1 else None
+            # A sum plus something that the batch has no part in would count that once for every microbatch.
+            sides = [side for side in (node.left, node.right) if not _is_constant(side)]
+            return MEAN if sides and all(_reduction(site, loss, side, depth) == MEAN for side in sides) else None
         case ast.Call():
             reduced = _reduction_call(loss, node)
             if reduced is not None:
-                name, operand = reduced
-                return name if _is_whole(node) and not _reduces_batch(loss, operand, set()) else None
+                whole = _is_whole(reduced) and not _reduces_batch(loss, reduced.operand, set())
+                return reduced.name if whole else None
             inner = find_function(site, node.func, loss.facts, scope)
             return reduction_of(site, inner, has_aux=False, depth=depth - 1) if inner is not None else None
     return None
 
 
-def _reduction_call(loss: Loss, node: ast.Call) -> tuple[str, ast.expr] | None:
-    """The name of a mean or a sum and what it is taken of."""
+@dataclass(frozen=True, eq=False)
+class _Reduced:
+    """A mean or a sum: its name, what it is taken of, and the positional arguments after that."""
+
+    name: str
+    call: ast.Call
+    operand: ast.expr
+    further: list[ast.expr]
+
+
+def _reduction_call(loss: Loss, node: ast.Call) -> _Reduced | None:
     found = _REDUCTIONS.get(loss.facts.names.resolve(node.func, loss.scope) or "")
     if found is not None and node.args:
-        return found, node.args[0]
+        return _Reduced(found, node, node.args[0], node.args[1:])
     if isinstance(node.func, ast.Attribute) and node.func.attr in (MEAN, SUM):
         base = loss.facts.names.resolve(node.func.value, loss.scope)
         if base is None:
-            return node.func.attr, node.func.value
+            return _Reduced(node.func.attr, node, node.func.value, node.args)
     return None
 
 
-def _axis(node: ast.Call) -> ast.expr | None:
-    for keyword in node.keywords:
-        if keyword.arg == "axis":
-            return keyword.value
-    position = 0 if isinstance(node.func, ast.Attribute) and node.func.attr in (MEAN, SUM) else 1
-    return node.args[position] if len(node.args) > position else None
-
-
-def _is_whole(node: ast.Call) -> bool:
-    """Whether a reduction is over everything: no `where=`, no weights, no axis."""
-    keywords = {keyword.arg for keyword in node.keywords} - {"dtype"}
-    axes = [keyword.value for keyword in node.keywords if keyword.arg == "axis"]
-    none = all(isinstance(axis, ast.Constant) and axis.value is None for axis in axes)
-    arguments = len(node.args) - (0 if _is_method(node) else 1)
-    return keywords <= {"axis"} and none and arguments <= 0
-
-
-def _is_method(node: ast.Call) -> bool:
-    dotted = dotted_name(node.func)
-    return dotted is None or dotted.partition(".")[0] not in ("jnp", "np", "jax", "numpy")
+def _is_whole(reduced: _Reduced) -> bool:
+    """Whether a reduction is over everything: no axis, no `where=`, no weights."""
+    keywords = {keyword.arg: keyword.value for keyword in reduced.call.keywords if keyword.arg != "dtype"}
+    axis = keywords.pop("axis", None)
+    no_axis = axis is None or (isinstance(axis, ast.Constant) and axis.value is None)
+    return not keywords and no_axis and not reduced.further
 
 
 def _reduces_batch(loss: Loss, node: ast.expr, seen: set[str]) -> bool:
@@ -161,7 +168,7 @@ def _reduces_batch(loss: Loss, node: ast.expr, seen: set[str]) -> bool:
     for child in ast.walk(node):
         if isinstance(child, ast.Call):
             reduced = _reduction_call(loss, child)
-            if reduced is not None and not _keeps_batch(child):
+            if reduced is not None and not _keeps_batch(reduced):
                 return True
         elif isinstance(child, ast.Name) and child.id not in seen:
             seen.add(child.id)
@@ -177,11 +184,11 @@ def _reduces_batch(loss: Loss, node: ast.expr, seen: set[str]) -> bool:
     return False
 
 
-def _keeps_batch(node: ast.Call) -> bool:
+def _keeps_batch(reduced: _Reduced) -> bool:
     """Whether a reduction names axes, none of which can be the first."""
-    axis = next((keyword.value for keyword in node.keywords if keyword.arg == "axis"), None)
-    if axis is None and node.args:
-        axis = node.args[-1]
+    axis = next((keyword.value for keyword in reduced.call.keywords if keyword.arg == "axis"), None)
+    if axis is None and reduced.further:
+        axis = reduced.further[0]
     parts = axis.elts if isinstance(axis, ast.Tuple | ast.List) else [axis]
     for part in parts:
         negative = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub)

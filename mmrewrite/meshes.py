@@ -26,6 +26,11 @@ def mesh_expression(site: Site) -> str:
     if elsewhere:
         places = ", ".join(f"{facts.path}:{mesh.statement.lineno}" for facts, mesh in elsewhere)
         site.refuse(f"more than one mesh could be meant ({places}); import the one to use in this module")
+    for facts in _other_modules(site):
+        if any(mesh.scope is facts.names.scope for mesh in facts.meshes):
+            site.refuse(
+                f"the mesh of this step is in {facts.path}, which stays as it is; see what is said about that file"
+            )
     site.refuse(
         "no mesh for this step: write `# mm: mesh(stage=4)` with your axes above it, or in the module that owns the "
         "training loop"

@@ -94,14 +94,22 @@ def _decide(
             causes |= {(facts.path, start): refusal for start, refusal in outcome.refused.items()}
             excluded[facts.path] |= outcome.refused.keys()
         broken = _broken(hinted, decided.outcomes)
+        lost = {
+            mesh.hint
+            for facts in hinted
+            for mesh in facts.meshes
+            if mesh.hint is not None and (facts.path in broken or mesh.hint.start in excluded[facts.path])
+        } - project.withheld
         drawn = _drawn_in(open_hints, regions, causes, broken, ordered)
-        stale = []
+        # Who imports a mesh that will not be there must be asked again.
+        project.withheld |= lost
+        stale = [facts for facts in hinted if lost and facts.path not in broken]
         for facts in hinted:
             new = {start: cause for (path, start), cause in drawn.items() if path == facts.path}
             if new and facts.path not in broken:
                 excluded[facts.path] |= new.keys()
                 causes |= {(facts.path, start): cause for start, cause in new.items()}
-                stale.append(facts)
+                stale += [facts] if facts not in stale else []
     for (path, _), refusal in causes.items():
         decided.refusals.setdefault(path, []).append(refusal)
     for codemod in ordered.values():

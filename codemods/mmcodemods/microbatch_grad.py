@@ -129,6 +129,9 @@ class MicrobatchGrad(MeshCodemod):
                     name = keyword.arg or "**" + self.site.text(keyword.value)
                     self.refuse(f"`{name}` looks like a random key; pass it by position and {advice}", keyword.value)
         if loss is not None:
+            for index, name in enumerate(loss.parameters):
+                if str(index) != argnum and looks_like_key(name):
+                    self.refuse(f"the loss takes `{name}`, which looks like a random key; {advice}")
             closed = keys_closed_over(loss)
             if closed:
                 self.refuse(
