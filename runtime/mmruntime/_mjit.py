@@ -422,7 +422,7 @@ def mjit(
         raise ValueError(
             f"mjit: no mesh for {_label(fun)}. Write mm.mjit({_label(fun)}, mesh=mesh), or call it inside `with mesh:`."
         )
-    if isinstance(mesh, Mesh):
+    if isinstance(mesh, Mesh) and not isinstance(mesh, MultiMesh):
         mesh = MultiMesh(global_mesh=mesh)
     if not isinstance(mesh, MultiMesh):
         raise TypeError(f"mjit: mesh must be a mm.MultiMesh or a jax.sharding.Mesh, got {mesh!r}.")

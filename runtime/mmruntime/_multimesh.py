@@ -20,8 +20,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class MultiMesh:
+class MultiMesh(Mesh):
     """All devices of a program, by axis, and the tasks that are registered on them.
+
+    It is a `jax.sharding.Mesh` of Auto axes and stands wherever JAX wants one. `with mesh:` makes it the
+    mesh in use for this package only; JAX's own context is `with jax.set_mesh(mesh):`.
 
     Args:
         axis_sizes: Size of each axis. With fewer devices in the product than there are, the first are taken.
@@ -36,6 +39,18 @@ class MultiMesh:
         ValueError: If the axes need more devices than there are, or a pair names an unknown axis.
     """
 
+    # What JAX's own class keeps in each object.
+    devices: np.ndarray
+    axis_names: tuple[str, ...]
+    mesh: Mesh
+    logical_axes: Pairs | None
+    context: Context
+    _entered: list[Any]
+
+    def __new__(cls, **_: Any) -> Self:
+        """A new object each time: JAX's own class gives equal meshes one object, but registrations are not shared."""
+        return object.__new__(cls)
+
     def __init__(
         self,
         *,
@@ -49,42 +64,24 @@ class MultiMesh:
             if axis_sizes is None or axis_names is None:
                 raise TypeError("MultiMesh: give axis_sizes= and axis_names=, or global_mesh=.")
             global_mesh = _lay_out(tuple(axis_sizes), tuple(axis_names), devices)
-        self.mesh = auto_mesh(global_mesh.devices, global_mesh.axis_names)
-        self.logical_axes: Pairs | None = normalize_pairs(logical_axes, "MultiMesh")
+        mesh = auto_mesh(global_mesh.devices, global_mesh.axis_names)
+        # JAX's class refuses assignments.
+        vars(self).update(
+            vars(mesh),
+            mesh=mesh,
+            logical_axes=normalize_pairs(logical_axes, "MultiMesh"),
+            context=Context(),
+            _entered=[],
+        )
         for logical, device in self.logical_axes or ():
             if device is not None and device not in self.shape:
                 raise ValueError(
                     f"MultiMesh: logical_axes maps {logical!r} to device axis {device!r}, but the mesh has "
                     f"{', '.join(map(repr, self.axis_names))}."
                 )
-        self.context = Context()
-        self._entered: list[Any] = []
 
-    @property
-    def axis_names(self) -> tuple[str, ...]:
-        """Names of the axes."""
-        return tuple(self.mesh.axis_names)
-
-    @property
-    def axis_sizes(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
-        return tuple(self.mesh.axis_sizes)
-
-    @property
-    def shape(self) -> Mapping[str, int]:
-        """Size of each axis by name."""
-        shape: Mapping[str, int] = self.mesh.shape
-        return shape
-
-    @property
-    def size(self) -> int:
-        """Number of devices."""
-        return int(self.mesh.size)
-
-    @property
-    def devices(self) -> np.ndarray:
-        """The devices, as an array with one dimension per axis."""
-        return self.mesh.devices
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.mesh, self.logical_axes, self.context)
 
     @property
     def registrations(self) -> tuple[Registration, ...]:
@@ -141,7 +138,7 @@ class MultiMesh:
         self.context.__exit__(kind, error, traceback)
         self._entered.pop().__exit__(kind, error, traceback)
 
-    def __call__(self, fun: Callable[P, R]) -> Callable[P, R]:
+    def __call__(self, fun: Callable[P, R]) -> Callable[P, R]:  # type: ignore[override]
         """Decorate a function so that it runs inside `with mesh:`."""
 
         @functools.wraps(fun)
@@ -154,6 +151,14 @@ class MultiMesh:
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
         return f"MultiMesh({axes})"
+
+    __str__ = __repr__
+
+
+def _rebuild(mesh: Mesh, logical_axes: Pairs | None, context: Context) -> MultiMesh:
+    copied = MultiMesh(global_mesh=mesh, logical_axes=logical_axes)
+    copied.context.registrations = list(context.registrations)
+    return copied
 
 
 def _lay_out(sizes: tuple[int, ...], names: tuple[str, ...], devices: Sequence[Any] | np.ndarray | None) -> Mesh:
