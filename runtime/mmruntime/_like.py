@@ -83,7 +83,8 @@ class Initializer(Generic[P, R]):
             moved = jax.device_put(leaves, part.everywhere)
             for position, value in zip(part.positions, part.program(*moved), strict=True):
                 results[position] = value
-        return jax.tree.unflatten(out_tree, results)  # type: ignore[no-any-return]
+        made: R = jax.tree.unflatten(out_tree, results)
+        return made
 
     def _trace(self, tree: Any, structs: Sequence[Any]) -> tuple[Any, Any]:
         def flat(*leaves: Any) -> R:

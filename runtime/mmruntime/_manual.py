@@ -53,7 +53,8 @@ def shard_map(
                 f"shard_map: no mesh for {getattr(fun, '__name__', fun)}. Call it inside a task that has a submesh, in "
                 "a step compiled by mm.mjit(..., mesh=mesh), or pass mesh=."
             )
-        return jax.shard_map(fun, mesh=found, **options)(*args, **kwargs)  # type: ignore[no-any-return]
+        result: R = jax.shard_map(fun, mesh=found, **options)(*args, **kwargs)
+        return result
 
     return mapped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 import jax
 import numpy as np
@@ -134,9 +134,10 @@ class MultiMesh(Mesh):
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> Literal[False]:
         self.context.__exit__(kind, error, traceback)
         self._entered.pop().__exit__(kind, error, traceback)
+        return False
 
     def __call__(self, fun: Callable[P, R]) -> Callable[P, R]:  # type: ignore[override]
         """Decorate a function so that it runs inside `with mesh:`."""
