@@ -91,3 +91,70 @@ def test_sharding_constraints_take_named_shardings_by_their_spec() -> None:
         )(x)
 
     assert mm.mjit(step, mesh=mesh)(X).sharding.spec == P("data")
+
+
+def test_a_multimesh_stands_where_jax_wants_a_mesh() -> None:
+    mesh = make_mesh()
+    assert isinstance(mesh, Mesh)
+    assert (mesh.size, dict(mesh.shape), mesh.axis_names) == (8, {"stage": 2, "data": 4}, ("stage", "data"))
+    sharding = NamedSharding(mesh, P("data"))
+    x = jax.device_put(X, sharding)
+    assert x.devices() == set(mesh.devices.flat)
+    assert jax.jit(lambda x: x + 1, out_shardings=sharding)(x).sharding.spec == P("data")
+    mapped = jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
+    assert jax.jit(mapped)(x).shape == (2,)
+    with jax.set_mesh(mesh):
+        assert jax.jit(lambda x: jax.lax.with_sharding_constraint(x, P("stage")))(X).sharding.spec == P("stage")
+    check(mm.mjit(two_stages, mesh=mesh)(x), mesh)
+
+
+def test_equal_multimeshes_do_not_share_registrations() -> None:
+    one, two = make_mesh(), make_mesh()
+    one.register_task("layer", task=mm.Task(mesh_slice={"stage": 1}))
+    assert len(one.registrations) == 1
+    assert two.registrations == ()
+    assert str(one) == repr(one) == "MultiMesh(stage=2, data=4)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        pytest.param({}, TypeError, r"MultiMesh: give axis_sizes= and axis_names=, or global_mesh=", id="nothing"),
+        pytest.param(
+            {"axis_sizes": (3, 4), "axis_names": ("stage", "data")},
+            ValueError,
+            r"MultiMesh: stage=3 x data=4 needs 12 devices, but there are 8. .*device_count=12 before JAX is imported",
+            id="devices",
+        ),
+        pytest.param(
+            {"axis_sizes": (2,), "axis_names": ("stage", "data")},
+            ValueError,
+            r"MultiMesh: 1 axis sizes \(2,\) for 2 axis names",
+            id="names",
+        ),
+        pytest.param(
+            {"axis_sizes": (2, 0), "axis_names": ("stage", "data")},
+            ValueError,
+            r"MultiMesh: axis sizes must be positive integers, got \(2, 0\)",
+            id="zero",
+        ),
+        pytest.param(
+            {"axis_sizes": (2,), "axis_names": ("stage",), "logical_axes": (("batch", "data"),)},
+            ValueError,
+            r"MultiMesh: logical_axes maps 'batch' to device axis 'data', but the mesh has 'stage'",
+            id="pairs",
+        ),
+    ],
+)
+def test_mesh_mistakes(arguments, error, message) -> None:
+    with pytest.raises(error, match=message):
+        mm.MultiMesh(**arguments)
+
+
+def test_a_step_needs_a_mesh() -> None:
+    with pytest.raises(ValueError, match=r"mjit: no mesh for two_stages. Write mm.mjit\(two_stages, mesh=mesh\)"):
+        mm.mjit(two_stages)
+    with pytest.raises(TypeError, match=r"mjit: mesh must be a mm.MultiMesh or a jax.sharding.Mesh, got 3"):
+        mm.mjit(two_stages, mesh=3)
+    with pytest.raises(ValueError, match=r"slice_global_mesh\(stage=1\): no MultiMesh is in use"):
+        mm.slice_global_mesh(stage=1)
