@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from mmrewrite.comments import Comment, Misplaced, find_comments, statement_of
-from mmrewrite.source import SourceText
+from mmrewrite.source import SourceText, parse_quietly
 from mmrewrite.values import HintError, HintReference, Left
 from mmrewrite.vocabulary import DIRECTIVES, IGNORE, KIND_WORDS, SWITCHES, Directive, Parameter, kind_of, nearest
 
@@ -173,7 +173,7 @@ class _Collector:
 
     def parse(self, comment: Comment, text: str) -> list[_Parsed]:
         try:
-            body = ast.parse(text).body
+            body = parse_quietly(text).body
         except SyntaxError as error:
             column = max(0, (error.offset or 1) - 1)
             message = f"cannot read this hint: {error.msg}; a directive looks like a Python call, `task(stage=0)`"

@@ -167,7 +167,7 @@ def place_import(facts: Facts, new: NewImport, before: int) -> Placement:
             return _into(facts, candidates[0], new)
     last = [section for section in sections if section.has_root(sys.stdlib_module_names)][-1:]
     if last:
-        return Placement(facts.source.line_end(last[0].statements[-1].end_lineno or 1), lead=newline)
+        return Placement(_line_below(facts, last[0].statements[-1]), lead=newline)
     return _into(facts, sections[0], new)
 
 
@@ -209,7 +209,16 @@ def _into(facts: Facts, section: _Section, new: NewImport) -> Placement:
     if place == 0:
         return Placement(facts.source.line_starts[section.statements[0].lineno - 1])
     previous = section.statements[place - 1]
-    return Placement(facts.source.line_end(previous.end_lineno or previous.lineno))
+    return Placement(_line_below(facts, previous))
+
+
+def _line_below(facts: Facts, statement: ast.stmt) -> int:
+    """Offset of the line below a statement, and below those that begin where it ends."""
+    end = statement.end_lineno or statement.lineno
+    for other in facts.tree.body:
+        if other.lineno == end:
+            end = other.end_lineno or end
+    return facts.source.line_end(end)
 
 
 def _above_everything(facts: Facts, before: int) -> Placement:
@@ -220,7 +229,7 @@ def _above_everything(facts: Facts, before: int) -> Placement:
     while index < len(body) and isinstance(body[index], ast.ImportFrom) and _is_future(body[index]):
         index += 1
     if index:
-        return Placement(source.line_end(body[index - 1].end_lineno or 1), lead=source.newline)
+        return Placement(_line_below(facts, body[index - 1]), lead=source.newline)
     blank = 2 if isinstance(body[0], ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else 1
     return Placement(source.line_starts[min(before, first_line(body[0])) - 1], trail=source.newline * blank)
 

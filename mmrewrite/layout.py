@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mmrewrite.source import SourceText
+from mmrewrite.source import SourceText, parse_quietly
 
 _TAB_COLUMNS = 4
 
@@ -49,7 +49,7 @@ def fit(code: str, runtime: str, width: int, unit: str, newline: str) -> str:
 def _parses(code: str) -> bool:
     """What does not parse is our bug, which is found and reported when the whole file is checked."""
     try:
-        ast.parse(code)
+        parse_quietly(code)
     except SyntaxError:
         return False
     return True
@@ -75,7 +75,7 @@ def _one_each(source: SourceText, brackets: _Brackets, indent: str, newline: str
 
 def _unbroken(source: SourceText, runtime: str) -> Iterator[_Brackets]:
     """Brackets that may be broken, outer ones first."""
-    queue: list[ast.AST] = [ast.parse(source.text)]
+    queue: list[ast.AST] = [parse_quietly(source.text)]
     while queue:
         node = queue.pop(0)
         if isinstance(node, ast.Call) and _is_generated(node, runtime):

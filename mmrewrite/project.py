@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mmrewrite.collect import Collected, Hint, collect_hints
 from mmrewrite.comments import MARK
 from mmrewrite.names import Binding, Module, Scope, absolute_import, read_names
-from mmrewrite.source import SourceError, SourceText
+from mmrewrite.source import SourceError, SourceText, parse_quietly
 
 RUNTIME = "mmruntime"
 
@@ -72,7 +72,7 @@ def read_facts(file: SourceFile, codemods: Collection[str]) -> Facts | Unreadabl
     """Parse one file with `ast` and collect its names and hints."""
     try:
         source = SourceText.decode(file.data)
-        tree = ast.parse(source.text)
+        tree = parse_quietly(source.text)
         hints = collect_hints(file.path, source, tree, codemods)
         names = read_names(tree, file.module, file.is_package)
     except SourceError as error:

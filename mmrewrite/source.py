@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import bisect
 import codecs
 import re
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _BLANK = re.compile(rb"^[ \t\f]*(?:#.*)?$")
 _NEWLINE = re.compile("\r\n|\r|\n")
+
+
+def parse_quietly(text: str) -> ast.Module:
+    """`ast.parse` without the warnings about the user's code, such as those about escapes in its strings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
 
 
 class SourceError(ValueError):

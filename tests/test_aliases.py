@@ -137,6 +137,7 @@ HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
         ("import os\n\n\n", "import os\n\nimport mmruntime as mm\n\n\n"),
         ("import numpy\nimport jax\n\n\n", "import numpy\nimport jax\nimport mmruntime as mm\n\n\n"),
         ("import jax; import os\n\n\n", "import jax; import os\nimport mmruntime as mm\n\n\n"),
+        ("import jax; x = (\n    1)\n\n\n", "import jax; x = (\n    1)\nimport mmruntime as mm\n\n\n"),
         ('"""Doc."""\n\n\n', '"""Doc."""\n\nimport mmruntime as mm\n\n\n'),
         ("# A licence.\n", "# A licence.\nimport mmruntime as mm\n\n\n"),
         ("from . import sibling\n\n\n", "import mmruntime as mm\nfrom . import sibling\n\n\n"),

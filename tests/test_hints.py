@@ -90,6 +90,11 @@ def test_a_hint(text: str) -> None:
     assert len(list(found.hints)) == 1
 
 
+def test_warnings_about_the_users_strings_are_not_ours() -> None:
+    text = "x = '\\('\ny = f('\\(')  # mm: task(stage=0)\n"
+    assert rewrite_source(text, REGISTRY).changed
+
+
 @pytest.mark.parametrize("statement", ["match x:\n    case 1:\n        pass", "try:\n    pass\nfinally:\n    pass"])
 def test_compound_statements_are_no_place_for_a_task(statement: str) -> None:
     (error,) = collect(f"# mm: task(stage=0)\n{statement}\n").errors
