@@ -167,7 +167,11 @@ class Shardings:
         where = segment.submesh
         reader = next(op for op in segment.ops if var in op.eqn.invars)
         mesh, pairs, label = self._axes_of(reader, where)
-        spec = translate(names, var.aval.shape, pairs, mesh.shape, label)
+        try:
+            spec = translate(names, var.aval.shape, pairs, mesh.shape, label)
+        except ValueError:
+            # The names were written for another task; that they do not fit here is no mistake.
+            return None
         return NamedSharding(mesh, spec)
 
     def _decide(
