@@ -123,6 +123,52 @@ def build(out: str | None, color: str, **given: Any) -> None:
 
 
 @cli.command()
+@source_options
+@click.option("--microbatches", type=click.IntRange(1), metavar="N", help="How many, where the source does not tell.")
+@click.option("--entry", metavar="MODULE:FUNCTION", help="Import the rewritten program and trace this step.")
+@click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="What returns the step's example arguments.")
+@click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices for --entry; 8, or the mesh's.")
+@click.option("--measure", is_flag=True, help="Run the step of --entry and time each of its programs.")
+@click.option("--html", type=click.Path(), help="Write one page with the meshes, timelines and tables.")
+@click.option("--svg", type=click.Path(), help="Write the timeline alone.")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="What to print.")
+def plan(
+    color: str,
+    microbatches: int | None,
+    entry: str | None,
+    arguments: str | None,
+    devices: int | None,
+    measure: bool,
+    html: str | None,
+    svg: str | None,
+    form: str,
+    **given: Any,
+) -> None:
+    """Show what will run where: meshes, tasks, stages, and the schedule as a timeline. Changes no source."""
+    from mmrewrite.planner import NotPlanned, Wanted, make_plan, write_picture
+
+    if (entry is None) != (arguments is None):
+        raise click.UsageError("--entry and --args go together: the step, and what returns its arguments.")
+    if entry is None and (measure or devices is not None):
+        raise click.UsageError("--measure and --devices are about the step of --entry; give that and --args.")
+    run = _run(Options(**given), color)
+    try:
+        wanted = Wanted(microbatches, entry, arguments, devices, measure)
+        planned = make_plan(run.paths, run.rules, run.results, tuple(Registry()), wanted)
+        if html is not None:
+            write_picture(html, planned.html())
+        if svg is not None:
+            write_picture(svg, planned.svg())
+    except NotPlanned as problem:
+        if run.options.verbose and problem.details:
+            click.echo(problem.details, err=True)
+        run.fail(str(problem))
+    click.echo(planned.json() if form == "json" else planned.text() or "Nothing in these files runs on a mesh.")
+    run.report("would change")
+    run.leave()
+
+
+@cli.command()
 def codemods() -> None:
     """List the codemods."""
     registry = Registry()

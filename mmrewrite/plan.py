@@ -84,7 +84,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A schedule in simulated time, and what was assumed for it."""
+    """A schedule in simulated time, and what was assumed for it.
+
+    `costs` is "unit", or "measured" in milliseconds.
+    """
 
     title: str
     costs: str
@@ -179,16 +182,18 @@ def _tables(region: Region, stages: _Stages | None, sizes: Mapping[str, int] | N
         yield Table(
             "Microbatches",
             ("line", "size", "count", "schedule"),
-            tuple((str(loop.place), _shown(loop.size), _shown(loop.count), _schedule_text(loop)) for loop in region.loops),
+            tuple(
+                (str(loop.place), _shown(loop.size), _shown(loop.count), _schedule_text(loop)) for loop in region.loops
+            ),
         )
     if stages is not None and stages.slices and sizes is not None:
         numbers = [_devices(sizes, piece) for piece in stages.slices]
         pieces = [", ".join(f"{axis}={index}" for axis, index in piece.items()) for piece in stages.slices]
-        rows = tuple(
+        submeshes = tuple(
             (str(index), piece, _ids(devices))
             for index, (piece, devices) in enumerate(zip(pieces, numbers, strict=True))
         )
-        yield Table("Submeshes", ("submesh", "slice", "devices"), rows)
+        yield Table("Submeshes", ("submesh", "slice", "devices"), submeshes)
 
 
 def _stages(region: Region) -> _Stages | None:
@@ -212,16 +217,18 @@ def _stages(region: Region) -> _Stages | None:
     layered = [task for task in placed if task.layers is not None and task.unknown is None]
     if unknown or expressions:
         task = (unknown or expressions)[0]
-        axis = next(iter(axes)) if len(axes) == 1 else None
+        along = next(iter(axes)) if len(axes) == 1 else None
         text = f"where `{task.what}` of {task.place} runs is an expression"
-        if axis is None:
+        if along is None:
             return _Stages((), None, (f"{text}, so the stages cannot be told from the source",))
-        note = f"{text}; assumed: every slice of `{axis}` is used"
-        return _Stages(tuple({axis: index} for index in range(sizes[axis])), None, (note,))
+        note = f"{text}; assumed: every slice of `{along}` is used"
+        return _Stages(tuple({along: index} for index in range(sizes[along])), None, (note,))
     if layered:
         (axis, _), *_ = layered[0].where
         if axes != {axis}:
-            return _Stages((), None, ("tasks are cut along several axes, so the stages cannot be told from the source",))
+            return _Stages(
+                (), None, ("tasks are cut along several axes, so the stages cannot be told from the source",)
+            )
         slices = tuple({axis: index} for index in range(sizes[axis]))
         return _Stages(slices, tuple(range(len(slices))))
     return _explicit(placed)
@@ -307,8 +314,12 @@ def _where(task: TaskSite, sizes: Mapping[str, int] | None) -> str:
         return task.unknown
     if task.layers is not None:
         axis = task.where[0][0]
-        over = f"the {sizes[axis]} slices of `{axis}`" if sizes and axis in sizes else f"the slices of `{axis}`"
-        return f"{task.layers} layers dealt out to {over}, in order"
+        over = (
+            f"the {_count(sizes[axis], 'slice')} of `{axis}`" if sizes and axis in sizes else f"the slices of `{axis}`"
+        )
+        literal = task.layers.number is not None
+        layers = f"{task.layers} layers" if literal else f"as many layers as {task.layers} says,"
+        return f"{layers} dealt out to {over}, in order"
     return ", ".join(f"{axis}={value}" for axis, value in task.where) or "not placed"
 
 
@@ -383,15 +394,19 @@ def _numbers(timeline: Timeline) -> Iterator[str]:
 def numbers(simulation: Simulation, costs: str) -> tuple[tuple[str, str], ...]:
     """What a simulated step costs, as labels and text."""
     unit = " ms" if costs == "measured" else ""
-    factor = 1e3 if costs == "measured" else 1
     live = sorted(set(simulation.live))
     held = f"{live[0]:g}" if len(live) == 1 else f"{live[0]:g} to {live[-1]:g}"
     return (
-        ("makespan of a step", f"{simulation.makespan * factor:.6g}{unit}"),
-        ("bubble, the longest idle time of a submesh", f"{simulation.bubble * factor:.6g}{unit}"),
+        ("makespan of a step", f"{simulation.makespan:.6g}{unit}"),
+        ("bubble, the longest idle time of a submesh", f"{simulation.bubble:.6g}{unit}"),
         ("idle, of all submeshes' time", f"{simulation.bubble_fraction:.1%}"),
         ("most live activations on a submesh, in microbatches", held),
-        ("costs", "each program alone, measured" if costs == "measured" else "1 each for F, I and W, 2 for B"),
+        (
+            "costs",
+            "each program alone, measured"
+            if costs == "measured"
+            else "a submesh takes 1 for each of F, I and W, and 2 for B",
+        ),
     )
 
 

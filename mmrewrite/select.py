@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,8 +79,8 @@ class Rules:
         return self._git[folder]
 
 
-def select_files(paths: Iterable[str], rules: Rules) -> Selection:
-    """Read the Python files at and below `paths`, and keep those that may hold hints, in path order.
+def select_files(paths: Iterable[str], rules: Rules, wanted: Callable[[bytes], bool] = may_have_hints) -> Selection:
+    """Read the Python files at and below `paths`, and keep those that are wanted by their content, in path order.
 
     A file that is named outright is read whatever the ignore rules say.
     """
@@ -98,7 +98,7 @@ def select_files(paths: Iterable[str], rules: Rules) -> Selection:
         except OSError as error:
             unreadable[shown(path)] = error.strerror or str(error)
             continue
-        if may_have_hints(data) and (named or not rules.excludes(os.path.abspath(path))):
+        if wanted(data) and (named or not rules.excludes(os.path.abspath(path))):
             found[real] = source_file(path, data)
     files = sorted(found.values(), key=lambda file: file.path)
     return Selection(tuple(files), looked_at, tuple(sorted(unreadable.items())))

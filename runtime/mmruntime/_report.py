@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmruntime import _cost
+from mmruntime import _cost, schedules
 from mmruntime._compile import Compiled
 from mmruntime._ir import Step, num_bytes
 from mmruntime._place import Placement
@@ -25,6 +25,7 @@ class SubmeshRow:
         number: Its number in this report.
         axes: Its axes and their sizes.
         devices: Ids of its devices.
+        state_elements: Numbers of carried state (parameters and optimizer state) on each device.
         state_bytes: Bytes of carried state on each device.
         activation_bytes: The most bytes of live activations of microbatch loops on each device.
     """
@@ -32,6 +33,7 @@ class SubmeshRow:
     number: int
     axes: str
     devices: tuple[int, ...]
+    state_elements: int
     state_bytes: int
     activation_bytes: int
 
@@ -86,6 +88,18 @@ class InputRow:
 
 
 @dataclass(frozen=True)
+class TaskRow:
+    """The work of a task in one step, forward and backward, on all devices of its submesh.
+
+    Tasks that share a program share a row.
+    """
+
+    tasks: tuple[str, ...]
+    submesh: int
+    flops: float
+
+
+@dataclass(frozen=True)
 class TransferRow:
     """What one submesh sends to another: arrays and bytes per run, and runs per step."""
 
@@ -98,12 +112,33 @@ class TransferRow:
 
 @dataclass(frozen=True)
 class LoopRow:
-    """A microbatch loop: its schedule and the most microbatches that each submesh holds activations of."""
+    """A microbatch loop.
+
+    Attributes:
+        schedule: Its name.
+        num_microbatches: How many microbatches a batch is cut into.
+        stages: The submesh of each stage.
+        live: The most microbatches that each submesh holds activations of.
+        order: The schedule itself; its submesh k is the k-th different one of `stages`.
+    """
 
     schedule: str
     num_microbatches: int
     stages: tuple[int, ...]
     live: tuple[int, ...]
+    order: schedules.Schedule
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a head; `str` aligns them."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        return _aligned(self.title, self.head, self.rows)
 
 
 @dataclass(frozen=True)
@@ -130,24 +165,54 @@ class Report:
     names: tuple[NameRow, ...]
     runs_per_step: int
 
-    def __str__(self) -> str:
-        parts = [f"{self.name}: {len(self.submeshes)} submeshes, {len(self.programs)} programs"]
+    @property
+    def tasks(self) -> tuple[TaskRow, ...]:
+        """What each task computes in one step."""
+        work: dict[tuple[tuple[str, ...], int], float] = defaultdict(float)
+        for row in self.programs:
+            if row.tasks:
+                work[row.tasks, row.submesh] += row.flops * row.runs
+        return tuple(TaskRow(tasks, submesh, flops) for (tasks, submesh), flops in work.items())
+
+    @property
+    def headlines(self) -> tuple[str, ...]:
+        """The step, its transfers and its loops, in a sentence each."""
+        moved = sum(row.size * row.runs for row in self.transfers)
+        lines = [
+            f"{self.name}: {len(self.submeshes)} submeshes, {len(self.programs)} programs",
+            f"transfers per step: {sum(row.runs for row in self.transfers)}, {_bytes(moved)} in all",
+        ]
         for loop in self.loops:
-            parts.append(
+            lines.append(
                 f"microbatches: {loop.num_microbatches}, schedule {loop.schedule}, stages on submeshes "
                 f"{', '.join(map(str, loop.stages))}, at most {', '.join(map(str, loop.live))} in flight"
             )
-        parts.append(
+        return tuple(lines)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Everything else, as text in tables."""
+        tables = [
             _table(
                 "Submeshes",
-                ("submesh", "axes", "devices", "state per device", "peak activations per device"),
+                ("submesh", "axes", "devices", "values per device", "state per device", "peak activations per device"),
                 [
-                    (r.number, r.axes, _ids(r.devices), _bytes(r.state_bytes), _bytes(r.activation_bytes))
+                    (
+                        r.number,
+                        r.axes,
+                        _ids(r.devices),
+                        f"{r.state_elements:,}",
+                        _bytes(r.state_bytes),
+                        _bytes(r.activation_bytes),
+                    )
                     for r in self.submeshes
                 ],
-            )
-        )
-        parts.append(
+            ),
+            _table(
+                "Tasks",
+                ("tasks", "submesh", "MFLOP per step"),
+                [(", ".join(r.tasks), r.submesh, f"{r.flops / 1e6:.3g}") for r in self.tasks],
+            ),
             _table(
                 "Programs",
                 ("submesh", "tasks", "pass", "equations", "MFLOP per device", "bytes per device", "runs per step"),
@@ -163,9 +228,7 @@ class Report:
                     )
                     for r in self.programs
                 ],
-            )
-        )
-        parts.append(
+            ),
             _table(
                 "Inputs",
                 ("input", "submesh", "type", "layout", "bytes per device", "carried"),
@@ -180,24 +243,25 @@ class Report:
                     )
                     for r in self.inputs
                 ],
-            )
-        )
-        parts.append(
+            ),
             _table(
                 "Transfers",
                 ("from", "to", "arrays", "bytes", "runs per step"),
                 [(r.source, r.target, r.arrays, _bytes(r.size), r.runs) for r in self.transfers],
-            )
-        )
+            ),
+        ]
         if self.names:
-            parts.append(
+            tables.append(
                 _table(
                     "Logical names without effect",
                     ("task", "name", "dimension", "shape", "why"),
                     [(r.task, r.name, r.dimension, "x".join(map(str, r.shape)), r.outcome) for r in self.names],
                 )
             )
-        return "\n\n".join(parts)
+        return tuple(tables)
+
+    def __str__(self) -> str:
+        return "\n\n".join([*self.headlines, *map(str, self.tables)])
 
 
 def report(
@@ -213,16 +277,19 @@ def report(
     """Gather what was decided about a step."""
     inputs = []
     state: dict[int, int] = defaultdict(int)
+    values: dict[int, int] = defaultdict(int)
     for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True)):
         shape = tuple(var.aval.shape)
         where = None if place is None else place[1]
         size, spec = num_bytes(var), "-"
         if where is not None:
             sharding = shardings[var, where]
-            size = size * int(np.prod(sharding.shard_shape(shape))) // max(int(np.prod(shape)), 1)
+            share = int(np.prod(sharding.shard_shape(shape)))
+            size = size * share // max(int(np.prod(shape)), 1)
             spec = str(sharding.spec).replace("PartitionSpec", "P")
             if position in step.carried:
                 state[where] += size
+                values[where] += share
         inputs.append(
             InputRow(names[position], where, shape, str(var.aval.dtype), spec, size, position in step.carried)
         )
@@ -233,6 +300,7 @@ def report(
             number,
             " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items()),
             tuple(device.id for device in mesh.devices.flat),
+            values[number],
             state[number],
             live[number],
         )
@@ -344,13 +412,17 @@ def _loop_rows(program: Program) -> Iterable[LoopRow]:
             pipeline.schedule.num_microbatches,
             tuple(used),
             tuple(peak[where] for where in order),
+            pipeline.schedule,
         )
 
 
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    if not rows:
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    return Table(title, tuple(head), tuple(tuple(map(str, row)) for row in rows))
+
+
+def _aligned(title: str, head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    if not cells:
         return f"{title}: none"
-    cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(line[column]) for line in [list(head), *cells]) for column in range(len(head))]
     numeric = [all(_is_number(row[column]) for row in cells) for column in range(len(head))]
 
@@ -364,7 +436,7 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) ->
 
 
 def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).replace("e+", "", 1).isdigit() or text == "-"
+    return text.replace(",", "").replace(".", "", 1).replace("e+", "", 1).isdigit() or text == "-"
 
 
 def _ids(ids: Sequence[int]) -> str:
