@@ -87,7 +87,7 @@ class Initializer(Generic[P, R]):
         return made
 
     def _trace(self, tree: Any, structs: Sequence[Any]) -> tuple[Any, Any]:
-        def flat(*leaves: Any) -> R:
+        def flat(*leaves: Any) -> Any:
             args, kwargs = jax.tree.unflatten(tree, leaves)
             return self._fun(*args, **kwargs)
 
