@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Hashable, Iterator
 from types import TracebackType
 
+import jax
+
 from mmruntime import _compat
 
 _AUTOSHARD = _compat.user_context(True)
@@ -17,6 +19,16 @@ _FAST_PATH = _compat.user_context(True)
 _IGNORED = _compat.user_context(False)
 _RECOMPUTATION = _compat.user_context(True)
 _REPLICATED_BELOW = _compat.user_context(0)
+
+
+_JAX_SETTINGS = (
+    "jax_debug_nans",
+    "jax_default_matmul_precision",
+    "jax_default_prng_impl",
+    "jax_enable_x64",
+    "jax_numpy_dtype_promotion",
+    "jax_threefry_partitionable",
+)
 
 
 def autoshard_enabled() -> bool:
@@ -53,6 +65,11 @@ def switches() -> Hashable:
         recomputation_enabled(),
         replicated_below(),
     )
+
+
+def jax_settings() -> Hashable:
+    """JAX's own settings that change what a step traces or compiles to, as they are now."""
+    return tuple(getattr(jax.config, name) for name in _JAX_SETTINGS)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from mmruntime import _compat, _mesh
 from mmruntime._compat import is_var
 from mmruntime._compile import Compiled, compile_program
-from mmruntime._contexts import fast_path_enabled, switches
+from mmruntime._contexts import fast_path_enabled, jax_settings, switches
 from mmruntime._inputs import boxed_names, lay_out_inputs
 from mmruntime._ir import Step, num_elements
 from mmruntime._like import Initializer, match
@@ -183,7 +183,7 @@ class MeshFunction(Generic[P, R]):
         dynamic_kwargs = {key: value for key, value in kwargs.items() if key not in self._static_names}
         leaves, tree = jax.tree.flatten((dynamic, dynamic_kwargs))
         signature = tuple([_signature(leaf) for leaf in leaves])
-        key = (tree, signature, static_args, static_kwargs, switches(), registrations(self._context))
+        key = (tree, signature, static_args, static_kwargs, switches(), jax_settings(), registrations(self._context))
         try:
             hash((static_args, static_kwargs))
         except TypeError as error:
@@ -214,7 +214,7 @@ class MeshFunction(Generic[P, R]):
         structs = [_abstract(leaf) for leaf in call.leaves]
         with _mesh.using(self._multimesh):
             step, out_tree = trace(flat, structs, registrations(self._context))
-        step.carried = _carried(call.tree, out_tree, step)
+        step.carried = _carried(call.tree, out_tree, step, self._donate)
         expand_variants(step, self._multimesh)
         placement = place(step, self._multimesh)
         segments = segment(step, placement)
@@ -304,22 +304,29 @@ def _argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
     return name + jax.tree_util.keystr(tuple(rest))
 
 
-def _carried(in_tree: Any, out_tree: Any, step: Step) -> dict[int, int]:
-    """Which inputs are state that the step gives back: results of the same tree, shapes and types, in order."""
-    args_tree = in_tree.children()[0]
-    out_items = out_tree.children() if out_tree.num_leaves > 1 and _is_sequence(out_tree) else [out_tree]
+def _carried(in_tree: Any, out_tree: Any, step: Step, donated: Container[int]) -> dict[int, int]:
+    """Which inputs are state that the step gives back: results of the same tree, shapes and types, in order.
+
+    A lone array is state if it is donated or if the step gives back something else too: a single result may just
+    happen to have the shape of an argument.
+    """
+    args = in_tree.children()[0].children()
+    whole = any(arg == out_tree and arg.num_leaves > 1 for arg in args)
+    items = out_tree.children() if _is_sequence(out_tree) and not whole else [out_tree]
+    starts = np.cumsum([0, *[item.num_leaves for item in items]])
     carried: dict[int, int] = {}
-    starts = np.cumsum([0, *[item.num_leaves for item in out_items]])
     taken: set[int] = set()
     offset = 0
-    for arg in args_tree.children():
+    for position, arg in enumerate(args):
         count = arg.num_leaves
-        for index, item in enumerate(out_items):
+        lone = count == 1 and len(items) == 1 and position not in donated
+        for index, item in enumerate(items):
             begin = int(starts[index])
             same = (
                 index not in taken
                 and item == arg
                 and count > 0
+                and not lone
                 and all(_same_type(step.invars[offset + k], step.outvars[begin + k]) for k in range(count))
             )
             if same and (count > 1 or num_elements(step.invars[offset]) > 1):

@@ -1,0 +1,127 @@
+"""What `mjit` keeps between calls: state, plans, checkpoints."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import mmruntime as mm
+
+
+def layer(w, x):
+    return mm.with_sharding_constraint(jnp.tanh(x @ w), P(None, "hidden"))
+
+
+def loss_fn(params, x):
+    for index, w in enumerate(params):
+        x = mm.task(layer, task=mm.stage(index, len(params)))(w, x)
+    return jnp.mean(x * x)
+
+
+optimizer = optax.sgd(0.1, momentum=0.9)
+
+
+def train_step(state, x):
+    params, moments = state
+    loss, grads = mm.microbatch(jax.value_and_grad(loss_fn), count=2, argnum=1, schedule="1f1b", reduce="mean")(
+        params, x
+    )
+    updates, moments = optimizer.update(grads, moments, params)
+    return (optax.apply_updates(params, updates), moments), loss
+
+
+def make_mesh():
+    return mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "model"), logical_axes=(("hidden", "model"),))
+
+
+def test_a_checkpoint_of_stage_local_state_is_saved_and_restored_where_it_lives(tmp_path):
+    params = [jnp.eye(4) * (1 + index) for index in range(2)]
+    state, x = (params, optimizer.init(params)), jnp.ones((4, 4))
+    step = mm.mjit(train_step, mesh=make_mesh())
+    state, _ = step(state, x)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+    expected, expected_loss = step(state, x)
+
+    again = mm.mjit(train_step, mesh=make_mesh())
+    again.plan(*jax.eval_shape(lambda: (state, x)))
+    target, _ = again.abstract_args()
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(tmp_path / "state", target)
+    for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.sharding == b.sharding
+    found, loss = again(restored, x)
+    assert again._latest.runner.misplaced == 1  # the batch
+    assert loss == expected_loss
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_checkpoint_is_restored_onto_another_topology(tmp_path):
+    params = [jnp.eye(4) * (1 + index) for index in range(2)]
+    state, x = (params, optimizer.init(params)), jnp.ones((4, 4))
+    state, _ = mm.mjit(train_step, mesh=make_mesh())(state, x)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+    mesh = mm.MultiMesh(axis_sizes=(1, 4), axis_names=("stage", "model"), logical_axes=(("hidden", "model"),))
+    other = mm.mjit(train_step, mesh=mesh)
+    other.plan(*jax.eval_shape(lambda: (state, x)))
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(tmp_path / "state", other.abstract_args()[0])
+    for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(a, b)
+    _, loss = other(restored, x)
+    np.testing.assert_allclose(loss, jax.jit(train_step)(jax.device_get(state), x)[1], rtol=1e-6)
+
+
+def test_a_setting_of_jax_is_part_of_the_plan():
+    step = mm.mjit(lambda x: jnp.sum(x), mesh=make_mesh())
+    step(np.ones(4, np.float32))
+    step(np.ones(4, np.float32))
+    assert len(step._plans) == 1
+    with jax.default_matmul_precision("float32"):
+        step(np.ones(4, np.float32))
+    assert len(step._plans) == 2
+
+
+def test_a_single_result_shaped_like_an_argument_is_not_state():
+    mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"))
+
+    def fun(w, x):
+        x = mm.task(jnp.sin, name="sin", task=mm.Task(mesh_slice={"stage": 0}))(x)
+        return mm.task(
+            lambda w, x: mm.with_sharding_constraint(x @ w, P("data", None)),
+            name="product",
+            task=mm.Task(mesh_slice={"stage": 1}),
+        )(w, x)
+
+    step = mm.mjit(fun, mesh=mesh)
+    assert step(jnp.ones((4, 4)), jnp.ones((4, 4))).sharding.spec == P("data")
+
+
+def test_explain_before_a_call_says_what_to_do():
+    step = mm.mjit(train_step, mesh=make_mesh())
+    with pytest.raises(RuntimeError, match=r"train_step has not been called yet.*\.plan\(\*args\)"):
+        step.explain()
+
+
+def test_arguments_that_are_no_arrays_are_refused():
+    with pytest.raises(TypeError, match=r"got 'fast' of type str as an argument.*static_argnums"):
+        mm.mjit(lambda mode, x: x, mesh=make_mesh())("fast", jnp.ones(2))
+
+
+def test_static_arguments_are_part_of_the_plan():
+    step = mm.mjit(lambda mode, x: x * 2 if mode == "double" else x, mesh=make_mesh(), static_argnums=0)
+    assert step("double", jnp.ones(2)).tolist() == [2.0, 2.0]
+    assert step("single", jnp.ones(2)).tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError, match=r"static arguments of .* must be hashable"):
+        step(["double"], jnp.ones(2))
+
+
+def test_no_mesh_is_an_error_with_the_line_to_write():
+    with pytest.raises(ValueError, match=r"no mesh for train_step\. Write mm\.mjit\(train_step, mesh=mesh\)"):
+        mm.mjit(train_step)
