@@ -1,0 +1,103 @@
+"""`mm.init`: what it sets, when that is too late, and what it says has no effect."""
+
+import socket
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import mmruntime as mm
+from mmruntime._init import launched
+
+
+def run(program: str, **environment: str) -> str:
+    """Run a program in a fresh interpreter, without device counts in the environment."""
+    import os
+
+    clean = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        env={**clean, **environment},
+        check=False,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_virtual_devices_after_jax_was_imported(tmp_path) -> None:
+    program = (
+        "import jax, mmruntime as mm\n"
+        f"mm.init(cpus=4, dump={str(tmp_path)!r})\n"
+        "print(len(jax.devices()), jax.devices()[0].platform, jax.distributed.is_initialized())\n"
+        "mm.init(cpus=4)\n"
+        "jax.jit(lambda x: x + 1)(1)\n"
+    )
+    flags = "--xla_force_host_platform_device_count=2"
+    assert run(program, XLA_FLAGS=flags) == "4 cpu False"
+    assert any(tmp_path.iterdir())
+
+
+def test_starts_distributed_when_told_to() -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    program = (
+        "import mmruntime as mm, jax\n"
+        f"mm.init(cpus=2, coordinator_address='localhost:{port}', num_processes=1, process_id=0)\n"
+        "print(jax.distributed.is_initialized(), jax.process_count(), jax.device_count())\n"
+    )
+    assert run(program) == "True 1 2"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        pytest.param({}, False, id="nothing"),
+        pytest.param({"OMPI_COMM_WORLD_SIZE": "4"}, True, id="mpi"),
+        pytest.param({"OMPI_COMM_WORLD_SIZE": "1"}, False, id="mpi_alone"),
+        pytest.param({"PMI_SIZE": "2"}, True, id="pmi"),
+        pytest.param({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8"}, False, id="slurm_shell"),
+        pytest.param({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "8"}, True, id="slurm_step"),
+        pytest.param({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False, id="pod"),
+        pytest.param({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True, id="indexed_job"),
+        pytest.param({"JAX_COORDINATOR_ADDRESS": "host:1"}, True, id="jax"),
+    ],
+)
+def test_launchers(environment, expected) -> None:
+    assert launched(environment) is expected
+
+
+def test_says_what_has_no_effect() -> None:
+    with pytest.warns(UserWarning, match=r"init: fbmem, network configured MultiMesh's own runtime and have no effect"):
+        mm.init(cpus=8, fbmem=4000, network="ucx")
+    with pytest.warns(UserWarning, match=r"dump_all_passes has no effect without dump="):
+        mm.init(dump_all_passes=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        pytest.param(
+            {"cpus": 4},
+            RuntimeError,
+            r"init: cpus=4 comes too late, JAX has started with 8 CPU devices. .*device_count=4 in the environment",
+            id="cpus",
+        ),
+        pytest.param({"dump": "d"}, RuntimeError, r"init: dump='d' comes too late, JAX has started", id="dump"),
+        pytest.param({"cpus": -1}, ValueError, r"init: cpus=-1 must not be negative", id="negative"),
+    ],
+)
+def test_mistakes(arguments, error, message) -> None:
+    jax.devices()
+    with pytest.raises(error, match=message):
+        mm.init(**arguments)
+
+
+def test_what_is_there_already_is_accepted() -> None:
+    mm.init(cpus=len(jax.devices()))
+    mm.init()
+    mm.init(gpus=0)
