@@ -78,8 +78,9 @@ def _lower(work: Work, shardings: Shardings, donated: tuple[int, ...]) -> Any:
     where = work.submesh
     ins = [shardings[var, where] for var in work.reads]
     outs: list[NamedSharding] = [shardings[var, where] for var in work.writes]
-    if work.kind == "slices":
-        outs = [sharding for sharding in outs for _ in range(work.count)]
+    if work.kind == "start":
+        num_totals = len(outs) - len(work.sums)
+        outs = outs[:num_totals] + [sharding for sharding in outs[num_totals:] for _ in range(work.count)]
     function = _function(work, shardings)
     function.__name__ = function.__qualname__ = _name(work)
     with _compat.no_mesh(), warnings.catch_warnings():
@@ -102,13 +103,22 @@ def _name(work: Work) -> str:
     return f"mm_{'_'.join(segment.tasks[:1]) or 'glue'}_{work.submesh}_{passes}_{segment.level}"
 
 
+def _start(work: Work) -> Callable[..., list[Any]]:
+    """Zeros for the sums of a loop, then the slices of its batch."""
+    totals = [var.aval for var in work.writes[: len(work.writes) - len(work.sums)]]
+    position = {var: index for index, var in enumerate(work.reads)}
+    picks = [position[stacked] for _, stacked in work.sums]
+
+    def start(*stacks: Any) -> list[Any]:
+        zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in totals]
+        return zeros + [stacks[pick][k] for pick in picks for k in range(work.count)]
+
+    return start
+
+
 def _function(work: Work, shardings: Shardings) -> Callable[..., list[Any]]:
-    if work.kind == "zeros":
-        return lambda: [jnp.zeros(var.aval.shape, var.aval.dtype) for var in work.writes]
-    if work.kind == "slices":
-        position = {var: index for index, var in enumerate(work.reads)}
-        picks = [position[stacked] for _, stacked in work.sums]
-        return lambda *stacks: [stacks[pick][k] for pick in picks for k in range(work.count)]
+    if work.kind == "start":
+        return _start(work)
     if work.kind == "whole":
         return shardings.whole_function()
     segment = work.segment

@@ -24,16 +24,17 @@ Key = tuple[Var, int, int | None]
 
 @dataclass(eq=False, slots=True, frozen=True)
 class Work:
-    """A program to compile: a segment, the zeros that a loop starts from, or the slices of its batch.
+    """A program to compile: a segment, or what a loop starts from (zeroed sums, and the slices of its batch).
 
     Attributes:
-        kind: "segment", "zeros", "slices", or "whole" for a step that is one program.
+        kind: "segment", "start" of a loop, or "whole" for a step that is one program.
         submesh: Where it runs.
         reads: Variables of its arguments, sums that it adds to first.
         writes: Variables of its results, sums that it adds to first.
-        sums: The totals among them that a segment adds to, and the variable that is added.
+        sums: For a segment, the totals that it adds to and the variable that is added to each. For the start of a
+            loop, the variable of each slice and the variable that is sliced.
         segment: The segment, if it is one.
-        count: Number of microbatches, for slices.
+        count: Number of microbatches, for the start of a loop.
     """
 
     kind: str
@@ -256,13 +257,15 @@ class _Builder:
         assert region.loop is not None
         self._per_microbatch |= {var for segment in segments for op in segment.ops for var in op.writes()}
         self._per_microbatch |= set(region.slices)
-        self._slice_batch(region)
         totals: dict[int, dict[Var, None]] = defaultdict(dict)
         for total, result in region.sums:
             totals[self.segments.made_on[result][0]][total] = None
-        for where, mine in totals.items():
-            slots = [self._slot(total, where, None) for total in mine]
-            self.instructions.append(Run(Work("zeros", where, (), tuple(mine)), None, [], slots))
+        pieces: dict[int, list[tuple[Var, Var]]] = defaultdict(list)
+        for piece, stacked in region.slices.items():
+            for where in self.wanted.get(piece, ()):
+                pieces[where].append((piece, stacked))
+        for where in sorted({*totals, *pieces}):
+            self._start_loop(where, list(totals[where]), pieces[where], region.loop.count)
         pipeline = order_loop(region, self.schedules[index], segments, self.segments.made_on)
         self.pipelines.append(pipeline)
         by_place = {
@@ -274,19 +277,15 @@ class _Builder:
         for where, mine in totals.items():
             self._send(mine, where, None)
 
-    def _slice_batch(self, region: Region) -> None:
-        assert region.loop is not None
-        count = region.loop.count
-        by_place: dict[int, list[tuple[Var, Var]]] = defaultdict(list)
-        for piece, stacked in region.slices.items():
-            for where in self.wanted.get(piece, ()):
-                by_place[where].append((piece, stacked))
-        for where, pairs in by_place.items():
-            stacks = tuple(dict.fromkeys(stacked for _, stacked in pairs))
-            work = Work("slices", where, stacks, tuple(piece for piece, _ in pairs), tuple(pairs), None, count)
-            args = [self._slot(stacked, where, None) for stacked in stacks]
-            results = [self._slot(piece, where, k) for piece, _ in pairs for k in range(count)]
-            self.instructions.append(Run(work, None, args, results))
+    def _start_loop(self, where: int, totals: Sequence[Var], pieces: Sequence[tuple[Var, Var]], count: int) -> None:
+        """Zeroed accumulators and the slices of the batch on one submesh, by one program."""
+        stacks = tuple(dict.fromkeys(stacked for _, stacked in pieces))
+        writes = (*totals, *(piece for piece, _ in pieces))
+        work = Work("start", where, stacks, writes, tuple(pieces), None, count)
+        args = [self._slot(stacked, where, None) for stacked in stacks]
+        results = [self._slot(total, where, None) for total in totals]
+        results += [self._slot(piece, where, k) for piece, _ in pieces for k in range(count)]
+        self.instructions.append(Run(work, None, args, results))
 
     def _free_after_last_use(self, kept: set[int]) -> None:
         last: dict[int, Instruction] = {}
