@@ -159,7 +159,7 @@ def _timeline(loop: Mapping[str, Any]) -> Timeline:
     costs = loop["costs"]
     if costs is None:
         return Timeline(f"schedule {schedule.name}", "unit", notes, schedules.simulate(schedule))
-    notes = (*notes, "a forward and a backward that run as one program count as forward")
+    notes = (*notes, "in milliseconds; a forward and a backward that run as one program count as forward")
     milliseconds = {kind: [1e3 * seconds for seconds in stages] for kind, stages in costs.items()}
     simulation = schedules.simulate(
         schedule,

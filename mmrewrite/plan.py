@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -411,7 +412,7 @@ def numbers(simulation: Simulation, costs: str) -> tuple[tuple[str, str], ...]:
 
 
 def _is_number(text: str) -> bool:
-    return text == "-" or text.replace(".", "", 1).replace("e+", "", 1).isdigit()
+    return re.fullmatch(r"-|[\d,]+(\.\d+)?(e[+-]\d+)?", text) is not None
 
 
 def _ids(devices: Sequence[int]) -> str:

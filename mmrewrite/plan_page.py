@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
+from typing import TYPE_CHECKING
 
 from mmrewrite.plan import Grid, Section, Table, Timeline, numbers
+
+if TYPE_CHECKING:
+    from mmruntime.schedules import Simulation
 
 # Viridis: its lightness grows all the way, so neighbouring submeshes differ for every kind of colour vision.
 _COLOURS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 _NOBODY = "#e8e8e8"
+# How much red, green and blue count for lightness, and the lightness on which black and white read equally well.
+_LIGHT, _MIDDLE = (0.2126, 0.7152, 0.0722), 0.18
+_PAGE, _MOST = 1340, 20_000
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2rem auto; max-width: 1400px;
@@ -17,6 +24,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; marg
 h1 { font-size: 1.5rem; margin: 0 0 1rem; }
 h2 { font-size: 1.15rem; margin: 2.5rem 0 .3rem; padding-top: 1rem; border-top: 2px solid #222; }
 h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
+summary { cursor: pointer; color: #444; }
 ul.notes { margin: .2rem 0 .8rem; padding-left: 1.2rem; color: #444; }
 table { border-collapse: collapse; margin: .2rem 0 1rem; }
 th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
@@ -24,11 +32,13 @@ th { font-weight: 600; color: #444; border-bottom-color: #888; }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; margin: 0 0 .6rem; }
 .wide > svg { display: block; }
+.whole > svg { display: block; max-width: 100%; height: auto; margin: 0 0 .6rem; }
 .mesh { border-collapse: separate; border-spacing: 4px; margin-left: -4px; }
 .mesh th { border: 0; font-weight: 400; padding: .2rem .6rem .2rem 0; white-space: nowrap; }
 .mesh thead th { text-align: center; padding: .2rem; }
 .mesh td { border: 0; border-radius: 4px; min-width: 5.5rem; padding: .4rem .6rem; text-align: center;
   line-height: 1.25; }
+.mesh tbody th { vertical-align: middle; }
 .mesh b { font-size: 1.05rem; }
 .mesh small { display: block; }
 dl { display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; margin: .2rem 0 1rem; }
@@ -113,8 +123,8 @@ def _colours(index: int, count: int) -> tuple[str, str]:
     low = min(int(place), len(_COLOURS) - 2)
     share = place - low
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(_COLOURS[low], _COLOURS[low + 1], strict=True))
-    light = 0.299 * red + 0.587 * green + 0.114 * blue
-    return f"#{red:02x}{green:02x}{blue:02x}", "#000" if light > 125 else "#fff"
+    light = sum(weight * (part / 255) ** 2.2 for weight, part in zip(_LIGHT, (red, green, blue), strict=True))
+    return f"#{red:02x}{green:02x}{blue:02x}", "#000" if light > _MIDDLE else "#fff"
 
 
 def _timeline(timeline: Timeline) -> str:
@@ -123,16 +133,24 @@ def _timeline(timeline: Timeline) -> str:
     parts = [f"<h3>{_code(timeline.title)}</h3>", _notes(timeline.notes)]
     simulation = timeline.simulation
     if simulation is not None:
-        schedule = simulation.schedule
-        actions = max(map(len, schedule.rows), default=0)
-        # Cells are at least so wide that most have a label.
-        width = min(20_000, max(1200, 160 + 30 * actions))
-        parts.append(f'<div class="wide">{schedules.svg(simulation, width=width)}</div>')
+        width = readable_width(simulation)
+        parts.append(f'<div class="whole">{schedules.svg(simulation, width=_PAGE)}</div>')
+        if width > _PAGE:
+            large = f'<div class="wide">{schedules.svg(simulation, width=width)}</div>'
+            parts.append(
+                f"<details><summary>The same, wide enough for the number of each microbatch</summary>{large}</details>"
+            )
         items = "".join(
             f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in numbers(simulation, timeline.costs)
         )
         parts.append(f"<dl>{items}</dl>")
     return "\n".join(parts)
+
+
+def readable_width(simulation: Simulation) -> int:
+    """Pixels in which most actions of a step have room for their label."""
+    longest = max(map(len, simulation.schedule.rows), default=0)
+    return min(_MOST, max(_PAGE, 160 + 30 * longest))
 
 
 def _table(table: Table) -> str:

@@ -13,7 +13,7 @@ from mmrewrite.entry import Entry, plan_entry, section_of
 from mmrewrite.entry import NotPlanned as NotPlanned
 from mmrewrite.placed import Region, may_place, read_regions
 from mmrewrite.plan import Section, document, plan_regions, timelines_of
-from mmrewrite.plan_page import page
+from mmrewrite.plan_page import page, readable_width
 from mmrewrite.select import Rules, load_file, select_files
 from mmrewrite.values import Rewrite
 from mmrewrite.write import write_new
@@ -73,8 +73,9 @@ class Planned:
             why = f": {'; '.join(reasons)}" if reasons and not found else ""
             what = "no timeline to draw" if not found else f"{len(found)} timelines; name the files of one of them"
             raise NotPlanned(f"--svg draws one timeline, and there is {what}{why}")
-        assert found[0].simulation is not None
-        return schedules.svg(found[0].simulation)
+        simulation = found[0].simulation
+        assert simulation is not None
+        return schedules.svg(simulation, width=readable_width(simulation))
 
 
 def make_plan(

@@ -92,6 +92,14 @@ def train_step(
     return state.apply_gradients(grads=grads), {"loss": loss, **metrics}
 
 
+def example_arguments() -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
+    """Arguments for `mmrewrite plan --entry train:train_step --args train:example_arguments`."""
+    config = TrainConfig()
+    corpus = load_corpus(config.text)
+    batch = next(windows(corpus.train, config.batch_size, config.context, config.seed))
+    return create_state(config, corpus.vocab_size), batch, jax.random.key(config.seed + 1)
+
+
 def evaluate(state: TrainState, corpus: Corpus, config: TrainConfig) -> float:
     """Mean loss over one batch of held-out text."""
     batch = next(windows(corpus.valid, 4 * config.batch_size, config.context, config.seed))

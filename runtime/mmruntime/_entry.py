@@ -96,20 +96,22 @@ def plan(entry: Given, arguments: Given, measured: bool) -> dict[str, Any]:
     step = find(entry)
     if not isinstance(step, MeshFunction):
         raise Wrong(
-            f"{entry}: `{entry.name}` is a {type(step).__name__}, not a step that mmruntime.mjit compiled; name the "
-            "function that has the hint `mjit`, and see whether that hint was refused"
+            f"{entry}: `{entry.name}` is of type {type(step).__name__}, not a step that mmruntime.mjit compiled; "
+            "name the function that has the hint `mjit`, and see whether that hint was refused"
         )
     make = find(arguments)
     if not callable(make):
-        raise Wrong(f"{arguments}: `{arguments.name}` is a {type(make).__name__}; name a function without arguments")
+        raise Wrong(
+            f"{arguments}: `{arguments.name}` is of type {type(make).__name__}; name a function without arguments"
+        )
     try:
         given = make()
     except Exception as error:
         raise Wrong(_failed(arguments, "failed", error, "it is called without arguments")) from error
     if not isinstance(given, tuple):
         raise Wrong(
-            f"{arguments}: `{arguments.name}()` returned a {type(given).__name__}; it must return the tuple of the "
-            f"positional arguments of `{entry.name}`"
+            f"{arguments}: `{arguments.name}()` returned a value of type {type(given).__name__}; it must return the "
+            f"tuple of the positional arguments of `{entry.name}`"
         )
     try:
         report = step.plan(*given)
@@ -135,9 +137,7 @@ def _measured(step: MeshFunction[..., Any], given: tuple[Any, ...], arguments: G
 def document(step: MeshFunction[..., Any], report: Report, measurement: Measurement | None) -> dict[str, Any]:
     """Everything that was found, as JSON values."""
     mesh = step.multimesh
-    loops = [
-        _loop(loop, None if measurement is None else measurement, index) for index, loop in enumerate(report.loops)
-    ]
+    loops = [_loop(loop, measurement, index) for index, loop in enumerate(report.loops)]
     return {
         "step": report.name,
         "mesh": {"axes": dict(mesh.shape), "devices": [device.id for device in mesh.devices.flat]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -436,7 +437,7 @@ def _aligned(title: str, head: Sequence[str], cells: Sequence[Sequence[str]]) ->
 
 
 def _is_number(text: str) -> bool:
-    return text.replace(",", "").replace(".", "", 1).replace("e+", "", 1).isdigit() or text == "-"
+    return re.fullmatch(r"-|[\d,]+(\.\d+)?(e[+-]\d+)?", text) is not None
 
 
 def _ids(ids: Sequence[int]) -> str:

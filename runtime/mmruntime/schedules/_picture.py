@@ -10,7 +10,7 @@ from ._simulate import Simulation
 _COLOURS = {
     "F": ("#56b4e9", "#000", "forward"),
     "B": ("#e69f00", "#000", "whole backward"),
-    "I": ("#009e73", "#fff", "backward, input half"),
+    "I": ("#009e73", "#000", "backward, input half"),
     "W": ("#cc79a7", "#000", "backward, weight half"),
 }
 _LEFT, _TOP, _ROW, _LIVE, _GAP = 96, 34, 26, 22, 12
