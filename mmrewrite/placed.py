@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.project import RUNTIME, Facts, Loader, Mesh, Project, SourceFile, Unreadable, has_mark, read_facts
-from mmrewrite.regions import Reach, holds
+from mmrewrite.regions import Reach
 from mmrewrite.values import Edit, Rewrite
 
 _STEPS = frozenset(f"{RUNTIME}.{name}" for name in ("mjit", "parallelize", "flax.parallelize_step"))
@@ -213,13 +213,11 @@ def _reached(steps: Iterable[_Found], sites: _Sites, project: Project, reach: Re
 
 
 def _inside(candidates: Sequence[_Found], facts: Facts, starts: Iterable[ast.stmt], reach: Reach) -> set[_Found]:
-    reached = [item for start in starts for item in reach.from_node(facts, start)]
-    nodes = {item.node for item in reached}
+    nodes = {item.node for start in starts for item in reach.from_node(facts, start)}
     return {
         found
         for found in candidates
         if found.statement in nodes or any(holder in nodes for holder in found.facts.names.around(found.statement))
-        if any(holds(item, found.facts, found.statement) for item in reached)
     }
 
 
