@@ -98,7 +98,8 @@ def largest_differences(one: Run, other: Run) -> dict[str, tuple[float, str]]:
     result = {"loss": (largest_difference(one.losses, other.losses), "")}
     for kind in ("params", "opt_state"):
         names = [name for name in one.arrays if name.startswith(kind + "/")]
-        result[kind] = max((largest_difference(one.arrays[name], other.arrays[name]), name) for name in names)
+        if names:  # plain SGD has no state
+            result[kind] = max((largest_difference(one.arrays[name], other.arrays[name]), name) for name in names)
     return result
 
 

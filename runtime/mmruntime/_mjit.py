@@ -204,12 +204,14 @@ class MeshFunction(Generic[P, R]):
             return self._plan(call)
 
     def _plan(self, call: _Call) -> Plan:
+        fun: Callable[..., R] = self._fun
+
         def flat(*leaves: Any) -> Any:
             args, kwargs = jax.tree.unflatten(call.tree, leaves)
             args = list(args)
             for position, value in call.static_args:
                 args[position] = value
-            return self._fun(*args, **kwargs, **dict(call.static_kwargs))
+            return fun(*args, **kwargs, **dict(call.static_kwargs))
 
         structs = [_abstract(leaf) for leaf in call.leaves]
         with _mesh.using(self._multimesh):
@@ -301,7 +303,7 @@ def _argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
         name = str(place.key)
     else:
         name = arguments[place.idx] if place.idx < len(arguments) else f"args[{place.idx}]"
-    return name + jax.tree_util.keystr(tuple(rest))
+    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
 
 
 def _carried(in_tree: Any, out_tree: Any, step: Step, donated: Container[int]) -> dict[int, int]:

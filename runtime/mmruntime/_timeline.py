@@ -179,11 +179,9 @@ def record(name: str, runner: Runner, program: Program, inputs: Sequence[Any]) -
         program: Its instructions.
         inputs: Its flat inputs; they are copied first, so donated ones stay usable.
     """
-    for _ in range(2):
-        # The first round compiles the watching programs.
-        watch = _Watch(len(program.instructions))
-        runner.run_watched(_copies(inputs), watch.issued)
-        watch.finish()
+    # The first round compiles the watching programs.
+    _watched(runner, program, inputs)
+    watch = _watched(runner, program, inputs)
     started = min(watch.issues)
     issues = [at - started for at in watch.issues]
     ends = [at - started for at in watch.ends]
@@ -191,6 +189,13 @@ def record(name: str, runner: Runner, program: Program, inputs: Sequence[Any]) -
     costs = _stage_costs(program, [span.end - span.start for span in spans])
     simulations = tuple(_simulate(pipeline, stages) for pipeline, stages in zip(program.pipelines, costs, strict=True))
     return Timeline(name, tuple(sorted(spans, key=lambda span: span.start)), simulations)
+
+
+def _watched(runner: Runner, program: Program, inputs: Sequence[Any]) -> _Watch:
+    watch = _Watch(len(program.instructions))
+    runner.run_watched(_copies(inputs), watch.issued)
+    watch.finish()
+    return watch
 
 
 def measure(runner: Runner, program: Program, inputs: Sequence[Any]) -> Measurement:
