@@ -62,7 +62,7 @@ _HOMES = {
 }
 _MODULES = ("flax", "schedules")
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
