@@ -49,12 +49,16 @@ class LoopSpec:
         num_slices: How many of the scan's operands are cut into microbatches.
         schedule: Name of the schedule, or a hashable schedule object.
         custom: Rows of task names per submesh, or None.
+        num_stages: How many stages the user expects the tasks to make, or None.
+        interleave: How many of them on each submesh, or None.
     """
 
     count: int
-    num_slices: int
-    schedule: Hashable
+    num_slices: int = 0
+    schedule: Hashable = "gpipe"
     custom: tuple[tuple[tuple[int, str], ...], ...] | None = None
+    num_stages: int | None = None
+    interleave: int | None = None
 
 
 TASKS: _Table[Task] = _Table("mm_task_")

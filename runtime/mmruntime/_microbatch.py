@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -48,8 +49,9 @@ def microbatch(
         dim: Dimension of every leaf of the sliced argument that counts examples; may be negative.
         size: Examples per microbatch. Give this or `count`.
         argnum: Position of the argument that is sliced, a pytree whose leaves have one size along `dim`.
-        interleave: Model chunks per submesh, checked against what the tasks say.
-        num_stages: Pipeline stages, checked against what the tasks say.
+        interleave: How many stages each submesh has; checked against where the tasks are.
+        num_stages: How many pipeline stages there are; checked against what the tasks make. Neighbouring tasks of one
+            submesh are one stage, unless only with each task as a stage of its own these numbers are right.
         schedule: A name from `mmruntime.schedules.names()`, "auto" to search for the best order within the memory of
             1f1b, or a `mmruntime.schedules.Schedule`; `gpipe` if left out, as MultiMesh has it.
         unrolling: Accepted for MultiMesh's sake; the loop is always unrolled.
@@ -106,9 +108,14 @@ def microbatch(
                 call[key] = jax.tree.map(lambda k: jax.random.fold_in(k, index), call[key], is_leaf=_is_key)
             return fun(*call, **kwargs)
 
-        total = _accumulate(
-            once, pieces, num_microbatches, bool(keys), schedule or "gpipe", custom_schedule, _label(fun)
+        spec = LoopSpec(
+            num_microbatches,
+            schedule=schedule or "gpipe",
+            custom=None if custom_schedule is None else _freeze_rows(custom_schedule),
+            num_stages=num_stages,
+            interleave=interleave,
         )
+        total = _accumulate(once, pieces, bool(keys), spec, _label(fun))
         return _reduce(total, reduce, num_microbatches)
 
     return accumulate
@@ -162,13 +169,11 @@ def _slice(batch: Any, dim: int, size: int | None, count: int | None, label: str
 def _accumulate(
     once: Callable[[Any, Any], R],
     pieces: Any,
-    num: int,
     needs_index: bool,
-    schedule: str | schedules.Schedule,
-    custom_schedule: Any,
+    spec: LoopSpec,
     label: str,
 ) -> R:
-    index = jnp.arange(num, dtype=jnp.uint32) if needs_index else None
+    index = jnp.arange(spec.count, dtype=jnp.uint32) if needs_index else None
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (pieces, index))
     # Traced once: the loop's body evaluates the jaxpr.
     traced, shapes = jax.make_jaxpr(once, return_shape=True)(*first)
@@ -181,8 +186,7 @@ def _accumulate(
                 "cannot be added up over microbatches. Return a number, or leave it out of the result."
             )
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    custom = None if custom_schedule is None else _freeze_rows(custom_schedule)
-    spec = LoopSpec(num, len(jax.tree.leaves(first)), "custom" if custom else schedule, custom)
+    spec = dataclasses.replace(spec, num_slices=len(jax.tree.leaves(first)))
 
     # The partitioner reads this loop back: one scan, whose new carry is `add(carry, result)` leaf by leaf.
     def loop(zeros: Any, pieces: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Literal
 from mmruntime import _cost, schedules
 from mmruntime._compat import Var
 from mmruntime._ir import Region, Step
+from mmruntime._marks import LoopSpec
 from mmruntime._place import Placement
 from mmruntime._segment import Segment, Segments, segment
 from mmruntime._split import split_backward
@@ -73,6 +74,7 @@ def make_schedule(
     stages, _ = _stages(first, _dependencies(first, made_on))
     used = list(dict.fromkeys(stage.forward.submesh for stage in stages))
     placement = tuple(used.index(stage.forward.submesh) for stage in stages)
+    _check_stages(loop, placement)
     if loop.custom is not None:
         return schedules.custom(
             loop.custom, tasks=_task_names(stages), placement=placement, num_microbatches=loop.count
@@ -95,6 +97,21 @@ def make_schedule(
         # No more activations than the order with the fewest needs; for another bound the user makes the schedule.
         memory=max(classic.live),
     )
+
+
+def _check_stages(loop: LoopSpec, placement: tuple[int, ...]) -> None:
+    """Hold the tasks against what the user said of them."""
+    counts = {placement.count(where) for where in placement}
+    if loop.num_stages is not None and loop.num_stages != len(placement):
+        raise ValueError(
+            f"microbatch: num_stages={loop.num_stages}, but the tasks make {len(placement)} stages, on submeshes "
+            f"{placement}. Place the tasks on {loop.num_stages}, or leave num_stages out."
+        )
+    if loop.interleave is not None and counts != {loop.interleave}:
+        raise ValueError(
+            f"microbatch: interleave={loop.interleave} stages on each submesh, but the tasks make stages on submeshes "
+            f"{placement}. Place the tasks so, or leave interleave out."
+        )
 
 
 def _check_fit(schedule: schedules.Schedule, placement: tuple[int, ...], count: int) -> schedules.Schedule:

@@ -129,3 +129,17 @@ def test_a_custom_schedule_with_an_unknown_task_shows_the_tasks(inputs):
 def test_an_unknown_schedule_is_refused_when_the_loop_is_written():
     with pytest.raises(ValueError, match=r"Unknown schedule '1f2b'\. Did you mean '1f1b'"):
         mm.microbatch(jnp.sum, size=1, schedule="1f2b")
+
+
+def test_the_expected_stages_are_checked_and_tasks_cut_to_make_them(inputs, oracle):
+    for options, stages in (({"num_stages": 2}, (0, 1)), ({"num_stages": 4, "interleave": 2}, (0, 0, 1, 1))):
+        result, report = run((0, 0, 1, 1), inputs, schedule="gpipe", **options)
+        assert report.loops[0].stages == stages
+        for a, b in zip(result, oracle, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    with pytest.raises(ValueError, match=r"num_stages=3, but the tasks make 4 stages, on submeshes \(0, 0, 1, 1\)"):
+        run((0, 0, 1, 1), inputs, num_stages=3)
+    with pytest.raises(
+        ValueError, match=r"interleave=3 stages on each submesh, but the tasks make stages on submeshes"
+    ):
+        run((0, 0, 1, 1), inputs, interleave=3)
