@@ -27,7 +27,6 @@ else:
 Literal = jex.Literal
 Jaxpr = jex.Jaxpr
 ClosedJaxpr = jex.ClosedJaxpr
-JaxprEqn = jex.JaxprEqn
 Primitive = jex.Primitive
 # Anything an equation can read: a variable or a literal.
 Atom = Any
@@ -68,11 +67,6 @@ def split(jaxpr: Any) -> tuple[Any, list[Any]]:
 def is_var(atom: Atom) -> bool:
     """Whether an atom names a value (literals and dropped results do not)."""
     return isinstance(atom, jex.Var) and not isinstance(atom, jex.DropVar)
-
-
-def is_dropped(atom: Atom) -> bool:
-    """Whether a result is thrown away."""
-    return isinstance(atom, jex.DropVar)
 
 
 def new_var(aval: Any) -> Var:

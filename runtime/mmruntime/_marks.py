@@ -63,8 +63,3 @@ class LoopSpec:
 
 TASKS: _Table[Task] = _Table("mm_task_")
 LOOPS: _Table[LoopSpec] = _Table("mm_microbatch_")
-
-
-def is_marked(name: str) -> bool:
-    """Whether a jit's name is a mark, so that it must not be opened."""
-    return TASKS.find(name) is not None or LOOPS.find(name) is not None

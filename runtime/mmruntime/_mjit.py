@@ -229,26 +229,11 @@ class MeshFunction(Generic[P, R]):
             segments, loop_schedules = schedule_loops(step, placement, segments)
             shardings.propagate(segments)
             program = build(step, placement, segments, loop_schedules)
-        compiled = compile_program(program, shardings, self._owned(call.tree, step, placement, program))
-        runner = Runner(step, program, compiled, shardings, self._donated(call.tree))
+        donated = self._donated(call.tree)
+        compiled = compile_program(program, shardings, _owned(step, placement, program, donated))
+        runner = Runner(step, program, compiled, shardings, donated)
         names = tuple(_argument_name(path, self._arguments) for path, _ in _paths(call.tree))
         return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
-
-    def _owned(self, tree: Any, step: Step, placement: Placement, program: Program) -> set[int]:
-        """Slots whose arrays are the runtime's to overwrite: what it made, and what the user donated."""
-        if not placement.submeshes.disjoint():
-            # A copy within one device is no copy: arrays of overlapping submeshes may share memory.
-            return set()
-        inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
-        constants = {slot for places in program.constants.values() for slot, _ in places}
-        donated = self._donated(tree)
-        handed_through = {atom for atom in step.outvars if is_var(atom)}
-        return {
-            slot
-            for slot in range(program.num_slots)
-            if slot not in constants
-            and (slot not in inputs or (inputs[slot] in donated and step.invars[inputs[slot]] not in handed_through))
-        }
 
     def _donated(self, tree: Any) -> set[int]:
         """Positions of the inputs that the user gives up."""
@@ -266,6 +251,22 @@ class _Call:
     key: Any
     static_args: tuple[tuple[int, Any], ...]
     static_kwargs: tuple[tuple[str, Any], ...]
+
+
+def _owned(step: Step, placement: Placement, program: Program, donated: Container[int]) -> set[int]:
+    """Slots whose arrays are the runtime's to overwrite: what it made, and what the user donated."""
+    if not placement.submeshes.disjoint():
+        # A copy within one device is no copy: arrays of overlapping submeshes may share memory.
+        return set()
+    inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
+    constants = {slot for places in program.constants.values() for slot, _ in places}
+    handed_through = {atom for atom in step.outvars if is_var(atom)}
+    return {
+        slot
+        for slot in range(program.num_slots)
+        if slot not in constants
+        and (slot not in inputs or (inputs[slot] in donated and step.invars[inputs[slot]] not in handed_through))
+    }
 
 
 def _label(fun: Any) -> str:

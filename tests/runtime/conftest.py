@@ -19,3 +19,12 @@ class SkippedModule(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
     return SkippedModule.from_parent(parent, path=module_path) if MISSING else None
+
+
+@pytest.fixture
+def double():
+    """Computes in double precision."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield

@@ -29,11 +29,7 @@ from tests.runtime.helpers import (
     weights,
 )
 
-
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def in_stages(params, x, count):

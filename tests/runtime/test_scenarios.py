@@ -13,10 +13,7 @@ from tests.runtime.helpers import WIDTH, assert_close, ids, layer, normal, on, s
 BATCH_AND_MODEL = (("batch", "x"), ("model", "x"))
 
 
-@pytest.fixture(autouse=True)
-def double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def layouts(step, *args):

@@ -10,12 +10,6 @@ from tests.runtime.helpers import layer as named_layer
 STAGES = 4
 
 
-@pytest.fixture
-def double():
-    with jax.enable_x64(True):
-        yield
-
-
 def layer(w, x):
     return x + jnp.tanh(x @ w)
 
