@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from mmruntime import _compat, _mesh
@@ -18,7 +17,7 @@ from mmruntime._compat import is_var
 from mmruntime._compile import Compiled, compile_program
 from mmruntime._contexts import fast_path_enabled, jax_settings, switches
 from mmruntime._inputs import boxed_names, lay_out_inputs
-from mmruntime._ir import Step, num_elements
+from mmruntime._ir import Step
 from mmruntime._like import Initializer, match
 from mmruntime._multimesh import MultiMesh
 from mmruntime._order import schedule_loops
@@ -29,6 +28,7 @@ from mmruntime._report import Report, report
 from mmruntime._run import Runner
 from mmruntime._segment import Segments, segment
 from mmruntime._shard import Shardings
+from mmruntime._signature import Call, abstract, argument_name, carried_state, paths, signature
 from mmruntime._timeline import Measurement, Timeline, measure, record
 from mmruntime._trace import trace
 from mmruntime._variants import expand_variants
@@ -158,7 +158,7 @@ class MeshFunction(Generic[P, R]):
         plan = self._plan_of(call)
         return measure(plan.runner, plan.program, call.leaves)
 
-    def _plan_of(self, call: _Call) -> Plan:
+    def _plan_of(self, call: Call) -> Plan:
         plan = self._plans.get(call.key)
         if plan is None:
             plan = self._plans[call.key] = self._make(call)
@@ -176,19 +176,26 @@ class MeshFunction(Generic[P, R]):
             plan.names,
         )
 
-    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         static_args = tuple((i, args[i]) for i in sorted(self._static) if i < len(args))
         static_kwargs = tuple((k, kwargs[k]) for k in sorted(self._static_names) if k in kwargs)
         dynamic = tuple(None if i in self._static else arg for i, arg in enumerate(args))
         dynamic_kwargs = {key: value for key, value in kwargs.items() if key not in self._static_names}
         leaves, tree = jax.tree.flatten((dynamic, dynamic_kwargs))
-        signature = tuple([_signature(leaf) for leaf in leaves])
-        key = (tree, signature, static_args, static_kwargs, switches(), jax_settings(), registrations(self._context))
+        key = (
+            tree,
+            tuple([signature(leaf) for leaf in leaves]),
+            static_args,
+            static_kwargs,
+            switches(),
+            jax_settings(),
+            registrations(self._context),
+        )
         try:
             hash((static_args, static_kwargs))
         except TypeError as error:
             raise TypeError(f"mjit: static arguments of {_label(self._fun)} must be hashable: {error}.") from error
-        return _Call(leaves, tree, key, static_args, static_kwargs)
+        return Call(leaves, tree, key, static_args, static_kwargs)
 
     @property
     def multimesh(self) -> MultiMesh:
@@ -199,11 +206,11 @@ class MeshFunction(Generic[P, R]):
     def _context(self) -> Any:
         return self._multimesh.context
 
-    def _make(self, call: _Call) -> Plan:
+    def _make(self, call: Call) -> Plan:
         with _compat.no_mesh():
             return self._plan(call)
 
-    def _plan(self, call: _Call) -> Plan:
+    def _plan(self, call: Call) -> Plan:
         fun: Callable[..., R] = self._fun
 
         def flat(*leaves: Any) -> Any:
@@ -213,10 +220,10 @@ class MeshFunction(Generic[P, R]):
                 args[position] = value
             return fun(*args, **kwargs, **dict(call.static_kwargs))
 
-        structs = [_abstract(leaf) for leaf in call.leaves]
+        structs = [abstract(leaf) for leaf in call.leaves]
         with _mesh.using(self._multimesh):
             step, out_tree = trace(flat, structs, registrations(self._context))
-        step.carried = _carried(call.tree, out_tree, step, self._donate)
+        step.carried = carried_state(call.tree, out_tree, step, self._donate)
         expand_variants(step, self._multimesh)
         placement = place(step, self._multimesh)
         segments = segment(step, placement)
@@ -232,25 +239,16 @@ class MeshFunction(Generic[P, R]):
         donated = self._donated(call.tree)
         compiled = compile_program(program, shardings, _owned(step, placement, program, donated))
         runner = Runner(step, program, compiled, shardings, donated)
-        names = tuple(_argument_name(path, self._arguments) for path, _ in _paths(call.tree))
+        names = tuple(argument_name(path, self._arguments) for path, _ in paths(call.tree))
         return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
 
     def _donated(self, tree: Any) -> set[int]:
         """Positions of the inputs that the user gives up."""
-        return {position for position, (path, _) in enumerate(_paths(tree)) if self._is_donated(path)}
+        return {position for position, (path, _) in enumerate(paths(tree)) if self._is_donated(path)}
 
     def _is_donated(self, path: Sequence[Any]) -> bool:
         kind, name = path[0].idx, path[1]
         return name.idx in self._donate if kind == 0 else name.key in self._donate_names
-
-
-@dataclass(eq=False, slots=True, frozen=True)
-class _Call:
-    leaves: list[Any]
-    tree: Any
-    key: Any
-    static_args: tuple[tuple[int, Any], ...]
-    static_kwargs: tuple[tuple[str, Any], ...]
 
 
 def _owned(step: Step, placement: Placement, program: Program, donated: Container[int]) -> set[int]:
@@ -271,82 +269,6 @@ def _owned(step: Step, placement: Placement, program: Program, donated: Containe
 
 def _label(fun: Any) -> str:
     return getattr(fun, "__name__", type(fun).__name__)
-
-
-def _signature(leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
-        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
-    if isinstance(leaf, np.ndarray | np.generic):
-        return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), False
-    if isinstance(leaf, bool | int | float | complex):
-        # As the result of the same step will be, so that state may start as a number.
-        aval = jax.typeof(leaf)
-        return aval.shape, aval.dtype, getattr(aval, "weak_type", False)
-    raise TypeError(
-        f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in "
-        "pytrees. Mark others with static_argnums= or static_argnames=."
-    )
-
-
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-
-
-def _paths(tree: Any) -> list[tuple[Any, Any]]:
-    return jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
-
-
-def _argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
-    """What the user calls an input: the argument's name, and the path within it."""
-    kind, place, *rest = path
-    if kind.idx == 1:
-        name = str(place.key)
-    else:
-        name = arguments[place.idx] if place.idx < len(arguments) else f"args[{place.idx}]"
-    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
-
-
-def _carried(in_tree: Any, out_tree: Any, step: Step, donated: Container[int]) -> dict[int, int]:
-    """Which inputs are state that the step gives back: results of the same tree, shapes and types, in order.
-
-    A lone array is state if it is donated or if the step gives back something else too: a single result may just
-    happen to have the shape of an argument.
-    """
-    args = in_tree.children()[0].children()
-    whole = any(arg == out_tree and arg.num_leaves > 1 for arg in args)
-    items = out_tree.children() if _is_sequence(out_tree) and not whole else [out_tree]
-    starts = np.cumsum([0, *[item.num_leaves for item in items]])
-    carried: dict[int, int] = {}
-    taken: set[int] = set()
-    offset = 0
-    for position, arg in enumerate(args):
-        count = arg.num_leaves
-        lone = count == 1 and len(items) == 1 and position not in donated
-        for index, item in enumerate(items):
-            begin = int(starts[index])
-            same = (
-                index not in taken
-                and item == arg
-                and count > 0
-                and not lone
-                and all(_same_type(step.invars[offset + k], step.outvars[begin + k]) for k in range(count))
-            )
-            if same and (count > 1 or num_elements(step.invars[offset]) > 1):
-                taken.add(index)
-                carried.update({offset + k: begin + k for k in range(count)})
-                break
-        offset += count
-    return carried
-
-
-def _is_sequence(tree: Any) -> bool:
-    data = tree.node_data()
-    return data is not None and data[0] in (tuple, list)
-
-
-def _same_type(a: Any, b: Any) -> bool:
-    return bool(a.aval.shape == b.aval.shape and a.aval.dtype == b.aval.dtype)
 
 
 @overload

@@ -1,0 +1,114 @@
+"""What the arguments of a call tell: its signature, its arguments' names, and which of them are carried state."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from mmruntime._ir import Step, num_elements
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class Call:
+    """A call, taken apart.
+
+    Attributes:
+        leaves: Its arrays.
+        tree: The tree of its arguments and keyword arguments, without the static ones.
+        key: What the compiled step depends on.
+        static_args: Positions and values of static arguments.
+        static_kwargs: Names and values of static keyword arguments.
+    """
+
+    leaves: list[Any]
+    tree: Any
+    key: Any
+    static_args: tuple[tuple[int, Any], ...]
+    static_kwargs: tuple[tuple[str, Any], ...]
+
+
+def signature(leaf: Any) -> Any:
+    """Shape, type and weak type of an argument.
+
+    Raises:
+        TypeError: If it is neither an array nor a number.
+    """
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), False
+    if isinstance(leaf, bool | int | float | complex):
+        # As the result of the same step will be, so that state may start as a number.
+        aval = jax.typeof(leaf)
+        return aval.shape, aval.dtype, getattr(aval, "weak_type", False)
+    raise TypeError(
+        f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in "
+        "pytrees. Mark others with static_argnums= or static_argnames=."
+    )
+
+
+def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """An argument's shape and type, without its sharding."""
+    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def paths(tree: Any) -> list[tuple[Any, Any]]:
+    """The path of each leaf of a tree."""
+    return jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
+
+
+def argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
+    """What the user calls an input: the argument's name, and the path within it."""
+    kind, place, *rest = path
+    if kind.idx == 1:
+        name = str(place.key)
+    else:
+        name = arguments[place.idx] if place.idx < len(arguments) else f"args[{place.idx}]"
+    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def carried_state(in_tree: Any, out_tree: Any, step: Step, donated: Container[int]) -> dict[int, int]:
+    """Which inputs are state that the step gives back: results of the same tree, shapes and types, in order.
+
+    A lone array is state if it is donated or if the step gives back something else too: a single result may just
+    happen to have the shape of an argument.
+    """
+    args = in_tree.children()[0].children()
+    whole = any(arg == out_tree and arg.num_leaves > 1 for arg in args)
+    items = out_tree.children() if _is_sequence(out_tree) and not whole else [out_tree]
+    starts = np.cumsum([0, *[item.num_leaves for item in items]])
+    carried: dict[int, int] = {}
+    taken: set[int] = set()
+    offset = 0
+    for position, arg in enumerate(args):
+        count = arg.num_leaves
+        lone = count == 1 and len(items) == 1 and position not in donated
+        for index, item in enumerate(items):
+            begin = int(starts[index])
+            same = (
+                index not in taken
+                and item == arg
+                and count > 0
+                and not lone
+                and all(_same_type(step.invars[offset + k], step.outvars[begin + k]) for k in range(count))
+            )
+            if same and (count > 1 or num_elements(step.invars[offset]) > 1):
+                taken.add(index)
+                carried.update({offset + k: begin + k for k in range(count)})
+                break
+        offset += count
+    return carried
+
+
+def _is_sequence(tree: Any) -> bool:
+    data = tree.node_data()
+    return data is not None and data[0] in (tuple, list)
+
+
+def _same_type(a: Any, b: Any) -> bool:
+    return bool(a.aval.shape == b.aval.shape and a.aval.dtype == b.aval.dtype)
