@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Container, Sequence
+import types
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -28,7 +29,15 @@ from mmruntime._report import Report, report
 from mmruntime._run import Runner
 from mmruntime._segment import Segments, segment
 from mmruntime._shard import Shardings
-from mmruntime._signature import Call, abstract, argument_name, carried_state, paths, signature
+from mmruntime._signature import (
+    Call,
+    abstract,
+    argument_name,
+    carried_state,
+    chosen_arguments,
+    paths,
+    signature,
+)
 from mmruntime._timeline import Measurement, Timeline, measure, record
 from mmruntime._trace import trace
 from mmruntime._variants import expand_variants
@@ -80,6 +89,10 @@ class MeshFunction(Generic[P, R]):
         self._arguments = tuple(inspect.signature(fun).parameters)
         self._plans: dict[Any, Plan] = {}
         self._latest: Plan | None = None
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """The method, bound, where a class has this as an attribute; `obj.step.explain()` reaches the step."""
+        return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step. Returns as soon as all of its programs are issued."""
@@ -268,6 +281,8 @@ def _owned(step: Step, placement: Placement, program: Program, donated: Containe
 
 
 def _label(fun: Any) -> str:
+    while isinstance(fun, functools.partial):
+        fun = fun.func
     return getattr(fun, "__name__", type(fun).__name__)
 
 
@@ -277,10 +292,10 @@ def mjit(
     *,
     mesh: MultiMesh | Mesh | None = None,
     devices: Sequence[Any] | None = None,
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] | None = (),
+    donate_argnames: str | Iterable[str] | None = (),
+    static_argnums: int | Sequence[int] | None = (),
+    static_argnames: str | Iterable[str] | None = (),
     out_like: None = None,
 ) -> MeshFunction[P, R]: ...
 
@@ -294,10 +309,10 @@ def mjit(
     *,
     mesh: MultiMesh | Mesh | None = None,
     devices: Sequence[Any] | None = None,
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] | None = (),
+    donate_argnames: str | Iterable[str] | None = (),
+    static_argnums: int | Sequence[int] | None = (),
+    static_argnames: str | Iterable[str] | None = (),
     out_like: MeshFunction[..., Any] | None = None,
 ) -> MeshFunction[P, R] | Initializer[P, R]:
     """Compile a step for a mesh: each of its tasks becomes programs on the task's own submesh.
@@ -308,10 +323,10 @@ def mjit(
         fun: The step.
         mesh: The mesh; the one in use (`with mesh:`) if left out.
         devices: Devices to use as a mesh of one axis, instead of `mesh`.
-        donate_argnums: Positions of arguments whose memory may be reused, as in `jax.jit`.
-        donate_argnames: The same for keyword arguments.
-        static_argnums: Positions of hashable arguments that the trace may depend on.
-        static_argnames: The same for keyword arguments.
+        donate_argnums: Positions of arguments whose memory may be reused, as in `jax.jit`; -1 is the last.
+        donate_argnames: The same by name. A name and its position mean the same argument.
+        static_argnums: Positions of hashable arguments that the trace may depend on; -1 is the last.
+        static_argnames: The same by name.
         out_like: A step that was called or planned. `fun` is then an initialiser: what it returns is one of the
             step's arguments, or a tuple of them (found by tree, shapes and types), and comes out where the
             step wants it, bit-equal to `jax.jit(fun)`. Each submesh computes only its own part. Goes alone:
@@ -321,7 +336,8 @@ def mjit(
         The compiled step; `.explain()` tells what runs where.
 
     Raises:
-        ValueError: If there is no mesh. When called: if the step of `out_like` has no argument like the result.
+        ValueError: If there is no mesh, or `fun` has no argument of such a position or name. When called: if the step
+            of `out_like` has no argument like the result.
         TypeError: If `mesh` is neither a `MultiMesh` nor a `jax.sharding.Mesh`, or `out_like` is no step.
         RuntimeError: When called, if the step of `out_like` was neither called nor planned.
     """
@@ -358,14 +374,8 @@ def mjit(
         mesh = MultiMesh(global_mesh=mesh)
     if not isinstance(mesh, MultiMesh):
         raise TypeError(f"mjit: mesh must be a mm.MultiMesh or a jax.sharding.Mesh, got {mesh!r}.")
-    donate, static = _ints(donate_argnums), _ints(static_argnums)
-    names = list(inspect.signature(fun).parameters) if callable(fun) else []
-    donate_names, static_names = _strs(donate_argnames), _strs(static_argnames)
-    # As in jax.jit, a name and its position mean the same argument.
-    donate_names += [names[i] for i in donate if i < len(names)]
-    static_names += [names[i] for i in static if i < len(names)]
-    donate += [names.index(name) for name in donate_names if name in names]
-    static += [names.index(name) for name in static_names if name in names]
+    donate, donate_names = chosen_arguments(fun, "donate", donate_argnums, donate_argnames)
+    static, static_names = chosen_arguments(fun, "static", static_argnums, static_argnames)
     return MeshFunction(fun, mesh, donate, donate_names, static, static_names)
 
 
@@ -384,11 +394,3 @@ def initializer(fun: Callable[P, R], step: MeshFunction[..., Any], argument: int
         return match(shapes, arguments, _label(fun), _label(step))
 
     return Initializer(fun, _label(fun), step.multimesh, wanted)
-
-
-def _ints(value: int | Sequence[int]) -> list[int]:
-    return [value] if isinstance(value, int) else list(value)
-
-
-def _strs(value: str | Sequence[str]) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import inspect
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import jax
 import numpy as np
 
 from mmruntime._ir import Step, num_elements
+
+_BY_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -49,6 +52,52 @@ def signature(leaf: Any) -> Any:
         f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in "
         "pytrees. Mark others with static_argnums= or static_argnames=."
     )
+
+
+def chosen_arguments(
+    fun: Callable[..., Any], option: str, argnums: int | Sequence[int] | None, argnames: str | Iterable[str] | None
+) -> tuple[list[int], list[str]]:
+    """Positions and names of the arguments that `..._argnums` and `..._argnames` choose together, as in `jax.jit`.
+
+    Args:
+        fun: The function that is compiled.
+        option: "static" or "donate".
+        argnums: Positions; negative ones count from the end.
+        argnames: Names.
+
+    Raises:
+        ValueError: If the function has no such position or name.
+    """
+    numbers = [argnums] if isinstance(argnums, int) else list(argnums or ())
+    names = [argnames] if isinstance(argnames, str) else list(argnames or ())
+    if not numbers and not names:
+        return [], []
+    parameters = inspect.signature(fun).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    ordered = [
+        name for name, parameter in parameters.items() if parameter.kind in (parameter.POSITIONAL_ONLY, _BY_EITHER)
+    ]
+    for number in numbers:
+        if inspect.Parameter.VAR_POSITIONAL not in kinds and not -len(ordered) <= number < len(ordered):
+            raise ValueError(
+                f"mjit: {option}_argnums has {number}, but the function takes {len(ordered)} positional arguments "
+                f"({', '.join(ordered)})."
+            )
+        if number < 0 and inspect.Parameter.VAR_POSITIONAL in kinds:
+            raise ValueError(
+                f"mjit: {option}_argnums has {number}, and how many arguments there are is not known for a function "
+                "with *args. Count from the front."
+            )
+    for name in names:
+        if inspect.Parameter.VAR_KEYWORD not in kinds and name not in parameters:
+            raise ValueError(
+                f"mjit: {option}_argnames has {name!r}, and the function has no such argument; it has "
+                f"{', '.join(parameters)}."
+            )
+    numbers = [number % len(ordered) if number < 0 else number for number in numbers]
+    names += [ordered[number] for number in numbers if number < len(ordered)]
+    numbers += [ordered.index(name) for name in names if name in ordered]
+    return numbers, names
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
