@@ -60,7 +60,7 @@ _HOMES = {
     "tasks": "_registry",
     "with_sharding_constraint": "_constraint",
 }
-_MODULES = ("flax", "schedules")
+_MODULES = ("compat", "flax", "schedules")
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -144,6 +144,14 @@ def source_lines(eqn: Any) -> str:
     return str(source_info_util.summarize(eqn.source_info))
 
 
+def concrete_mesh() -> jax.sharding.Mesh:
+    """The mesh of `jax.set_mesh`, else of a `with mesh:` block, else an empty one; also while tracing."""
+    from jax._src import mesh  # noqa: PLC0415  (private: `jax.sharding.get_mesh` raises while tracing)
+
+    found: jax.sharding.Mesh = mesh.get_concrete_mesh()
+    return mesh.thread_resources.env.physical_mesh if found.empty else found
+
+
 def no_mesh() -> AbstractContextManager[Any]:
     """A context without an ambient mesh: compiling for one submesh under another's mesh fails."""
     return jax.set_mesh(None)

@@ -7,6 +7,7 @@ import pytest
 
 import mmruntime as mm
 import mmruntime.flax
+from mmruntime import compat
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -30,3 +31,8 @@ def test_every_public_name_is_shown(name):
 @pytest.mark.parametrize("name", mmruntime.flax.__all__)
 def test_every_name_of_the_flax_side_is_shown(name):
     assert any(f"mm.flax.{name}(" in block for block in BLOCKS)
+
+
+@pytest.mark.parametrize("name", compat.__all__)
+def test_every_name_for_older_programs_is_shown(name):
+    assert any(f"mm.compat.{name}(" in block for block in BLOCKS)

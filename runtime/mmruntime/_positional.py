@@ -1,0 +1,194 @@
+"""What `PositionalSharding` was, as a `NamedSharding`: a grid of device sets that is reshaped like an array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+# A run of `size` positions in the flat device list, `stride` apart: one axis of a mesh.
+_Run = tuple[int, int]
+
+
+class PositionalSharding(NamedSharding):
+    """Devices in a grid with one axis for each axis of the array, as JAX had it until 0.7.
+
+    It is a `jax.sharding.NamedSharding` and goes wherever that goes. `reshape`, `transpose` (`T`) and `replicate` make
+    others from it and leave it alone:
+
+        PositionalSharding(devices).reshape(4, 2)                    # 2-D arrays in 4 x 2 blocks
+        PositionalSharding(devices).reshape(4, 2).replicate(0)       # 2 column blocks, each on 4 devices
+
+    All of them keep the order of the device list, so `jax.jit` takes arrays of different ones together. (The exception:
+    a transposed grid reshaped across its old boundaries, such as `(2, 3).T` to `(2, 3)`. No mesh in the old order lays
+    that out.)
+
+    Args:
+        devices: Sequence of devices, or an array of them of any shape, which becomes the shape of the grid.
+        memory_kind: Where on the devices, such as `"device"` or `"pinned_host"`.
+
+    Raises:
+        ValueError: If there are no devices.
+    """
+
+    def __init__(self, devices: Sequence[Any] | np.ndarray, *, memory_kind: str | None = None) -> None:
+        grid = np.asarray(devices, dtype=object)
+        if not grid.size:
+            raise ValueError(f"PositionalSharding needs at least one device, got {devices!r}. Try `jax.devices()`.")
+        self._lay_out(tuple(grid.flat), _contiguous(grid.shape), memory_kind)
+
+    def _lay_out(self, devices: tuple[Any, ...], grid: tuple[tuple[_Run, ...], ...], memory_kind: str | None) -> None:
+        self._devices = devices
+        self._grid = grid
+        sizes, axes = _mesh_axes(len(devices), [run for runs in grid for run in runs])
+        mesh = Mesh(
+            np.asarray(devices, dtype=object).reshape(sizes),
+            tuple(f"axis_{index}" for index in range(len(sizes))),
+            axis_types=(AxisType.Auto,) * len(sizes),
+        )
+        entries = [tuple(f"axis_{axes[run]}" for run in runs) or None for runs in grid]
+        spec = PartitionSpec(*entries) if any(entries) else PartitionSpec()
+        super().__init__(mesh, spec, memory_kind=memory_kind)
+
+    def _remake(self, grid: Iterable[tuple[_Run, ...]], devices: tuple[Any, ...] | None = None) -> PositionalSharding:
+        return _restore(type(self), devices or self._devices, tuple(grid), self.memory_kind)
+
+    def __reduce__(self) -> Any:
+        return _restore, (type(self), self._devices, self._grid, self.memory_kind)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Into how many blocks each axis of an array is cut."""
+        return tuple(math.prod(size for size, _ in runs) for runs in self._grid)
+
+    @property
+    def ndim(self) -> int:
+        """Rank of the arrays that it is for. One that cuts nothing is for any rank."""
+        return len(self._grid)
+
+    def check_compatible_aval(self, aval_shape: tuple[int, ...]) -> None:
+        """Raise `ValueError` for arrays of another rank; `jax.device_put` and `jax.jit` ask this."""
+        if len(aval_shape) != self.ndim and math.prod(self.shape) > 1:
+            raise ValueError(
+                f"A PositionalSharding of shape {self.shape} is for arrays of rank {self.ndim}, and this one has shape "
+                f"{aval_shape}. Give it one axis for each of the array's with `reshape`."
+            )
+        super().check_compatible_aval(aval_shape)
+
+    def reshape(self, *shape: Any) -> PositionalSharding:
+        """The same devices in row-major order in a grid of another shape; one entry may be -1, as in NumPy.
+
+        Raises:
+            ValueError: If the shapes differ in size.
+        """
+        sizes = np.empty(self.shape).reshape(*shape).shape
+        grid = _regroup([run for runs in self._grid for run in runs], sizes)
+        if grid is not None:
+            return self._remake(grid)
+        # The replicas of a block go last, so that the blocks are contiguous.
+        runs = [run for dims in self._grid for run in dims]
+        found, axes = _mesh_axes(len(self._devices), runs)
+        chosen = [axes[run] for run in runs]
+        rest = [axis for axis in range(len(found)) if axis not in chosen]
+        order = np.arange(len(self._devices)).reshape(found).transpose(chosen + rest).ravel()
+        replicas = math.prod(found[axis] for axis in rest)
+        return self._remake(
+            [tuple((size, stride * replicas) for size, stride in runs) for runs in _contiguous(sizes)],
+            tuple(self._devices[index] for index in order),
+        )
+
+    def transpose(self, *axes: Any) -> PositionalSharding:
+        """The grid with its axes in another order, reversed when none is given, as in NumPy."""
+        order = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], Sequence)) else axes
+        if not order:
+            return self._remake(reversed(self._grid))
+        permuted = [int(axis) % max(self.ndim, 1) for axis in order]
+        if sorted(permuted) != list(range(self.ndim)):
+            raise ValueError(f"transpose({', '.join(map(str, axes))}): expected each of the {self.ndim} axes once.")
+        return self._remake(self._grid[axis] for axis in permuted)
+
+    T = property(transpose)
+
+    def replicate(self, axis: int | Sequence[int] | None = None, keepdims: bool = True) -> PositionalSharding:
+        """The grid with the devices along `axis` (all axes if None) united into one set, which holds copies.
+
+        The axis stays with size 1, or goes when `keepdims` is false.
+
+        Raises:
+            ValueError: If there is no such axis.
+        """
+        wanted = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+        for item in wanted:
+            if not -self.ndim <= item < self.ndim:
+                raise ValueError(f"replicate(axis={axis}): the grid of shape {self.shape} has no axis {item}.")
+        united = {item % self.ndim for item in wanted}
+        return self._remake(
+            () if index in united else runs for index, runs in enumerate(self._grid) if keepdims or index not in united
+        )
+
+
+def _restore(
+    cls: type[PositionalSharding],
+    devices: tuple[Any, ...],
+    grid: tuple[tuple[_Run, ...], ...],
+    memory_kind: str | None,
+) -> PositionalSharding:
+    made = cls.__new__(cls)
+    made._lay_out(devices, grid, memory_kind)
+    return made
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[tuple[_Run, ...], ...]:
+    """The runs of a row-major grid, one for each axis that is not of size 1."""
+    grid: list[tuple[_Run, ...]] = []
+    stride = math.prod(shape)
+    for size in shape:
+        stride //= size
+        grid.append(((size, stride),) if size > 1 else ())
+    return tuple(grid)
+
+
+def _regroup(runs: Sequence[_Run], shape: Sequence[int]) -> list[tuple[_Run, ...]] | None:
+    """The runs dealt out to axes of the given sizes, None where a boundary would fall inside a run."""
+    waiting: list[_Run] = []
+    for size, stride in runs:
+        if waiting and waiting[-1][1] == size * stride:
+            size *= waiting.pop()[0]
+        waiting.append((size, stride))
+    grid: list[tuple[_Run, ...]] = []
+    for wanted in shape:
+        taken: list[_Run] = []
+        missing = wanted
+        while missing > 1:
+            size, stride = waiting.pop(0)
+            if missing % size == 0:
+                taken.append((size, stride))
+                missing //= size
+            elif size % missing == 0:
+                inner = size // missing
+                taken.append((missing, stride * inner))
+                waiting.insert(0, (inner, stride))
+                missing = 1
+            else:
+                return None
+        grid.append(tuple(taken))
+    return grid
+
+
+def _mesh_axes(count: int, runs: Sequence[_Run]) -> tuple[tuple[int, ...], dict[_Run, int]]:
+    """Axis sizes of a row-major mesh of `count` devices, in which every run is one axis, and which one."""
+    sizes: list[int] = []
+    axes: dict[_Run, int] = {}
+    left = count
+    for size, stride in sorted(runs, key=lambda run: -run[1]):
+        if left > size * stride:
+            sizes.append(left // (size * stride))
+        axes[size, stride] = len(sizes)
+        sizes.append(size)
+        left = stride
+    if left > 1 or not sizes:
+        sizes.append(left)
+    return tuple(sizes), axes
