@@ -3,7 +3,8 @@
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,15 +26,19 @@ def error_text(call, *args, kind=ValueError, **kwargs) -> str:
 
 
 def assert_in_order(schedule: Schedule) -> None:
-    """Microbatches of one stage and kind run in order, and so do all that add to one gradient."""
-    order = defaultdict(list)
+    """Microbatches of one stage and kind run in order, and so do all that add to one gradient.
+
+    Where they come from both ends, each half of them is in order.
+    """
+    order, count = defaultdict(list), Counter()
+    halfway = -(-schedule.num_microbatches // 2) if schedule.replicas else schedule.num_microbatches
     for row in schedule.rows:
         for action in row:
-            order[action.stage, action.kind].append(action.microbatch)
-            if action.kind in "BW":
-                order[action.stage, "gradient"].append(action.microbatch)
+            for kind in (action.kind, "gradient") if action.kind in "BW" else (action.kind,):
+                order[action.stage, kind, action.microbatch < halfway].append(action.microbatch)
+                count[action.stage, kind] += 1
     assert all(each == sorted(each) for each in order.values())
-    assert all(len(each) == schedule.num_microbatches for key, each in order.items() if key[1] in ("F", "gradient"))
+    assert all(number == schedule.num_microbatches for key, number in count.items() if key[1] in ("F", "gradient"))
 
 
 def without_jax(code: str) -> subprocess.CompletedProcess[str]:
@@ -105,7 +110,10 @@ class TestSchedule:
 
     def test_stage_on_two_rows(self):
         text = error_text(Schedule.from_csv, "0F0,1F0\n1B0,0B0")
-        assert "Stage 1 appears in rows 0 and 1: a stage has one home. Move 1B0 to row 0." in text
+        assert (
+            "Stage 1 appears in rows 0 and 1 for microbatch 0: its backward pass needs what its forward pass left on "
+            "its submesh. Move 1B0 to row 0."
+        ) in text
         assert "submesh 1: [1B0] 0B0" in text
 
     def test_missing_stage(self):
@@ -142,6 +150,7 @@ class TestMake:
             "v-half",
             "v-min",
             "dualpipe-v",
+            "dualpipe",
             "zero-bubble-h2",
         )
 
@@ -168,7 +177,7 @@ class TestMake:
     @pytest.mark.parametrize("num_stages", [1, 2, 3, 5])
     @pytest.mark.parametrize("num_microbatches", [1, 2, 3, 4, 7, 10])
     def test_every_size_is_valid(self, name, num_stages, num_microbatches):
-        for chunks in (None,) if name in V_SHAPED else (1, 2, 3):
+        for chunks in {"dualpipe": (1,)}.get(name, (None,) if name in V_SHAPED else (1, 2, 3)):
             schedule = make(name, num_stages, num_microbatches, chunks)
             schedule.validate()
             assert_in_order(schedule)
@@ -199,6 +208,23 @@ class TestMake:
         assert "interleaved-1f1b needs the round-robin placement, such as (0, 1, 0, 1); got (0, 1, 0)." in error_text(
             make, "interleaved-1f1b", 2, 4, placement=(0, 1, 0)
         )
+
+    def test_dualpipe_has_one_stage_on_each_submesh(self):
+        assert "dualpipe needs one stage on each submesh, such as (0, 1); got (0, 1, 0, 1)." in error_text(
+            make, "dualpipe", 2, 4, 2
+        )
+
+    def test_dualpipe_sends_microbatches_both_ways(self):
+        schedule = make("dualpipe", 4, 8, placement=(2, 0, 1, 3))
+        schedule.validate()
+        assert (schedule.placement, schedule.replicas) == ((2, 0, 1, 3), ((3,), (1,), (0,), (2,)))
+        assert [schedule.homes[stage * 8] for stage in range(4)] == [2, 0, 1, 3]
+        assert [schedule.homes[stage * 8 + 7] for stage in range(4)] == [3, 1, 0, 2]
+        assert schedule.stages_of(2) == (0, 3)
+        assert schedule.forward_only().homes == schedule.homes
+        odd = make("dualpipe", 3, 8)
+        assert odd.replicas == ((2,), (), (0,))
+        assert make("dualpipe", 2, 1).replicas == make("dualpipe", 1, 8).replicas == ()
 
     def test_v_schedules_have_two_chunks(self):
         assert "zb-v has two chunks on every submesh; got chunks=3." in error_text(make, "zb-v", 2, 4, 3)
@@ -329,6 +355,29 @@ class TestValidate:
         )
         bad = Schedule("x", ((Action("X", 0, 0),),), (0,), 1, 1)
         assert "0X0 has kind 'X'. Use F, B, I or W." in error_text(bad.validate)
+
+    def test_replicas(self):
+        def rows(first, second):
+            return tuple(tuple(map(Action.parse, row.split())) for row in (first, second))
+
+        good = Schedule("mine", rows("0F0 0B0 1F1 1B1", "1F0 1B0 0F1 0B1"), (0, 1), 2, 2, replicas=((1,), (0,)))
+        good.validate()
+        assert simulate(good).makespan == 11
+        assert custom(good.to_csv()) == replace(good, name="custom")
+        text = error_text(replace(good, rows=rows("0F0 0B0 1F1", "1F0 1B0 0F1 0B1 1B1")).validate)
+        assert (
+            "1B1 is in the row of submesh 1, but 1F1 in that of submesh 0: what a microbatch leaves at a stage stays "
+            "on one submesh. Move it to row 0.\nsubmesh 0: 0F0 0B0 [1F1]\nsubmesh 1: 1F0 1B0 0F1   0B1 [1B1]"
+        ) in text
+        text = error_text(replace(good, replicas=((), (0,))).validate)
+        assert "0F1 is in the row of submesh 1, but stage 0 lives on submeshes 0. Move it to one of these rows." in text
+        text = error_text(replace(good, rows=rows("0F0 1F1 1B1", "1F0 1B0 0F1 0B1")).validate)
+        assert "0B0, or the halves 0I0 and 0W0, to row 0." in text
+        text = error_text(replace(good, rows=rows("0F0 0B0 1F1 1B1", "0B1 0F1 1F0 1B0")).validate)
+        assert "on submesh 1, 0B1 comes before 0F1, which it needs." in text
+        assert "Give one tuple of submeshes for each stage" in error_text(replace(good, replicas=((1,),)).validate)
+        text = error_text(replace(good, replicas=((0,), ())).validate)
+        assert "Stage 0 lives on submesh 0 and its replicas on (0,). Give different submeshes from 0 to 1." in text
 
     def test_shape(self):
         rows = make("gpipe", 2, 2).rows

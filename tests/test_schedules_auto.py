@@ -56,7 +56,7 @@ def named_ones(pipeline, split=True):
         if suits(name, pipeline["placement"]):
             sizes = pipeline["num_stages"], pipeline["num_microbatches"]
             schedule = make(name, *sizes, placement=pipeline["placement"])
-            if split or not schedule.splits_backward:
+            if not schedule.replicas and (split or not schedule.splits_backward):
                 yield schedule
 
 
@@ -155,7 +155,7 @@ def test_moving_actions_only_shortens_the_step(pipeline, name):
     whole = tuple(a + b for a, b in zip(costs[1], costs[2], strict=True))
     program = Program(
         schedule.rows,
-        placement,
+        schedule.homes,
         schedule.num_microbatches,
         Costs(costs[0], whole, costs[1], costs[2]),
         latency=pipeline["latency"],

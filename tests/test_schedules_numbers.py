@@ -22,6 +22,7 @@ TABLE = [
     ("zb-h2", 1, (27, 3, 24, 7), (103, 7, 96, 15)),
     ("zb-v", None, (25.5, 1.5, 24, 4), (99.5, 3.5, 96, 8)),
     ("dualpipe-v", None, (27, 3, 27, 4.5), (103, 7, 103, 8.5)),
+    ("dualpipe", 1, (26, 2, 26, 5), (102, 6, 102, 9)),
     # MultiMesh's own ZB-H2 keeps every microbatch up to 2p from F to W.
     ("zero-bubble-h2", 1, (27, 3, 24, 8), (103, 7, 96, 16)),
 ]
@@ -150,6 +151,26 @@ def test_bubble_of_dualpipe_v(costs, fused):
         assert simulate(make("dualpipe-v", 4, 16), *costs, fused_release="computed").bubble == expected / 2
     else:
         assert simulation.makespan < simulate(make("dualpipe-v", 4, 16), *costs).makespan
+
+
+@pytest.mark.parametrize(("p", "m"), [(p, m) for p in (2, 4, 6, 8) for m in (2 * p, 3 * p, 8 * p)])
+def test_bubble_and_memory_of_dualpipe(p, m):
+    """(p/2-1)(F&B + tB - 3tW) and p+1 activations of the DualPipe repository, where tF = tI = tW."""
+    simulation = simulate(make("dualpipe", p, m))
+    assert simulation.bubbles == ((p / 2 - 1) * (3 + 2 - 3),) * p
+    assert simulation.live == (p + 1,) * p
+    assert simulate(make("dualpipe", p, m), fused_release="computed").bubble == (p - 2) / 2
+
+
+def test_dualpipe_is_the_published_figure():
+    """Figure 5 of arXiv:2412.19437, read cell by cell: 8 ranks, 20 microbatches, 66 units of time, 6 of them idle."""
+    simulation = simulate(make("dualpipe", 8, 20))
+    assert (simulation.makespan, simulation.bubbles) == (66, (6,) * 8)
+
+
+def test_dualpipe_of_an_odd_number_of_submeshes_has_the_bubble_of_one_more():
+    for p, m in ((3, 12), (5, 20)):
+        assert simulate(make("dualpipe", p, m)).makespan <= simulate(make("dualpipe", p + 1, m)).makespan
 
 
 def per_stage(name: str, p: int, m: int, chunks: int = 1):

@@ -40,7 +40,7 @@ from mmruntime._signature import (
 )
 from mmruntime._timeline import Measurement, Timeline, measure, record
 from mmruntime._trace import trace
-from mmruntime._variants import expand_variants
+from mmruntime._variants import expand_replicas, expand_variants
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -238,6 +238,7 @@ class MeshFunction(Generic[P, R]):
             step, out_tree = trace(flat, structs, registrations(self._context))
         step.carried = carried_state(call.tree, out_tree, step, self._donate)
         expand_variants(step, self._multimesh)
+        expand_replicas(step, self._multimesh)
         placement = place(step, self._multimesh)
         segments = segment(step, placement)
         shardings = Shardings(step, placement, self._multimesh)

@@ -104,12 +104,12 @@ def place(step: Step, multimesh: MultiMesh) -> Placement:
     """Choose submeshes for every equation and input of a step."""
     submeshes, task_meshes = Submeshes(), {}
     pins: dict[Op, int] = {}
-    layer_costs = _layer_costs(step)
+    costs = layer_costs(step)
     for op in step.ops():
         if op.task is None:
             continue
         if op.task not in task_meshes:
-            mesh = task_mesh(op.task, multimesh, layer_costs)
+            mesh = task_mesh(op.task, multimesh, costs)
             if mesh is None:
                 continue
             task_meshes[op.task] = mesh
@@ -119,7 +119,7 @@ def place(step: Step, multimesh: MultiMesh) -> Placement:
     return _Placer(step, pins, submeshes, task_meshes).run()
 
 
-def _layer_costs(step: Step) -> LayerCosts:
+def layer_costs(step: Step) -> LayerCosts:
     """Operations of the forward pass of each layer whose stage is to be cut by them."""
     costs: dict[tuple[int, str], list[float]] = {}
     for op in step.ops():
@@ -230,7 +230,8 @@ class _Placer:
             for var in read:
                 presence[var].add(where)
                 weight[var][where] += work
-        return presence, {var: max(sorted(by), key=lambda m: by[m]) for var, by in weight.items()}
+        # Of equal ones the first in the program, as of a stage and its replica.
+        return presence, {var: max(by, key=lambda m: by[m]) for var, by in weight.items()}
 
     def _clone_to_users(self, presence: dict[Var, set[int]], homes: dict[Var, int]) -> None:
         """Place what depends on inputs alone, from the last equation to the first."""

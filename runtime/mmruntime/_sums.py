@@ -96,7 +96,7 @@ def split_loop_sums(
                 region.ops.extend(ops)
                 placed.update(dict.fromkeys(ops, at))
                 sums.append((partial, summed))
-        home = max(sorted(weight), key=lambda at: weight[at])
+        home = max(weight, key=lambda at: weight[at])
         ops, _ = _add_up(partials, total, None)
         final.extend(ops)
         placed.update(dict.fromkeys(ops, home))

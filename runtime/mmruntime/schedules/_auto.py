@@ -131,10 +131,11 @@ class _Problem:
     split: bool
 
     def program(self, rows: Rows) -> Program:
+        count = self.pipeline.num_microbatches
         return Program(
             rows,
-            self.pipeline.placement,
-            self.pipeline.num_microbatches,
+            [submesh for submesh in self.pipeline.placement for _ in range(count)],
+            count,
             self.pipeline.costs,
             latency=self.latency,
             transfers=self.transfers,
@@ -219,7 +220,8 @@ def auto(
             if not suits(name, home):
                 continue
             schedule = named(name, num_stages, num_microbatches, placement=home)
-            if schedule.splits_backward and not split:
+            # Replicas hold weights twice, which the bound on memory does not count.
+            if schedule.replicas or (schedule.splits_backward and not split):
                 continue
             # The fused pairs of a schedule are left out: here a pair costs what its parts cost.
             time, memory = problem.time(schedule.rows), max(problem.peaks(schedule.rows))

@@ -51,7 +51,8 @@ def custom(
         tasks: What each task name stands for: the kind of action and its stage. Names match exactly.
         num_stages: Number of submeshes, for an object or function.
         num_microbatches: Number of microbatches. Follows from the cells if left out, except for an object or function.
-        placement: Submesh of each stage. Follows from the cells if left out.
+        placement: Submesh of each stage. If left out, it follows from the cells, and a stage may have replicas, see
+            `Schedule.replicas`.
         live_bound: See `Schedule.validate`.
         name: What to call the schedule.
 
@@ -77,7 +78,13 @@ def custom(
     if num_microbatches is not None or placement is not None:
         home = schedule.placement if placement is None else tuple(placement)
         schedule = Schedule(
-            name, schedule.rows, home, len(home), num_microbatches or schedule.num_microbatches, schedule.fused
+            name,
+            schedule.rows,
+            home,
+            len(home),
+            num_microbatches or schedule.num_microbatches,
+            schedule.fused,
+            schedule.replicas if placement is None else (),
         )
     schedule.validate(live_bound)
     return schedule

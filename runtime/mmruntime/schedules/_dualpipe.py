@@ -1,4 +1,4 @@
-"""DualPipe-V: forward and backward of different microbatches run as one program, in the V placement."""
+"""DualPipe and DualPipe-V: forward and backward of different microbatches run as one program."""
 
 from collections import deque
 
@@ -83,4 +83,38 @@ def dualpipe_v(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozens
             row.add_weights()
         rows.append(tuple(action for action in row.actions if action.microbatch < num_microbatches))
         fused.update(pair[0] for pair in row.pairs if max(pair[0].microbatch, pair[1].microbatch) < num_microbatches)
+    return tuple(rows), frozenset(fused)
+
+
+def dualpipe(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozenset[Action]]:
+    """DualPipe (DeepSeek-V3 report arXiv:2412.19437, section 3.2.1), and the first of each fused pair.
+
+    The first half of the microbatches goes from submesh 0 to p-1, the second half from submesh p-1 to 0 at the same
+    time. So every submesh holds the weights of two stages, r and p-1-r. Submeshes r and p-1-r each run the row that
+    submesh r of p/2 has in DualPipe-V, where the chunk going up is the stage next to where its microbatches come in.
+
+    For odd p it is the order for p+1 submeshes with the two in the middle as one: a row of either has each microbatch
+    of that stage once. For odd m the second half is one microbatch shorter.
+    """
+    p, ahead = num_submeshes + num_submeshes % 2, -(-num_microbatches // 2)
+    folded, folded_fused = dualpipe_v(p // 2, ahead)
+    rows = []
+    fused: set[Action] = set()
+    for submesh in range(p):
+        if p > num_submeshes and submesh == p // 2:
+            continue
+        in_first_half = submesh < p // 2
+        row: list[Action] = []
+        opens_pair = False
+        for action in folded[min(submesh, p - 1 - submesh)]:
+            backwards = (action.stage < p // 2) != in_first_half
+            microbatch = action.microbatch + (ahead if backwards else 0)
+            stage = action.stage - (p > num_submeshes and action.stage >= p // 2)
+            exists = microbatch < num_microbatches
+            if exists:
+                row.append(Action(action.kind, stage, microbatch))
+                if opens_pair:
+                    fused.add(row[-2])
+            opens_pair = exists and action in folded_fused
+        rows.append(tuple(row))
     return tuple(rows), frozenset(fused)

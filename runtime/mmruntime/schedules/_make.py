@@ -20,7 +20,9 @@ def make(
 ) -> Schedule:
     """The schedule called `name`.
 
-    Each microbatch of one stage and kind runs in order, so gradients accumulate in the same order in all of them.
+    Each microbatch of one stage and kind runs in order, so gradients accumulate in the same order in all of them. Only
+    dualpipe sends microbatches two ways, each half in order; every stage but the middle one of an odd number then has
+    a replica, see `Schedule.replicas`.
 
     Args:
         name: One of `names()`, or an alias of MultiMesh: fill-drain and breadth-first are gpipe, prefetch-wavefront
@@ -29,9 +31,9 @@ def make(
         num_stages: Number of submeshes.
         num_microbatches: Number of microbatches of one step.
         chunks: Stages on each submesh, placed round-robin (stage % num_stages). One if left out; zb-v, v-half, v-min
-            and dualpipe-v have two, placed in a V.
+            and dualpipe-v have two, placed in a V, and dualpipe has one.
         placement: Submesh of each stage, in any pattern; `chunks` is then not used. interleaved-1f1b takes round-robin
-            patterns only and the V schedules only a V.
+            patterns only, the V schedules only a V, and dualpipe one stage on each submesh.
         delay: Ticks between groups of microbatches in wavefront and zero-bubble-h2; the number of stages if left out.
         **options: Costs and bounds for `"auto"`, see `auto`. Orders with a name depend on no costs.
 

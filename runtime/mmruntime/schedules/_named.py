@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Sequence
 
 from ._action import Action
-from ._dualpipe import dualpipe_v
+from ._dualpipe import dualpipe, dualpipe_v
 from ._interleaved import interleaved
 from ._list import one_forward_one_backward
 from ._schedule import Schedule
@@ -43,6 +43,7 @@ _NAMES = (
     "v-half",
     "v-min",
     "dualpipe-v",
+    "dualpipe",
     "zero-bubble-h2",
 )
 
@@ -98,11 +99,13 @@ def placements(num_submeshes: int, chunks: int | None, placement: Sequence[int] 
 
 
 def suits(name: str, home: tuple[int, ...]) -> bool:
-    """Whether the schedule with this canonical name can have this placement."""
+    """Whether the schedule with this canonical name can have this placement, replicas besides."""
     if name in _ANY_PLACEMENT or name in _WAVES:
         return True
     # Written for submeshes 0, 1, ... in the order of their first stages; here they may have other numbers.
     used = tuple(dict.fromkeys(home))
+    if name == "dualpipe":
+        return home == used
     if name in _V_SHAPED or name == "dualpipe-v":
         pattern = v_placement(len(used))
     else:
@@ -134,12 +137,19 @@ def named(
     if delay is not None and name not in _WAVES:
         raise ValueError(f"delay is for {' and '.join(_WAVES)} only; {name} has no groups to delay.")
     if not suits(name, home):
+        shape = (
+            f"the V placement, such as {v_placement(2)}"
+            if wants_v
+            else "one stage on each submesh, such as (0, 1)"
+            if name == "dualpipe"
+            else "the round-robin placement, such as (0, 1, 0, 1)"
+        )
         raise ValueError(
-            f"{name} needs the {'V' if wants_v else 'round-robin'} placement, such as "
-            f"{v_placement(2) if wants_v else (0, 1, 0, 1)}; got {home}. Place the stages like that, or choose one of "
-            f"{anywhere} or auto, which take any placement."
+            f"{name} needs {shape}; got {home}. Place the stages like that, or choose one of {anywhere} or auto, which "
+            "take any placement."
         )
     fused: frozenset[Action] = frozenset()
+    replicas: tuple[tuple[int, ...], ...] = ()
     if name in _ANY_PLACEMENT:
         rows = _ANY_PLACEMENT[name](home, num_submeshes, num_microbatches)
     elif name in _WAVES:
@@ -149,13 +159,19 @@ def named(
         used = tuple(dict.fromkeys(home))
         if name == "dualpipe-v":
             parts, fused = dualpipe_v(len(used), num_microbatches)
+        elif name == "dualpipe" and len(used) > 1:
+            parts, fused = dualpipe(len(used), num_microbatches)
+            if num_microbatches > 1:
+                pairs = zip(used, reversed(used), strict=True)
+                replicas = tuple((back,) if back != submesh else () for submesh, back in pairs)
         elif wants_v:
             parts = _V_SHAPED[name](len(used), num_microbatches)
         elif len(home) == len(used):
-            # One chunk leaves nothing to interleave, and the formula would warm up like the eager order.
+            # One chunk leaves nothing to interleave, and the formula would warm up like the eager order. (One submesh
+            # has only one end for dualpipe's microbatches to come from.)
             parts = one_forward_one_backward(range(len(used)), len(used), num_microbatches)
         else:
             parts = interleaved(len(used), num_microbatches, len(home) // len(used))
         row_of = dict(zip(used, parts, strict=True))
         rows = tuple(row_of.get(submesh, ()) for submesh in range(num_submeshes))
-    return Schedule(name, rows, home, len(home), num_microbatches, fused)
+    return Schedule(name, rows, home, len(home), num_microbatches, fused, replicas)

@@ -105,7 +105,7 @@ def html(simulation: Simulation) -> str:
     has_bytes = simulation.peak_bytes is not None
     rows = []
     for submesh in range(schedule.num_submeshes):
-        stages = [str(stage) for stage, home in enumerate(schedule.placement) if home == submesh]
+        stages = map(str, schedule.stages_of(submesh))
         cells = [
             str(submesh),
             ", ".join(stages),

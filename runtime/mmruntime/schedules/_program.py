@@ -38,7 +38,7 @@ class Program:
     def __init__(
         self,
         rows: Iterable[Iterable[Action]],
-        placement: Sequence[int],
+        homes: Sequence[int],
         num_microbatches: int,
         costs: Costs,
         *,
@@ -52,7 +52,7 @@ class Program:
 
         Args:
             rows: Actions of each submesh.
-            placement: Submesh of each stage.
+            homes: Submesh of each stage and microbatch, at `stage * num_microbatches + microbatch`.
             num_microbatches: Number of microbatches.
             costs: Time of each action.
             latency: Time from the end of an action, or of its transfer, to the arrival.
@@ -61,7 +61,7 @@ class Program:
             fused_costs: For each stage, time of a fused pair that it starts; the sum of both if left out.
             fused_at_once: Whether a pair starts when both inputs are there and gives both outputs at its end.
         """
-        count, stages = num_microbatches, len(placement)
+        count, stages = num_microbatches, len(homes) // num_microbatches
         # One slot is full from the start and one is never read, besides those of the values that stages exchange.
         always, nowhere = 2 * stages * count, 2 * stages * count + 1
         self._num_slots = 2 * stages * count + 2
@@ -97,8 +97,8 @@ class Program:
                         target = stage - 1
                         fill = (stages + target) * count + microbatch
                 link, send = -1, 0.0
-                if target >= 0 and placement[target] != submesh:
-                    link = link_of.setdefault((submesh, placement[target]), len(link_of))
+                if target >= 0 and (there := homes[target * count + microbatch]) != submesh:
+                    link = link_of.setdefault((submesh, there), len(link_of))
                     # A cotangent is as large as the value it belongs to, the earlier stage's output.
                     send = busy[min(stage, target)]
                 self.actions.append(action)

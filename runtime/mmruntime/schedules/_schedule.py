@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ._action import Action
 from ._grid import grid
@@ -23,6 +24,8 @@ class Schedule:
         num_microbatches: Number of microbatches of one step.
         fused: Actions that run as one program with the action after them in their row (overlapped forward and
             backward, as in DualPipe-V). A runtime may run the two one after the other; only the time changes.
+        replicas: `replicas[stage]` are further submeshes that hold the stage's weights as well and run it for some of
+            the microbatches, as in DualPipe; `rows` say which microbatch runs where. Empty if no stage has any.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Schedule:
     num_stages: int
     num_microbatches: int
     fused: frozenset[Action] = frozenset()
+    replicas: tuple[tuple[int, ...], ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -59,20 +63,36 @@ class Schedule:
     @property
     def odd_stages(self) -> frozenset[int]:
         """Every other stage of each submesh, from its second on: what pictures set apart."""
-        stages_of: list[list[int]] = [[] for _ in self.rows]
-        for stage, submesh in enumerate(self.placement):
-            stages_of[submesh].append(stage)
-        return frozenset(stage for stages in stages_of for stage in stages[1::2])
+        return frozenset(stage for submesh in range(len(self.rows)) for stage in self.stages_of(submesh)[1::2])
+
+    def stages_of(self, submesh: int) -> tuple[int, ...]:
+        """The stages whose weights the submesh holds, in order."""
+        return tuple(stage for stage in range(self.num_stages) if submesh in self.homes_of(stage))
+
+    def homes_of(self, stage: int) -> tuple[int, ...]:
+        """The submeshes that run a stage, each for some of the microbatches: one unless it has replicas."""
+        return (self.placement[stage], *(self.replicas[stage] if self.replicas else ()))
+
+    @cached_property
+    def homes(self) -> tuple[int, ...]:
+        """The submesh of each stage and microbatch, at `stage * num_microbatches + microbatch`."""
+        count = self.num_microbatches
+        homes = [submesh for submesh in self.placement for _ in range(count)]
+        if self.replicas:
+            for submesh, row in enumerate(self.rows):
+                for action in row:
+                    homes[action.stage * count + action.microbatch] = submesh
+        return tuple(homes)
 
     def forward_only(self) -> "Schedule":
         """The same order without its backward actions, for a step that takes no gradient."""
         rows = tuple(tuple(action for action in row if action.kind == "F") for row in self.rows)
-        return Schedule(self.name, rows, self.placement, self.num_stages, self.num_microbatches)
+        return Schedule(self.name, rows, self.placement, self.num_stages, self.num_microbatches, replicas=self.replicas)
 
     def validate(self, live_bound: float | Sequence[float] | None = None) -> None:
         """Check that the schedule can run and computes each gradient once.
 
-        Checked: the placement, every action exactly once on its stage's submesh, each microbatch of a stage with one
+        Checked: the placement, every action exactly once on a submesh of its stage, each microbatch of a stage with one
         whole backward or one input half and one weight half, dependency order inside each row, no deadlock across
         rows, fused pairs, and the bound on live activations.
 
@@ -97,10 +117,11 @@ class Schedule:
     def from_csv(text: str, name: str = "custom") -> "Schedule":
         """The schedule written as `text` in the form of `to_csv`; empty cells are skipped.
 
-        The placement follows from the lines on which the stages appear. The result is not validated.
+        The placement follows from the lines on which the stages appear; see `from_rows`. The result is not validated.
 
         Raises:
-            ValueError: If a cell is not an action, or a stage appears on two lines. The text names line and cell.
+            ValueError: If a cell is not an action, or a microbatch of a stage appears on two lines. The text names line
+                and cell.
         """
         rows: list[tuple[Action, ...]] = []
         fused: set[Action] = set()
@@ -125,30 +146,48 @@ class Schedule:
 def from_rows(name: str, rows: Iterable[Iterable[Action]], *, fused: Collection[Action] = ()) -> Schedule:
     """The schedule with these rows; placement, stages and microbatches follow from the actions.
 
+    A stage lives in the row of its first microbatch. If other microbatches of it are in other rows, its weights have
+    replicas there.
+
     Raises:
-        ValueError: If there is no action, a stage is missing, or a stage appears in two rows.
+        ValueError: If there is no action, a stage is missing, or one microbatch of a stage appears in two rows.
     """
     settled = tuple(tuple(row) for row in rows)
-    home: dict[int, int] = {}
+    row_of: dict[tuple[int, int], int] = {}
     for submesh, row in enumerate(settled):
         for action in row:
-            if home.setdefault(action.stage, submesh) != submesh:
+            first = row_of.setdefault((action.stage, action.microbatch), submesh)
+            if first != submesh:
                 raise ValueError(
-                    f"Stage {action.stage} appears in rows {home[action.stage]} and {submesh}: a stage has one home. "
-                    f"Move {action} to row {home[action.stage]}.\n"
-                    + grid(settled, fused, marks=[(submesh, row.index(action))])
+                    f"Stage {action.stage} appears in rows {first} and {submesh} for microbatch {action.microbatch}: "
+                    "its backward pass needs what its forward pass left on its submesh. "
+                    f"Move {action} to row {first}.\n" + grid(settled, fused, marks=[(submesh, row.index(action))])
                 )
-    if not home:
+    if not row_of:
         raise ValueError("The schedule has no actions: give each row at least one, such as 0F0.")
-    missing = sorted(set(range(max(home) + 1)) - set(home))
+    homes: dict[int, list[int]] = {}
+    for (stage, _), submesh in sorted(row_of.items()):
+        rows_of_stage = homes.setdefault(stage, [])
+        if submesh not in rows_of_stage:
+            rows_of_stage.append(submesh)
+    missing = sorted(set(range(max(homes) + 1)) - set(homes))
     if missing:
         raise ValueError(
-            f"Stages must be numbered 0 to {max(home)} without gaps, but {missing} appear nowhere.\n"
+            f"Stages must be numbered 0 to {max(homes)} without gaps, but {missing} appear nowhere.\n"
             + grid(settled, fused)
         )
-    num_microbatches = 1 + max(action.microbatch for row in settled for action in row)
-    placement = tuple(home[stage] for stage in range(len(home)))
-    return Schedule(name, settled, placement, len(placement), num_microbatches, frozenset(fused))
+    num_microbatches = 1 + max(microbatch for _, microbatch in row_of)
+    placement = tuple(homes[stage][0] for stage in range(len(homes)))
+    replicas = tuple(tuple(homes[stage][1:]) for stage in range(len(homes)))
+    return Schedule(
+        name,
+        settled,
+        placement,
+        len(placement),
+        num_microbatches,
+        frozenset(fused),
+        replicas if any(replicas) else (),
+    )
 
 
 def _cells(row: Sequence[Action], fused: Collection[Action], pair: str) -> list[str]:

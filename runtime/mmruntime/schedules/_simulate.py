@@ -148,7 +148,7 @@ def simulate(
     sizes = activation_sizes(activation_bytes, weight_activation_bytes, stages, submeshes)
     program = Program(
         schedule.rows,
-        schedule.placement,
+        schedule.homes,
         schedule.num_microbatches,
         costs,
         latency=latency,

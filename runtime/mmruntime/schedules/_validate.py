@@ -48,6 +48,18 @@ def _check_shape(schedule: "Schedule") -> None:
                 f"The placement puts stage {stage} on submesh {submesh}, but there are {num_submeshes} rows "
                 f"(submeshes 0 to {num_submeshes - 1})."
             )
+    if schedule.replicas and len(schedule.replicas) != num_stages:
+        raise ValueError(
+            f"The replicas {schedule.replicas} are those of {len(schedule.replicas)} stages, but there are "
+            f"{num_stages} stages. Give one tuple of submeshes for each stage, empty where it has none."
+        )
+    for stage in range(num_stages if schedule.replicas else 0):
+        homes = schedule.homes_of(stage)
+        if len(set(homes)) < len(homes) or not all(0 <= submesh < num_submeshes for submesh in homes):
+            raise ValueError(
+                f"Stage {stage} lives on submesh {homes[0]} and its replicas on {homes[1:]}. Give different submeshes "
+                f"from 0 to {num_submeshes - 1}."
+            )
 
 
 def _check_cells(schedule: "Schedule") -> dict[Kind, list[int]]:
@@ -57,6 +69,8 @@ def _check_cells(schedule: "Schedule") -> dict[Kind, list[int]]:
     dictionaries with actions as keys took most of the time for large schedules.
     """
     num_stages, count, placement = schedule.num_stages, schedule.num_microbatches, schedule.placement
+    replicated = bool(schedule.replicas)
+    first_home: dict[int, tuple[int, int]] = {}
     positions: dict[Kind, list[int]] = {kind: [-1] * (num_stages * count) for kind in KINDS}
     for submesh, row in enumerate(schedule.rows):
         for position, action in enumerate(row):
@@ -78,7 +92,10 @@ def _check_cells(schedule: "Schedule") -> dict[Kind, list[int]]:
                     f"Use microbatches 0 to {count - 1}.",
                     cell,
                 )
-            if placement[stage] != submesh:
+            index = stage * count + microbatch
+            if replicated:
+                _check_replica(schedule, cell, first_home.setdefault(index, cell))
+            elif placement[stage] != submesh:
                 raise _fail(
                     schedule,
                     f"{action} is in the row of submesh {submesh}, but stage {stage} lives on submesh "
@@ -87,11 +104,34 @@ def _check_cells(schedule: "Schedule") -> dict[Kind, list[int]]:
                     cell,
                 )
             places = positions[kind]
-            index = stage * count + microbatch
             if places[index] >= 0:
                 raise _fail(schedule, f"{action} appears twice.", "Keep one.", (submesh, places[index]), cell)
             places[index] = position
     return positions
+
+
+def _check_replica(schedule: "Schedule", cell: tuple[int, int], first: tuple[int, int]) -> None:
+    """Whether a cell of a stage with replicas is where its stage may run, and where its microbatch is."""
+    submesh, position = cell
+    action = schedule.rows[submesh][position]
+    homes = schedule.homes_of(action.stage)
+    if submesh not in homes:
+        raise _fail(
+            schedule,
+            f"{action} is in the row of submesh {submesh}, but stage {action.stage} lives on submeshes "
+            f"{', '.join(map(str, homes))}.",
+            "Move it to one of these rows.",
+            cell,
+        )
+    if first[0] != submesh:
+        raise _fail(
+            schedule,
+            f"{action} is in the row of submesh {submesh}, but {schedule.rows[first[0]][first[1]]} in that of submesh "
+            f"{first[0]}: what a microbatch leaves at a stage stays on one submesh.",
+            f"Move it to row {first[0]}.",
+            first,
+            cell,
+        )
 
 
 def _check_complete(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None:
@@ -102,7 +142,7 @@ def _check_complete(schedule: "Schedule", positions: dict[Kind, list[int]]) -> N
         if forward >= 0 and (not has_backward or ((inputs >= 0) == (weights >= 0) and (whole >= 0) != (inputs >= 0))):
             continue
         stage, microbatch = divmod(index, count)
-        submesh = schedule.placement[stage]
+        submesh = schedule.homes[index]
         row_end = (submesh, len(schedule.rows[submesh]))
         texts: dict[Kind, str] = {kind: f"{stage}{kind}{microbatch}" for kind in KINDS}
         if forward < 0:
@@ -125,7 +165,7 @@ def _check_complete(schedule: "Schedule", positions: dict[Kind, list[int]]) -> N
 
 def _check_order(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None:
     """Walk all rows as far as they go; a row stops where it needs something that has not run."""
-    rows, count, last, placement = schedule.rows, schedule.num_microbatches, schedule.num_stages - 1, schedule.placement
+    rows, count, last, homes = schedule.rows, schedule.num_microbatches, schedule.num_stages - 1, schedule.homes
     forwards, wholes, inputs = positions["F"], positions["B"], positions["I"]
     fused = schedule.fused
     done = [0] * len(rows)
@@ -140,14 +180,14 @@ def _check_order(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None
         if kind == "F":
             if not stage:
                 return None
-            source, at = placement[stage - 1], forwards[index - count]
+            source, at = homes[index - count], forwards[index - count]
         else:
             own = inputs[index] if kind == "W" else forwards[index]
             if own > position:
                 raise _late(schedule, (submesh, position), (submesh, own))
             if kind == "W" or stage == last:
                 return None
-            source, at = placement[stage + 1], max(wholes[index + count], inputs[index + count])
+            source, at = homes[index + count], max(wholes[index + count], inputs[index + count])
         if source == submesh:
             if at > position:
                 raise _late(schedule, (submesh, position), (submesh, at))
