@@ -247,7 +247,7 @@ def _program_row(segment: Segment, step: Step, cost: tuple[float, float]) -> Pro
         kind,
         len(segment.ops),
         sum(_cost.flops(op.eqn) for op in segment.ops),
-        region.index_count,
+        len(region.microbatches(segment.variant)),
         *cost,
     )
 
@@ -255,7 +255,9 @@ def _program_row(segment: Segment, step: Step, cost: tuple[float, float]) -> Pro
 def _whole_row(segments: Segments, step: Step, cost: tuple[float, float]) -> ProgramRow:
     tasks = tuple(dict.fromkeys(task for each in segments for task in each.tasks))
     equations = sum(len(region.ops) for region in step.regions)
-    work = sum(_cost.flops(op.eqn) * region.index_count for region in step.regions for op in region.ops)
+    work = sum(
+        _cost.flops(op.eqn) * len(region.microbatches(op.variant)) for region in step.regions for op in region.ops
+    )
     return ProgramRow(0, tasks, "whole step", equations, work, 1, *cost)
 
 

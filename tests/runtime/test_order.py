@@ -51,7 +51,7 @@ def run(placement, inputs, **options):
 LINE, ROUND, VEE = (0, 1, 2, 3), (0, 1, 0, 1), (0, 1, 1, 0)
 WHOLE = [("gpipe", LINE), ("1f1b", LINE), ("wavefront", LINE)]
 LOOPED = [("gpipe", ROUND), ("1f1b", ROUND), ("interleaved-1f1b", ROUND), ("looped-bfs", ROUND)]
-SPLIT = [("zb-h1", LINE), ("zb-h2", LINE), ("zero-bubble-h2", LINE), ("zb-h1", ROUND)]
+SPLIT = [("zb-h1", LINE), ("zb-h2", LINE), ("zero-bubble-h2", LINE), ("zb-h1", ROUND), ("dualpipe", LINE)]
 FOLDED = [("zb-v", VEE), ("v-half", VEE), ("v-min", VEE), ("dualpipe-v", VEE)]
 
 
@@ -76,8 +76,43 @@ def test_schedules_that_split_the_backward_pass(name, placement, inputs, oracle)
     for a, b in zip(result, oracle, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     kinds = [row.kind for row in report.programs]
-    assert sum("weight half" in kind for kind in kinds) == len(report.loops[0].stages)
+    homes = [report.loops[0].order.homes_of(stage) for stage in range(len(placement))]
+    assert sum("weight half" in kind for kind in kinds) == sum(map(len, homes))
     assert report.loops[0].stages == placement
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_dualpipe_runs_each_stage_on_two_submeshes_for_half_of_the_microbatches(num_stages, inputs):
+    """The middle one of an odd number stays where it is; parameters and optimizer live with the first half."""
+    weights, x = inputs
+    placement = tuple(range(num_stages))
+    result, report = run(placement, (weights[:num_stages], x), schedule="dualpipe")
+    expected = jax.tree.leaves(jax.jit(make_step(placement))(weights[:num_stages], x))
+    for a, b in zip(result, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    runs = {(row.tasks, row.submesh): row.runs for row in report.programs if "forward" in row.kind}
+    back = num_stages - 1
+    assert runs[("layer_0",), 0] == runs[("layer_0_on_1" if back == 1 else "layer_0_on_2",), back] == MICROBATCHES // 2
+    assert [row.submesh for row in report.inputs if row.carried] == [k for k in placement for _ in range(2)]
+
+
+def test_dualpipe_needs_one_stage_on_each_submesh(inputs):
+    with pytest.raises(ValueError, match=r"dualpipe needs one stage on each submesh, such as \(0, 1\); got \(0, 1, 0"):
+        run(ROUND, inputs, schedule="dualpipe")
+
+
+def test_dualpipe_leaves_no_choice_of_submesh_to_tasks(inputs):
+    def loss(weights, x):
+        roaming = mm.Task(name="first", loop_dependent_mesh_slice=lambda k: {"stage": k % 2})
+        x = mm.task(layer, task=roaming)(weights[0], x)
+        return jnp.mean(mm.task(layer, task=mm.Task(name="last", mesh_slice={"stage": 1}))(weights[1], x))
+
+    def step(weights, x):
+        return mm.microbatch(jax.grad(loss), count=MICROBATCHES, argnum=1, schedule="dualpipe")(weights, x)
+
+    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
+    with pytest.raises(ValueError, match="dualpipe chooses the submesh of each microbatch, and so do tasks with"):
+        mm.mjit(step, mesh=mesh).plan(*inputs)
 
 
 def test_every_named_schedule_is_run_here():
