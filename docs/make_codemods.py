@@ -6,9 +6,11 @@ python docs/make_codemods.py
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from mmrewrite.registry import Registry
+from mmrewrite.registry import Codemods, ModernizeRegistry, Registry
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "codemods.md"
@@ -16,6 +18,10 @@ HEAD = """# Codemods
 
 One section for each rewrite that `mmrewrite` knows. This page is made from the docstrings and fixtures by
 `docs/make_codemods.py`; do not edit it by hand.
+"""
+MODERNIZE = """# Codemods of `mmrewrite modernize`
+
+They replace old names of JAX, and need no hints: see [modernize.md](modernize.md).
 """
 
 
@@ -29,32 +35,35 @@ def docstring(text: str) -> str:
     return "\n\n".join(paragraphs)
 
 
-def shortest_fixture(name: str) -> tuple[str, list[str]] | None:
-    """The case of a codemod with the fewest lines, among those in which something changes, as a diff."""
+def shortest_fixture(folder: Path) -> tuple[Path, list[str]] | None:
+    """The case below `folder` with the fewest lines, among those in which something changes, as a diff."""
     cases = []
-    for after in sorted((ROOT / "fixtures" / name).glob("*/after.py")):
+    for after in sorted(folder.glob("*/after.py")):
         old, new = (path.read_text(encoding="utf-8").splitlines() for path in (after.with_name("before.py"), after))
-        cases.append((len(old) + len(new), after.parent.name, old, new))
+        cases.append((len(old) + len(new), after.parent, old, new))
     if not cases:
         return None
     _, case, old, new = min(cases)
     return case, list(difflib.unified_diff(old, new, n=len(old), lineterm=""))[3:]
 
 
-def page() -> str:
-    """The text of the whole page."""
-    codemods = Registry()
-    sections = [HEAD]
+def sections(codemods: Codemods[Any], fixtures: Path) -> Iterator[str]:
+    """One section for each of `codemods`, whose fixtures lie below `fixtures`."""
     for name in codemods:
         section = f"## {name}\n\n{docstring(codemods.page(name))}\n"
-        fixture = shortest_fixture(name)
+        fixture = shortest_fixture(fixtures / name)
         if fixture:
             case, lines = fixture
-            section += (
-                f"\nFor example, [{case}](../fixtures/{name}/{case}):\n\n```diff\n" + "\n".join(lines) + "\n```\n"
-            )
-        sections.append(section)
-    return "\n".join(sections)
+            link = case.relative_to(ROOT).as_posix()
+            section += f"\nFor example, [{case.name}](../{link}):\n\n```diff\n" + "\n".join(lines) + "\n```\n"
+        yield section
+
+
+def page() -> str:
+    """The text of the whole page."""
+    fixtures = ROOT / "fixtures"
+    hinted = sections(Registry(), fixtures)
+    return "\n".join([HEAD, *hinted, MODERNIZE, *sections(ModernizeRegistry(), fixtures / "modernize")])
 
 
 if __name__ == "__main__":

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import click
 
 from mmrewrite import __version__
 from mmrewrite.config import Config, ConfigError, read_config
 from mmrewrite.engine import Settings, rewrite_project
-from mmrewrite.registry import Registry
+from mmrewrite.registry import ModernizeRegistry, Registry
 from mmrewrite.select import Rules, Selection, load_file, select_files
 from mmrewrite.values import Rewrite
 from mmrewrite.vocabulary import nearest
@@ -169,26 +169,44 @@ def plan(
 
 
 @cli.command()
+@source_options
+@click.option("--diff", "mode", flag_value="diff", help="Print a git patch instead of writing.")
+@click.option("--check", "mode", flag_value="check", help="Print the patch and exit with 1 when there is one.")
+@click.option("--target-jax", metavar="VERSION", help="The oldest JAX that the result must run on; 0.10 if not given.")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="What to print.")
+def modernize(mode: str | None, target_jax: str | None, form: str, color: str, **given: Any) -> None:
+    """Replace what JAX removed or deprecated, in place. Needs no hints."""
+    from mmrewrite.modernize.command import run_modernize
+
+    run_modernize(Options(**given), color, mode or "write", target_jax, form)
+
+
+@cli.command()
 def codemods() -> None:
     """List the codemods."""
-    registry = Registry()
-    width = max(len(name) for name in registry)
-    for name in registry:
-        click.echo(f"{name:<{width}}  {registry.summary(name)}")
+    for title, registry in (("For hints:", Registry()), ("For `mmrewrite modernize`:", ModernizeRegistry())):
+        width = max(len(name) for name in registry)
+        click.echo(title)
+        for name in registry:
+            click.echo(f"  {name:<{width}}  {registry.summary(name)}")
 
 
 @cli.command()
 @click.argument("name")
 def explain(name: str) -> None:
     """Show one codemod's page: what it writes and what it refuses."""
-    registry = Registry()
-    if name not in registry:
-        raise click.UsageError(f"There is no codemod `{name}`{nearest(name, registry)}")
-    click.echo(registry.page(name))
+    registries = Registry(), ModernizeRegistry()
+    for registry in registries:
+        if name in registry:
+            click.echo(registry.page(name))
+            return
+    raise click.UsageError(f"There is no codemod `{name}`{nearest(name, [*registries[0], *registries[1]])}")
 
 
-class _Run:
+class Run:
     """One look at the sources, and what is printed about it."""
+
+    looked_for: ClassVar[str] = "hint"
 
     def __init__(self, options: Options, color: str) -> None:
         self.options = options
@@ -200,17 +218,41 @@ class _Run:
             _stop(str(error))
         self.paths = options.paths or tuple(str(self.config.folder / path) for path in self.config.include) or (".",)
         self.rules = Rules(self.config.folder, self.config.exclude)
-        self.selection: Selection = select_files(self.paths, self.rules)
+        self.selection: Selection = self.select()
+        self.results: tuple[Rewrite, ...] = self.rewrite()
+
+    def select(self) -> Selection:
+        """The files that may change."""
+        return select_files(self.paths, self.rules)
+
+    def rewrite(self) -> tuple[Rewrite, ...]:
+        """What becomes of them."""
         registry = Registry()
         settings = Settings(
-            _selected(registry, options.select or self.config.select, (*options.ignore, *self.config.ignore)),
+            self.selected(registry, ModernizeRegistry(), registry),
             self.config.axes,
-            options.jobs,
+            self.options.jobs,
             self.config.width,
         )
-        self.results: tuple[Rewrite, ...] = rewrite_project(
-            self.selection.files, registry, load=load_file, settings=settings
-        )
+        return rewrite_project(self.selection.files, registry, load=load_file, settings=settings)
+
+    def selected(
+        self, registry: Collection[str], others: Collection[str], usual: Iterable[str]
+    ) -> frozenset[str] | None:
+        """The codemods of `registry` that may run, None for those that run unasked: names of `others` say nothing.
+
+        `usual` are the ones from which `--ignore` takes away when nothing is selected.
+        """
+        named = self.options.select or self.config.select
+        ignored = (*self.options.ignore, *self.config.ignore)
+        for name in (*named, *ignored):
+            if name not in registry and name not in others:
+                raise click.UsageError(f"There is no codemod `{name}`{nearest(name, [*registry, *others])}")
+        own = [name for name in named if name in registry]
+        taken = [name for name in ignored if name in registry]
+        if not own and not taken:
+            return None
+        return frozenset(own or usual) - frozenset(taken)
 
     @property
     def changed(self) -> list[Rewrite]:
@@ -244,30 +286,30 @@ class _Run:
     def report(self, verb: str) -> None:
         """What was refused, what is wrong, and a summary, on standard error."""
         for path, message in self.selection.unreadable:
-            self._say(f"{path}: {message}")
+            self.say(f"{path}: {message}")
         for result in self.results:
             if result.failure is not None:
-                self._say(f"{result.path}: {result.failure}")
+                self.say(f"{result.path}: {result.failure}")
             for error in result.errors:
-                self._say(str(error))
+                self.say(str(error))
         for message in self.unwritten:
-            self._say(message)
+            self.say(message)
         if self.options.quiet:
             return
         for result in self.results:
             for refusal in result.refusals:
-                self._say(str(refusal))
+                self.say(str(refusal))
             if self.options.verbose:
                 self._explain(result)
         for line in self._summary(verb):
-            self._say(line)
+            self.say(line)
 
     def _explain(self, result: Rewrite) -> None:
         for edit in result.edits:
             hints = "; ".join(f"line {hint.line}: {hint.text}" for hint in edit.hints)
-            self._say(f"{result.path}: {', '.join(edit.codemods)}, because of {hints}")
+            self.say(f"{result.path}: {', '.join(edit.codemods)}, because of {hints}")
         for left in result.left:
-            self._say(f"{left.path}:{left.line}:{left.column}: `{left.text}` left alone: {left.because}")
+            self.say(f"{left.path}:{left.line}:{left.column}: `{left.text}` left alone: {left.because}")
 
     def _summary(self, verb: str) -> Iterable[str]:
         refusals = sum(len(result.refusals) for result in self.results)
@@ -276,11 +318,12 @@ class _Run:
         parts = [f"{_count(len(self.changed), 'file')} {verb}"]
         parts += [_count(refusals, "refusal")] if refusals else []
         parts += [_count(errors, "error")] if errors else []
-        parts += [f"{_count(left, 'hint')} left alone on purpose"] if left else []
+        parts += [f"{_count(left, self.looked_for)} left alone on purpose"] if left else []
         if self.changed or refusals or errors or left or sys.stderr.isatty():
             yield ", ".join(parts)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """One message, on standard error."""
         click.echo(text, err=True, color=self.color)
 
     def leave(self, changes_matter: bool = False, found: bool = False) -> NoReturn:
@@ -296,22 +339,13 @@ class _Run:
         _stop(message)
 
 
-def _run(options: Options, color: str) -> _Run:
-    return _Run(options, color)
+def _run(options: Options, color: str) -> Run:
+    return Run(options, color)
 
 
 def _stop(message: str) -> NoReturn:
     click.echo(f"Error: {message}", err=True)
     sys.exit(ERROR)
-
-
-def _selected(registry: Registry, select: Sequence[str], ignore: Sequence[str]) -> frozenset[str] | None:
-    for name in (*select, *ignore):
-        if name not in registry:
-            raise click.UsageError(f"There is no codemod `{name}`{nearest(name, registry)}")
-    if not select and not ignore:
-        return None
-    return frozenset(select or registry) - frozenset(ignore)
 
 
 def _top_of_tree() -> str:

@@ -32,10 +32,11 @@ class Config:
     ignore: tuple[str, ...] = ()
     axes: tuple[tuple[str, str | None], ...] = ()
     width: int = DEFAULT_WIDTH
+    target_jax: str | None = None
 
 
 _LISTS = ("include", "exclude", "select", "ignore")
-KEYS = (*_LISTS, "out", "axes")
+KEYS = (*_LISTS, "out", "axes", "target-jax")
 
 
 def read_config(start: Path, named: Path | None = None) -> Config:
@@ -75,7 +76,10 @@ def _config(path: Path, table: dict[str, Any], width: int) -> Config:
         if device is not False and not isinstance(device, str):
             raise ConfigError(f"{path}: axes.{logical} must be a device axis, or false for replicated, not {device!r}")
         pairs.append((logical, device or None))
-    return Config(path.parent, out=out, axes=tuple(pairs), width=width, **lists)
+    target = table.get("target-jax")
+    if target is not None and not isinstance(target, str):
+        raise ConfigError(f'{path}: `target-jax` must be a version in quotes such as "0.10", not {target!r}')
+    return Config(path.parent, out=out, axes=tuple(pairs), width=width, target_jax=target, **lists)
 
 
 def _width(tool: dict[str, Any]) -> int:

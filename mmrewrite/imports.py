@@ -48,12 +48,12 @@ class Imports:
 
     def runtime(self, scope: Scope, line: int) -> str:
         """The module of the runtime, normally `mm`."""
-        return self._module(RUNTIME, "mm", scope, line)
+        return self.module(RUNTIME, "mm", scope, line)
 
     def partial(self, scope: Scope, line: int) -> str:
         """`functools.partial`, under whatever name the module has for it."""
         found = self.existing("functools.partial", scope, line)
-        return found or f"{self._module('functools', 'functools', scope, line)}.partial"
+        return found or f"{self.module('functools', 'functools', scope, line)}.partial"
 
     def partition_spec(self, scope: Scope, line: int) -> str:
         """`jax.sharding.PartitionSpec`, under whatever name the module has for it."""
@@ -80,7 +80,8 @@ class Imports:
             self._add(key, alias, NewImport(text, module, is_from=True))
         return self._chosen[key]
 
-    def _module(self, module: str, alias: str, scope: Scope, line: int) -> str:
+    def module(self, module: str, alias: str, scope: Scope, line: int) -> str:
+        """A module, under the name that the source has for it, else under `alias` or the nearest free name."""
         found = self.existing(module, scope, line)
         if found:
             self._chosen.setdefault(module, found)

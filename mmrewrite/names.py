@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 SYNONYMS = {
@@ -97,6 +97,7 @@ class Module:
     is_package: bool
     identifiers: set[str]
     follow: Callable[[str], str] = field(default=lambda qualified: qualified)
+    synonyms: Mapping[str, str] = field(default_factory=lambda: SYNONYMS)
 
     def top_level(self, statement: ast.stmt) -> ast.stmt:
         """The statement of the module's body that holds `statement`."""
@@ -131,7 +132,7 @@ class Module:
 
     def _canonical(self, qualified: str) -> str:
         qualified = self.follow(qualified)
-        return SYNONYMS.get(qualified, qualified)
+        return self.synonyms.get(qualified, qualified)
 
     def _resolve_name(self, name: str, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:
         owner = scope.owner(name)

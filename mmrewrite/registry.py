@@ -1,27 +1,35 @@
-"""Find the codemods: every public module of `mmcodemods` is one, and its file name is its name."""
+"""Find the codemods: every public module of `mmcodemods` is one, and its file name is its name.
+
+Those of `mmrewrite modernize` lie in `mmcodemods.modernize`.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from mmrewrite.codemod import MeshCodemod
+    from mmrewrite.modernize.codemod import ModernizeCodemod
 
 PACKAGE = "mmcodemods"
+MODERNIZE_PACKAGE = f"{PACKAGE}.modernize"
+
+_Codemod = TypeVar("_Codemod")
 
 
-class Registry(Mapping[str, "type[MeshCodemod]"]):
+class Codemods(Mapping[str, type[_Codemod]]):
     """Name and class of every codemod. Names cost a look into a folder; a class is imported when it is asked for."""
 
-    def __init__(self, package: str = PACKAGE) -> None:
-        self._package = package
+    def __init__(self, package: str, base: Callable[[], type[_Codemod]]) -> None:
+        self._package, self._base = package, base
         path = importlib.import_module(package).__path__
-        self._names = sorted(found.name for found in pkgutil.iter_modules(path) if not found.name.startswith("_"))
+        found = [module.name for module in pkgutil.iter_modules(path) if not module.ispkg]
+        self._names = sorted(name for name in found if not name.startswith("_"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -32,16 +40,15 @@ class Registry(Mapping[str, "type[MeshCodemod]"]):
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    def __getitem__(self, name: str) -> type[MeshCodemod]:
+    def __getitem__(self, name: str) -> type[_Codemod]:
         if name not in self._names:
             raise KeyError(name)
-        from mmrewrite.codemod import MeshCodemod
-
+        base = self._base()
         module = importlib.import_module(f"{self._package}.{name}")
         classes = [
             value
             for value in vars(module).values()
-            if isinstance(value, type) and issubclass(value, MeshCodemod) and value.__module__ == module.__name__
+            if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
         ]
         if len(classes) != 1:
             raise ValueError(f"{module.__name__} must hold one codemod class, it holds {len(classes)}.")
@@ -58,3 +65,29 @@ class Registry(Mapping[str, "type[MeshCodemod]"]):
     def summary(self, name: str) -> str:
         """The first line of a codemod's docstring."""
         return self.page(name).partition("\n")[0]
+
+
+class Registry(Codemods["MeshCodemod"]):
+    """The codemods that rewrite hints."""
+
+    def __init__(self, package: str = PACKAGE) -> None:
+        super().__init__(package, _mesh_codemod)
+
+
+class ModernizeRegistry(Codemods["ModernizeCodemod"]):
+    """The codemods that replace old names of JAX."""
+
+    def __init__(self, package: str = MODERNIZE_PACKAGE) -> None:
+        super().__init__(package, _modernize_codemod)
+
+
+def _mesh_codemod() -> type[MeshCodemod]:
+    from mmrewrite.codemod import MeshCodemod
+
+    return MeshCodemod
+
+
+def _modernize_codemod() -> type[ModernizeCodemod]:
+    from mmrewrite.modernize.codemod import ModernizeCodemod
+
+    return ModernizeCodemod

@@ -273,7 +273,7 @@ def _checked(
             again.append(second)
         else:
             results[facts.path] = _failed(result, f"the rewritten file does not parse: {second.message}")
-        if _kept(facts, result) != facts.source.text:
+        if text_kept(facts, result) != facts.source.text:
             results[facts.path] = _failed(result, "text outside the edited statements changed")
     changed = [facts for facts in again if results[facts.path].changed and any(True for _ in facts.hints.hints)]
     if changed:
@@ -288,7 +288,7 @@ def _failed(result: Rewrite, problem: str) -> Rewrite:
     return Rewrite(result.path, result.original, result.original, refusals=result.refusals, failure=bug(problem))
 
 
-def _kept(facts: Facts, result: Rewrite) -> str:
+def text_kept(facts: Facts, result: Rewrite) -> str:
     """The original text, put together from what the result has outside its edits."""
     text = SourceText.decode(result.result).text
     parts, position, shift = [], 0, 0

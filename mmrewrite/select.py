@@ -79,15 +79,20 @@ class Rules:
         return self._git[folder]
 
 
-def select_files(paths: Iterable[str], rules: Rules, wanted: Callable[[bytes], bool] = may_have_hints) -> Selection:
-    """Read the Python files at and below `paths`, and keep those that are wanted by their content, in path order.
+def select_files(
+    paths: Iterable[str],
+    rules: Rules,
+    wanted: Callable[[bytes], bool] = may_have_hints,
+    suffixes: tuple[str, ...] = (".py",),
+) -> Selection:
+    """Read the files at and below `paths`, and keep those that are wanted by their content, in path order.
 
     A file that is named outright is read whatever the ignore rules say.
     """
     found: dict[str, SourceFile] = {}
     unreadable: dict[str, str] = {}
     looked_at = 0
-    for path, named in _all(paths, unreadable):
+    for path, named in _all(paths, unreadable, suffixes):
         real = os.path.realpath(path)
         if real in found:
             continue
@@ -104,11 +109,11 @@ def select_files(paths: Iterable[str], rules: Rules, wanted: Callable[[bytes], b
     return Selection(tuple(files), looked_at, tuple(sorted(unreadable.items())))
 
 
-def _all(paths: Iterable[str], unreadable: dict[str, str]) -> Iterator[tuple[str, bool]]:
+def _all(paths: Iterable[str], unreadable: dict[str, str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
     for path in paths:
         if os.path.isdir(path):
             for below in walk(path):
-                if below.endswith(".py"):
+                if below.endswith(suffixes):
                     yield below, False
         elif os.path.exists(path):
             yield path, True

@@ -70,7 +70,7 @@ def test_names_are_read_without_importing() -> None:
     for name in REGISTRY:
         sys.modules.pop(f"mmcodemods.{name}", None)
     assert list(Registry()) == list(REGISTRY)
-    assert not [name for name in sys.modules if name.startswith("mmcodemods.")]
+    assert not [name for name in sys.modules if name.removeprefix("mmcodemods.") in REGISTRY]
     assert REGISTRY["place_task"].__name__ == "PlaceTask"
 
 

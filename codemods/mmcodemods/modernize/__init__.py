@@ -1,0 +1,1 @@
+"""Codemods of `mmrewrite modernize`, one per module."""

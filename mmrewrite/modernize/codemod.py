@@ -1,0 +1,65 @@
+"""The base class of the codemods that modernize."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, NoReturn
+
+from mmrewrite.modernize.uses import ModuleUses, Use
+
+if TYPE_CHECKING:
+    from mmrewrite.modernize.site import Context, Place, Site
+
+
+class ModernizeCodemod:
+    """Replaces the uses of some old names, or refuses them.
+
+    `names` are the full names whose uses are its sites. `moved` are names that only have a new home: there the engine
+    edits the import, and uses keep their alias. `rewrite` decides about one site and asks for edits.
+
+    `regional` codemods stand or fall with the other regional sites that one mesh context reaches. `on_request_only`
+    codemods run when they are selected by name. `extra_markers` are byte strings of files that may hold a site although
+    they hold none of the names.
+    """
+
+    names: ClassVar[tuple[str, ...]] = ()
+    moved: ClassVar[Mapping[str, str]] = {}
+    regional: ClassVar[bool] = False
+    on_request_only: ClassVar[bool] = False
+    extra_markers: ClassVar[tuple[bytes, ...]] = ()
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    @classmethod
+    def markers(cls) -> tuple[bytes, ...]:
+        """Byte strings without one of which a file has no site."""
+        names = {name.rpartition(".")[2].encode() for name in (*cls.names, *cls.moved)}
+        return (*sorted(names), *cls.extra_markers)
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+        """The sites in one module: uses of `names`, and of moved names that are written as attributes."""
+        from mmrewrite.modernize.site import Place
+
+        for use in module.uses((*cls.names, *cls.moved)):
+            if use.name in cls.names or (use.is_direct and isinstance(use.node, ast.Attribute)):
+                yield Place(module, use.node, use)
+
+    def rewrite(self) -> None:
+        """Decide about the whole site. Raises through `self.refuse` when it must stay as it is."""
+        use = self.site.use
+        if use is None or use.name not in self.moved:
+            raise NotImplementedError
+        self.site.replace(use.node, self.site.spell(self.moved[use.name]))
+
+    def refuse(self, reason: str, node: ast.AST | None = None) -> NoReturn:
+        """Leave the site alone and say why."""
+        self.site.refuse(reason, node)
+
+    @property
+    def use(self) -> Use:
+        """The use that this site is."""
+        assert self.site.use is not None
+        return self.site.use

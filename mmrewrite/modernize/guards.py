@@ -1,0 +1,50 @@
+"""Code that chooses by the version of JAX: it knows both names, and is left alone."""
+
+from __future__ import annotations
+
+import ast
+
+from mmrewrite.modernize.uses import ModuleUses
+
+_CAUGHT = frozenset(("ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"))
+_PROBES = frozenset(("builtins.hasattr", "builtins.getattr"))
+
+
+def guard_of(module: ModuleUses, node: ast.AST) -> str | None:
+    """What guards a piece of code against another JAX, in words, else None."""
+    inner = node
+    for holder in module.above(node):
+        if isinstance(holder, ast.Try) and inner in (*holder.body, *holder.orelse, *holder.handlers):
+            if any(_catches_missing(handler) for handler in holder.handlers) and _is_shim(holder):
+                return f"the `try` of line {holder.lineno} already copes with another JAX"
+        elif isinstance(holder, ast.If | ast.IfExp):
+            branches = holder.body if isinstance(holder.body, list) else [holder.body]
+            others = holder.orelse if isinstance(holder.orelse, list) else [holder.orelse]
+            if inner in (*branches, *others) and _asks_for_jax(module, holder.test):
+                return f"the `if` of line {holder.lineno} already chooses by the version of JAX"
+        inner = holder
+    return None
+
+
+def _catches_missing(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or (isinstance(kind, ast.Name) and kind.id in _CAUGHT) for kind in kinds)
+
+
+def _is_shim(statement: ast.Try) -> bool:
+    """Whether a `try` is about a name: it imports, assigns or looks up, and computes nothing else."""
+    return all(isinstance(part, ast.Import | ast.ImportFrom | ast.Assign | ast.Pass) for part in statement.body)
+
+
+def _asks_for_jax(module: ModuleUses, test: ast.expr) -> bool:
+    scope = module.scope_of(test)
+    for node in ast.walk(test):
+        if isinstance(node, ast.Attribute | ast.Name):
+            found = module.facts.names.resolve(node, scope) or ""
+            if found.startswith(("jax.__version", "jax.version", "jaxlib.__version", "jaxlib.version")):
+                return True
+        if isinstance(node, ast.Call) and module.facts.names.resolve(node.func, scope) in _PROBES and node.args:
+            probed = module.facts.names.resolve(node.args[0], scope) or ""
+            if probed.partition(".")[0] in ("jax", "jaxlib"):
+                return True
+    return False

@@ -1,0 +1,191 @@
+"""What becomes of the import statements of a module, once its uses are edited."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mmrewrite.comments import first_line, span
+from mmrewrite.imports import NewImport, Placement, import_block, place_import
+from mmrewrite.modernize.guards import guard_of
+from mmrewrite.modernize.site import Context, ModuleDraft, PointEdit
+from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
+from mmrewrite.values import HintReference
+
+# Importing these modules raises on a JAX of today.
+GONE_MODULES = frozenset(("jax.experimental.maps",))
+
+
+@dataclass(eq=False)
+class ImportEdits:
+    """Drops the imports of old names that nothing uses any more, moves those that have a new home, adds new ones.
+
+    `owners` names the codemod of every old name, `moved` the new homes, `active` the codemods that may write.
+    """
+
+    draft: ModuleDraft
+    context: Context
+    owners: Mapping[str, str]
+    moved: Mapping[str, str]
+    active: Collection[str]
+
+    @property
+    def module(self) -> ModuleUses:
+        """The module at hand."""
+        return self.draft.module
+
+    def edits(self) -> Iterator[PointEdit]:
+        """Edits of import statements, and of the places where new ones go."""
+        for statement in dict.fromkeys(item.statement for item in self.module.imported):
+            if guard_of(self.module, statement) is None:
+                yield from self._statement(statement)
+        yield from self._added()
+
+    def _statement(self, statement: ast.Import | ast.ImportFrom) -> Iterator[PointEdit]:
+        items = [item for item in self.module.imported if item.statement is statement]
+        changed = {item: self._instead(item) for item in items}
+        gone = [item for item in items if changed[item] is not None]
+        if not gone:
+            return
+        source = self.module.facts.source
+        start, end = span(source, statement)
+        dropped = {item.alias for item in gone}
+        kept = [source.text[slice(*_span(self.module, alias))] for alias in statement.names if alias not in dropped]
+        lines = [line for item in gone for line in changed[item] or ()]
+        if kept and isinstance(statement, ast.ImportFrom):
+            lines.insert(0, f"from {'.' * statement.level}{statement.module or ''} import {', '.join(kept)}")
+        elif kept:
+            lines.insert(0, f"import {', '.join(kept)}")
+        codemod = self.owners.get(gone[0].name) or next(iter(sorted({edit.codemod for edit in self.draft.edits})))
+        line, column = source.position(start)
+        because = HintReference(line, column, source.text[start:end].splitlines()[0])
+        lines = list(_merged(lines))
+        own = source.line(statement.lineno)
+        rest = source.text[end : source.line_end(statement.end_lineno or statement.lineno)].strip()
+        alone = not own[: statement.col_offset].strip() and (not rest or rest.startswith("#"))
+        indent = own[: len(own) - len(own.lstrip())]
+        if lines:
+            separator = f"{source.newline}{indent}" if alone else "; "
+            yield PointEdit(start, end, separator.join(lines), codemod, because)
+        elif self._is_whole_body(statement):
+            yield PointEdit(start, end, "pass", codemod, because)
+        elif alone:
+            yield PointEdit(
+                source.line_starts[statement.lineno - 1],
+                source.line_end(statement.end_lineno or statement.lineno),
+                "",
+                codemod,
+                because,
+            )
+        else:
+            follows = re.match(r"[ \t]*;[ \t]*", source.text[end:])
+            yield PointEdit(start, end + follows.end() if follows else end, "" if follows else "pass", codemod, because)
+
+    def _instead(self, item: ImportedName) -> tuple[str, ...] | None:
+        """Import lines that stand for an imported name from now on, None when it stays."""
+        if item.name in self.moved and self.owners[item.name] in self.active:
+            home, _, name = self.moved[item.name].rpartition(".")
+            if isinstance(item.statement, ast.ImportFrom):
+                return (f"from {home} import {name}" + (f" as {item.local}" if item.local != name else ""),)
+            return None
+        old = [name for name in self.owners if name == item.name or name.startswith(f"{item.name}.")]
+        if not old or not any(self.owners[name] in self.active for name in old):
+            return None
+        plain = isinstance(item.statement, ast.Import) and item.alias.asname is None and "." in item.name
+        if plain:
+            return self._plain_instead(item)
+        if self._is_needed(item.local):
+            return None
+        had_uses = any(head.id == item.local for head, _ in self.module.chains)
+        is_gone = item.name in GONE_MODULES or item.name.rpartition(".")[0] in GONE_MODULES
+        return () if had_uses or is_gone else None
+
+    def _plain_instead(self, item: ImportedName) -> tuple[str, ...] | None:
+        """`import jax.experimental.maps` binds `jax`, which may be used for other things."""
+        prefix = f"{item.name}."
+        below = [head for head, chain in self.module.chains if f"{dotted_text(chain[-1])}.".startswith(prefix)]
+        covered = [head for head in below if self._is_covered(head)]
+        if len(covered) < len(below) or not (covered or item.name in GONE_MODULES):
+            return None
+        others = [
+            other
+            for other in self.module.imported
+            if other.local == item.local and other is not item and other.statement is not item.statement
+        ]
+        return (f"import {item.local}",) if self._is_needed(item.local) and not others else ()
+
+    @cached_property
+    def _replaced(self) -> list[tuple[int, int]]:
+        return [(edit.start, edit.end) for edit in self.draft.edits if edit.start < edit.end]
+
+    def _is_covered(self, node: ast.expr) -> bool:
+        start, end = span(self.module.facts.source, node)
+        return any(first <= start and end <= last for first, last in self._replaced)
+
+    def _is_needed(self, local: str) -> bool:
+        """Whether a name is still read once the edits are made."""
+        heads = (head for head, _ in self.module.chains if head.id == local)
+        return local in self.draft.spelled or self._is_exported(local) or not all(map(self._is_covered, heads))
+
+    def _is_exported(self, local: str) -> bool:
+        """Whether something outside, or a string such as those of `__all__`, may need the name."""
+        facts = self.module.facts
+        if facts.names.is_package:
+            return True
+        word = re.compile(rf"\b{re.escape(local)}\b")
+        for node in ast.walk(facts.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.search(node.value):
+                holder = self.module.parents.get(node)
+                if not isinstance(holder, ast.Expr | ast.JoinedStr):
+                    return True
+        name = f"{facts.names.name}.{local}"
+        return any(
+            item.name in (name, f"{facts.names.name}.*")
+            for other in self.context.modules.values()
+            if other is not self.module
+            for item in other.imported
+        )
+
+    def _is_whole_body(self, statement: ast.stmt) -> bool:
+        holder = self.module.parents.get(statement)
+        return any(
+            getattr(holder, part, None) == [statement] and not isinstance(holder, ast.Module)
+            for part in ("body", "orelse", "finalbody")
+        )
+
+    def _added(self) -> Iterator[PointEdit]:
+        new = self.draft.imports.new
+        if not new:
+            return
+        facts = self.module.facts
+        lines = []
+        for edit in self.draft.edits:
+            number, _ = facts.source.position(edit.start)
+            top = [node for node in facts.tree.body if first_line(node) <= number <= (node.end_lineno or node.lineno)]
+            lines += [first_line(top[0])] if top else [number]
+        places: dict[int, list[tuple[Placement, NewImport]]] = {}
+        for item in new.values():
+            placement = place_import(facts, item, min(lines))
+            places.setdefault(placement.offset, []).append((placement, item))
+        codemod = self.draft.edits[0].codemod
+        because = self.draft.edits[0].because
+        for offset, imports in places.items():
+            yield PointEdit(offset, offset, import_block(facts.source, imports), codemod, because)
+
+
+def _merged(lines: Iterable[str]) -> Iterator[str]:
+    """Import lines, with one for all that comes from one module."""
+    members: dict[str, list[str]] = {}
+    for line in lines:
+        start, word, name = line.partition(" import ")
+        names = members.setdefault(start if word else line, [])
+        if name and name not in names:
+            names.append(name)
+    return (f"{start} import {', '.join(names)}" if names else start for start, names in members.items())
+
+
+def _span(module: ModuleUses, alias: ast.alias) -> tuple[int, int]:
+    return span(module.facts.source, alias)  # type: ignore[arg-type]

@@ -1,0 +1,169 @@
+"""One old name at work: what a codemod may ask about its place, and how it asks for edits."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from mmrewrite.comments import span
+from mmrewrite.imports import Imports
+from mmrewrite.modernize.uses import ModuleUses, Use
+from mmrewrite.names import Scope
+from mmrewrite.project import Project
+from mmrewrite.site import Refuse
+from mmrewrite.values import HintReference
+
+if TYPE_CHECKING:
+    from mmrewrite.modernize.engine import Settings
+
+_Analysis = TypeVar("_Analysis")
+
+EVERYWHERE = 1 << 60
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a site is: a node of a module, and the use that it is, if it is one."""
+
+    module: ModuleUses
+    node: ast.AST
+    use: Use | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the module as the user knows it."""
+        return self.module.facts.path
+
+
+@dataclass(eq=False)
+class Context:
+    """What all sites of one run share."""
+
+    project: Project
+    modules: Mapping[str, ModuleUses]
+    settings: Settings
+    _analyses: dict[type[Any], Any] = field(default_factory=dict)
+
+    def analysis(self, kind: type[_Analysis]) -> _Analysis:
+        """An analysis of the whole project, made when it is first asked for. `kind` is called with this context."""
+        if kind not in self._analyses:
+            self._analyses[kind] = kind(self)  # type: ignore[call-arg]
+        found: _Analysis = self._analyses[kind]
+        return found
+
+
+@dataclass(frozen=True)
+class PointEdit:
+    """Characters that become `text`, for one codemod and because of one old name."""
+
+    start: int
+    end: int
+    text: str
+    codemod: str
+    because: HintReference
+
+
+@dataclass(eq=False)
+class ModuleDraft:
+    """The edits to one module while codemods ask for them."""
+
+    module: ModuleUses
+    edits: list[PointEdit] = field(default_factory=list)
+    spelled: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.imports = Imports(self.module.facts)
+
+
+class Site:
+    """The place of one old name. Everything that a codemod decides, it decides from here."""
+
+    def __init__(self, place: Place, draft: ModuleDraft, context: Context, codemod: str) -> None:
+        self.place, self.draft, self.context, self.codemod = place, draft, context, codemod
+        self.module, self.node, self.use = place.module, place.node, place.use
+        self.facts, self.source = place.module.facts, place.module.facts.source
+        self.statement = self.module.statement_of(self.node)
+        self.scope = self.module.scope_of(self.node)
+
+    # What is there
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The oldest JAX that the result must run on, as three numbers."""
+        return (*self.context.settings.target, 0, 0, 0)[:3]
+
+    @property
+    def call(self) -> ast.Call | None:
+        """The call whose function is this use, None if it is used as a value."""
+        holder = self.module.parents.get(self.node)
+        return holder if isinstance(holder, ast.Call) and holder.func is self.node else None
+
+    def resolve(self, node: ast.expr, scope: Scope | None = None) -> str | None:
+        """Full name of what an expression stands for, such as `jax.jit`, else None."""
+        return self.facts.names.resolve(node, scope or self.module.scope_of(node))
+
+    def text(self, node: ast.AST) -> str:
+        """The source of a node, as it stands."""
+        start, end = self.span(node)
+        return self.source.text[start:end]
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Offsets of a node's first character and of the one after its last."""
+        assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias | ast.arg)
+        return span(self.source, node)  # type: ignore[arg-type]
+
+    # What goes wrong
+
+    def refuse(self, reason: str, node: ast.AST | None = None) -> NoReturn:
+        """Leave the whole site alone, with a sentence for the user."""
+        place = node if isinstance(node, ast.expr | ast.stmt | ast.keyword) else self.node
+        line, column = self.source.position(self.span(place)[0])
+        raise Refuse(reason, line, column)
+
+    def needs(self, version: str, what: str) -> None:
+        """Refuse unless every JAX that the result must run on has `what`, which came with `version`."""
+        wanted = tuple(int(part) for part in version.split("."))
+        if self.target < (*wanted, 0, 0, 0)[:3]:
+            shown = ".".join(str(part) for part in self.context.settings.target)
+            self.refuse(f"{what} needs JAX {version}, and `target-jax` is {shown}; raise it, or keep the old name")
+
+    # What changes
+
+    def spell(self, qualified: str) -> str:
+        """The text by which this place names `qualified`, such as `jax.tree.map`; an import is added where one lacks.
+
+        A name that begins with `mmruntime.compat.` is a helper of the runtime.
+        """
+        imports = self.draft.imports
+        line = self.statement.lineno if self.scope.function.kind == "module" else EVERYWHERE
+        parts = qualified.split(".")
+        for length in range(len(parts), 0, -1):
+            found = imports.existing(".".join(parts[:length]), self.scope, line)
+            if found is not None:
+                self.draft.spelled.add(found.partition(".")[0])
+                return ".".join((found, *parts[length:]))
+        if qualified.startswith("mmruntime.compat."):
+            return f"{imports.member('mmruntime', 'compat', ('compat', 'mm_compat'))}.{parts[-1]}"
+        module = imports.module(parts[0], parts[0], self.scope, line)
+        return ".".join((module, *parts[1:]))
+
+    def replace(self, node: ast.AST, text: str) -> None:
+        """Have `text` stand where `node` does."""
+        if self.text(node) != text:
+            self.edit(*self.span(node), text)
+
+    def edit(self, start: int, end: int, text: str) -> None:
+        """Have `text` stand for the characters from `start` to `end`."""
+        line, column = self.source.position(self.span(self.node)[0])
+        because = HintReference(line, column, self.source.line(line).strip())
+        if isinstance(self.node, ast.expr):
+            because = HintReference(line, column, self.text(self.node))
+        self.draft.edits.append(PointEdit(start, end, text, self.codemod, because))
+
+    def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
+        """Change the name of a keyword argument, and nothing of its value."""
+        assert keyword.arg is not None
+        start, _ = self.span(keyword)
+        self.edit(start, start + len(keyword.arg), name)

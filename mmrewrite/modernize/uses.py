@@ -1,0 +1,152 @@
+"""Where a module uses a name that some codemod replaces."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mmrewrite.names import Binding, Scope
+from mmrewrite.project import Facts
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """An expression that stands for an old name, such as the `pjit.pjit` of `pjit.pjit(f)`.
+
+    `written` is what it says before assignments and the project's own modules are followed: where it differs from
+    `name`, the old name is not written here, but where the alias is made.
+    """
+
+    node: ast.expr
+    name: str
+    written: str | None
+    scope: Scope
+    statement: ast.stmt
+    binding: Binding | None
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the old name itself is written here."""
+        return self.written == self.name
+
+
+@dataclass(frozen=True, eq=False)
+class ImportedName:
+    """One name of an import statement, which binds `local` to `name`."""
+
+    alias: ast.alias
+    statement: ast.Import | ast.ImportFrom
+    name: str
+    local: str
+
+
+@dataclass(eq=False)
+class ModuleUses:
+    """The names of a module and the tree around every node."""
+
+    facts: Facts
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in ast.walk(self.facts.tree):
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes that hold `node`, innermost first."""
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def statement_of(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that `node` is part of."""
+        if isinstance(node, ast.stmt):
+            return node
+        return next(holder for holder in self.above(node) if isinstance(holder, ast.stmt))
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The scope in which an expression is evaluated."""
+        for holder in self.above(node):
+            if isinstance(holder, ast.stmt):
+                break
+            if holder in self.facts.names.inner:
+                return self.facts.names.inner[holder]
+        return self.facts.names.scopes[self.statement_of(node)]
+
+    @cached_property
+    def imported(self) -> tuple[ImportedName, ...]:
+        """Every name that an import statement binds."""
+        found: list[ImportedName] = []
+        for holder in self.facts.names.scopes.values():
+            for bindings in holder.bindings.values():
+                for binding in bindings:
+                    if binding.kind == "import" and isinstance(binding.node, ast.Import | ast.ImportFrom):
+                        found += _imported(binding.node, binding)
+        unique = {(id(item.alias), item.local): item for item in found}
+        return tuple(sorted(unique.values(), key=lambda item: (item.alias.lineno, item.alias.col_offset)))
+
+    @cached_property
+    def chains(self) -> tuple[tuple[ast.Name, tuple[ast.expr, ...]], ...]:
+        """Every name that is read, with the attributes that are asked of it, shortest first."""
+        found: list[tuple[ast.Name, tuple[ast.expr, ...]]] = []
+        for node in ast.walk(self.facts.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                chain: list[ast.expr] = [node]
+                holder = self.parents.get(node)
+                while isinstance(holder, ast.Attribute):
+                    chain.append(holder)
+                    holder = self.parents.get(holder)
+                found.append((node, tuple(chain)))
+        return tuple(found)
+
+    def uses(self, names: Collection[str]) -> Iterator[Use]:
+        """Expressions that stand for one of `names`, the longest where one holds another."""
+        for head, chain in self.chains:
+            scope = self.scope_of(head)
+            if scope.owner(head.id) is None:
+                continue
+            for node in reversed(chain):
+                dotted = dotted_text(node)
+                found = self.facts.names.resolve_dotted(dotted, scope)
+                if found is not None and found in names:
+                    binding = self.facts.names.binding(head.id, scope)
+                    written = None
+                    if binding is not None and binding.target is not None:
+                        written = binding.target + dotted.removeprefix(head.id)
+                    yield Use(node, found, written, scope, self.statement_of(head), binding)
+                    break
+
+
+def _imported(statement: ast.Import | ast.ImportFrom, binding: Binding) -> Iterator[ImportedName]:
+    for alias in statement.names:
+        local = alias.asname or (alias.name.partition(".")[0] if isinstance(statement, ast.Import) else alias.name)
+        if local == binding.name and binding.target is not None:
+            name = alias.name if isinstance(statement, ast.Import) else binding.target
+            yield ImportedName(alias, statement, name, local)
+
+
+def dotted_text(node: ast.expr) -> str:
+    """`a.b.c` for a chain of attributes."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    assert isinstance(node, ast.Name)
+    return ".".join((node.id, *reversed(parts)))
+
+
+def group_by_name(codemods: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """The codemod that replaces each old name.
+
+    Raises:
+        ValueError: If two codemods claim one name.
+    """
+    owners: dict[str, str] = {}
+    for codemod, names in codemods.items():
+        for name in names:
+            if name in owners:
+                raise ValueError(f"{name} is replaced by {owners[name]} and by {codemod}; one of them must give it up.")
+            owners[name] = codemod
+    return owners

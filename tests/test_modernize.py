@@ -1,0 +1,164 @@
+"""Every fixture of `mmrewrite modernize`: exact text and messages, stable, and, where it can run, the old results."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmrewrite.modernize.command import parse_target
+from mmrewrite.modernize.engine import Settings, modernize_project
+from mmrewrite.project import SourceFile
+from mmrewrite.registry import ModernizeRegistry
+from mmrewrite.source import SourceText
+from mmrewrite.values import Rewrite
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "modernize"
+CASES = sorted(path.parent for path in FIXTURES.glob("*/*/before*"))
+REGISTRY = ModernizeRegistry()
+
+# Folders that are not named after a codemod.
+GENERAL = {"formats", "notebooks"}
+
+
+@dataclass(frozen=True)
+class Case:
+    before: dict[str, bytes]
+    after: dict[str, bytes]
+    refusals: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    target: str | None = None
+    out: str | None = None
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.before) == 1
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(frozenset(self.select) or None, parse_target(self.target))
+
+
+def read_case(folder: Path) -> Case:
+    path = folder / "case.toml"
+    told: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    told = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+    if (folder / "before").is_dir():
+        before = _tree(folder / "before")
+        return Case(before, {**before, **_tree(folder / "after")}, **told)
+    (source,) = folder.glob("before.*")
+    before = {source.name: source.read_bytes()}
+    after = folder / f"after{source.suffix}"
+    return Case(before, {source.name: after.read_bytes()} if after.exists() else before, **told)
+
+
+def _tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
+
+
+def modernize(files: dict[str, bytes], settings: Settings) -> dict[str, Rewrite]:
+    sources = []
+    for path, data in files.items():
+        parts = path.rpartition(".")[0].split("/")
+        is_package = parts[-1] == "__init__"
+        sources.append(SourceFile(path, data, ".".join(parts[:-1] if is_package else parts), is_package))
+    load = {f"./{path}": data for path, data in files.items()}
+    return {result.path: result for result in modernize_project(sources, REGISTRY, load=load.get, settings=settings)}
+
+
+def shown(case: Case, results: dict[str, Rewrite], kind: str, message: str) -> list[str]:
+    return [
+        f"{'' if case.is_single else item.path + ':'}{item.line}:{item.column}: {getattr(item, message)}"
+        for result in results.values()
+        for item in getattr(result, kind)
+    ]
+
+
+@pytest.fixture(params=CASES, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def case(request: pytest.FixtureRequest) -> Case:
+    return read_case(request.param)
+
+
+def test_there_are_fixtures_of_every_codemod() -> None:
+    folders = {folder.parent.name for folder in CASES}
+    assert folders - GENERAL == set(REGISTRY)
+
+
+def test_text_and_messages(case: Case) -> None:
+    results = modernize(case.before, case.settings)
+    for path, result in results.items():
+        assert result.failure is None
+        assert result.result.decode("latin-1") == case.after[path].decode("latin-1")
+    assert shown(case, results, "refusals", "reason") == list(case.refusals)
+    assert shown(case, results, "left", "because") == list(case.left)
+
+
+def test_second_run_changes_nothing(case: Case) -> None:
+    assert [path for path, result in modernize(case.after, case.settings).items() if result.changed] == []
+
+
+def test_the_rest_is_byte_identical(case: Case) -> None:
+    for path, result in modernize(case.before, case.settings).items():
+        old, new = (SourceText.decode(files[path]).text for files in (case.before, case.after))
+        position = shift = 0
+        for edit in result.edits:
+            assert old[position : edit.start] == new[position + shift : edit.start + shift]
+            position = edit.end
+            shift += len(edit.text) - (edit.end - edit.start)
+        assert old[position:] == new[position + shift :]
+
+
+def test_edits_say_where_they_come_from(case: Case) -> None:
+    for result in modernize(case.before, case.settings).values():
+        for edit in result.edits:
+            assert len(edit.codemods) == len(edit.hints) == 1
+            assert edit.codemods[0] in REGISTRY
+
+
+def test_output_parses(case: Case) -> None:
+    for path, data in case.after.items():
+        if path.endswith(".py"):
+            ast.parse(SourceText.decode(data).text)
+
+
+RUNNABLE = [folder for folder in CASES if read_case(folder).out is not None]
+
+
+@pytest.mark.parametrize("folder", RUNNABLE, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_out_is_that_of_the_old_jax(folder: Path) -> None:
+    """`out` of what was written, where warnings are errors, is what the old program made on the old JAX."""
+    jax = pytest.importorskip("jax")
+    case = read_case(folder)
+    if jax.device_count() < 8:
+        pytest.skip("needs eight devices")
+    assert repr(run(case.after["before.py"], jax)) == case.out
+
+
+def run(data: bytes, jax: Any) -> Any:
+    """`out` of a program, run as a module of its own."""
+    namespace: dict[str, Any] = {"__name__": "fixture"}
+    with contextlib.ExitStack() as stack:
+        stack.callback(sys.modules.pop, "fixture", None)
+        stack.enter_context(jax.numpy_rank_promotion("allow"))
+        stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        sys.modules["fixture"] = type(sys)("fixture")
+        exec(compile(data, "fixture.py", "exec"), namespace)
+    return namespace["out"]
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_page(name: str) -> None:
+    page = REGISTRY.page(name)
+    lines = page.splitlines()
+    assert REGISTRY.summary(name) == lines[0]
+    assert lines[0].endswith(".")
+    assert "    ->  " in page
+    assert "\nRefused: " in page
+    assert sum(line.startswith("See https://") for line in lines) == 1
