@@ -318,10 +318,14 @@ class _Collector:
         length = item.length
         if directive.name in ("mesh", "axes", "shard") and not arguments:
             raise _Problem(item.start, length, f"`{directive.name}` says nothing; write `{directive.example}`")
-        if directive.name == "task" and names <= {"name"}:
+        if directive.name in ("task", "register") and names <= {"name", "regex"}:
             raise _Problem(
-                item.start, length, "`task` does not say where; write an axis and a slice of it: `task(stage=0)`"
+                item.start,
+                length,
+                f"`{directive.name}` does not say where; write an axis and a slice of it: `{directive.example}`",
             )
+        if directive.name == "register" and "regex" not in names:
+            raise _Problem(item.start, length, f"`register` does not say which scopes; write `{directive.example}`")
         if directive.name == "microbatch":
             if {"size", "count"} <= names:
                 raise _Problem(item.start, length, "`size=` and `count=` contradict each other; keep one")
@@ -344,7 +348,7 @@ class _Collector:
         for hint in self.found.hints:
             length = hint.end - hint.start
             first = seen.setdefault((hint.statement, hint.directive), hint)
-            if first is not hint:
+            if first is not hint and not DIRECTIVES[hint.directive].repeated:
                 message = f"`{hint.directive}` is said twice about one statement; the first is on line"
                 self.report(_Problem(hint.start, length, f"{message} {first.reference.line}"))
             other = seen.get((hint.statement, "task" if hint.directive == "stages" else "stages"))

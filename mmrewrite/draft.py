@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.collect import CommentHints, Hint
-from mmrewrite.comments import first_line
+from mmrewrite.comments import MARK, first_line
 from mmrewrite.engine import Settings
 from mmrewrite.imports import NewImport, Placement, import_block, place_import
 from mmrewrite.piece import Cut
 from mmrewrite.project import RUNTIME, Facts, Project
 from mmrewrite.regions import MESH_DIRECTIVES
-from mmrewrite.site import Draft, Refuse, Site, Wrong
+from mmrewrite.site import Draft, Insert, Refuse, Site, Wrong
 from mmrewrite.values import Edit, HintError, Refusal
 from mmrewrite.vocabulary import DIRECTIVES
 
@@ -159,12 +160,47 @@ def _unordered(draft: Draft) -> Iterator[Edit]:
     for cut in draft.cuts:
         if not any(start <= cut.start and cut.end <= end for start, end in spans):
             yield Edit(cut.start, cut.end, cut.text, cut.codemods, cut.hints)
+    last = {insert.above: insert for insert in draft.inserts if insert.above is not None}
     for insert in draft.inserts:
         lines = f"{insert.indent}{insert.text}{source.newline}"
+        if insert.above is not None and last[insert.above] is insert:
+            lines += source.newline * _blank_lines_below(draft.facts, insert)
+        if insert.apart:
+            lines = source.newline * _blank_lines_above(draft, insert) + lines
         if insert.offset and source.text[insert.offset - 1] not in "\r\n":
             lines = f"{source.newline}{insert.indent}{insert.text}"
         yield Edit(insert.offset, insert.offset, lines, (insert.codemod,), (insert.hint.reference,))
     yield from _import_edits(draft)
+
+
+def _blank_lines_above(draft: Draft, insert: Insert) -> int:
+    """Blank lines that are missing above a new function of the module."""
+    source = draft.facts.source
+    line, _ = source.position(insert.offset)
+    if any(other.offset == insert.offset for other in draft.inserts[: draft.inserts.index(insert)]):
+        return 2
+    others = {source.position(other.offset)[0] for other in draft.inserts if other is not insert}
+    found = 0
+    for above in range(line - 1, 0, -1):
+        text = source.line(above)
+        if above in others or (text.strip() and not MARK.match(text)):
+            break
+        found += not text.strip()
+    return max(0, 2 - found)
+
+
+def _blank_lines_below(facts: Facts, insert: Insert) -> int:
+    """Blank lines between new lines and the definition below them: as many as stand above it now."""
+    if not isinstance(insert.above, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return 0
+    line = first_line(insert.above)
+    start, _ = facts.source.position(insert.offset)
+    if any(not facts.source.line(between).strip() for between in range(start, line)):
+        return 0
+    while line > 1 and facts.source.line(line - 1).lstrip().startswith("#"):
+        line -= 1
+    blank = itertools.takewhile(lambda above: not facts.source.line(above).strip(), range(line - 1, 0, -1))
+    return sum(1 for _ in blank)
 
 
 def _ordered(names: Sequence[str]) -> tuple[str, ...]:

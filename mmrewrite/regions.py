@@ -15,7 +15,8 @@ from mmrewrite.names import Binding, Scope, dotted_name
 from mmrewrite.project import Facts, Project, imported_names
 
 STEP_DIRECTIVES = frozenset(("mjit", "microbatch"))
-MESH_DIRECTIVES = frozenset(("mesh", "axes"))
+# About the module, wherever they stand: they are no part of the statement below them.
+MESH_DIRECTIVES = frozenset(("mesh", "axes", "register"))
 
 HintKey = tuple[str, int]
 

@@ -50,13 +50,19 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Insert:
-    """New lines in front of the one at `offset`; `text` has no indentation on its first line and no line ending."""
+    """New lines in front of the one at `offset`; `text` has no indentation on its first line and no line ending.
+
+    `above` is the statement that they go above, None where they go below one. `apart` is whether they begin with a
+    function of the module, which blank lines set apart.
+    """
 
     offset: int
     text: str
     indent: str
     codemod: str
     hint: Hint
+    above: ast.stmt | None = None
+    apart: bool = False
 
 
 @dataclass(eq=False)
@@ -74,6 +80,7 @@ class Draft:
     indices: dict[ast.stmt, str] = field(default_factory=dict)
     tasks: set[str] = field(default_factory=set)
     done: set[Hint] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.facts)
@@ -171,6 +178,13 @@ class Site:
                 return candidate
         raise AssertionError
 
+    def new_name(self, name: str) -> str:
+        """A name for something new at module level: `name`, or that with a number, where it is used already."""
+        taken = self.facts.names.identifiers | self.draft.names
+        chosen = next(candidate for candidate in numbered(name) if candidate not in taken)
+        self.draft.names.add(chosen)
+        return chosen
+
     # What changes
 
     def piece(self, statement: ast.stmt) -> Piece:
@@ -198,7 +212,7 @@ class Site:
             piece.hints.append(self.hint.reference)
             piece.names.append(self.codemod)
 
-    def insert_above(self, code: str, statement: ast.stmt | None = None) -> None:
+    def insert_above(self, code: str, statement: ast.stmt | None = None, *, apart: bool = False) -> None:
         """Put a new statement above `statement`, or where the hint is."""
         source = self.facts.source
         target = statement or self.statement
@@ -208,31 +222,31 @@ class Site:
             line, _ = source.position(self.hint.carrier_start)
         else:
             line, _ = source.position(self.piece_start(target))
-        self._insert(source.line_starts[line - 1], code, indentation(source, target))
+        self._insert(source.line_starts[line - 1], code, indentation(source, target), target, apart)
 
-    def insert_below(self, code: str, statement: ast.stmt) -> None:
+    def insert_below(self, code: str, statement: ast.stmt, *, apart: bool = False) -> None:
         """Put a new statement below `statement`, which ends its line."""
         source = self.facts.source
         end = source.line_end(statement.end_lineno or statement.lineno)
-        self._insert(end, code, indentation(source, statement))
+        self._insert(end, code, indentation(source, statement), None, apart)
 
-    def insert_with(self, code: str, other: Hint) -> None:
+    def insert_with(self, code: str, other: Hint, *, apart: bool = False) -> None:
         """Put a new statement where another hint put its own, after it."""
         source = self.facts.source
         first = other.carrier_start if other.own_line else self.piece_start(other.statement)
         line, _ = source.position(first)
-        self._insert(source.line_starts[line - 1], code, indentation(source, other.statement))
+        self._insert(source.line_starts[line - 1], code, indentation(source, other.statement), other.statement, apart)
 
     def piece_start(self, statement: ast.stmt) -> int:
         """Offset of a statement's first character, decorators included."""
         decorators = getattr(statement, "decorator_list", ())
         return span(self.facts.source, decorators[0] if decorators else statement)[0]
 
-    def _insert(self, offset: int, code: str, indent: str) -> None:
+    def _insert(self, offset: int, code: str, indent: str, above: ast.stmt | None, apart: bool) -> None:
         text = render_statement(
             code, indent, self.facts.source.newline, self.runtime, self.draft.width, self.draft.unit
         )
-        self.draft.inserts.append(Insert(offset, text, indent, self.codemod, self.hint))
+        self.draft.inserts.append(Insert(offset, text, indent, self.codemod, self.hint, above, apart))
 
     # Meshes
 

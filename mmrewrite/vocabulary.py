@@ -36,7 +36,8 @@ class Directive:
     """One word of the hint language.
 
     `more` describes keywords beyond `parameters`, None when there are none. `positional` counts arguments without a
-    name, None for any number. `part_of` is the directive without which this one means nothing.
+    name, None for any number. `part_of` is the directive without which this one means nothing. `repeated` is whether it
+    may be said more than once about one statement.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Directive:
     more: Parameter | None = None
     positional: int | None = 0
     part_of: str | None = None
+    repeated: bool = False
 
     def parameter(self, name: str) -> Parameter | None:
         """What `name=` must be, None where there is no such argument."""
@@ -104,6 +106,15 @@ DIRECTIVES = {
         ),
         Directive("shard", frozenset((STATEMENT, DEF)), 'shard("batch", None)', more=_LAYOUT, positional=None),
         Directive("mjit", frozenset((STATEMENT, DEF)), "mjit"),
+        Directive(
+            "register",
+            ANYWHERE,
+            'register(r"h_(\\d+)", stage="int({0}) // 3")',
+            (_text("regex"),),
+            more=Parameter("axis", (int, str), 'a whole number, or an expression in quotes, such as "int({0}) // 3"'),
+            positional=1,
+            repeated=True,
+        ),
     )
 }
 
