@@ -1,4 +1,4 @@
-"""Read the hints of one module into `Hint` values, whatever carried them; today the carrier is the comment.
+"""Read the hints of one module into `Hint` values, whatever carried them: a comment, or a call of `mmrewrite.hints`.
 
 What cannot be read becomes a `HintError` that says what is expected. Codemods see `Hint` values only, so a further
 carrier is a further collector here.
@@ -7,23 +7,17 @@ carrier is a further collector here.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mmrewrite.comments import Comment, Misplaced, find_comments, statement_of
+from mmrewrite.calls import PACKAGE, HintCall, HintImport, Misused, find_calls, strip_calls
+from mmrewrite.comments import Comment, Misplaced, find_comments, span, statement_of
+from mmrewrite.directives import Argument as Argument
+from mmrewrite.directives import Problem, Written, arguments_of, directive_of, ignored_by
+from mmrewrite.names import Module
 from mmrewrite.source import SourceText, parse_quietly
 from mmrewrite.values import HintError, HintReference, Left
-from mmrewrite.vocabulary import DIRECTIVES, IGNORE, KIND_WORDS, SWITCHES, Directive, Parameter, kind_of, nearest
-
-
-@dataclass(frozen=True, eq=False)
-class Argument:
-    """One argument of a directive: its name if it has one, its text, and where it stands."""
-
-    name: str | None
-    text: str
-    value: ast.expr
-    start: int
+from mmrewrite.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS, SWITCHES, kind_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +25,7 @@ class Hint:
     """One directive and the statement that it is about.
 
     `carrier_start` is the offset of what carried it. Removing the carrier is the engine's work, since one comment may
-    carry several hints.
+    carry several hints. `call` is the call that a hint of kind `CALL`, or an item of a `with`, is.
     """
 
     directive: str
@@ -44,6 +38,7 @@ class Hint:
     own_line: bool
     reference: HintReference
     ignored: frozenset[str] = frozenset()
+    call: ast.Call | None = None
 
     def argument(self, name: str) -> Argument | None:
         """The argument called `name`, None if it was not given."""
@@ -69,30 +64,48 @@ class CommentHints:
     directives: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True, eq=False)
+class CalledHint:
+    """A call of `mmrewrite.hints` and what it says."""
+
+    call: HintCall
+    hint: Hint
+
+
 @dataclass(eq=False)
 class Collected:
-    """Everything the carriers of one module say."""
+    """Everything the carriers of one module say. `imports` are the names that it has for `mmrewrite.hints`."""
 
     comments: list[CommentHints] = field(default_factory=list)
+    calls: list[CalledHint] = field(default_factory=list)
+    imports: list[HintImport] = field(default_factory=list)
     errors: list[HintError] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
 
     @property
     def hints(self) -> Iterator[Hint]:
         """All hints, in the order of the file."""
-        for comment in self.comments:
-            yield from comment.hints
+        found = [hint for comment in self.comments for hint in comment.hints]
+        if not self.calls:
+            return iter(found)
+        return iter(sorted([*found, *(called.hint for called in self.calls)], key=lambda hint: hint.start))
 
 
-def collect_hints(path: str, source: SourceText, tree: ast.Module, codemods: Collection[str]) -> Collected:
-    """Read every hint comment of a module. `codemods` are the names that `ignore[...]` may hold."""
-    return _Collector(path, source, tree, codemods).run()
+def collect_hints(
+    path: str, source: SourceText, names: Module, codemods: Collection[str], left: Mapping[int, str] | None = None
+) -> Collected:
+    """Read every hint of a module.
 
+    Hints that are calls are taken out of the tree of `names`, whose scopes must then be read again.
 
-class _Problem(Exception):
-    def __init__(self, start: int, length: int, message: str) -> None:
-        super().__init__(message)
-        self.start, self.length, self.message = start, length, message
+    Args:
+        path: The file, for messages.
+        source: Its text.
+        names: Its scopes, for the names that stand for hints.
+        codemods: The names that `ignore` may hold.
+        left: Offsets of calls that are to stay as they are, and why.
+    """
+    return _Collector(path, source, names, codemods, left or {}).run()
 
 
 @dataclass(frozen=True)
@@ -102,256 +115,237 @@ class _Body:
     text: str
     start: int
 
-    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+    def span(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
         return self.offset(node.col_offset), self.offset(node.end_col_offset or 0)
 
     def offset(self, column: int) -> int:
         return self.start + len(self.text.encode()[:column].decode(errors="replace"))
 
-
-@dataclass(frozen=True)
-class _Parsed:
-    node: ast.expr
-    start: int
-    end: int
-    body: _Body
-
-    @property
-    def length(self) -> int:
-        return self.end - self.start
-
-    @property
-    def name(self) -> str | None:
-        target = self.node
-        if isinstance(target, ast.Call):
-            target = target.func
-        elif isinstance(target, ast.Subscript):
-            target = target.value
-        return target.id if isinstance(target, ast.Name) else None
+    def written(self, statement: ast.stmt) -> Written | None:
+        node = statement.value if isinstance(statement, ast.Expr) else None
+        target = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, ast.Subscript) else node
+        if node is None or not isinstance(target, ast.Name):
+            return None
+        call = node if isinstance(node, ast.Call) else ast.Call(target, [], [])
+        subscript = node.slice if isinstance(node, ast.Subscript) else None
+        start, end = self.span(statement)
+        return Written(target.id, start, end, tuple(call.args), tuple(call.keywords), subscript, self.span)
 
 
 class _Collector:
-    def __init__(self, path: str, source: SourceText, tree: ast.Module, codemods: Collection[str]) -> None:
-        self.path, self.source, self.tree, self.codemods = path, source, tree, codemods
+    def __init__(
+        self, path: str, source: SourceText, names: Module, codemods: Collection[str], left: Mapping[int, str]
+    ) -> None:
+        self.path, self.source, self.names, self.codemods, self.to_leave = path, source, names, codemods, left
         self.found = Collected()
-        self.off_since: Comment | None = None
+        self.is_off = False
+        self.switched_off: list[tuple[int, int]] = []
+        self.ignored: list[tuple[tuple[int, int], frozenset[str]]] = []
 
     def run(self) -> Collected:
-        for comment in find_comments(self.source, self.tree):
+        carriers: list[Comment | HintCall | Misused] = [*find_comments(self.source, self.names.tree)]
+        if PACKAGE in self.source.text:
+            used = find_calls(self.source, self.names)
+            self.found.imports = used.imports
+            carriers += [*used.calls, *used.misused]
+            carriers.sort(key=lambda carrier: carrier.start)
+            for call in used.calls:
+                self.read_extent(call)
+        for carrier in carriers:
             try:
-                self.read(comment)
-            except _Problem as problem:
+                self.read(carrier)
+            except Problem as problem:
                 self.report(problem)
+        strip_calls(self.names.tree, [called.call for called in self.found.calls], self.found.imports)
         self.check_duplicates()
         return self.found
 
-    def report(self, problem: _Problem) -> None:
+    def report(self, problem: Problem) -> None:
         line, column = self.source.position(problem.start)
         text = self.source.line(line)
         length = min(problem.length, len(text) - column + 1)
         self.found.errors.append(HintError(self.path, line, column, problem.message, text, max(1, length)))
 
-    def read(self, comment: Comment) -> None:
+    def leave(self, start: int, text: str, because: str) -> None:
+        line, column = self.source.position(start)
+        self.found.left.append(Left(self.path, line, column, text, because))
+
+    def read(self, carrier: Comment | HintCall | Misused) -> None:
+        match carrier:
+            case Comment():
+                self.read_comment(carrier)
+            case HintCall():
+                self.read_call(carrier)
+            case Misused():
+                raise Problem(carrier.start, carrier.end - carrier.start, carrier.reason)
+
+    def read_comment(self, comment: Comment) -> None:
         text = self.source.text[comment.body : comment.end]
-        if self.off_since is not None and text.strip() not in SWITCHES:
-            line, column = self.source.position(comment.start)
-            self.found.left.append(Left(self.path, line, column, text.strip(), "`# mm: off`"))
+        if self.is_left_at(comment.start) and text.strip() not in SWITCHES:
+            self.leave(comment.start, text.strip(), "`# mm: off`")
             return
         if not comment.exact:
             word = text.partition("(")[0].strip()
             if word in DIRECTIVES or word in SWITCHES:
-                raise _Problem(
+                raise Problem(
                     comment.start, comment.body - comment.start, "a hint begins with `# mm: `, spaced like that"
                 )
             return
         parsed = self.parse(comment, text)
         switch = next((item for item in parsed if item.name in SWITCHES), None)
-        if switch is not None:
-            self.switch(comment, parsed, switch)
-        else:
+        if switch is None:
             self.keep(comment, parsed)
+        elif len(parsed) > 1 or switch.length != len(switch.name) or not comment.own_line:
+            raise switch.problem(f"`# mm: {switch.name}` stands alone, on a line of its own")
+        else:
+            self.switch(switch, "# mm: {}")
 
-    def parse(self, comment: Comment, text: str) -> list[_Parsed]:
+    def parse(self, comment: Comment, text: str) -> list[Written]:
         try:
             body = parse_quietly(text).body
         except SyntaxError as error:
             column = max(0, (error.offset or 1) - 1)
             message = f"cannot read this hint: {error.msg}; a directive looks like a Python call, `task(stage=0)`"
-            raise _Problem(comment.body + min(column, max(0, len(text) - 1)), 1, message) from None
+            raise Problem(comment.body + min(column, max(0, len(text) - 1)), 1, message) from None
         if not body:
-            raise _Problem(comment.start, comment.body - comment.start, "a hint without a directive")
+            raise Problem(comment.start, comment.body - comment.start, "a hint without a directive")
         holder = _Body(text, comment.body)
         parsed = []
         for statement in body:
-            start, end = holder.span(statement)
-            node = statement.value if isinstance(statement, ast.Expr) else None
-            item = _Parsed(node, start, end, holder) if isinstance(node, ast.Call | ast.Name | ast.Subscript) else None
-            if item is None or item.name is None:
+            item = holder.written(statement)
+            if item is None:
+                start, end = holder.span(statement)
                 known = f"known: {', '.join(sorted(DIRECTIVES))}"
-                raise _Problem(start, end - start, f"not a directive: write one like `task(stage=0)`; {known}")
+                raise Problem(start, end - start, f"not a directive: write one like `task(stage=0)`; {known}")
             parsed.append(item)
         return parsed
 
-    def switch(self, comment: Comment, parsed: list[_Parsed], switch: _Parsed) -> None:
-        length = switch.end - switch.start
-        if len(parsed) > 1 or not isinstance(switch.node, ast.Name) or not comment.own_line:
-            raise _Problem(switch.start, length, f"`# mm: {switch.name}` stands alone, on a line of its own")
+    def switch(self, switch: Written, form: str) -> None:
+        off, on = form.format("off"), form.format("on")
         if switch.name == "off":
-            if self.off_since is not None:
-                raise _Problem(switch.start, length, "`# mm: off` inside `# mm: off`; remove one of them")
-            self.off_since = comment
-        elif self.off_since is None:
-            raise _Problem(switch.start, length, "`# mm: on` without a `# mm: off` above it")
+            if self.is_off:
+                raise switch.problem(f"`{off}` inside `{off}`; remove one of them")
+            self.is_off = True
+        elif not self.is_off:
+            raise switch.problem(f"`{on}` without a `{off}` above it")
         else:
-            self.off_since = None
+            self.is_off = False
 
-    def keep(self, comment: Comment, parsed: list[_Parsed]) -> None:
-        ignored = frozenset(name for item in parsed for name in self.ignored(item))
-        directives = [(item, self.directive(item)) for item in parsed if item.name != IGNORE]
-        statement = statement_of(self.source, self.tree, comment)
+    def is_left_at(self, offset: int) -> bool:
+        return self.is_off or any(start < offset < end for start, end in self.switched_off)
+
+    def keep(self, comment: Comment, parsed: list[Written]) -> None:
+        names = [name for item in parsed if item.name == IGNORE for name in self.ignored_in(item)]
+        ignored = frozenset(names) | self.ignored_at(comment.start)
+        directives = [(item, directive_of(item)) for item in parsed if item.name != IGNORE]
+        statement = statement_of(self.source, self.names.tree, comment)
         if isinstance(statement, Misplaced):
-            raise _Problem(comment.start, comment.end - comment.start, statement.reason)
+            raise Problem(comment.start, comment.end - comment.start, statement.reason)
         hints = []
-        for item, directive in directives:
-            kind = kind_of(statement)
-            if kind not in directive.kinds:
-                where = " or ".join(KIND_WORDS[kind] for kind in KIND_WORDS if kind in directive.kinds)
-                raise _Problem(
-                    item.start,
-                    item.length,
-                    f"`{directive.name}` cannot stand on {KIND_WORDS[kind]}; it belongs to {where}",
-                )
-            arguments = self.arguments(item, directive)
-            self.check_together(item, directive, arguments)
-            line, column = self.source.position(item.start)
-            reference = HintReference(line, column, self.source.text[item.start : item.end])
-            hints.append(
-                Hint(
-                    directive.name,
-                    arguments,
-                    statement,
-                    kind,
-                    item.start,
-                    item.end,
-                    comment.start,
-                    comment.own_line,
-                    reference,
-                    ignored,
-                )
-            )
+        for item, _ in directives:
+            text = self.source.text[item.start : item.end]
+            place = (comment.start, comment.own_line)
+            hints.append(self.hint(item, statement, kind_of(statement), text, place, ignored))
         spans = tuple((item.start, item.end) for item in parsed)
         self.found.comments.append(CommentHints(comment, tuple(hints), spans))
 
-    def ignored(self, item: _Parsed) -> Iterator[str]:
-        if item.name != IGNORE:
+    def hint(
+        self,
+        item: Written,
+        statement: ast.stmt,
+        kind: str,
+        text: str | None,
+        carrier: tuple[int, bool],
+        ignored: frozenset[str],
+        call: ast.Call | None = None,
+    ) -> Hint:
+        directive = directive_of(item)
+        if kind not in directive.kinds:
+            where = " or ".join(KIND_WORDS[kind] for kind in KIND_WORDS if kind in directive.kinds)
+            raise item.problem(f"`{directive.name}` cannot stand on {KIND_WORDS[kind]}; it belongs to {where}")
+        arguments = arguments_of(item, directive, self.source.text)
+        line, column = self.source.position(item.start)
+        reference = HintReference(line, column, _canonical(directive.name, arguments) if text is None else text)
+        return Hint(
+            directive.name, arguments, statement, kind, item.start, item.end, *carrier, reference, ignored, call
+        )
+
+    def ignored_in(self, item: Written) -> Iterator[str]:
+        if item.subscript is None:
+            raise item.problem("name the codemods: `ignore[place_task]`")
+        return ignored_by(item, self.codemods)
+
+    def ignored_at(self, offset: int) -> frozenset[str]:
+        return frozenset(name for (start, end), names in self.ignored if start < offset < end for name in names)
+
+    def written(self, call: HintCall) -> Written:
+        return Written(call.name, call.start, call.end, call.arguments, call.keywords, None, self.span)
+
+    def read_extent(self, call: HintCall) -> None:
+        """What an `off` or an `ignore` keeps codemods away from, above it as well as below."""
+        if call.extent is not None and call.name == "off":
+            self.switched_off.append(call.extent)
+        elif call.extent is not None and call.name == IGNORE:
+            try:
+                self.ignored.append((call.extent, frozenset(ignored_by(self.written(call), self.codemods))))
+            except Problem as problem:
+                self.report(problem)
+
+    def read_call(self, call: HintCall) -> None:
+        item = self.written(call)
+        if call.extent is not None and call.name != "on":
             return
-        node = item.node
-        if not isinstance(node, ast.Subscript):
-            raise _Problem(item.start, item.length, "name the codemods: `ignore[place_task]`")
-        names = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        for name in names:
-            if not isinstance(name, ast.Name) or name.id not in self.codemods:
-                word = ast.unparse(name)
-                raise _Problem(item.start, item.length, f"unknown codemod `{word}`{nearest(word, self.codemods)}")
-            yield name.id
+        if call.name in SWITCHES:
+            if not call.alone:
+                raise item.problem("`on` is a statement of its own, below a statement `hints.off()`")
+            self.switch(item, "hints.{}()")
+        elif self.is_left_at(call.start):
+            self.leave(call.start, self.source.text[call.start : call.end], "`hints.off`")
+        elif call.start in self.to_leave:
+            self.leave(call.start, self.source.text[call.start : call.end], self.to_leave[call.start])
+        else:
+            self.check_loop_variable(call)
+            statement, _ = span(self.source, call.statement)
+            place = (statement if call.alone else call.start, call.alone)
+            ignored = self.ignored_at(call.start)
+            hint = self.hint(item, call.statement, call.kind, None, place, ignored, call.call)
+            self.found.calls.append(CalledHint(call, hint))
 
-    def directive(self, item: _Parsed) -> Directive:
-        name = item.name or ""
-        if name not in DIRECTIVES:
-            hint = nearest(name, [*DIRECTIVES, *SWITCHES, IGNORE])
-            raise _Problem(item.start, len(name), f"unknown directive `{name}`{hint}")
-        if isinstance(item.node, ast.Subscript):
-            example = DIRECTIVES[name].example
-            raise _Problem(item.start, item.length, f"`{name}` takes arguments in parentheses: `{example}`")
-        return DIRECTIVES[name]
+    def span(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
+        return span(self.source, node)
 
-    def arguments(self, item: _Parsed, directive: Directive) -> tuple[Argument, ...]:
-        if not isinstance(item.node, ast.Call):
-            return ()
-        arguments: list[Argument] = []
-        for index, value in enumerate(item.node.args):
-            start, end = item.body.span(value)
-            length = end - start
-            if isinstance(value, ast.Starred):
-                raise _Problem(start, length, "no `*` in a hint: write the arguments out")
-            if directive.positional is not None and index >= directive.positional:
-                raise _Problem(start, length, f"`{directive.name}` takes this by name: `{directive.example}`")
-            named = directive.parameters[index].name if directive.positional and directive.parameters else None
-            parameter = directive.parameter(named) if named else directive.more
-            if named and parameter:
-                self.check_literal(directive, parameter, named, value, start, length)
-            arguments.append(Argument(named, self.source.text[start:end], value, start))
-        for keyword in item.node.keywords:
-            start, end = item.body.span(keyword.value)
-            if keyword.arg is None:
-                raise _Problem(start, end - start, "no `**` in a hint: write the arguments out")
-            name_start = item.body.offset(keyword.col_offset)
-            parameter = directive.parameter(keyword.arg)
-            if parameter is None:
-                known = [parameter.name for parameter in directive.parameters]
-                message = f"`{directive.name}` has no argument `{keyword.arg}`{nearest(keyword.arg, known)}"
-                raise _Problem(name_start, len(keyword.arg), message)
-            if any(argument.name == keyword.arg for argument in arguments):
-                raise _Problem(name_start, len(keyword.arg), f"`{keyword.arg}` is given twice")
-            self.check_literal(directive, parameter, keyword.arg, keyword.value, start, end - start)
-            arguments.append(Argument(keyword.arg, self.source.text[start:end], keyword.value, start))
-        return tuple(arguments)
-
-    def check_literal(
-        self, directive: Directive, parameter: Parameter, name: str, value: ast.expr, start: int, length: int
-    ) -> None:
-        inner = value.operand if isinstance(value, ast.UnaryOp) else value
-        if not isinstance(inner, ast.Constant) or not parameter.literals:
+    def check_loop_variable(self, call: HintCall) -> None:
+        """Around the iterable of a loop, its variable has no value yet."""
+        if call.kind != FOR or not isinstance(call.statement, ast.For | ast.AsyncFor):
             return
-        if type(inner.value) not in parameter.literals:
-            got = ast.unparse(value)
-            raise _Problem(start, length, f"`{directive.name}({name}={got})`: `{name}` must be {parameter.words}")
-        if parameter.choices and inner.value not in parameter.choices:
-            word = str(inner.value)
-            choices = " or ".join(f'"{choice}"' for choice in parameter.choices)
-            close = nearest(word, parameter.choices) if len(word) > 2 else ""
-            suggestion = close if close.startswith("; did") else ""
-            raise _Problem(start, length, f"`{name}` must be {choices}, not {ast.unparse(value)}{suggestion}")
-
-    def check_together(self, item: _Parsed, directive: Directive, arguments: tuple[Argument, ...]) -> None:
-        names = {argument.name for argument in arguments}
-        length = item.length
-        if directive.name in ("mesh", "axes", "shard") and not arguments:
-            raise _Problem(item.start, length, f"`{directive.name}` says nothing; write `{directive.example}`")
-        if directive.name in ("task", "register") and names <= {"name", "regex"}:
-            raise _Problem(
-                item.start,
-                length,
-                f"`{directive.name}` does not say where; write an axis and a slice of it: `{directive.example}`",
-            )
-        if directive.name == "register" and "regex" not in names:
-            raise _Problem(item.start, length, f"`register` does not say which scopes; write `{directive.example}`")
-        if directive.name == "microbatch":
-            if {"size", "count"} <= names:
-                raise _Problem(item.start, length, "`size=` and `count=` contradict each other; keep one")
-            if not {"size", "count"} & names:
-                raise _Problem(
-                    item.start, length, "`microbatch` needs `size=` (examples in one) or `count=` (how many)"
-                )
-        if directive.name == "mesh":
-            for name, argument in ((argument.name, argument) for argument in arguments):
-                value = argument.value
-                if isinstance(value, ast.Constant) and isinstance(value.value, int) and value.value < 1:
-                    raise _Problem(
-                        argument.start,
-                        len(argument.text),
-                        f"axis `{name}` has {value.value} slices; it needs one or more",
+        bound = {node.id for node in ast.walk(call.statement.target) if isinstance(node, ast.Name)}
+        for value in (*call.arguments, *(keyword.value for keyword in call.keywords)):
+            for node in ast.walk(value):
+                if isinstance(node, ast.Name) and node.id in bound:
+                    start, end = self.span(node)
+                    message = (
+                        f"`{node.id}` has no value before the loop begins; write the hint on the call in the loop: "
+                        f"`hints.{call.name}(layer, ...)(x)`"
                     )
+                    raise Problem(start, end - start, message)
 
     def check_duplicates(self) -> None:
         seen: dict[tuple[ast.stmt, str], Hint] = {}
         for hint in self.found.hints:
+            if hint.call is not None:
+                continue
             length = hint.end - hint.start
             first = seen.setdefault((hint.statement, hint.directive), hint)
             if first is not hint and not DIRECTIVES[hint.directive].repeated:
                 message = f"`{hint.directive}` is said twice about one statement; the first is on line"
-                self.report(_Problem(hint.start, length, f"{message} {first.reference.line}"))
+                self.report(Problem(hint.start, length, f"{message} {first.reference.line}"))
             other = seen.get((hint.statement, "task" if hint.directive == "stages" else "stages"))
             if other is not None and hint.directive in ("task", "stages") and other is not hint:
                 message = "`task` and `stages` about one loop contradict each other; keep one"
-                self.report(_Problem(hint.start, length, message))
+                self.report(Problem(hint.start, length, message))
+
+
+def _canonical(name: str, arguments: tuple[Argument, ...]) -> str:
+    """A directive as a comment would have it."""
+    parts = [argument.text if argument.name is None else f"{argument.name}={argument.text}" for argument in arguments]
+    return f"{name}({', '.join(parts)})" if parts else name

@@ -108,7 +108,7 @@ def _strings_on(source: SourceText, tree: ast.Module, line: int) -> Iterator[tup
         stack.extend(ast.iter_child_nodes(node))
 
 
-def span(source: SourceText, node: ast.expr | ast.stmt) -> tuple[int, int]:
+def span(source: SourceText, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> tuple[int, int]:
     """Offsets of a node's first character and of the one after its last."""
     end_line = node.end_lineno or node.lineno
     return source.offset(node.lineno, node.col_offset), source.offset(end_line, node.end_col_offset or 0)

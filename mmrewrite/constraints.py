@@ -21,6 +21,10 @@ class ConstraintCodemod(MeshCodemod):
         wrapper = f"{self.site.runtime}.with_sharding_constraint"
         return self.generated(wrapper, _without_parentheses(value), self.layout)
 
+
+class ReturnConstraintCodemod(ConstraintCodemod):
+    """One that constrains what a `return` returns."""
+
     def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return:
         """`return f(x)`."""
         # `return(x)` needs no space, `return mm...` does.

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.collect import CommentHints, Hint
-from mmrewrite.comments import MARK, first_line
+from mmrewrite.comments import first_line
 from mmrewrite.engine import Settings
 from mmrewrite.imports import NewImport, Placement, import_block, place_import
 from mmrewrite.piece import Cut
 from mmrewrite.project import RUNTIME, Facts, Project
 from mmrewrite.regions import MESH_DIRECTIVES
 from mmrewrite.site import Draft, Insert, Refuse, Site, Wrong
-from mmrewrite.values import Edit, HintError, Refusal
+from mmrewrite.unimport import removed_imports
+from mmrewrite.values import Edit, HintError, HintReference, Refusal
 from mmrewrite.vocabulary import DIRECTIVES
 
 DEFAULT_UNIT = "    "
@@ -107,16 +108,28 @@ def _cuts(facts: Facts, active: Sequence[Hint], codemods: Mapping[str, type[Mesh
     for comment in facts.hints.comments:
         consumed = [hint for hint in comment.hints if hint.start in starts]
         if consumed:
-            names = sorted(
-                {
-                    name
-                    for name, codemod in codemods.items()
-                    for hint in consumed
-                    if hint.directive in (codemod.directive, *codemod.takes) and hint.kind in codemod.kinds
-                }
-            )
             start, end, text = _cut(facts, comment, starts)
-            yield Cut(start, end, text, tuple(hint.reference for hint in consumed), tuple(names))
+            yield Cut(start, end, text, *_made_by(consumed, codemods))
+    called = [called for called in facts.hints.calls if called.hint.start in starts]
+    for one in called:
+        for removal in one.call.removals:
+            yield Cut(removal.start, removal.end, removal.text, *_made_by([one.hint], codemods))
+    for removal in removed_imports(facts, [one.call for one in called]):
+        made_by = _made_by([one.hint for one in called], codemods)
+        yield Cut(removal.start, removal.end, removal.text, *made_by, removal.spacing)
+
+
+def _made_by(
+    consumed: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]]
+) -> tuple[tuple[HintReference, ...], tuple[str, ...]]:
+    """The hints, and the names of the codemods that use them up."""
+    names = {
+        name
+        for name, codemod in codemods.items()
+        for hint in consumed
+        if hint.directive in (codemod.directive, *codemod.takes) and hint.kind in codemod.kinds
+    }
+    return tuple(hint.reference for hint in consumed), tuple(sorted(names))
 
 
 def _cut(facts: Facts, holder: CommentHints, starts: Collection[int]) -> tuple[int, int, str]:
@@ -157,10 +170,21 @@ def _unordered(draft: Draft) -> Iterator[Edit]:
         text = piece.render(runtime, draft.width, draft.unit, source.newline)
         hints = {*piece.hints, *(hint for cut in inside for hint in cut.hints)}
         yield Edit(piece.start, piece.end, text, _ordered(piece.names), tuple(sorted(hints)))
+    imports = list(_import_edits(draft))
+    inserted = {*(edit.start for edit in imports), *(insert.offset for insert in draft.inserts)}
+    replaced = {
+        end
+        for cut in draft.cuts
+        for end in (cut.start, cut.end)
+        if not cut.spacing and not inserted.isdisjoint((cut.start, cut.end))
+    }
     for cut in draft.cuts:
-        if not any(start <= cut.start and cut.end <= end for start, end in spans):
+        stays = cut.spacing and not replaced.isdisjoint((cut.start, cut.end))
+        if not stays and not any(start <= cut.start and cut.end <= end for start, end in spans):
             yield Edit(cut.start, cut.end, cut.text, cut.codemods, cut.hints)
     last = {insert.above: insert for insert in draft.inserts if insert.above is not None}
+    # Edits at one place stay in this order, and a mesh needs its import above it.
+    yield from imports
     for insert in draft.inserts:
         lines = f"{insert.indent}{insert.text}{source.newline}"
         if insert.above is not None and last[insert.above] is insert:
@@ -170,7 +194,6 @@ def _unordered(draft: Draft) -> Iterator[Edit]:
         if insert.offset and source.text[insert.offset - 1] not in "\r\n":
             lines = f"{source.newline}{insert.indent}{insert.text}"
         yield Edit(insert.offset, insert.offset, lines, (insert.codemod,), (insert.hint.reference,))
-    yield from _import_edits(draft)
 
 
 def _blank_lines_above(draft: Draft, insert: Insert) -> int:
@@ -182,10 +205,12 @@ def _blank_lines_above(draft: Draft, insert: Insert) -> int:
     others = {source.position(other.offset)[0] for other in draft.inserts if other is not insert}
     found = 0
     for above in range(line - 1, 0, -1):
-        text = source.line(above)
-        if above in others or (text.strip() and not MARK.match(text)):
+        is_blank = not source.line(above).strip()
+        start, end = source.line_starts[above - 1], source.line_end(above)
+        goes = any(cut.start <= start and end <= cut.end for cut in draft.cuts)
+        if above in others or not (is_blank or goes):
             break
-        found += not text.strip()
+        found += is_blank
     return max(0, 2 - found)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mmrewrite.codemod import MeshCodemod
     from mmrewrite.project import Loader, SourceFile
 
-MARKERS = (b"mm:",)
+MARKERS = (b"mm:", b"mmrewrite")
 
 _BUG = (
     "this is a bug in mmrewrite ({problem}); nothing was written. Please report it with this file, the command line "

@@ -66,6 +66,14 @@ class Imports:
             return f"{jax}.sharding.PartitionSpec"
         return self.member("jax.sharding", "PartitionSpec", ("P", "PartitionSpec", "JaxPartitionSpec"))
 
+    def named_scope(self, scope: Scope, line: int) -> str:
+        """`jax.named_scope`, under whatever name the module has for it."""
+        found = self.existing("jax.named_scope", scope, line)
+        if found:
+            return found
+        jax = self.existing("jax", scope, line)
+        return f"{jax}.named_scope" if jax else self.member("jax", "named_scope", ("named_scope", "jax_named_scope"))
+
     def member(self, module: str, name: str, aliases: tuple[str, ...]) -> str:
         """A name that `from module import name` brings in, under the first alias that is free.
 

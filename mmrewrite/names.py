@@ -105,6 +105,13 @@ class Module:
             statement = self.parents[statement]
         return statement
 
+    def is_only(self, statement: ast.stmt) -> bool:
+        """Whether a block holds nothing but `statement`, so that it cannot just go away."""
+        holder = self.parents.get(statement)
+        parts = [holder, *getattr(holder, "handlers", ()), *getattr(holder, "cases", ())]
+        blocks = [getattr(part, name, None) for part in parts for name in ("body", "orelse", "finalbody")]
+        return any(isinstance(block, list) and len(block) == 1 and block[0] is statement for block in blocks)
+
     def around(self, statement: ast.stmt) -> Iterator[ast.stmt]:
         """The statements that hold `statement`, innermost first."""
         while statement in self.parents:

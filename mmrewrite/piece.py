@@ -29,13 +29,17 @@ class NotReproduced(ValueError):
 
 @dataclass(frozen=True)
 class Cut:
-    """Characters of a carrier that go away, or become `text`, when its hints are consumed."""
+    """Characters of a carrier that go away, or become `text`, when its hints are consumed.
+
+    `spacing` are blank lines, which stay where something is inserted at one of their ends.
+    """
 
     start: int
     end: int
     text: str
     hints: tuple[HintReference, ...]
     codemods: tuple[str, ...]
+    spacing: bool = False
 
 
 @dataclass(eq=False)
@@ -62,11 +66,7 @@ class Piece:
             NotReproduced: If LibCST does not print exactly what it read.
         """
         start, end, header = own_span(source, statement)
-        text, position = "", start
-        for cut in sorted((cut for cut in cuts if start <= cut.start and cut.end <= end), key=lambda cut: cut.start):
-            text += source.text[position : cut.start] + cut.text
-            position = cut.end
-        text += source.text[position:end]
+        text = without_cuts(source, start, end, cuts)
         indent = indentation(source, statement)
         code = _wrap(text, indent, source.newline, header)
         tree = cst.parse_module(code)
@@ -97,6 +97,15 @@ class Piece:
         width = max(width, self.longest)
         code = fit(_replace(self.tree, changed).code, runtime, width, unit, newline)
         return _unwrap(code, self.indent, self.header)
+
+
+def without_cuts(source: SourceText, start: int, end: int, cuts: Iterable[Cut]) -> str:
+    """The text from `start` to `end` with the cuts in it made."""
+    text, position = "", start
+    for cut in sorted((cut for cut in cuts if start <= cut.start and cut.end <= end), key=lambda cut: cut.start):
+        text += source.text[position : cut.start] + cut.text
+        position = cut.end
+    return text + source.text[position:end]
 
 
 def render_statement(code: str, indent: str, newline: str, runtime: str, width: int, unit: str) -> str:

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mmrewrite.engine import may_have_hints
 from mmrewrite.project import RUNTIME, Facts, Loader, Mesh, Project, SourceFile, Unreadable, has_mark, read_facts
 from mmrewrite.regions import Reach
 from mmrewrite.values import Edit, Rewrite
@@ -135,7 +136,7 @@ class _Sites:
 
 def may_place(data: bytes) -> bool:
     """Whether a file can hold anything that is planned: a hint, or a call of the runtime."""
-    return b"mm:" in data or RUNTIME.encode() in data
+    return may_have_hints(data) or RUNTIME.encode() in data
 
 
 def read_regions(

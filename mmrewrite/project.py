@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from mmrewrite.calls import PACKAGE
 from mmrewrite.collect import Collected, Hint, collect_hints
 from mmrewrite.comments import MARK
 from mmrewrite.names import Binding, Module, Scope, absolute_import, read_names
@@ -15,6 +17,8 @@ from mmrewrite.source import SourceError, SourceText, parse_quietly
 RUNTIME = "mmruntime"
 
 Loader = Callable[[str], bytes | None]
+
+_IMPORT = re.compile(rf"\b(?:from|import)\b(?:[^#\n]|\\\r?\n)*\b{PACKAGE}\b")
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,21 @@ class Unreadable:
     message: str
 
 
-def read_facts(file: SourceFile, codemods: Collection[str]) -> Facts | Unreadable:
-    """Parse one file with `ast` and collect its names and hints."""
+def read_facts(
+    file: SourceFile, codemods: Collection[str], left: Mapping[int, str] | None = None
+) -> Facts | Unreadable:
+    """Parse one file with `ast` and collect its names and hints.
+
+    The tree is that of the program without the hints that are calls. `left` says which of these are to stay, by their
+    offset, and why.
+    """
     try:
         source = SourceText.decode(file.data)
         tree = parse_quietly(source.text)
-        hints = collect_hints(file.path, source, tree, codemods)
         names = read_names(tree, file.module, file.is_package)
+        hints = collect_hints(file.path, source, names, codemods, left)
+        if hints.calls:
+            names = read_names(tree, file.module, file.is_package)
     except SourceError as error:
         return Unreadable(file, str(error))
     except SyntaxError as error:
@@ -92,8 +104,9 @@ def read_facts(file: SourceFile, codemods: Collection[str]) -> Facts | Unreadabl
 
 
 def has_mark(file: SourceFile) -> bool:
-    """Whether a file that passed the byte search may hold a hint comment, decodable or not."""
-    return MARK.search(file.data.decode("latin-1")) is not None
+    """Whether a file that passed the byte search may hold a hint, decodable or not."""
+    text = file.data.decode("latin-1")
+    return MARK.search(text) is not None or _IMPORT.search(text) is not None
 
 
 class Project:

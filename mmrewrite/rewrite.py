@@ -41,7 +41,7 @@ def rewrite_marked(
     for file in sorted(files, key=lambda file: file.path):
         if not has_mark(file):
             continue
-        facts = read_facts(file, codemods.keys())
+        facts = _read(file, codemods, settings)
         if isinstance(facts, Unreadable):
             results[file.path] = Rewrite(file.path, file.data, file.data, failure=facts.message)
         else:
@@ -54,6 +54,17 @@ def rewrite_marked(
     for facts in hinted:
         results[facts.path] = _result(facts, decided)
     return _checked(results, hinted, codemods, load, settings)
+
+
+def _read(file: SourceFile, codemods: Mapping[str, type[MeshCodemod]], settings: Settings) -> Facts | Unreadable:
+    """One file, in which hints that are calls and stay are part of the program."""
+    facts = read_facts(file, codemods.keys())
+    if isinstance(facts, Unreadable) or not facts.hints.calls:
+        return facts
+    ordered = in_order(codemods)
+    reasons = {called.hint.start: _left_because(called.hint, ordered, settings) for called in facts.hints.calls}
+    left = {start: because for start, because in reasons.items() if because is not None}
+    return read_facts(file, codemods.keys(), left) if left else facts
 
 
 def _unchanged(facts: Facts) -> Rewrite:
@@ -268,7 +279,7 @@ def _checked(
             again.append(facts)
             continue
         file = SourceFile(facts.path, result.result, facts.file.module, facts.file.is_package, facts.file.root)
-        second = read_facts(file, codemods.keys())
+        second = _read(file, codemods, settings)
         if isinstance(second, Facts):
             again.append(second)
         else:

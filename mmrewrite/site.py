@@ -12,7 +12,7 @@ from mmrewrite.collect import Argument, Hint
 from mmrewrite.comments import span
 from mmrewrite.imports import Imports
 from mmrewrite.names import Scope, dotted_name
-from mmrewrite.piece import Cut, NotReproduced, Piece, begins_its_line, indentation, render_statement
+from mmrewrite.piece import Cut, NotReproduced, Piece, begins_its_line, indentation, render_statement, without_cuts
 from mmrewrite.project import Facts, Mesh, Project, numbered
 from mmrewrite.vocabulary import nearest
 
@@ -102,9 +102,9 @@ class Site:
         return self.facts.names.resolve(node, scope or self.scope)
 
     def text(self, node: ast.expr | ast.stmt) -> str:
-        """The source of a node, as it stands."""
+        """The source of a node, as it stands without the hints that are consumed."""
         start, end = span(self.facts.source, node)
-        return self.facts.source.text[start:end]
+        return without_cuts(self.facts.source, start, end, self.draft.cuts)
 
     def function(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The function that the statement runs in."""
@@ -157,6 +157,11 @@ class Site:
     def partition_spec(self) -> str:
         """`jax.sharding.PartitionSpec` under the name that the module has for it."""
         return self.draft.imports.partition_spec(self.scope, self.line)
+
+    @property
+    def named_scope(self) -> str:
+        """`jax.named_scope` under the name that the module has for it."""
+        return self.draft.imports.named_scope(self.scope, self.line)
 
     def loop_index(self, loop: ast.For, *candidates: str) -> str:
         """A name for the index of `loop`: nothing else in the function uses it, save loops beside this one."""

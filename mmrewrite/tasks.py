@@ -23,9 +23,12 @@ class TaskCodemod(MeshCodemod):
 
     def task_text(self, name: str | None) -> str:
         """`mm.Task(...)` for this hint, under `name` as source text unless the hint gives one."""
-        self.site.check_slice(self.axes)
         given = self.hint.argument("name")
-        name = given.text if given else name
+        return self.nameless_task_text(given.text if given else name)
+
+    def nameless_task_text(self, name: str | None = None) -> str:
+        """`mm.Task(...)` for the slice of this hint, without the name that the hint gives."""
+        self.site.check_slice(self.axes)
         arguments = [f"name={name}"] if name else []
         return f"{self.site.runtime}.Task({', '.join([*arguments, f'mesh_slice={self.site.slice_text(self.axes)}'])})"
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 STATEMENT, DEF, CLASS, FOR, WITH, OTHER = "statement", "def", "class", "for", "with", "other"
 
+# A call inside a statement that is a hint by itself, which a comment cannot point at.
+CALL = "call"
+
 KIND_WORDS = {
     STATEMENT: "a simple statement",
     DEF: "a `def`",
@@ -76,7 +79,7 @@ DIRECTIVES = {
         ),
         Directive(
             "task",
-            frozenset((STATEMENT, DEF, CLASS, FOR, WITH)),
+            frozenset((STATEMENT, DEF, CLASS, FOR, WITH, CALL)),
             "task(stage=0)",
             (_text("name"),),
             more=_TASK_SLICE,
@@ -104,7 +107,7 @@ DIRECTIVES = {
             ),
             positional=1,
         ),
-        Directive("shard", frozenset((STATEMENT, DEF)), 'shard("batch", None)', more=_LAYOUT, positional=None),
+        Directive("shard", frozenset((STATEMENT, DEF, CALL)), 'shard("batch", None)', more=_LAYOUT, positional=None),
         Directive("mjit", frozenset((STATEMENT, DEF)), "mjit"),
         Directive(
             "register",
@@ -117,6 +120,9 @@ DIRECTIVES = {
         ),
     )
 }
+
+# Directives that are about no part of the program: as a call they are a statement of their own.
+ALONE = frozenset(("mesh", "axes", "register"))
 
 SWITCHES = ("off", "on")
 IGNORE = "ignore"

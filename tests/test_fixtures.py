@@ -22,9 +22,11 @@ from mmrewrite.source import SourceText
 from mmrewrite.values import Rewrite
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-CASES = sorted(path.parent for path in FIXTURES.glob("*/*/before*"))
+CASES = sorted(path.parent for name in ("before", "before.py") for path in FIXTURES.glob(f"*/*/{name}"))
+CALLS = sorted(path.parent for path in FIXTURES.glob("*/*/before_hints.py"))
 REGISTRY = Registry()
 HINT = re.compile(r"(?<!`)# mm: [^\n]*")
+PLACE = re.compile(r"^\d+:\d+: |\b(lines? |\w+\.py:|\(line )\d+(?::\d+)?")
 
 # Folders that are not named after a codemod.
 GENERAL = {"formats", "hint_errors", "no_hints"}
@@ -99,6 +101,36 @@ def test_text_and_messages(case: Case) -> None:
         assert shown(case, results, kind) == getattr(case, kind)
 
 
+@pytest.mark.parametrize("folder", CALLS, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_calls_give_what_comments_give(folder: Path) -> None:
+    """The same program with calls of `mmrewrite.hints` becomes the same program, for the same reasons."""
+    case = read_case(folder)
+    before = (folder / "before_hints.py").read_bytes()
+    assert b"mm: " not in before
+    left = folder / "after_hints.py"
+    after = left.read_bytes() if left.exists() else case.after["before.py"]
+    if case.after == case.before:
+        after = before
+    (result,) = rewrite({"before.py": before}).values()
+    assert result.result.decode("latin-1") == after.decode("latin-1")
+    assert result.failure is None
+    for found, told in ((reasons(result), case.refusals), (messages(result), case.errors)):
+        assert sorted(PLACE.sub("", line) for line in found) == sorted(PLACE.sub("", line) for line in told)
+    assert not any(result.changed for result in rewrite({"before.py": result.result}).values())
+
+
+def reasons(result: Rewrite) -> list[str]:
+    return [refusal.reason for refusal in result.refusals]
+
+
+def messages(result: Rewrite) -> list[str]:
+    return [error.message for error in result.errors]
+
+
+def test_most_fixtures_are_there_for_calls_as_well() -> None:
+    assert len(CALLS) >= 80
+
+
 def test_second_run_changes_nothing(case: Case) -> None:
     results = rewrite(case.after)
     assert [result.path for result in results.values() if result.changed] == []
@@ -131,6 +163,8 @@ def test_without_its_hints_a_program_is_the_same_program(case: Case) -> None:
     if case.errors:
         pytest.skip("a hint that cannot be read")
     for path, data in case.before.items():
+        if b"import hints" in data or b"mmrewrite.hints" in data:
+            pytest.skip("hints that are calls")
         text = SourceText.decode(data).text
         plain = HINT.sub("", text) if "marker" not in path else text
         if '"""' not in text and "'''" not in text and not re.search(r'"[^"\n]*# mm:', text):
@@ -151,7 +185,7 @@ RUNNABLE = [folder for folder in CASES if (folder / "after.py").exists()]
 
 @pytest.mark.parametrize("folder", RUNNABLE, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
 def test_numbers_are_equal(folder: Path) -> None:
-    """Both versions end in `out = ...`, and their results are equal."""
+    """Both versions end in `out = ...`, and their results are equal, also where hints are calls without effect."""
     jax = pytest.importorskip("jax")
     case = read_case(folder)
     if not case.numbers:
@@ -162,7 +196,9 @@ def test_numbers_are_equal(folder: Path) -> None:
         pytest.skip("needs eight devices")
     if b"flax" in case.before["before.py"]:
         pytest.importorskip("flax")
-    before, after = (run(files["before.py"], jax) for files in (case.before, case.after))
+    called = folder / "before_hints.py"
+    before = run(called.read_bytes() if called.exists() else case.before["before.py"], jax)
+    after = run(case.after["before.py"], jax)
     assert jax.tree.structure(before) == jax.tree.structure(after)
     import numpy as np
 

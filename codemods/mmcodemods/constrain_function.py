@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 
 from mmrewrite.collect import Argument
-from mmrewrite.constraints import ConstraintCodemod
+from mmrewrite.constraints import ReturnConstraintCodemod
 from mmrewrite.functions import is_generator, returns_of
 from mmrewrite.names import all_arguments
 from mmrewrite.vocabulary import DEF, nearest
@@ -24,7 +24,7 @@ from mmrewrite.vocabulary import DEF, nearest
 RESULT = "out"
 
 
-class ConstrainFunction(ConstraintCodemod):
+class ConstrainFunction(ReturnConstraintCodemod):
     """Constrains parameters where the body begins, and the value of every `return`."""
 
     directive = "shard"

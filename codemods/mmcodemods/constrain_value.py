@@ -13,10 +13,10 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.constraints import ConstraintCodemod
+from mmrewrite.constraints import ReturnConstraintCodemod
 
 
-class ConstrainValue(ConstraintCodemod):
+class ConstrainValue(ReturnConstraintCodemod):
     """Wraps the right-hand side of an assignment, or what a `return` returns."""
 
     directive = "shard"

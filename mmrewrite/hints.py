@@ -1,0 +1,181 @@
+"""Hints as decorators, context managers and calls: `from mmrewrite import hints`.
+
+Every function here does nothing, and returns its argument as it was, so that the hinted program runs as if the hints
+were not there. `mmrewrite` reads them from the source and removes them together with the import. What each directive
+means, and how it is written as a comment, is on the page docs/hints.md.
+
+    hints.mesh(stage=4, data=2)
+    hints.axes(batch="data", mlp="model")
+
+    @hints.task(stage=0)
+    def encode(params, x): ...
+
+    for block in hints.stages(self.blocks):
+        x = block(x)
+
+    loss, grads = hints.microbatch(jax.value_and_grad(loss_fn), size=8)(params, batch)
+    step = hints.mjit(jax.jit(step))
+
+Only the standard library is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
+
+__all__ = (
+    "axes",
+    "ignore",
+    "mesh",
+    "microbatch",
+    "mjit",
+    "off",
+    "on",
+    "parallelize",
+    "register",
+    "shard",
+    "stages",
+    "task",
+    "verify",
+)
+
+Names = str | tuple[str, ...] | None
+"""What one dimension is called: a name, several names, or None for a dimension without one."""
+
+_Value = TypeVar("_Value")
+_Callable = TypeVar("_Callable", bound=Callable[..., Any])
+
+
+class Mark:
+    """What a hint without a subject returns: a decorator and a context manager, both without effect."""
+
+    __slots__ = ()
+
+    def __call__(self, definition: _Callable, /) -> _Callable:
+        """The function or class, as it is."""
+        return definition
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+
+_MARK = Mark()
+
+
+def mesh(**axes: int) -> None:
+    """The devices, by axis: a statement, `hints.mesh(stage=4, data=2)`."""
+
+
+def axes(*pairs: tuple[str, Names], **names: Names) -> None:
+    """The device axis of each logical name: a statement, `hints.axes(batch="data", embed=None)`."""
+
+
+def register(regex: str, **slice: int | str) -> None:
+    """Tasks by scope name: a statement, `hints.register(r"h_(\\d+)", stage="int({0}) // 3")`."""
+
+
+@overload
+def task(function: _Callable, /, name: str | None = None, **slice: int) -> _Callable: ...
+@overload
+def task(name: str | None = None, **slice: int) -> Mark: ...
+def task(*subject: Any, **slice: Any) -> Any:
+    """Run something as a task on a slice of the mesh.
+
+    A decorator of a function or a Flax module, `@hints.task(stage=0)`; a block, `with hints.task("encoder", stage=0):`;
+    or a call around what is called, `hints.task(self.encoder, stage=0)(x)`.
+    """
+    return subject[0] if subject and callable(subject[0]) else _MARK
+
+
+def stages(layers: _Value, /, axis: str = "stage", *, weights: Sequence[float] | None = None) -> _Value:
+    """Deal the iterations of a loop out to the stages: `for block in hints.stages(self.blocks):`."""
+    return layers
+
+
+@overload
+def microbatch(
+    subject: _Value,
+    /,
+    size: int | None = None,
+    *,
+    count: int | None = None,
+    dim: int = 0,
+    argnum: int | None = None,
+    schedule: str | None = None,
+    reduce: str | None = None,
+    rng: int | None = None,
+) -> _Value: ...
+@overload
+def microbatch(
+    *,
+    size: int | None = None,
+    count: int | None = None,
+    dim: int = 0,
+    argnum: int | None = None,
+    schedule: str | None = None,
+    reduce: str | None = None,
+    rng: int | None = None,
+) -> Mark: ...
+def microbatch(*subject: Any, **details: Any) -> Any:
+    """Take the gradient microbatch by microbatch: `hints.microbatch(jax.value_and_grad(f), size=8)(params, batch)`.
+
+    Around the iterable of a loop that accumulates gradients by hand it says the same about that loop.
+    """
+    return subject[0] if subject else _MARK
+
+
+@overload
+def shard(value: _Value, /, *names: Names) -> _Value: ...
+@overload
+def shard(*, from_annotations: bool = False, **layouts: tuple[Names, ...]) -> Mark: ...
+def shard(*value: Any, **layouts: Any) -> Any:
+    """The layout of a value: `hints.shard(x, "batch", None)`.
+
+    As a decorator it names parameters, and the result `out`: `@hints.shard(x=("batch", None), out=("batch", "mlp"))`.
+    """
+    return value[0] if value else _MARK
+
+
+@overload
+def mjit(function: _Callable, /) -> _Callable: ...
+@overload
+def mjit() -> Mark: ...
+def mjit(*function: Any) -> Any:
+    """Compile a step for the mesh: `@hints.mjit` above `@jax.jit`, or `hints.mjit(jax.jit(step))`."""
+    return function[0] if function else _MARK
+
+
+@overload
+def parallelize(function: _Callable, /, **how: Any) -> _Callable: ...
+@overload
+def parallelize(**how: Any) -> Mark: ...
+def parallelize(*function: Any, **how: Any) -> Any:
+    """Compile a step with its initialisation and its input: `@hints.parallelize(init_params=init)` above `@jax.jit`."""
+    return function[0] if function else _MARK
+
+
+@overload
+def verify(function: _Callable, /, **how: Any) -> _Callable: ...
+@overload
+def verify(**how: Any) -> Mark: ...
+def verify(*function: Any, **how: Any) -> Any:
+    """Compare the function with its rewritten self in `mmrewrite verify`: `@hints.verify(args=make_arguments)`."""
+    return function[0] if function else _MARK
+
+
+def off() -> Mark:
+    """Leave the hints below alone, up to `hints.on()`; as `with hints.off():`, those in the block."""
+    return _MARK
+
+
+def on() -> None:
+    """End what `hints.off()` began."""
+
+
+def ignore(*codemods: str) -> Mark:
+    """Keep codemods away from a definition or a block: `@hints.ignore("place_task")`, `with hints.ignore(...):`."""
+    return _MARK
