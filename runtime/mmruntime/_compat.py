@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 from jax.extend import core as jex
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
@@ -150,6 +151,17 @@ def concrete_mesh() -> jax.sharding.Mesh:
 
     found: jax.sharding.Mesh = mesh.get_concrete_mesh()
     return mesh.thread_resources.env.physical_mesh if found.empty else found
+
+
+def replicate(copies: Sequence[Any], sharding: Any) -> Any:
+    """A replicated array of equal arrays, one per device; as they are, it is weakly typed or not."""
+    first = copies[0]
+    if not getattr(first, "weak_type", False):
+        return jax.make_array_from_single_device_arrays(first.shape, sharding, list(copies))
+    from jax._src.array import ArrayImpl  # noqa: PLC0415  (private: the public function makes the type a strong one)
+
+    aval = ShapedArray(first.shape, first.dtype, weak_type=True)
+    return ArrayImpl(aval, sharding, list(copies), committed=True)
 
 
 def no_mesh() -> AbstractContextManager[Any]:

@@ -110,6 +110,11 @@ def num_bytes(var: Atom) -> int:
     return num_elements(var) * itemsize
 
 
+def is_scalar(var: Atom) -> bool:
+    """Whether a value has no dimensions, as numbers and typed PRNG keys have; at a step's border it is everywhere."""
+    return not var.aval.shape
+
+
 def is_tiny(var: Atom) -> bool:
     """Whether a value is a scalar or a PRNG key: cheap enough to be sent anywhere."""
     return num_elements(var) <= 2

@@ -38,7 +38,8 @@ class Initializer(Generic[P, R]):
     It is traced once per signature, and compiled once per submesh with everything left out that the submesh's
     results do not need, so no device ever holds what belongs to another submesh. The values are those of
     `jax.jit(fun)`, bit for bit: arrays of up to 2**24 elements are computed whole on each device of their
-    submesh, then cut. Larger ones are computed in shards, which rounds alike except on CPUs for odd sizes.
+    submesh, then cut; scalars on all devices of the mesh. Larger arrays are computed in shards, which rounds alike
+    except on CPUs for odd sizes.
 
     Args:
         fun: The initialiser.

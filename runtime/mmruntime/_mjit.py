@@ -18,7 +18,7 @@ from mmruntime._compat import is_var
 from mmruntime._compile import Compiled, compile_program
 from mmruntime._contexts import fast_path_enabled, jax_settings, switches
 from mmruntime._inputs import boxed_names, lay_out_inputs
-from mmruntime._ir import Step
+from mmruntime._ir import Step, is_scalar
 from mmruntime._like import Initializer, match
 from mmruntime._multimesh import MultiMesh
 from mmruntime._order import schedule_loops
@@ -138,7 +138,8 @@ class MeshFunction(Generic[P, R]):
         structs = []
         for var, home in zip(plan.step.invars, plan.program.inputs, strict=True):
             where = plan.placement.homes[var] if home is None else home[1]
-            structs.append(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, sharding=plan.shardings[var, where]))
+            sharding = plan.shardings.everywhere if is_scalar(var) else plan.shardings[var, where]
+            structs.append(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, sharding=sharding))
         args, _ = jax.tree.unflatten(plan.in_tree, structs)
         return tuple(args)
 
@@ -272,6 +273,8 @@ def _owned(step: Step, placement: Placement, program: Program, donated: Containe
         return set()
     inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
     constants = {slot for places in program.constants.values() for slot, _ in places}
+    # The copies of a scalar belong to one array of the caller's.
+    constants |= {slot for var in step.invars for slot, _ in program.scalars.get(var, ())}
     handed_through = {atom for atom in step.outvars if is_var(atom)}
     return {
         slot

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from mmruntime import _cost
 from mmruntime._compat import Var, is_var
 from mmruntime._contexts import recomputation_enabled
-from mmruntime._ir import Op, Step, is_tiny, num_bytes
+from mmruntime._ir import Op, Step, is_scalar, is_tiny, num_bytes
 from mmruntime._multimesh import MultiMesh
 from mmruntime._sums import regroup_scalars, split_loop_sums
 from mmruntime._task import StageSlice, Task
@@ -238,11 +238,17 @@ class _Placer:
         users: dict[Var, set[int]] = defaultdict(set)
         reader: dict[Var, Op] = {}
         cones = self._cones()
+        results = {atom for atom in self.step.outvars if is_var(atom) and is_scalar(atom)}
         for region in reversed(self.step.regions):
             for total, result in region.sums:
                 users[result] |= users[total]
+            # A scalar result is wanted everywhere: it joins the programs that run at that time in any case.
+            running = {where for op in region.ops if op in self.of for where in self.of[op]}
             for op in reversed(region.ops):
                 if op not in self.of:
+                    if region.loop is None:
+                        for var in results.intersection(op.writes()):
+                            users[var] |= running
                     self.of[op] = self._floating(op, cones[op], users, presence, homes)
                     for var in op.reads():
                         if var not in self.producer and var not in self.sliced and var not in self.summed:

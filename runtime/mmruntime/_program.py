@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmruntime._compat import Atom, Var, is_var
-from mmruntime._ir import Region, Step
+from mmruntime._ir import Region, Step, is_scalar
 from mmruntime._order import Pipeline, order_loop
 from mmruntime._place import Placement
 from mmruntime._segment import Segment, Segments
@@ -85,6 +85,7 @@ class Program:
         outputs: For each output, its slot; None where it is an input, a captured array or a literal.
         pipelines: The microbatch loops, in program order.
         keys: What each slot holds.
+        scalars: For each scalar input or output, all slots and submeshes that hold it at the border of the step.
     """
 
     num_slots: int
@@ -94,6 +95,7 @@ class Program:
     outputs: list[int | None]
     pipelines: list[Pipeline]
     keys: list[Key]
+    scalars: dict[Var, list[tuple[int, int]]]
 
 
 def build_whole(step: Step) -> Program:
@@ -114,6 +116,7 @@ def build_whole(step: Step) -> Program:
         [slots.get((atom, 0, None)) if is_var(atom) and atom not in used else None for atom in step.outvars],
         [],
         list(slots),
+        {var: [(slots[var, 0, None], 0)] for var in (*reads, *writes) if is_scalar(var)},
     )
 
 
@@ -158,12 +161,21 @@ class _Builder:
         }
         kept = {slot for slot in outputs if slot is not None}
         # An input that is also an output is handed back from where it lives.
-        handed_through = {atom for atom in self.step.outvars if is_var(atom)}
-        kept |= {
-            place[0] for var, place in zip(self.step.invars, inputs, strict=True) if place and var in handed_through
-        }
+        handed_out = {atom for atom in self.step.outvars if is_var(atom)}
+        kept |= {place[0] for var, place in zip(self.step.invars, inputs, strict=True) if place and var in handed_out}
+        scalars = {var: self._places(var) for var in (*self.step.invars, *handed_out) if is_scalar(var)}
+        kept |= {slot for var in handed_out & scalars.keys() for slot, _ in scalars[var]}
         self._free_after_last_use(kept)
-        return Program(len(self.slots), self.instructions, inputs, constants, outputs, self.pipelines, list(self.slots))
+        return Program(
+            len(self.slots),
+            self.instructions,
+            inputs,
+            constants,
+            outputs,
+            self.pipelines,
+            list(self.slots),
+            scalars,
+        )
 
     def _wanted(self) -> dict[Var, list[int]]:
         """On which submeshes each variable is read."""
@@ -176,6 +188,12 @@ class _Builder:
                 for where in wanted[piece]:
                     wanted[stacked][where] = None
         return {var: sorted(places) for var, places in wanted.items()}
+
+    def _places(self, var: Var) -> list[tuple[int, int]]:
+        """All slots and submeshes that hold a value outside of loops: where it is made, and where it is read."""
+        made = () if var in self.given else self.segments.made_on[var]
+        places = dict.fromkeys((*made, *self.wanted.get(var, ())))
+        return [(self._slot(var, where, None), where) for where in places]
 
     def _home(self, var: Var) -> int | None:
         """Where an input is handed over: its home if it is read there."""
@@ -190,7 +208,8 @@ class _Builder:
         sends: dict[tuple[int, int], list[Var]] = defaultdict(list)
         for var in self.step.invars:
             home = self._home(var)
-            if home is None:
+            # The caller's array of a scalar has a copy on every device.
+            if home is None or is_scalar(var):
                 continue
             for target in self.wanted[var]:
                 if target != home:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mmruntime import _cost, _tables, schedules
 from mmruntime._compile import Compiled
-from mmruntime._ir import Step, num_bytes
+from mmruntime._ir import Step, is_scalar, num_bytes
 from mmruntime._place import Placement
 from mmruntime._program import Program, Run, Transfer
 from mmruntime._segment import Segment, Segments
@@ -77,7 +77,18 @@ class ProgramRow:
 
 @dataclass(frozen=True)
 class InputRow:
-    """An input of the step: where it lives and how it is laid out."""
+    """An input of the step: where it lives and how it is laid out.
+
+    Attributes:
+        name: The argument, and the path within it.
+        submesh: Where it lives; None if nothing reads it.
+        shape: Its shape.
+        dtype: Its type.
+        spec: Its layout on the submesh.
+        device_bytes: Its bytes on each device there.
+        carried: Whether it is state that the step gives back.
+        everywhere: Whether it is a scalar, which every device of the mesh has a copy of.
+    """
 
     name: str
     submesh: int | None
@@ -86,6 +97,7 @@ class InputRow:
     spec: str
     device_bytes: int
     carried: bool
+    everywhere: bool
 
 
 @dataclass(frozen=True)
@@ -203,9 +215,8 @@ def report(
             if position in step.carried:
                 state[where] += size
                 values[where] += share
-        inputs.append(
-            InputRow(names[position], where, shape, str(var.aval.dtype), spec, size, position in step.carried)
-        )
+        carried, dtype = position in step.carried, str(var.aval.dtype)
+        inputs.append(InputRow(names[position], where, shape, dtype, spec, size, carried, is_scalar(var)))
     live = _live_bytes(program, step, shardings)
     costs = _compiled_costs(program, compiled)
     submeshes = [

@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
 from mmruntime._compat import is_var
 from mmruntime._compile import Compiled
-from mmruntime._ir import Step
+from mmruntime._ir import Step, is_scalar
 from mmruntime._program import Program, Run
+from mmruntime._scalars import Spreader, part, same_devices
 from mmruntime._shard import Shardings
 
 
@@ -43,10 +45,16 @@ class Runner:
             is_run = isinstance(item, Run)
             call = compiled.programs[item.work] if isinstance(item, Run) else compiled.movers[item]
             self._code.append((is_run, call, item.args, item.results, item.frees))
+        self._everywhere = everywhere = shardings.everywhere
         self._inputs = [
             (position, place[0], shardings[var, place[1]])
             for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
-            if place is not None
+            if place is not None and not is_scalar(var)
+        ]
+        self._scalars = [
+            (position, [(slot, shardings[var, where]) for slot, where in program.scalars[var]])
+            for position, var in enumerate(step.invars)
+            if program.scalars.get(var)
         ]
         self._constants = [
             (slot, jax.device_put(step.constants[var], shardings[var, where]))
@@ -64,11 +72,20 @@ class Runner:
                 self._copied.append(index)
                 continue
             seen.add(atom)
-            if positions.get(atom, -1) not in (-1, *donated):
+            # The copies of a scalar that was read are the caller's even if it is donated.
+            if atom in positions and (positions[atom] not in donated or is_scalar(atom)):
                 self._copied.append(index)
         # An output is a slot, an input handed through, or a value known beforehand.
         self._outputs: list[tuple[int | None, int | None, Any]] = []
+        spread: list[tuple[int, list[tuple[int, NamedSharding]]]] = []
         for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
+            if is_var(atom) and program.scalars.get(atom):
+                places = [(slot, shardings[atom, where]) for slot, where in program.scalars[atom]]
+                whole = [slot for slot, sharding in places if same_devices(sharding, everywhere)]
+                self._outputs.append((whole[0] if whole else places[0][0], None, None))
+                if not whole:
+                    spread.append((index, places))
+                continue
             if slot is not None:
                 self._outputs.append((slot, None, None))
                 continue
@@ -77,11 +94,14 @@ class Runner:
                 continue
             home = program.inputs[carried[index]] if index in carried else None
             sharding = shardings.replicated(0) if home is None else shardings[step.invars[carried[index]], home[1]]
+            if is_scalar(atom):
+                sharding = everywhere
             if is_var(atom) and atom in positions:
                 self._outputs.append((None, positions[atom], sharding))
                 continue
             value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
             self._outputs.append((None, None, jax.device_put(value, sharding)))
+        self._spread = Spreader(everywhere, spread) if spread else None
         self.misplaced = 0
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
@@ -130,7 +150,22 @@ class Runner:
                 late.append(slot)
                 arrays.append(value)
                 targets.append(sharding)
-        self.misplaced = len(late)
+        misplaced = len(late)
+        for position, places in self._scalars:
+            value = inputs[position]
+            placed = getattr(value, "sharding", None)
+            if (len(places) == 1 and placed == places[0][1]) or (placed is None and self._takes_host_values):
+                slots[places[0][0]] = value
+            elif placed == self._everywhere:
+                for slot, sharding in places:
+                    slots[slot] = part(value, sharding)
+            else:
+                misplaced += 1
+                for slot, sharding in places:
+                    late.append(slot)
+                    arrays.append(value)
+                    targets.append(sharding)
+        self.misplaced = misplaced
         if late:
             for slot, value in zip(late, jax.device_put(arrays, targets), strict=True):
                 slots[slot] = value
@@ -143,12 +178,18 @@ class Runner:
             slots[slot] if slot is not None else known if position is None else inputs[position]
             for slot, position, known in self._outputs
         ]
+        if self._spread is not None:
+            self._spread(slots, outputs.__setitem__)
         if self._copied:
             values = [outputs[index] for index in self._copied]
-            layouts = [
-                value.sharding if isinstance(value, jax.Array) else self._outputs[index][2]
-                for index, value in zip(self._copied, values, strict=True)
-            ]
+            layouts = [self._layout(index, value) for index, value in zip(self._copied, values, strict=True)]
             for index, value in zip(self._copied, jax.device_put(values, layouts, may_alias=False), strict=True):
                 outputs[index] = value
         return outputs
+
+    def _layout(self, index: int, value: Any) -> Any:
+        """How a copied result is laid out: an input that nothing reads may be a number, or anywhere."""
+        _, position, wanted = self._outputs[index]
+        if position is not None and (wanted == self._everywhere or not isinstance(value, jax.Array)):
+            return wanted
+        return value.sharding

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mmruntime._compat import Var, is_var
-from mmruntime._ir import Op, Region, Step
+from mmruntime._ir import Op, Region, Step, is_scalar
 from mmruntime._place import Placement
 
 
@@ -200,6 +200,7 @@ def connect(step: Step, segments: Segments) -> None:
                 want(stacked, where)
     for atom in step.outvars:
         if is_var(atom) and atom in made_on:
-            want(atom, made_on[atom][0])
+            for where in made_on[atom] if is_scalar(atom) else made_on[atom][:1]:
+                want(atom, where)
     for each in segments:
         each.writes = [var for op in each.ops for var in op.writes() if var in wanted[each]]

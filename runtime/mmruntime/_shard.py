@@ -83,6 +83,11 @@ class Shardings:
         """The layout with a full copy on each device of a submesh."""
         return NamedSharding(self._placement.submeshes.meshes[where], PartitionSpec())
 
+    @property
+    def everywhere(self) -> NamedSharding:
+        """The layout with a copy on each device of the mesh."""
+        return NamedSharding(self._multimesh.mesh, PartitionSpec())
+
     def fix(self, var: Var, where: int, sharding: NamedSharding) -> None:
         """Decide a layout from outside, before `propagate`."""
         self._of[var, where] = sharding

@@ -83,7 +83,7 @@ def tables(report: Report) -> tuple[Table, ...]:
             [
                 (
                     r.name,
-                    "-" if r.submesh is None else r.submesh,
+                    "-" if r.submesh is None else "all" if r.everywhere else r.submesh,
                     f"{r.dtype}[{','.join(map(str, r.shape))}]",
                     r.spec,
                     _bytes(r.device_bytes),

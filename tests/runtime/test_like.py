@@ -80,8 +80,8 @@ def test_each_submesh_draws_its_own_random_numbers_only(step) -> None:
     init(jax.random.key(1))
     ((parts),) = init._parts.values()
     whole = jax.jit(make_state).lower(jax.random.key(1)).compile()
-    flops = [part.program.cost_analysis()["flops"] for part in parts]
-    assert len(parts) == 2
+    flops = [part.program.cost_analysis().get("flops", 0.0) for part in parts]
+    assert len(parts) == 3  # the scalars, on all devices, are a part of their own
     assert max(flops) < 0.6 * whole.cost_analysis()["flops"]
 
 

@@ -79,6 +79,8 @@ def slots_over_time(program):
     """Every instruction with the slots that are alive while it runs."""
     alive = {place[0] for place in program.inputs if place is not None}
     alive |= {slot for places in program.constants.values() for slot, _ in places}
+    made = {slot for item in program.instructions for slot in item.results}
+    alive |= {slot for places in program.scalars.values() for slot, _ in places} - made
     for item in program.instructions:
         assert set(item.args) <= alive, "reads what is not there"
         alive |= set(item.results)
@@ -147,7 +149,10 @@ def test_carried_state_has_the_layout_of_the_input(trained):
     for position, result in plan.step.carried.items():
         place = plan.program.inputs[position]
         assert place is not None
-        assert leaves[result].sharding == plan.shardings[plan.step.invars[position], place[1]]
+        if leaves[result].ndim == 0:
+            assert leaves[result].sharding == plan.shardings.everywhere
+        else:
+            assert leaves[result].sharding == plan.shardings[plan.step.invars[position], place[1]]
 
 
 # Transfers.
@@ -228,6 +233,7 @@ def test_activations_are_forgotten_at_their_last_use(trained, schedule):
             last_read[slot] = index
     for index, (item, alive) in enumerate(slots_over_time(program)):
         kept = {slot for slot in program.outputs if slot is not None}
+        kept |= {slot for atom in step._latest.step.outvars for slot, _ in program.scalars.get(atom, ())}
         for slot in item.args:
             if last_read[slot] == index and slot not in kept:
                 assert slot in item.frees

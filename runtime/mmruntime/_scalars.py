@@ -1,0 +1,88 @@
+"""Scalars are on every device of the mesh: the loss can be used anywhere, a step counter by every submesh.
+
+Such an array has one copy per device, so a program on a submesh reads the copies of its own devices, and a
+result is put together from the submeshes that computed it. Only devices of which none did get a copy sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, SingleDeviceSharding
+
+from mmruntime import _compat
+
+
+def same_devices(one: NamedSharding, other: NamedSharding) -> bool:
+    """Whether two layouts are on the same devices in the same order."""
+    meshes: list[Any] = [one.mesh, other.mesh]
+    return tuple(meshes[0].devices.flat) == tuple(meshes[1].devices.flat)
+
+
+def part(array: Any, sharding: NamedSharding) -> Any:
+    """The copies of a replicated array that lie on a submesh, as an array of that submesh."""
+    copies = {shard.device: shard.data for shard in array.addressable_shards}
+    devices: Any = sharding.mesh.devices
+    own = [copies[device] for device in devices.flat if device in copies]
+    return _compat.replicate(own, sharding)
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class _Recipe:
+    """Where the copy on each device comes from: a place and the number of its copy, and the device if it is sent."""
+
+    index: int
+    copies: tuple[tuple[int, int, Any], ...]
+
+
+class Spreader:
+    """Puts scalar results on all devices of a mesh, planned once and run every step.
+
+    Args:
+        everywhere: The layout that they shall have, replicated.
+        results: For each such result: its index among the step's outputs, and for each place that holds it, the
+            slot and the layout there.
+    """
+
+    def __init__(
+        self, everywhere: NamedSharding, results: Sequence[tuple[int, Sequence[tuple[int, NamedSharding]]]]
+    ) -> None:
+        self._everywhere = everywhere
+        self._recipes: list[_Recipe] = []
+        self._targets: list[SingleDeviceSharding] = []
+        devices: Any = everywhere.mesh.devices
+        for index, places in results:
+            holders: dict[Any, tuple[int, int]] = {}
+            for slot, sharding in places:
+                own: Any = sharding.mesh.devices
+                for number, device in enumerate(own.flat):
+                    holders.setdefault(device, (slot, number))
+            first = (places[0][0], 0)
+            copies = []
+            for device in devices.flat:
+                holder = holders.get(device)
+                copies.append((*(holder or first), None if holder else device))
+                if holder is None:
+                    self._targets.append(SingleDeviceSharding(device))
+            self._recipes.append(_Recipe(index, tuple(copies)))
+
+    def __call__(self, slots: Sequence[Any], give: Callable[[int, Any], None]) -> None:
+        """Call `give(index, array)` with each result; returns as soon as all copies are issued."""
+        shards: dict[int, list[Any]] = {}
+        sent = []
+        for recipe in self._recipes:
+            for slot, number, device in recipe.copies:
+                if slot not in shards:
+                    shards[slot] = [shard.data for shard in slots[slot].addressable_shards]
+                if device is not None:
+                    sent.append(shards[slot][number])
+        # One batched call for everything, and device to device, so that it does not wait for the values.
+        arrived = iter(jax.device_put(sent, self._targets) if sent else ())
+        for recipe in self._recipes:
+            copies = [
+                shards[slot][number] if device is None else next(arrived) for slot, number, device in recipe.copies
+            ]
+            give(recipe.index, _compat.replicate(copies, self._everywhere))
