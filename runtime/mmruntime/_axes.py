@@ -62,6 +62,28 @@ def spec_names(spec: Any, rank: int) -> tuple[Names, ...]:
     return (*names, *([()] * (rank - len(entries))))
 
 
+def mesh_axes(names: Sequence[Names], mesh_shape: Mapping[str, int], task: str) -> PartitionSpec:
+    """The spec of names that are mesh axes themselves.
+
+    Args:
+        names: Mesh axes of each dimension.
+        mesh_shape: Size of each mesh axis.
+        task: Name of the task, for messages.
+
+    Raises:
+        ValueError: If the mesh has no such axis.
+    """
+    spec = PartitionSpec(*[carried or None for carried in names])
+    for axis in (axis for carried in names for axis in carried):
+        if axis not in mesh_shape:
+            raise ValueError(
+                f"with_sharding_constraint: {spec} in task {task!r} names {axis!r}, but its mesh has the axes "
+                f"{', '.join(map(repr, mesh_shape))}. Logical names are off here: with ignore_transforms() or "
+                "autoshard(False) a spec names mesh axes, as that of jax.lax.with_sharding_constraint does."
+            )
+    return spec
+
+
 def translate(
     names: Sequence[Names],
     shape: Sequence[int],

@@ -15,8 +15,8 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
-from mmruntime._axes import Names, translate
-from mmruntime._constraint import eager_layout
+from mmruntime._axes import Names, mesh_axes, translate
+from mmruntime._constraint import eager_layout, placed_later
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import TASKS
 from mmruntime._mesh import TaskMesh, auto_mesh, current_mesh
@@ -129,12 +129,16 @@ def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...
         return value if here else jax.device_put(value, outside)
 
     operands = [leaf for leaf, is_operand in zip(leaves, is_array, strict=True) if is_operand]
-    closed, shapes = jax.make_jaxpr(inner, return_shape=True)(*[_abstract(value) for value in operands])
+    with placed_later():
+        closed, shapes = jax.make_jaxpr(inner, return_shape=True)(*[_abstract(value) for value in operands])
     jaxpr, captured = _compat.split(closed)
     pairs, label = axis_pairs(task, mesh, current_mesh()), str(task.name)
 
-    def lay_out(value: Any, names: tuple[Names, ...]) -> Any:
-        return jax.device_put(value, NamedSharding(mesh, translate(names, value.shape, pairs, mesh.shape, label)))
+    def lay_out(value: Any, names: tuple[Names, ...], *, logical: bool) -> Any:
+        spec = (
+            translate(names, value.shape, pairs, mesh.shape, label) if logical else mesh_axes(names, mesh.shape, label)
+        )
+        return jax.device_put(value, NamedSharding(mesh, spec))
 
     function = _compat.as_fun(_compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
     with _compat.no_mesh(), eager_layout(lay_out):

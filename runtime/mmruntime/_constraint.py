@@ -1,9 +1,10 @@
-"""Logical sharding constraints: an identity that carries axis names until the step is placed."""
+"""Sharding constraints: an identity that carries axis names until the step is placed."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -14,28 +15,37 @@ from jax.sharding import NamedSharding, PartitionSpec
 from mmruntime import _compat
 from mmruntime._axes import Names, spec_names
 from mmruntime._contexts import autoshard_enabled, transforms_ignored
+from mmruntime._mesh import current_mesh
 
 T = TypeVar("T")
 
 
-def _bind(x: Any, *, names: tuple[Names, ...]) -> Any:
-    return constraint_p.bind(x, names=names)
+def _bind(x: Any, *, names: tuple[Names, ...], logical: bool) -> Any:
+    return constraint_p.bind(x, names=names, logical=logical)
 
 
-def _bind_batched(x: Any, dimension: int, *, names: tuple[Names, ...]) -> Any:
-    return constraint_p.bind(x, names=(*names[:dimension], (), *names[dimension:]))
+def _bind_batched(x: Any, dimension: int, *, names: tuple[Names, ...], logical: bool) -> Any:
+    return constraint_p.bind(x, names=(*names[:dimension], (), *names[dimension:]), logical=logical)
 
 
 # The cotangent of a constrained value gets the same constraint.
 constraint_p = _compat.define_identity("mm_constraint", transpose=_bind, batch=_bind_batched)
 
-LayOut = Callable[[Any, tuple[Names, ...]], Any]
+LayOut = Callable[..., Any]
 _LAY_OUT: ContextVar[LayOut | None] = ContextVar("lay_out", default=None)
+# Part of every jit cache key: what is traced to be placed keeps constraints that plain `jax.jit` would act on.
+_PLACED_LATER = _compat.user_context(False)
+
+
+def placed_later() -> AbstractContextManager[None]:
+    """A context in which what is traced gets its submesh afterwards, so that mesh axes are looked up then."""
+    context: AbstractContextManager[None] = _PLACED_LATER(True)
+    return context
 
 
 @contextlib.contextmanager
 def eager_layout(lay_out: LayOut) -> Iterator[None]:
-    """Within the context, a constraint outside of any trace moves its value by `lay_out(value, names)`."""
+    """Within the context, a constraint outside of any trace moves its value: `lay_out(value, names, logical=...)`."""
     token = _LAY_OUT.set(lay_out)
     try:
         yield
@@ -43,9 +53,9 @@ def eager_layout(lay_out: LayOut) -> Iterator[None]:
         _LAY_OUT.reset(token)
 
 
-def _apply_now(x: Any, *, names: tuple[Names, ...]) -> Any:
+def _apply_now(x: Any, *, names: tuple[Names, ...], logical: bool) -> Any:
     lay_out = _LAY_OUT.get()
-    return x if lay_out is None else lay_out(x, names)
+    return x if lay_out is None else lay_out(x, names, logical=logical)
 
 
 constraint_p.def_impl(_apply_now)
@@ -56,6 +66,10 @@ def with_sharding_constraint(x: T, axis_resources: Any) -> T:
 
     The names belong to the value. Each task that touches it translates them with its own
     `logical_axes`; without a task or a mesh (plain `jax.jit`, one device) they have no effect.
+
+    While `ignore_transforms()` or `autoshard(False)` is in force this is `jax.lax.with_sharding_constraint`: the
+    names are mesh axes, those of the task's submesh in a step that `mjit` or `parallelize` compiles, else those of
+    the mesh in context.
 
     Args:
         x: A pytree of arrays.
@@ -69,7 +83,9 @@ def with_sharding_constraint(x: T, axis_resources: Any) -> T:
     Raises:
         ValueError: If a spec has more entries than its array has dimensions, or the pytree is no prefix of `x`.
         TypeError: If a leaf is not a spec.
+        RuntimeError: From `jax.lax.with_sharding_constraint`, if names are mesh axes and there is no mesh.
     """
+    logical = autoshard_enabled() and not transforms_ignored()
 
     def is_spec(node: Any) -> bool:
         return node is None or isinstance(node, PartitionSpec | NamedSharding) or _is_plain_spec(node)
@@ -78,16 +94,22 @@ def with_sharding_constraint(x: T, axis_resources: Any) -> T:
         if spec is None:
             return subtree
         if isinstance(spec, NamedSharding):
+            if not logical and not _PLACED_LATER.value:
+                return jax.lax.with_sharding_constraint(subtree, spec)
             spec = spec.spec
         if not isinstance(spec, PartitionSpec) and not _is_plain_spec(spec):
             raise TypeError(
                 f"with_sharding_constraint: expected a PartitionSpec of logical axis names, got {spec!r}. "
                 'Write for example P("batch", None).'
             )
-        return jax.tree.map(lambda leaf: _bind(jnp.asarray(leaf), names=spec_names(spec, jnp.ndim(leaf))), subtree)
+        if not logical and not _PLACED_LATER.value:
+            mesh = current_mesh()
+            axes = PartitionSpec(*spec)
+            return jax.lax.with_sharding_constraint(subtree, axes if mesh is None else NamedSharding(mesh.mesh, axes))
+        return jax.tree.map(
+            lambda leaf: _bind(jnp.asarray(leaf), names=spec_names(spec, jnp.ndim(leaf)), logical=logical), subtree
+        )
 
-    if transforms_ignored() or not autoshard_enabled():
-        return x
     try:
         result: T = jax.tree.map(constrain, axis_resources, x, is_leaf=is_spec)
     except ValueError as error:

@@ -74,13 +74,13 @@ def jax_settings() -> Hashable:
 
 @contextlib.contextmanager
 def autoshard(flag: bool | None = True) -> Iterator[None]:
-    """Within the context, logical sharding constraints are in force or not.
+    """Within the context, sharding constraints are written in logical names, or not.
 
-    They are in force by default: unlike MultiMesh's, they have no effect outside of compiled steps in any case.
-    Without them layouts follow from the arguments' names and from propagation alone.
+    They are by default: unlike MultiMesh's, logical names have no effect outside of compiled steps in any case.
+    When they are not, `with_sharding_constraint` is JAX's own, over mesh axes.
 
     Args:
-        flag: Whether `with_sharding_constraint` has an effect; None changes nothing.
+        flag: Whether the names of `with_sharding_constraint` are logical ones; None changes nothing.
     """
     with _AUTOSHARD(_flag("autoshard", flag, autoshard_enabled())):
         yield
@@ -88,7 +88,10 @@ def autoshard(flag: bool | None = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ignore_transforms(ignore: bool | None = True) -> Iterator[None]:
-    """Within the context, tasks, registrations, constraints and microbatch loops do nothing: one-device semantics.
+    """Within the context, tasks, registrations and microbatch loops do nothing: one-device semantics.
+
+    `with_sharding_constraint` is JAX's own then, over the axes of the mesh; logical names that are no axes of it are
+    an error, as they are there.
 
     Args:
         ignore: False switches them on again inside an outer `ignore_transforms()`; None changes nothing.

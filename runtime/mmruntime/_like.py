@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _compat, _mesh
+from mmruntime._constraint import placed_later
 from mmruntime._multimesh import MultiMesh
 
 P = ParamSpec("P")
@@ -92,7 +93,7 @@ class Initializer(Generic[P, R]):
             args, kwargs = jax.tree.unflatten(tree, leaves)
             return self._fun(*args, **kwargs)
 
-        with _compat.no_mesh(), _mesh.using(self._multimesh):
+        with _compat.no_mesh(), _mesh.using(self._multimesh), placed_later():
             return jax.make_jaxpr(flat, return_shape=True)(*structs)
 
 

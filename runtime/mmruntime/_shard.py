@@ -18,7 +18,7 @@ from jax.extend.mlir.dialects import sdy
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
-from mmruntime._axes import Names, Pairs, translate
+from mmruntime._axes import Names, Pairs, mesh_axes, translate
 from mmruntime._compat import Var, is_var
 from mmruntime._constraint import constraint_p
 from mmruntime._ir import Op, Step
@@ -224,9 +224,12 @@ class Shardings:
         if eqn.primitive is constraint_p:
             (value,) = eqn.invars
             names = eqn.params["names"]
-            self._note_unknown(names, pairs)
-            spec = translate(names, value.aval.shape, pairs, mesh.shape, label)
-            self._note_idle(names, value.aval.shape, pairs, spec, label)
+            if eqn.params["logical"]:
+                self._note_unknown(names, pairs)
+                spec = translate(names, value.aval.shape, pairs, mesh.shape, label)
+                self._note_idle(names, value.aval.shape, pairs, spec, label)
+            else:
+                spec = mesh_axes(names, mesh.shape, label)
             template = _constraint_template(abstract(value), NamedSharding(mesh, spec))
             return eqn.replace(primitive=template.primitive, params=template.params)
 
@@ -281,15 +284,19 @@ def _value_names(step: Step) -> dict[Var, tuple[Names, ...]]:
     """The logical names of values that a constraint gives, or a call whose last equation for them is one."""
     found: dict[Var, tuple[Names, ...]] = {}
     for op in step.ops():
-        if op.eqn.primitive is constraint_p:
+        if _is_logical(op.eqn):
             found[op.eqn.outvars[0]] = op.eqn.params["names"]
         elif op.eqn.primitive is _compat.jit_p:
             inner, _ = _compat.split(op.eqn.params["jaxpr"])
-            last = {eqn.outvars[0]: eqn.params["names"] for eqn in inner.eqns if eqn.primitive is constraint_p}
+            last = {eqn.outvars[0]: eqn.params["names"] for eqn in inner.eqns if _is_logical(eqn)}
             for outer, atom in zip(op.eqn.outvars, inner.outvars, strict=True):
                 if is_var(outer) and is_var(atom) and atom in last:
                     found[outer] = last[atom]
     return found
+
+
+def _is_logical(eqn: Any) -> bool:
+    return eqn.primitive is constraint_p and bool(eqn.params["logical"])
 
 
 def _constraint_template(value: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Any:

@@ -9,6 +9,7 @@ import jax
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var, split
+from mmruntime._constraint import placed_later
 from mmruntime._ir import Op, Region, Step
 from mmruntime._marks import LOOPS, TASKS, LoopSpec
 from mmruntime._names import TaskFinder
@@ -26,7 +27,8 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
     Returns:
         The step, and the tree structure of what `fun` returns.
     """
-    closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
+    with placed_later():
+        closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
     jaxpr, consts = split(closed)
     flat = _Flattener(TaskFinder(registrations), jaxpr)
     step = flat.step(jaxpr, consts)

@@ -80,7 +80,7 @@ def test_ignored_transforms_give_the_one_device_program_decided_at_the_call() ->
     with mm.ignore_transforms():
         ignored = step(X)
         assert ignored.devices() == set(mesh.devices.flat)
-        assert ignored.sharding.spec == P()
+        assert ignored.sharding.spec == P("data")
         with mm.ignore_transforms(False):
             assert step(X).devices() == set(mesh.devices[1])
     assert step(X).devices() == set(mesh.devices[1])
@@ -103,12 +103,86 @@ def test_ignored_transforms_are_seen_by_plain_jit_without_clearing_caches() -> N
     assert len(calls) == 2
 
 
-def test_without_autoshard_constraints_have_no_effect() -> None:
-    step = mm.mjit(two_stages, mesh=make_mesh())
-    assert step(X).sharding.spec == P("data")
+def test_without_autoshard_constraints_are_over_mesh_axes() -> None:
+    """As `jax.lax.with_sharding_constraint` has them, in the submesh of each task."""
+    mesh = mm.MultiMesh(axis_sizes=(2, 4), axis_names=("stage", "data"), logical_axes={"data": None, "rows": "data"})
+    step = mm.mjit(two_stages, mesh=mesh)
+    assert step(X).sharding.spec == P()
     with mm.autoshard(False):
-        assert step(X).sharding.spec == P()
-    assert step(X).sharding.spec == P("data")
+        out = step(X)
+        assert out.sharding.spec == P("data")
+        assert out.devices() == set(mesh.devices[1])
+    assert step(X).sharding.spec == P()
+
+
+@pytest.mark.parametrize("switch", [mm.ignore_transforms, lambda: mm.autoshard(False)], ids=["ignored", "off"])
+@pytest.mark.parametrize("how", ["mjit", "jit", "eager", "grad", "vmap"])
+def test_switched_off_constraints_are_those_of_jax(switch, how) -> None:
+    mesh = make_mesh()
+
+    def constrained(x):
+        return mm.with_sharding_constraint({"a": [x, x + 1]}, {"a": P("data")})["a"][1] * 2
+
+    with switch():
+        if how == "mjit":
+            out = mm.mjit(constrained, mesh=mesh)(X)
+        elif how == "vmap":
+            out = mm.mjit(jax.vmap(constrained), mesh=mesh)(np.stack([X, X]))
+        elif how == "grad":
+            out = mm.mjit(jax.grad(lambda x: constrained(x).sum()), mesh=mesh)(X)
+        else:
+            with mesh:
+                out = (jax.jit(constrained) if how == "jit" else constrained)(X)
+    spec = P(None, "data") if how == "vmap" else P("data")
+    assert out.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh.mesh, spec), out.ndim)
+    with jax.set_mesh(mesh.mesh), switch():
+        assert jax.jit(constrained)(X).sharding.spec == P("data")
+
+
+@pytest.mark.parametrize("switch", [mm.ignore_transforms, lambda: mm.autoshard(False)], ids=["ignored", "off"])
+def test_switched_off_constraints_have_the_errors_of_jax(switch) -> None:
+    def named(*spec):
+        return lambda x: mm.with_sharding_constraint(x, P(*spec))
+
+    x = np.ones((4, 4), np.float32)
+    mesh = make_mesh()
+    with switch():
+        with pytest.raises(RuntimeError, match="requires a non-empty mesh"):
+            jax.jit(named("data"))(x)
+        for call in (mm.mjit(named("rows"), mesh=mesh), mesh(jax.jit(named("rows")))):
+            with pytest.raises(ValueError, match="rows"):
+                call(x)
+        for call in (mm.mjit(named("data", "data"), mesh=mesh), mesh(jax.jit(named("data", "data")))):
+            with pytest.raises(Exception, match="at most one positional dimension") as caught:
+                call(x)
+            assert type(caught.value).__name__ == "DuplicateSpecError"
+        with mesh, pytest.raises(ValueError, match="are not a prefix of the value's tree"):
+            mm.with_sharding_constraint([x, x], [P("data")])
+    with mm.autoshard(False), pytest.raises(ValueError, match=r"in task 'layer' names 'rows', but its mesh has the"):
+        mm.mjit(mm.task(named("rows"), "layer", mesh_slice={"stage": 1}), mesh=mesh)(x)
+
+
+def test_an_eager_task_without_autoshard_has_mesh_axes() -> None:
+    layer = mm.task(
+        lambda x: mm.with_sharding_constraint(x * 2, P("data")), "layer", mesh_slice={"stage": 1}, logical_axes=()
+    )
+    mesh = make_mesh()
+    with mesh:
+        assert layer(X).sharding.is_fully_replicated
+        with mm.autoshard(False):
+            out = layer(X)
+    assert out.sharding.spec == P("data")
+    assert out.devices() == set(mesh.devices[1])
+
+
+def test_a_jitted_helper_is_traced_for_each_meaning_of_a_constraint() -> None:
+    helper = jax.jit(lambda x: mm.with_sharding_constraint(x, P("data")))
+    mesh = make_mesh()
+    step = mm.mjit(mm.task(helper, "layer", mesh_slice={"stage": 1}), mesh=mesh)
+    with mesh, mm.autoshard(False):
+        assert helper(X).devices() == set(mesh.devices.flat)
+        assert step(X).devices() == set(mesh.devices[1])
+        assert helper(X).devices() == set(mesh.devices.flat)
 
 
 def test_recomputation_decides_whether_cheap_values_are_sent() -> None:
