@@ -1,26 +1,17 @@
-"""A loop over layers: which iteration it is, how many there are, and the call that each of them places."""
+"""A loop over layers: which iteration it is, and how many there are."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
 from mmrewrite.site import Site
 from mmrewrite.tasks import TaskCodemod
-from mmrewrite.vocabulary import FOR, STATEMENT, kind_of
+from mmrewrite.vocabulary import FOR
 
 _ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed"))
-
-
-@dataclass(frozen=True, eq=False)
-class LayerCall:
-    """The call of one iteration that becomes a task, and the simple statement that holds it."""
-
-    call: ast.Call
-    statement: ast.stmt
 
 
 @dataclass(frozen=True)
@@ -62,30 +53,6 @@ class LoopCodemod(TaskCodemod):
         header = f"for {self._position.target} in {self._position.iterable}: pass"
         loop = cst.ensure_type(cst.parse_statement(header), cst.For)
         return updated_node.with_changes(target=loop.target, iter=loop.iter)
-
-
-def layer_call(site: Site, loop: ast.For) -> LayerCall:
-    """The one call in the body that consumes the loop variable; refuses when there is none or more than one."""
-    variables = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-    found = [layer for statement in loop.body for layer in _calls(site, statement)]
-    own = [layer for layer in found if not site.is_library(layer.call.func)]
-    by_callee = [layer for layer in own if _mentions(layer.call.func, variables)]
-    by_argument = [
-        layer
-        for layer in own
-        if any(_mentions(argument, variables) for argument in (*layer.call.args, *layer.call.keywords))
-    ]
-    layers = by_callee or by_argument
-    names = " or ".join(sorted(f"`{name}`" for name in variables))
-    if not layers:
-        site.refuse(f"no call in the body of this loop uses {names}; call the layer there", loop)
-    if len(layers) > 1:
-        calls = ", ".join(f"`{site.text(layer.call)}` (line {layer.call.lineno})" for layer in layers)
-        site.refuse(f"more than one call could be the layer: {calls}; put the layer's work into one callable", loop)
-    layer = layers[0]
-    if kind_of(layer.statement) != STATEMENT:
-        site.refuse("the layer is called in the head of a compound statement; assign its result to a name first", loop)
-    return layer
 
 
 def count(site: Site, loop: ast.For) -> Count:
@@ -139,15 +106,19 @@ def _of_range(site: Site, loop: ast.For, call: ast.Call) -> Count:
     if not all(_is_repeatable(site, argument) for argument in call.args) or not 1 <= len(call.args) <= 3:
         site.refuse("the arguments of this `range` do more than name a number; assign them to names first", loop)
     variable = site.text(loop.target)
+    renamed: tuple[str, str] | tuple[()] = ()
+    if variable.startswith("_") and site.scope.is_unused(variable):
+        variable = site.loop_index(loop, "i", "layer")
+        renamed = (variable, site.text(call))
     if len(call.args) == 1:
-        return Count(variable, site.text(call.args[0]))
+        return Count(variable, site.text(call.args[0]), *renamed)
     start, stop = call.args[0], call.args[1]
     if len(call.args) == 2 or _is_number(call.args[2], 1):
-        return Count(_minus(site, variable, start), _minus(site, site.text(stop), start, stop))
+        return Count(_minus(site, variable, start), _minus(site, site.text(stop), start, stop), *renamed)
     step = _operand(site, call.args[2])
     index = _minus(site, variable, start)
     index = index if index.isidentifier() else f"({index})"
-    return Count(f"{index} // {step}", f"len({site.text(call)})")
+    return Count(f"{index} // {step}", f"len({site.text(call)})", *renamed)
 
 
 def _of_enumerate(site: Site, loop: ast.For, call: ast.Call) -> Count:
@@ -230,49 +201,3 @@ def _is_repeatable(site: Site, node: ast.expr) -> bool:
             harmless = site.resolve(node.func) in ("builtins.len", "builtins.range", "builtins.min", "builtins.max")
             return harmless and not node.keywords and all(_is_repeatable(site, argument) for argument in node.args)
     return False
-
-
-def _calls(site: Site, statement: ast.stmt) -> Iterator[LayerCall]:
-    """Calls of a statement and of the blocks in it, except those that only make what another one calls."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return
-    inner = [child for child in ast.walk(statement) if isinstance(child, ast.stmt) and child is not statement]
-    nested = {node for child in inner for node in ast.walk(child)}
-    own = [call for call in site.calls(statement) if call not in nested]
-    for call in outermost_callees(own):
-        yield LayerCall(call, statement)
-    for child in direct_statements(statement):
-        yield from _calls(site, child)
-
-
-def direct_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """The statements in the blocks of a compound statement."""
-    for child in ast.iter_child_nodes(statement):
-        if isinstance(child, ast.stmt):
-            yield child
-        elif isinstance(child, ast.ExceptHandler | ast.match_case):
-            yield from child.body
-
-
-def outermost_callees(calls: list[ast.Call]) -> list[ast.Call]:
-    """Calls that do not merely make what another one calls, as `Block(cfg)` does in `Block(cfg)(x)`."""
-    makers = {node for call in calls if isinstance(call.func, ast.Call) for node in ast.walk(call.func)}
-    return [call for call in calls if call not in makers]
-
-
-def callee_name(node: ast.expr) -> str:
-    """A task name from what is called: `encoder` for `self.encoder`, `Block` for `Block(cfg)`."""
-    match node:
-        case ast.Call():
-            return callee_name(node.func)
-        case ast.Subscript():
-            return callee_name(node.value)
-        case ast.Attribute():
-            return node.attr
-        case ast.Name():
-            return node.id
-    return "task"
-
-
-def _mentions(node: ast.AST, names: set[str]) -> bool:
-    return any(isinstance(child, ast.Name) and child.id in names for child in ast.walk(node))

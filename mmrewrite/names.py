@@ -78,6 +78,10 @@ class Scope:
         """Whether binding `name` here would change the meaning of nothing in this scope or below it."""
         return name not in self.bindings and name not in self.outer and not self._uses(name)
 
+    def is_unused(self, name: str) -> bool:
+        """Whether code in this scope and below it only ever binds `name`."""
+        return not self._uses(name)
+
     def _uses(self, name: str) -> bool:
         if name in self.loads or name in self.outer:
             return True

@@ -245,7 +245,9 @@ class _Reader:
         self.readers: dict[str, Callable[[ast.Call, ast.stmt, Sequence[ast.AST]], None]] = {
             f"{RUNTIME}.Task": self.read_task,
             f"{RUNTIME}.stage": self.read_layers,
+            f"{RUNTIME}.stage_scan": self.read_stacked_layers,
             f"{RUNTIME}.microbatch": self.read_loop,
+            f"{RUNTIME}.microbatch_scan": self.read_loop,
             f"{RUNTIME}.register_task": self.read_registration,
         }
 
@@ -335,6 +337,16 @@ class _Reader:
         where = ((str(name.literal or name.text), Value(":", ":")),)
         self.add_task(statement, TaskSite(self.place(call, "stages"), what, None, where, layers, unknown))
 
+    def read_stacked_layers(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
+        """`mm.stage_scan(scan, axis=...)`: how many layers there are, the stack decides."""
+        axis = _keyword(call, "axis")
+        name = Value('"stage"', "stage") if axis is None else _value(axis)
+        unknown = None if isinstance(name.literal, str) else f"axis={name}"
+        what = ast.unparse(call.args[0]) if call.args else ast.unparse(call)
+        where = ((str(name.literal or name.text), Value(":", ":")),)
+        site = TaskSite(self.place(call, "stages"), what, None, where, Value("*", None), unknown)
+        self.add_task(statement, site)
+
     def read_registration(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
         """`register_task("scope", callback=...)`; with `task=` the `mm.Task` in it is read instead."""
         callback = _keyword(call, "callback")
@@ -363,7 +375,7 @@ class _Reader:
         return str(name or ast.unparse(call)), False
 
     def read_loop(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
-        """`mm.microbatch(...)`."""
+        """`mm.microbatch(...)` or `mm.microbatch_scan(...)`."""
 
         def given(name: str, position: int | None = None) -> Value | None:
             node = _keyword(call, name)

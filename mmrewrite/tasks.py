@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import libcst as cst
 
@@ -14,7 +16,8 @@ class TaskCodemod(MeshCodemod):
     """A codemod that writes `mm.task`."""
 
     _target: cst.Call | None = None
-    _task = ""
+    _wrapper = ""
+    _arguments: Mapping[str, str] = MappingProxyType({})
 
     @property
     def axes(self) -> list[tuple[str, Argument]]:
@@ -34,13 +37,17 @@ class TaskCodemod(MeshCodemod):
 
     def place_call(self, statement: ast.stmt, call: ast.Call, task: str) -> None:
         """Have `f(x)` become `mm.task(f, task=...)(x)`."""
+        self.wrap_call(statement, call, "task", task=task)
+
+    def wrap_call(self, statement: ast.stmt, call: ast.Call, wrapper: str, **arguments: str) -> None:
+        """Have `f(x)` become `mm.wrapper(f, ...)(x)`; arguments are source text."""
         self._target = self.site.call(statement, call)
-        self._task = task
+        self._wrapper, self._arguments = wrapper, arguments
         self.site.transform(statement, self)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """Wrap the callee of the call that was chosen."""
         if original_node is not self._target:
             return updated_node
-        callee = self.generated(f"{self.site.runtime}.task", updated_node.func, task=self._task)
-        return updated_node.with_changes(func=callee)
+        wrapper = f"{self.site.runtime}.{self._wrapper}"
+        return updated_node.with_changes(func=self.generated(wrapper, updated_node.func, **self._arguments))

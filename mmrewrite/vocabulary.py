@@ -87,9 +87,9 @@ DIRECTIVES = {
         ),
         Directive(
             "stages",
-            frozenset((FOR,)),
+            frozenset((FOR, STATEMENT, OTHER)),
             'stages(axis="stage")',
-            (_text("axis"), Parameter("weights", (), "a sequence of numbers")),
+            (_text("axis"), Parameter("weights", (str,), 'a sequence of numbers, or "flops"', ("flops",))),
             positional=1,
         ),
         Directive(

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import ast
 
-from mmrewrite.loops import LoopCodemod, callee_name, count, layer_call
+from mmrewrite.layers import callee_name, layer_call
+from mmrewrite.loops import LoopCodemod, count
 
 
 class PlaceLayerTasks(LoopCodemod):

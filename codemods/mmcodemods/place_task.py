@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 
-from mmrewrite.loops import callee_name, outermost_callees
+from mmrewrite.layers import callee_name, outermost_callees
 from mmrewrite.tasks import TaskCodemod
 
 

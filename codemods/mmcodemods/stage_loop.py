@@ -5,7 +5,8 @@
     ->  for i, block in enumerate(self.blocks):
             x = mm.task(block, task=mm.stage(i, len(self.blocks), axis="stage"))(x)
 
-Refused: a loop whose length cannot be told without running it, and a body with several calls that could be the layer.
+Refused: a loop whose length cannot be told without running it, `while` loops, a body with several calls that could be
+the layer, and layers that share a list or dictionary which the loop changes, such as a cache.
 See https://arxiv.org/abs/1811.06965 for pipeline stages.
 """
 
@@ -13,27 +14,31 @@ from __future__ import annotations
 
 import ast
 
-from mmrewrite.loops import LoopCodemod, count, layer_call
+from mmrewrite.axes import stage_details
+from mmrewrite.layers import layer_call, refuse_carried_containers
+from mmrewrite.loops import LoopCodemod, count
+from mmrewrite.vocabulary import FOR, KIND_WORDS, OTHER
 
 
 class StageLoop(LoopCodemod):
     """Places the layer's call by its position among all layers."""
 
     directive = "stages"
+    kinds = frozenset((FOR, OTHER))
 
     def rewrite(self) -> None:
         """Find the layer, its index and the number of layers."""
+        if self.hint.kind == OTHER:
+            if isinstance(self.site.statement, ast.While):
+                self.refuse(
+                    "a `while` loop does not say how many layers there are; write `for block in blocks:` and hint that"
+                )
+            self.site.error(f"`stages` cannot stand on {KIND_WORDS[OTHER]}; it belongs to {KIND_WORDS[FOR]}")
         loop = self.plain_loop()
         layer = layer_call(self.site, loop)
+        refuse_carried_containers(self.site, loop)
         position = count(self.site, loop)
-        axis, weights = self.hint.argument("axis"), self.hint.argument("weights")
-        if axis is None:
-            self.site.check_axis("stage", self.hint.start, self.hint.end - self.hint.start)
-        elif isinstance(axis.value, ast.Constant):
-            self.site.check_axis(str(axis.value.value), axis.start, len(axis.text))
-        details = ['axis="stage"' if axis is None else f"axis={axis.text}"]
-        if weights is not None:
-            details.append(f"weights={weights.text}")
+        details = [f"{name}={text}" for name, text in stage_details(self.site, counted=True).items()]
         task = f"{self.site.runtime}.stage({position.index}, {position.total}, {', '.join(details)})"
         self.place_call(layer.statement, layer.call, task)
         self.give_index(loop, position)

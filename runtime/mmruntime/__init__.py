@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mmruntime._manual import shard_map as shard_map
     from mmruntime._mesh import TaskMesh as TaskMesh
     from mmruntime._microbatch import microbatch as microbatch
+    from mmruntime._microbatch_scan import microbatch_scan as microbatch_scan
     from mmruntime._mjit import mjit as mjit
     from mmruntime._multimesh import MultiMesh as MultiMesh
     from mmruntime._multimesh import slice_global_mesh as slice_global_mesh
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mmruntime._registry import clear_tasks as clear_tasks
     from mmruntime._registry import register_task as register_task
     from mmruntime._registry import tasks as tasks
+    from mmruntime._stage_scan import stage_scan as stage_scan
     from mmruntime._task import Task as Task
     from mmruntime._task import stage as stage
 
@@ -49,6 +51,7 @@ _HOMES = {
     "ignore_transforms": "_contexts",
     "init": "_init",
     "microbatch": "_microbatch",
+    "microbatch_scan": "_microbatch_scan",
     "mjit": "_mjit",
     "parallelize": "_parallelize",
     "register_task": "_registry",
@@ -56,6 +59,7 @@ _HOMES = {
     "shard_map": "_manual",
     "slice_global_mesh": "_multimesh",
     "stage": "_task",
+    "stage_scan": "_stage_scan",
     "task": "_call",
     "tasks": "_registry",
     "with_sharding_constraint": "_constraint",

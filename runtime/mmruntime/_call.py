@@ -70,11 +70,11 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
             return fun(*args, **kwargs)
         with _IN_USE(task_in_use() or placed):
             if _compat.at_top_level():
-                mesh = None if _writes_state(fun, args, kwargs) else _submesh_now(placed)
+                mesh = None if writes_state(fun, args, kwargs) else _submesh_now(placed)
                 return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
             assert placed.name is not None
             mark = TASKS.name(placed, placed.name)
-            if _writes_state(fun, args, kwargs):
+            if writes_state(fun, args, kwargs):
                 with jax.named_scope(mark):
                     return fun(*args, **kwargs)
             return _call_marked(fun, mark, args, kwargs)
@@ -151,7 +151,7 @@ def _abstract(value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=jax.typeof(value).weak_type)
 
 
-def _writes_state(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def writes_state(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call stores tracers in `fun` itself or in its arguments, which an inner jit would leak or lose.
 
     A Flax linen module that is being initialised, or applied with mutable collections, and every nnx

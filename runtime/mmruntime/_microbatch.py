@@ -23,7 +23,7 @@ def microbatch(
     fun: Callable[..., R],
     dim: int = 0,
     size: int | None = None,
-    argnum: int = 0,
+    argnum: int | Sequence[int] = 0,
     interleave: int | None = None,
     num_stages: int | None = None,
     schedule: str | schedules.Schedule | None = None,
@@ -48,7 +48,8 @@ def microbatch(
         fun: Usually `jax.value_and_grad(loss)`; every result must be an array that can be added up.
         dim: Dimension of every leaf of the sliced argument that counts examples; may be negative.
         size: Examples per microbatch. Give this or `count`.
-        argnum: Position of the argument that is sliced, a pytree whose leaves have one size along `dim`.
+        argnum: Position of the argument that is sliced, a pytree whose leaves have one size along `dim`; or positions
+            of several such arguments, which are sliced alike.
         interleave: How many stages each submesh has; checked against where the tasks are.
         num_stages: How many pipeline stages there are; checked against what the tasks make. Neighbouring tasks of one
             submesh are one stage, unless only with each task as a stage of its own these numbers are right.
@@ -60,8 +61,9 @@ def microbatch(
             `mmruntime.schedules.custom` takes as rows. The name of a task is its forward pass; `<name>_bwd` is its
             backward pass.
         count: Number of microbatches.
-        reduce: "sum", "mean" (the sum divided by the number of microbatches), or a pytree of them that is a
-            prefix of the result.
+        reduce: "sum", "mean" (the sum divided by the number of microbatches), "concat" (for results with one entry
+            per example along `dim`, which are put together in order), or a pytree of them that is a prefix of
+            the result.
         rng: Position (or positions) of PRNG keys among the arguments. The microbatch's index is folded into
             them; without this every microbatch gets the same key.
 
@@ -70,7 +72,7 @@ def microbatch(
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown, or
-            `reduce` is neither "sum" nor "mean" for some result.
+            `reduce` is neither "sum" nor "mean" nor "concat" for some result.
         TypeError: If neither or both of `size` and `count` are given, or a result cannot be added up.
     """
     if (size is None) == (count is None):
@@ -82,31 +84,36 @@ def microbatch(
     if isinstance(schedule, str) and schedule != "custom":
         schedules.make(schedule, 1, 1)
     keys = () if rng is None else (rng,) if isinstance(rng, int) else tuple(rng)
+    sliced = (argnum,) if isinstance(argnum, int | np.integer) else tuple(argnum)
+    concatenates = "concat" in jax.tree.leaves(reduce)
 
     @functools.wraps(fun)
     def accumulate(*args: Any, **kwargs: Any) -> R:
         if transforms_ignored():
             return fun(*args, **kwargs)
-        if not 0 <= argnum < len(args):
-            raise TypeError(
-                f"microbatch: argnum={argnum} is the argument to slice, but {_label(fun)} was called with {len(args)} "
-                "positional arguments. Pass it by position."
-            )
+        for position in sliced:
+            if not 0 <= position < len(args):
+                raise TypeError(
+                    f"microbatch: argnum={position} is the argument to slice, but {label_of(fun)} was called with "
+                    f"{len(args)} positional arguments. Pass it by position."
+                )
         for key in keys:
-            if not 0 <= key < len(args) or key == argnum:
+            if not 0 <= key < len(args) or key in sliced:
                 raise TypeError(f"microbatch: rng={key} must be the position of another positional argument.")
-        batch = args[argnum]
+        batch = args[argnum] if isinstance(argnum, int | np.integer) else tuple(args[position] for position in sliced)
         if arg_shardings is not None:
             batch = with_sharding_constraint(batch, arg_shardings)
-        pieces, num_microbatches = _slice(batch, dim, size, count, _label(fun))
-        rest = [None if position == argnum else arg for position, arg in enumerate(args)]
+        pieces, num_microbatches = _slice(batch, dim, size, count, label_of(fun))
+        rest = [None if position in sliced else arg for position, arg in enumerate(args)]
 
         def once(piece: Any, index: Any) -> R:
             call = list(rest)
-            call[argnum] = piece
+            for position, part in zip(sliced, (piece,) if isinstance(argnum, int | np.integer) else piece, strict=True):
+                call[position] = part
             for key in keys:
                 call[key] = jax.tree.map(lambda k: jax.random.fold_in(k, index), call[key], is_leaf=_is_key)
-            return fun(*call, **kwargs)
+            result = fun(*call, **kwargs)
+            return _apart(result, reduce, index, num_microbatches) if concatenates else result
 
         spec = LoopSpec(
             num_microbatches,
@@ -115,13 +122,14 @@ def microbatch(
             num_stages=num_stages,
             interleave=interleave,
         )
-        total = _accumulate(once, pieces, bool(keys), spec, _label(fun))
-        return _reduce(total, reduce, num_microbatches)
+        total = accumulate_pieces(once, pieces, bool(keys) or concatenates, spec, label_of(fun))
+        return _reduce(total, reduce, num_microbatches, dim)
 
     return accumulate
 
 
-def _label(fun: Any) -> str:
+def label_of(fun: Any) -> str:
+    """What messages and marks call a function."""
     return getattr(fun, "__name__", type(fun).__name__)
 
 
@@ -166,13 +174,17 @@ def _slice(batch: Any, dim: int, size: int | None, count: int | None, label: str
     return jax.tree.map(cut, batch), num
 
 
-def _accumulate(
+def accumulate_pieces(
     once: Callable[[Any, Any], R],
     pieces: Any,
     needs_index: bool,
     spec: LoopSpec,
     label: str,
 ) -> R:
+    """The sum, leaf by leaf, of `once(piece, index)` over the leading dimension of `pieces`, marked as a loop.
+
+    `index` is the number of the microbatch, or None unless `needs_index`.
+    """
     index = jnp.arange(spec.count, dtype=jnp.uint32) if needs_index else None
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (pieces, index))
     # Traced once: the loop's body evaluates the jaxpr.
@@ -216,13 +228,40 @@ def _freeze_rows(rows: Any) -> tuple[tuple[tuple[int, str], ...], ...]:
     return tuple(frozen)
 
 
-def _reduce(total: R, how: Any, num: int) -> R:
+def _apart(result: R, how: Any, index: Any, num: int) -> R:
+    """The result with what is to be concatenated in row `index` of an array of zeros: then sums put rows together."""
+
+    def spread(kind: Any, subtree: Any) -> Any:
+        if kind != "concat":
+            return subtree
+        return jax.tree.map(lambda leaf: jnp.zeros((num, *jnp.shape(leaf)), leaf.dtype).at[index].set(leaf), subtree)
+
+    return _over_prefix(spread, how, result)
+
+
+def _reduce(total: R, how: Any, num: int, dim: int) -> R:
     def finish(kind: Any, subtree: Any) -> Any:
         if kind == "sum":
             return subtree
+        if kind == "concat":
+            return jax.tree_util.tree_map_with_path(concatenate, subtree)
         if kind != "mean":
-            raise ValueError(f'microbatch: reduce must be "sum" or "mean" (or a prefix tree of them), got {kind!r}.')
+            raise ValueError(
+                f'microbatch: reduce must be "sum", "mean" or "concat" (or a prefix tree of them), got {kind!r}.'
+            )
         return jax.tree_util.tree_map_with_path(mean, subtree)
+
+    def concatenate(path: Any, leaf: Any) -> Any:
+        rank = np.ndim(leaf) - 1
+        if not -rank <= dim < rank:
+            raise ValueError(
+                f'microbatch: reduce="concat" joins results along {dim=}, which result{jax.tree_util.keystr(path)} of '
+                f'shape {np.shape(leaf)[1:]} does not have. Give reduce="sum" or "mean" for it.'
+            )
+        rows = jnp.moveaxis(leaf, 0, dim % rank)
+        shape = list(np.shape(leaf)[1:])
+        shape[dim] *= num
+        return jnp.reshape(rows, shape)
 
     def mean(path: Any, leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -232,12 +271,17 @@ def _reduce(total: R, how: Any, num: int) -> R:
             )
         return leaf / jnp.asarray(num, leaf.dtype)
 
+    return _over_prefix(finish, how, total)
+
+
+def _over_prefix(function: Callable[[Any, Any], Any], how: Any, tree: R) -> R:
+    """`function(kind, subtree)` for every leaf of `how`, which is a prefix of `tree`."""
     try:
-        result: R = jax.tree.map(finish, how, total)
+        result: R = jax.tree.map(function, how, tree)
     except ValueError as error:
         if str(error).startswith("microbatch"):
             raise
         raise ValueError(
-            f"microbatch: reduce={how!r} is not a prefix of the result's tree {jax.tree.structure(total)}."
+            f"microbatch: reduce={how!r} is not a prefix of the result's tree {jax.tree.structure(tree)}."
         ) from error
     return result

@@ -1,0 +1,58 @@
+"""Deal the layers of a scan over stacked parameters out to the pipeline stages.
+
+    x, _ = jax.lax.scan(block, x, layers)  # mm: stages
+    ->  x, _ = mm.stage_scan(jax.lax.scan, axis="stage")(block, x, layers)
+
+The same for a module under `nn.scan`. Each stage scans its slice of the stack; the parameters stay one stack.
+
+Refused: `functools.reduce` and comprehensions, because no call in the text is the layer's.
+See https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html for what a scan does.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import NoReturn
+
+from mmrewrite.axes import stage_details
+from mmrewrite.scans import is_lifted_scan
+from mmrewrite.tasks import TaskCodemod
+from mmrewrite.vocabulary import FOR, KIND_WORDS, STATEMENT
+
+_SCANS = frozenset(("jax.lax.scan",))
+
+
+class StageScan(TaskCodemod):
+    """Wraps the callee of the scan."""
+
+    directive = "stages"
+
+    def rewrite(self) -> None:
+        """Find the one scan of the statement."""
+        calls = list(self.site.calls(self.site.statement))
+        scans = [call for call in calls if self.is_scan(call)]
+        if len(scans) > 1:
+            self.refuse("more than one scan in this statement; give each a statement of its own")
+        if not scans:
+            self.refuse_others(calls)
+        self.wrap_call(self.site.statement, scans[0], "stage_scan", **stage_details(self.site, counted=False))
+
+    def is_scan(self, call: ast.Call) -> bool:
+        """Whether a call runs layers one after the other, by `jax.lax.scan` or by a module that `nn.scan` made."""
+        return self.site.resolve(call.func) in _SCANS or is_lifted_scan(self.site, call.func)
+
+    def refuse_others(self, calls: list[ast.Call]) -> NoReturn:
+        """Say what to write where there is no scan."""
+        if any(self.site.resolve(call.func) == "functools.reduce" for call in calls):
+            self.refuse(
+                "`functools.reduce` hides the call of the layer; write `for block in blocks: x = block(x)` and hint "
+                "that"
+            )
+        nodes = ast.walk(self.site.statement)
+        if any(isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp) for node in nodes):
+            self.refuse(
+                "the layers are made here and called elsewhere; hint the `for` loop that calls them, such as "
+                "`for block in self.blocks: x = block(x)`"
+            )
+        where = f"{KIND_WORDS[FOR]}, or to a statement that calls `jax.lax.scan` or an `nn.scan` module"
+        self.site.error(f"`stages` cannot stand on {KIND_WORDS[STATEMENT]} without a scan; it belongs to {where}")

@@ -1,0 +1,148 @@
+"""`microbatch_scan`: run a gradient accumulation loop that the program has as a pipelined microbatch loop."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from mmruntime import _compat, schedules
+from mmruntime._contexts import transforms_ignored
+from mmruntime._marks import LoopSpec
+from mmruntime._microbatch import accumulate_pieces, label_of
+from mmruntime._scans import Scan, replace_scan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ADDITIONS = (_compat.add_p, _compat.add_any_p)
+
+
+def microbatch_scan(
+    fun: Callable[P, R], *, count: int | None = None, schedule: str | schedules.Schedule | None = None
+) -> Callable[P, R]:
+    """Run the accumulating scan in `fun` as a microbatch loop, whose iterations pass through the tasks as a pipeline.
+
+        for index in range(count):
+            carry = carry + f(index, microbatches[index])      # leaf by leaf; f does not read the carry
+
+    `fun` is `jax.lax.scan` or `jax.lax.fori_loop`, or whatever makes one such loop when it is called. Each leaf of the
+    carry must be of one of three kinds, which the traced body shows: a sum, to which something is added that does not
+    depend on the sums; a counter, to which a constant is added; or unchanged. What the scan stacks stays stacked.
+
+    Args:
+        fun: What to call; its trace has exactly one scan outside of other loops and branches.
+        count: How many iterations the loop is expected to have; checked if given.
+        schedule: As for `microbatch`.
+
+    Returns:
+        The function, with the same signature.
+
+    Raises:
+        ValueError: If there is not exactly one scan, a leaf of its carry is of none of the three kinds, the number of
+            iterations is not `count`, or the schedule is unknown.
+    """
+    if isinstance(schedule, str):
+        schedules.make(schedule, 1, 1)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if transforms_ignored() or _compat.at_top_level():
+            return fun(*args, **kwargs)
+        replace = functools.partial(_as_microbatches, count=count, schedule=schedule, label=label_of(fun))
+        return replace_scan(fun, args, kwargs, replace, "microbatch_scan")
+
+    return functools.update_wrapper(call, fun, updated=())
+
+
+def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, schedule: Any, label: str) -> list[Any]:
+    if count is not None and count != scan.length:
+        raise ValueError(f"microbatch_scan: the loop has {scan.length} iterations, but {count=}. Write one number.")
+    consts, start, slices = scan.operands(operands)
+    kinds = _kinds(scan, label)
+    compute = _compat.as_fun(scan.body)
+    sums = [position for position, kind in enumerate(kinds) if kind == "sum"]
+    order = np.arange(scan.length, dtype=np.int32)
+    positions = jnp.asarray(order[::-1].copy() if scan.reverse else order)
+    steps = {position: kind for position, kind in enumerate(kinds) if not isinstance(kind, str)}
+    counters = {
+        position: start[position] + jnp.arange(scan.length, dtype=start[position].dtype) * step
+        for position, step in steps.items()
+    }
+    in_order = [jnp.flip(leaf, 0) for leaf in slices] if scan.reverse else slices
+
+    def once(piece: Any, _: Any) -> Any:
+        position, counted, sliced = piece
+        carry = [
+            counted[index] if index in counted else jnp.zeros_like(value) if index in sums else value
+            for index, value in enumerate(start)
+        ]
+        out = compute(*consts, *carry, *sliced)
+        stacked = [
+            jnp.zeros((scan.length, *np.shape(leaf)), leaf.dtype).at[position].set(leaf) for leaf in out[len(kinds) :]
+        ]
+        return [out[index] for index in sums], stacked
+
+    spec = LoopSpec(scan.length, schedule=schedule or "gpipe")
+    added, stacked = accumulate_pieces(once, (positions, counters, in_order), False, spec, label)
+    totals = dict(zip(sums, added, strict=True))
+    end = {index: value + scan.length * steps[index] for index, value in enumerate(start) if index in steps}
+    carry = [value + totals[index] if index in totals else end.get(index, value) for index, value in enumerate(start)]
+    return [*carry, *stacked]
+
+
+def _kinds(scan: Scan, label: str) -> list[Any]:
+    """What each leaf of the carry is: "sum", "same", or the constant that a counter grows by."""
+    body, _ = _compat.split(scan.body)
+    carried = body.invars[scan.num_consts : scan.num_consts + scan.num_carry]
+    same, work = _aliases(body)
+    outvars = [same.get(atom, atom) if _compat.is_var(atom) else atom for atom in body.outvars]
+    made_by = {var: eqn for eqn in work for var in eqn.outvars}
+    reads = Counter(same.get(atom, atom) for eqn in work for atom in eqn.invars if _compat.is_var(atom))
+    reads.update(atom for atom in outvars if _compat.is_var(atom))
+    kinds: list[Any] = []
+    for index, (before, after) in enumerate(zip(carried, outvars, strict=False)):
+        if after is before:
+            kinds.append("same")
+            continue
+        eqn = made_by.get(after) if _compat.is_var(after) else None
+        others = (
+            [atom for atom in eqn.invars if not _compat.is_var(atom) or same.get(atom, atom) is not before]
+            if eqn is not None
+            else []
+        )
+        is_sum = eqn is not None and eqn.primitive in _ADDITIONS and len(others) == 1
+        if not is_sum:
+            raise ValueError(
+                f"microbatch_scan: leaf {index} of the carry of {label} ({before.aval.str_short()}) is not a sum: an "
+                "iteration may add to it, and nothing else. Move what it does to the carry out of the loop, or give "
+                "the loop what it reads (such as keys, split before) as a sliced operand."
+            )
+        is_step = not _compat.is_var(others[0]) and jnp.issubdtype(before.aval.dtype, jnp.integer)
+        if is_step:
+            kinds.append(others[0].val)
+        elif reads[before] == 1:
+            kinds.append("sum")
+        else:
+            raise ValueError(
+                f"microbatch_scan: iterations of {label} read leaf {index} of the carry ({before.aval.str_short()}), "
+                "to which they add. Microbatches cannot see each other's sums; use the total after the loop."
+            )
+    return kinds
+
+
+def _aliases(body: Any) -> tuple[dict[Any, Any], list[Any]]:
+    """Variables that are others under a name (weakly and strongly typed values differ in that), and other equations."""
+    same: dict[Any, Any] = {}
+    work = []
+    for eqn in body.eqns:
+        renames = eqn.primitive.name == "convert_element_type" and _compat.is_var(eqn.invars[0])
+        if renames and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype:
+            source = eqn.invars[0]
+            same[eqn.outvars[0]] = same.get(source, source)
+        else:
+            work.append(eqn)
+    return same, work
