@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmrewrite.functions import own_nodes, returns_of
+from mmrewrite.gradients import is_gradient_decorator
 from mmrewrite.names import Scope, all_arguments, dotted_name
 from mmrewrite.project import Facts
 from mmrewrite.site import Site
@@ -27,10 +29,14 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """The function that is differentiated, and where it is defined."""
+    """The function that is differentiated, and where it is defined.
+
+    `before` are parameters that a transformation puts before its own, as `hk.transform` does.
+    """
 
     facts: Facts
     node: Definition
+    before: tuple[str, ...] = ()
 
     @property
     def scope(self) -> Scope:
@@ -40,7 +46,7 @@ class Loss:
     @property
     def parameters(self) -> list[str]:
         """Names of its parameters, in order."""
-        return [argument.arg for argument in all_arguments(self.node.args)]
+        return [*self.before, *(argument.arg for argument in all_arguments(self.node.args))]
 
     def results(self) -> Iterator[ast.expr]:
         """The expressions that it returns."""
@@ -69,6 +75,10 @@ def find_function(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth:
         if binding is not None and binding.value is not None:
             owner = scope.owner(node.id)
             return find_function(site, binding.value, facts, owner or scope, depth - 1)
+    if isinstance(node, ast.Attribute) and node.attr == "apply":
+        transformed = _transformed(site, node.value, facts, scope, depth)
+        if transformed is not None:
+            return transformed
     dotted = dotted_name(node)
     qualified = facts.names.resolve_dotted(dotted, scope) if dotted else None
     found = site.project.definition(qualified, facts) if qualified else None
@@ -77,12 +87,36 @@ def find_function(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth:
     return None
 
 
+def _transformed(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth: int) -> Loss | None:
+    """The function that Haiku made the pair of `init` and `apply` from which `node` is."""
+    if isinstance(node, ast.Name):
+        binding = facts.names.binding(node.id, scope)
+        owner = scope.owner(node.id) or scope
+        return (
+            _transformed(site, binding.value, facts, owner, depth)
+            if binding is not None and binding.value is not None
+            else None
+        )
+    if not isinstance(node, ast.Call) or not node.args:
+        return None
+    name = facts.names.resolve(node.func, scope)
+    if name == "haiku.transform":
+        inner = find_function(site, node.args[0], facts, scope, depth - 1)
+        return None if inner is None else dataclasses.replace(inner, before=("params", "rng"))
+    if name == "haiku.without_apply_rng":
+        inner = _transformed(site, node.args[0], facts, scope, depth)
+        return None if inner is None else dataclasses.replace(inner, before=("params",))
+    return None
+
+
 def reduction_of(site: Site, loss: Loss, has_aux: bool, depth: int = _DEPTH) -> str | None:
     """`mean` or `sum` when every result visibly is one over the whole batch, else None."""
     decorators = getattr(loss.node, "decorator_list", ())
     outside = loss.facts.names.inner[loss.node].parent or loss.facts.names.scope
-    if not all(_keeps_values(loss.facts, decorator, outside) for decorator in decorators):
-        return None
+    for decorator in decorators:
+        differentiated = is_gradient_decorator(loss.facts.names, decorator, outside) is not None
+        if not differentiated and not keeps_values(loss.facts, decorator, outside):
+            return None
     found = set()
     for result in loss.results():
         value: ast.expr | None = result
@@ -92,10 +126,56 @@ def reduction_of(site: Site, loss: Loss, has_aux: bool, depth: int = _DEPTH) -> 
     return found.pop() if len(found) == 1 else None
 
 
-def _keeps_values(facts: Facts, decorator: ast.expr, scope: Scope) -> bool:
+def keeps_values(facts: Facts, decorator: ast.expr, scope: Scope) -> bool:
     """Whether a decorator is known to leave what a function returns as it is."""
     names = [decorator, *([decorator.func, *decorator.args[:1]] if isinstance(decorator, ast.Call) else [])]
     return any(facts.names.resolve(name, scope) in _TRANSPARENT for name in names)
+
+
+def by_example(site: Site, loss: Loss) -> str | None:
+    """A result beside the loss that the loss is computed from before any reduction, such as `logits`."""
+    for result in loss.results():
+        if isinstance(result, ast.Name):
+            binding = loss.facts.names.binding(result.id, loss.scope)
+            result = binding.value if binding and binding.value is not None else result
+        if not isinstance(result, ast.Tuple) or len(result.elts) != 2:
+            continue
+        feeding = _feeding(loss, result.elts[0], set())
+        for name in _plain_names(result.elts[1]):
+            node = ast.Name(name, ast.Load())
+            if name in feeding and _reduction(site, loss, node, _DEPTH) is None and _is_call(loss, name):
+                return name
+    return None
+
+
+def _feeding(loss: Loss, node: ast.expr, seen: set[str]) -> set[str]:
+    """Local names that an expression is computed from."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name) and child.id not in seen and loss.scope.owner(child.id) is loss.scope:
+            seen.add(child.id)
+            for binding in loss.scope.bindings[child.id]:
+                source = binding.statement
+                if isinstance(source, ast.Assign) and binding.kind != "parameter":
+                    _feeding(loss, source.value, seen)
+    return seen
+
+
+def _plain_names(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Tuple | ast.List):
+        for item in node.elts:
+            yield from _plain_names(item)
+    elif isinstance(node, ast.Dict):
+        for item in node.values:
+            yield from _plain_names(item)
+
+
+def _is_call(loss: Loss, name: str) -> bool:
+    """Whether a name is the result of one call that is no reduction, as that of a model is."""
+    binding = loss.facts.names.binding(name, loss.scope)
+    value = binding.value if binding is not None else None
+    return isinstance(value, ast.Call) and _reduction_call(loss, value) is None
 
 
 def _first_of(loss: Loss, result: ast.expr) -> ast.expr | None:

@@ -5,22 +5,28 @@
             jax.value_and_grad(loss_fn), dim=0, size=8, argnum=1, schedule="1f1b", reduce="mean"
         )(params, batch)
 
+A loss that takes the batch from around it gets it as a parameter, and a batch that is passed by keyword goes to its
+position.
+
 Refused: star-args and several arguments that could be the batch, a loss that does not visibly end in a mean or a sum
 and a hint without `reduce=`, batch normalisation, and a random key without `rng=`, because each of these would change
-the numbers in silence.
+the numbers in silence; `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 import libcst as cst
 
+from mmrewrite.batches import choose_batch
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.gradients import find_gradient
 from mmrewrite.losses import (
     Loss,
+    by_example,
     find_function,
     is_batch_norm,
     keys_closed_over,
@@ -45,78 +51,72 @@ class MicrobatchGrad(MeshCodemod):
                 "a loop that accumulates gradients by hand; write one `jax.value_and_grad(...)` call over the whole "
                 "batch instead, and hint that"
             )
+        self.target: cst.Call | None = None
+        self.uses: list[cst.Call] = []
+        self.function: cst.Lambda | None = None
+        calls = list(self.site.calls(self.site.statement))
+        self.refuse_optimizers(calls)
         self.gradient = find_gradient(self.site)
         loss = find_function(self.site, self.gradient.function, self.site.facts, self.site.scope)
         if loss is not None:
             self.check_state(loss)
-        argnum = self.argnum()
-        self.check_keys(loss, argnum)
-        self.arguments = self.keywords(argnum, self.reduce(loss))
+        self.batch = choose_batch(self.site, self.gradient, loss)
+        self.check_keys(loss)
+        self.arguments = self.keywords(self.reduce(loss))
         self.target = self.site.call(self.site.statement, self.gradient.wrapped_call)
         self.site.transform(self.site.statement, self)
+        self.change_calls(loss)
 
-    def keywords(self, argnum: str, reduce: str) -> dict[str, str]:
+    def change_calls(self, loss: Loss | None) -> None:
+        """Have the calls pass what the loss closed over, or passed by keyword, by position."""
+        if not self.batch.appended and not self.batch.moved:
+            return
+        for use in self.gradient.uses:
+            self.uses.append(self.site.call(use.statement, use.call))
+            self.site.transform(use.statement, self)
+        if self.batch.appended and loss is not None:
+            if isinstance(loss.node, ast.Lambda):
+                function = self.target.args[0].value if self.target is not None and self.target.args else None
+                if self.gradient.by_name or not isinstance(function, cst.Lambda):
+                    self.refuse("the loss is a `lambda` made elsewhere; write it as a `def`")
+                self.function = function
+            else:
+                self.site.transform(loss.node, self)
+
+    def refuse_optimizers(self, calls: list[ast.Call]) -> None:
+        """Accumulation inside the optimizer is something else: it spans several steps."""
+        for call in calls:
+            name = (self.site.resolve(call.func) or "").rpartition(".")[2]
+            if (self.site.resolve(call.func) or "").startswith("optax.") and name in ("MultiSteps", "apply_every"):
+                what = "adds up updates" if name == "apply_every" else "averages gradients"
+                self.refuse(
+                    f"`optax.{name}` {what} over several calls of the step, not over the microbatches of one; remove it, "
+                    "give the step the whole batch, and hint the call of its gradient",
+                    call,
+                )
+
+    def keywords(self, reduce: str) -> dict[str, str]:
         """Arguments of `mm.microbatch`, as source text."""
         hint = self.hint
-        dim, size, count = hint.argument("dim"), hint.argument("size"), hint.argument("count")
-        rng, schedule = hint.argument("rng"), hint.argument("schedule")
+        dim, size, count, schedule = (hint.argument(name) for name in ("dim", "size", "count", "schedule"))
         arguments = {"dim": dim.text if dim else "0"}
         arguments |= {"size": size.text} if size else {}
         arguments |= {"count": count.text} if count else {}
-        arguments["argnum"] = argnum
-        if rng is not None and not _is_none(rng.value):
-            arguments["rng"] = rng.text
+        arguments["argnum"] = self.batch.argnum
+        if self.batch.rng is not None:
+            arguments["rng"] = self.batch.rng
         if schedule is not None:
             arguments["schedule"] = schedule.text
         arguments["reduce"] = reduce
         return arguments
 
-    # Which argument
-
-    def argnum(self) -> str:
-        """The hint's `argnum`, else the one argument that is neither differentiated nor a key."""
-        given = self.hint.argument("argnum")
-        if given is not None:
-            return given.text
-        call = self.argument_call()
-        taken = self.gradient.argnums
-        rng = self.rng_position()
-        candidates = [index for index in range(len(call.args)) if index not in taken and index != rng]
-        if len(candidates) == 1:
-            return str(candidates[0])
-        if not candidates:
-            self.refuse(
-                "no argument of this call could be the batch: all are differentiated or keys; pass the batch by "
-                "position to the loss function, since what it closes over cannot be cut"
-            )
-        names = ", ".join(f"argnum={index} (`{self.site.text(call.args[index])}`)" for index in candidates)
-        self.refuse(f"more than one argument could be the batch; write one of {names}")
-
-    def argument_call(self) -> ast.Call:
-        """A call whose arguments show what the gradient function is given."""
-        calls = self.gradient.calls
-        if not calls:
-            self.refuse("this gradient function is not called where it can be seen; write `argnum=` and `rng=`")
-        for call in calls:
-            if any(isinstance(argument, ast.Starred) for argument in call.args):
-                self.refuse("star-args hide which argument is the batch; write `argnum=` and `rng=`", call)
-        shapes = {tuple(ast.dump(argument) for argument in call.args) for call in calls}
-        if len({len(shape) for shape in shapes}) > 1:
-            self.refuse("this gradient function is called with different numbers of arguments; write `argnum=`")
-        return calls[0]
-
     # Random keys
 
-    def rng_position(self) -> int | None:
-        """The position that the hint names as the key, if it does so by number."""
-        rng = self.hint.argument("rng")
-        value = rng.value if rng else None
-        return value.value if isinstance(value, ast.Constant) and isinstance(value.value, int) else None
-
-    def check_keys(self, loss: Loss | None, argnum: str) -> None:
+    def check_keys(self, loss: Loss | None) -> None:
         """A key that is not folded would be the same in every microbatch."""
         if self.hint.argument("rng") is not None:
             return
+        argnum = self.batch.argnum
         advice = "write `rng=<argnum>` to fold the microbatch index into it, or `rng=None` to use it as it is"
         for call in self.gradient.calls:
             for index, argument in enumerate(call.args):
@@ -136,7 +136,8 @@ class MicrobatchGrad(MeshCodemod):
             if closed:
                 self.refuse(
                     f"the loss closes over `{closed[0]}`, which looks like a random key and would be the same in every "
-                    f"microbatch; make it an argument and {advice}"
+                    f'microbatch; write `rng="{closed[0]}"` to fold the microbatch index into it, or `rng=None` to use '
+                    "it as it is"
                 )
 
     def is_key(self, node: ast.expr) -> bool:
@@ -161,6 +162,13 @@ class MicrobatchGrad(MeshCodemod):
         if given is not None:
             return given.text
         found = reduction_of(self.site, loss, self.gradient.has_aux) if loss is not None else None
+        rows = by_example(self.site, loss) if loss is not None and found is not None and self.gradient.has_aux else None
+        if rows is not None:
+            tree = f'(("{found}", "concat"), "{found}")' if self.gradient.with_value else f'("{found}", "concat")'
+            self.refuse(
+                f"the loss also returns `{rows}`, which has one entry per example, and a {found} of it over microbatches "
+                f"is something else; write reduce={tree}, with the words where the results are"
+            )
         if found is None:
             what = f"`{self.site.text(self.gradient.function)}`"
             self.refuse(
@@ -185,14 +193,40 @@ class MicrobatchGrad(MeshCodemod):
                 )
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """`jax.grad(f)` becomes `mm.microbatch(jax.grad(f), ...)`."""
-        if original_node is not self.target:
-            return updated_node
+        """`jax.grad(f)` becomes `mm.microbatch(jax.grad(f), ...)`, and its calls pass what is cut by position."""
         wrapper = f"{self.site.runtime}.microbatch"
-        if self.gradient.by_name:
-            return updated_node.with_changes(func=self.generated(wrapper, updated_node.func, **self.arguments))
-        return self.generated(wrapper, updated_node, **self.arguments)
+        if original_node is self.target and not self.gradient.by_name:
+            return self.generated(wrapper, updated_node, **self.arguments)
+        if original_node is self.target:
+            updated_node = updated_node.with_changes(func=self.generated(wrapper, updated_node.func, **self.arguments))
+        if any(original_node is use for use in self.uses):
+            updated_node = updated_node.with_changes(args=self.by_position(updated_node.args))
+        return updated_node
 
+    def by_position(self, given: Sequence[cst.Arg]) -> list[cst.Arg]:
+        """Arguments with the moved keywords and the appended names at their positions."""
+        named = {argument.keyword.value: argument for argument in given if argument.keyword is not None}
+        moved = [cst.Arg(named[name].value) for name in self.batch.moved]
+        positional = [argument for argument in given if argument.keyword is None and not argument.star]
+        rest = [
+            argument
+            for argument in given
+            if argument not in positional
+            and (argument.keyword is None or argument.keyword.value not in self.batch.moved)
+        ]
+        return [*positional, *moved, *(cst.Arg(cst.Name(name)) for name in self.batch.appended), *rest]
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+    def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
+        """The loss gets what it closed over as parameters."""
+        return updated_node.with_changes(params=self.with_parameters(updated_node.params))
+
+    def leave_Lambda(self, original_node: cst.Lambda, updated_node: cst.Lambda) -> cst.Lambda:
+        """The same for a loss that is a lambda."""
+        if original_node is not self.function:
+            return updated_node
+        return updated_node.with_changes(params=self.with_parameters(updated_node.params))
+
+    def with_parameters(self, parameters: cst.Parameters) -> cst.Parameters:
+        """Parameters with the appended names after the positional ones."""
+        added = [cst.Param(cst.Name(name)) for name in self.batch.appended]
+        return parameters.with_changes(params=[*parameters.params, *added])
