@@ -90,8 +90,8 @@ class MicrobatchGrad(MeshCodemod):
             if (self.site.resolve(call.func) or "").startswith("optax.") and name in ("MultiSteps", "apply_every"):
                 what = "adds up updates" if name == "apply_every" else "averages gradients"
                 self.refuse(
-                    f"`optax.{name}` {what} over several calls of the step, not over the microbatches of one; remove it, "
-                    "give the step the whole batch, and hint the call of its gradient",
+                    f"`optax.{name}` {what} over several calls of the step, not over the microbatches of one; remove "
+                    "it, give the step the whole batch, and hint the call of its gradient",
                     call,
                 )
 
@@ -166,8 +166,8 @@ class MicrobatchGrad(MeshCodemod):
         if rows is not None:
             tree = f'(("{found}", "concat"), "{found}")' if self.gradient.with_value else f'("{found}", "concat")'
             self.refuse(
-                f"the loss also returns `{rows}`, which has one entry per example, and a {found} of it over microbatches "
-                f"is something else; write reduce={tree}, with the words where the results are"
+                f"the loss also returns `{rows}`, which has one entry per example, and a {found} of it over "
+                f"microbatches is something else; write reduce={tree}, with the words where the results are"
             )
         if found is None:
             what = f"`{self.site.text(self.gradient.function)}`"
