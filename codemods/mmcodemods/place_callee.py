@@ -13,7 +13,8 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.loops import callee_name, count
+from mmrewrite.layers import callee_name
+from mmrewrite.loops import count
 from mmrewrite.tasks import TaskCodemod
 from mmrewrite.vocabulary import CALL
 
