@@ -36,6 +36,7 @@ class Case:
     select: tuple[str, ...] = ()
     target: str | None = None
     out: str | None = None
+    jax: str = "old"
 
     @property
     def is_single(self) -> bool:

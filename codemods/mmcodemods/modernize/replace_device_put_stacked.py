@@ -1,0 +1,35 @@
+"""Make stacked arrays, one row per device, with the runtime: JAX has no function for that any more.
+
+    jax.device_put_replicated(params, jax.local_devices())
+    ->  compat.device_put_replicated(params, jax.local_devices())
+
+The same for `device_put_sharded`. The result has a leading axis of devices, as `jax.pmap` takes it: it is not a
+replicated array, so `jax.device_put(x, NamedSharding(mesh, P()))` would be something else.
+
+Refused: a `target-jax` before 0.10, where the runtime does not install.
+See https://docs.jax.dev/en/latest/migrate_pmap.html for what became of them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+
+_HELPERS = {
+    f"{home}.{name}": f"mmruntime.compat.{name}"
+    for home in ("jax", "jax.api")
+    for name in ("device_put_replicated", "device_put_sharded")
+}
+
+
+class ReplaceDevicePutStacked(ModernizeCodemod):
+    """Replaces the name by the runtime's and leaves the arguments alone."""
+
+    names: ClassVar[tuple[str, ...]] = tuple(_HELPERS)
+
+    def rewrite(self) -> None:
+        """Nothing but the name changes."""
+        if self.use.is_direct:
+            self.site.needs("0.10", "`mmruntime.compat`")
+            self.site.replace(self.use.node, self.site.spell(_HELPERS[self.use.name]))

@@ -1,0 +1,93 @@
+"""Modernized programs make what the same programs made, before, on an old JAX.
+
+`old.json` in a fixture is what `before.py` made there; `benchmarks/modernize_oracle.py` wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = sorted(path.parent for path in (ROOT / "fixtures" / "modernize").glob("*/*/old.json"))
+
+
+def load_oracle() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("modernize_oracle", ROOT / "benchmarks" / "modernize_oracle.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ORACLE = load_oracle()
+
+
+def main_of(case: Path) -> Path:
+    """The program to run: what was written, and what was not rewritten as it was."""
+    return case / "after.py" if (case / "after.py").exists() else case / "after" / "main.py"
+
+
+@contextlib.contextmanager
+def importable(folders: list[Path]):
+    """Modules beside the program can be imported, and are forgotten afterwards."""
+    before = set(sys.modules)
+    sys.path[:0] = map(str, folders)
+    try:
+        yield
+    finally:
+        del sys.path[: len(folders)]
+        for name in set(sys.modules) - before:
+            place = getattr(sys.modules[name], "__file__", None) or ""
+            if any(place.startswith(str(folder)) for folder in folders):
+                del sys.modules[name]
+
+
+def test_there_are_recorded_programs() -> None:
+    assert len(CASES) >= 25
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}/{case.name}")
+def test_a_modernized_program_makes_what_it_made(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    main = main_of(case)
+    recorded = json.loads((case / "old.json").read_text(encoding="utf-8"))
+    with (
+        importable([case / "after", case / "before"]),
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+        warnings.catch_warnings(),
+    ):
+        names: dict[str, Any] = {"__name__": "program", "__file__": str(main)}
+        exec(compile(main.read_text(encoding="utf-8"), str(main), "exec"), names)
+        found = ORACLE.describe(names["out"])
+    # A mesh that the program has put in place for good.
+    jax.set_mesh(None)
+    assert list(ORACLE.differences(recorded["out"], found)) == []
+
+
+def test_the_comparison_can_fail() -> None:
+    mesh = jax.sharding.Mesh(jax.devices(), ("x",))
+    split, whole = (jax.NamedSharding(mesh, spec) for spec in (jax.P("x"), jax.P()))
+    x = jax.numpy.arange(8.0)
+    told = ORACLE.describe({"x": jax.device_put(x, split), "n": (1, None)})
+    assert list(ORACLE.differences(told, told)) == []
+    for other, words in (
+        ({"x": jax.device_put(x, whole), "n": (1, None)}, "lies on devices"),
+        ({"x": jax.device_put(8 * x, split), "n": (1, None)}, "value 1 is 8 and was 1"),
+        ({"x": jax.device_put(x.astype("int32"), split), "n": (1, None)}, "dtype float32 became int32"),
+        ({"x": jax.device_put(x, split), "n": [1, None]}, "tuple became list"),
+        ({"x": jax.device_put(x, split), "n": (2, None)}, "1 became 2"),
+        ({"y": jax.device_put(x, split), "n": (1, None)}, "a dict of other entries"),
+    ):
+        assert words in "\n".join(ORACLE.differences(told, ORACLE.describe(other)))
