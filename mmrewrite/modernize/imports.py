@@ -188,4 +188,4 @@ def _merged(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _span(module: ModuleUses, alias: ast.alias) -> tuple[int, int]:
-    return span(module.facts.source, alias)  # type: ignore[arg-type]
+    return span(module.facts.source, alias)

@@ -4,10 +4,10 @@
     ->  import mmruntime as mm
 
 `legate.jax` is its older name, and `init` comes from `jax_plugins.multimesh` or `jax_plugins.legate` there. Names and
-arguments are the same, MultiMesh's earlier `task(f, devices=..., device_axes=...)` among them, so uses stay as they are.
+arguments are the same, also the earlier `task(f, devices=..., device_axes=...)`, so uses stay as they are.
 
-Refused, with all imports of the module: names that `mmruntime` does not have, `register_task` with the arguments of its
-first version, `task(..., configure=...)`, and star imports.
+Refused: names that `mmruntime` does not have, `register_task` with the arguments of its first version,
+`task(..., configure=...)`, and star imports; all imports of the module stay then.
 See https://nv-legate.github.io/multimesh-jax/ for MultiMesh.
 """
 
@@ -47,11 +47,9 @@ class RenameMultimesh(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
         """Import statements of MultiMesh."""
         for node in ast.walk(module.facts.tree):
-            if isinstance(node, ast.Import):
-                if any(_owner(alias.name) for alias in node.names):
-                    yield Place(module, node)
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                if any(_owner(f"{node.module}.{alias.name}") for alias in node.names):
+            if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
+                home = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+                if any(_owner(f"{home}{alias.name}") for alias in node.names):
                     yield Place(module, node)
 
     def rewrite(self) -> None:
