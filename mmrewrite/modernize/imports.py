@@ -23,14 +23,15 @@ GONE_MODULES = frozenset(("jax.experimental.maps",))
 class ImportEdits:
     """Drops the imports of old names that nothing uses any more, moves those that have a new home, adds new ones.
 
-    `owners` names the codemod of every old name, `moved` the new homes, `active` the codemods that may write.
+    `owners` names the codemod of every old name, `active` the codemods that may write, `kept` the old names that some
+    site of the module keeps.
     """
 
     draft: ModuleDraft
     context: Context
     owners: Mapping[str, str]
-    moved: Mapping[str, str]
     active: Collection[str]
+    kept: Collection[str]
 
     @property
     def module(self) -> ModuleUses:
@@ -59,7 +60,7 @@ class ImportEdits:
             lines.insert(0, f"from {'.' * statement.level}{statement.module or ''} import {', '.join(kept)}")
         elif kept:
             lines.insert(0, f"import {', '.join(kept)}")
-        codemod = self.owners.get(gone[0].name) or next(iter(sorted({edit.codemod for edit in self.draft.edits})))
+        codemod = min(self.owners[name] for name in self.owners if f"{name}.".startswith(f"{gone[0].name}."))
         line, column = source.position(start)
         because = HintReference(line, column, source.text[start:end].splitlines()[0])
         lines = list(_merged(lines))
@@ -86,8 +87,8 @@ class ImportEdits:
 
     def _instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that stand for an imported name from now on, None when it stays."""
-        if item.name in self.moved and self.owners[item.name] in self.active:
-            home, _, name = self.moved[item.name].rpartition(".")
+        if item.name in self.context.moved and item.name not in self.kept:
+            home, _, name = self.context.moved[item.name].rpartition(".")
             if isinstance(item.statement, ast.ImportFrom):
                 return (f"from {home} import {name}" + (f" as {item.local}" if item.local != name else ""),)
             return None

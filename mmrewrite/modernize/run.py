@@ -84,8 +84,10 @@ class _OldProject(Project):
 def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings: Settings) -> dict[str, _Outcome]:
     ordered = dict(sorted(codemods.items()))
     owners = group_by_name({name: (*codemod.names, *codemod.moved) for name, codemod in ordered.items()})
+    active = {name for name, codemod in codemods.items() if settings.runs(name, codemod)}
+    moved = {old: new for name in sorted(active) for old, new in codemods[name].moved.items()}
     project = _OldProject(modules, load, ())
-    context = Context(project, {facts.path: ModuleUses(facts) for facts in modules}, settings)
+    context = Context(project, {facts.path: ModuleUses(facts) for facts in modules}, settings, moved)
     outcomes = {facts.path: _Outcome() for facts in modules}
     decisions = [
         _judge(place, name, codemods, context)
@@ -100,8 +102,6 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
             outcome.refusals.append(decision.refusal)
         elif decision.left is not None:
             outcome.left.append(_left(decision.place, decision.left))
-    moved = {old: new for codemod in codemods.values() for old, new in codemod.moved.items()}
-    active = {name for name, codemod in codemods.items() if settings.runs(name, codemod)}
     for path, module in context.modules.items():
         outcome = outcomes[path]
         try:
@@ -109,7 +109,12 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
             for decision in decisions:
                 if decision.place.module is module and not decision.stays:
                     codemods[decision.codemod](Site(decision.place, draft, context, decision.codemod)).rewrite()
-            draft.edits += tuple(ImportEdits(draft, context, owners, moved, active).edits())
+            kept = {
+                decision.place.use.name
+                for decision in decisions
+                if decision.place.module is module and decision.stays and decision.place.use is not None
+            }
+            draft.edits += tuple(ImportEdits(draft, context, owners, active, kept).edits())
             outcome.edits = tuple(_ordered(draft.edits))
         except Exception as error:
             outcome.failure = bug(_where(error))
@@ -142,7 +147,12 @@ def _left(place: Place, because: str) -> Left:
 def _ordered(edits: Iterable[PointEdit]) -> Iterator[Edit]:
     """Edits in order, those that say the same once; two that differ at one place are our mistake."""
     position = 0
+    removed = 0
     for edit in sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end)):
+        if edit.end <= removed and not edit.text:
+            continue
+        if not edit.text:
+            removed = edit.end
         if edit.start < position:
             raise AssertionError(f"edits overlap at line {edit.because.line}")
         position = edit.end

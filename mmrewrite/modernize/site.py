@@ -22,6 +22,12 @@ _Analysis = TypeVar("_Analysis")
 
 EVERYWHERE = 1 << 60
 
+# Names that would make their lines long in full, and what to call them.
+_IMPORTED_BY_NAME = {
+    "jax.sharding.NamedSharding": ("NamedSharding",),
+    "jax.sharding.PartitionSpec": ("P", "PartitionSpec"),
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Place:
@@ -39,11 +45,12 @@ class Place:
 
 @dataclass(eq=False)
 class Context:
-    """What all sites of one run share."""
+    """What all sites of one run share. `moved` are the names whose imports get a new home."""
 
     project: Project
     modules: Mapping[str, ModuleUses]
     settings: Settings
+    moved: Mapping[str, str] = field(default_factory=dict)
     _analyses: dict[type[Any], Any] = field(default_factory=dict)
 
     def analysis(self, kind: type[_Analysis]) -> _Analysis:
@@ -139,7 +146,13 @@ class Site:
         imports = self.draft.imports
         line = self.statement.lineno if self.scope.function.kind == "module" else EVERYWHERE
         parts = qualified.split(".")
-        for length in range(len(parts), 0, -1):
+        found = imports.existing(qualified, self.scope, line) or self._moved_name(qualified, line)
+        if found is not None:
+            self.draft.spelled.add(found.partition(".")[0])
+            return found
+        if qualified in _IMPORTED_BY_NAME:
+            return imports.member(qualified.rpartition(".")[0], parts[-1], _IMPORTED_BY_NAME[qualified])
+        for length in range(len(parts) - 1, 0, -1):
             found = imports.existing(".".join(parts[:length]), self.scope, line)
             if found is not None:
                 self.draft.spelled.add(found.partition(".")[0])
@@ -148,6 +161,15 @@ class Site:
             return f"{imports.member('mmruntime', 'compat', ('compat', 'mm_compat'))}.{parts[-1]}"
         module = imports.module(parts[0], parts[0], self.scope, line)
         return ".".join((module, *parts[1:]))
+
+    def _moved_name(self, qualified: str, line: int) -> str | None:
+        """A name whose import will bring in `qualified` from its new home."""
+        for old in (old for old, new in self.context.moved.items() if new == qualified):
+            found = self.draft.imports.existing(old, self.scope, line)
+            binding = self.facts.names.binding(found, self.scope) if found is not None else None
+            if binding is not None and isinstance(binding.node, ast.ImportFrom):
+                return found
+        return None
 
     def replace(self, node: ast.AST, text: str) -> None:
         """Have `text` stand where `node` does."""
@@ -161,6 +183,12 @@ class Site:
         if isinstance(self.node, ast.expr):
             because = HintReference(line, column, self.text(self.node))
         self.draft.edits.append(PointEdit(start, end, text, self.codemod, because))
+
+    def wrap(self, node: ast.AST, before: str, after: str) -> None:
+        """Put text in front of a node and behind it."""
+        start, end = self.span(node)
+        self.edit(start, start, before)
+        self.edit(end, end, after)
 
     def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
         """Change the name of a keyword argument, and nothing of its value."""

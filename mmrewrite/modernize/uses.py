@@ -24,7 +24,6 @@ class Use:
     written: str | None
     scope: Scope
     statement: ast.stmt
-    binding: Binding | None
 
     @property
     def is_direct(self) -> bool:
@@ -111,11 +110,13 @@ class ModuleUses:
                 dotted = dotted_text(node)
                 found = self.facts.names.resolve_dotted(dotted, scope)
                 if found is not None and found in names:
-                    binding = self.facts.names.binding(head.id, scope)
-                    written = None
-                    if binding is not None and binding.target is not None:
-                        written = binding.target + dotted.removeprefix(head.id)
-                    yield Use(node, found, written, scope, self.statement_of(head), binding)
+                    owner = scope.owner(head.id)
+                    bindings = owner.bindings[head.id] if owner is not None else []
+                    # `import jax` and `import jax.experimental.pjit` bind one name to one thing.
+                    targets = {binding.target for binding in bindings}
+                    target = targets.pop() if len(targets) == 1 else None
+                    written = target + dotted.removeprefix(head.id) if target is not None else None
+                    yield Use(node, found, written, scope, self.statement_of(head))
                     break
 
 

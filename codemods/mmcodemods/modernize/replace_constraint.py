@@ -1,0 +1,61 @@
+"""Constrain values with `jax.lax.with_sharding_constraint`, and say which mesh where no context says it.
+
+    x = pjit.with_sharding_constraint(x, P("data", None))
+    ->  x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("data", None)))
+
+The specs change only where the mesh context goes away, as `replace_mesh_context` decides; there, calls of
+`jax.lax.with_sharding_constraint` with a bare spec change as well. The keyword `axis_resources` becomes `shardings`.
+
+Refused: starred and `**` arguments; regions of which a part must stay.
+See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for the function.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.pjit import CONSTRAINTS, OLD_CONSTRAINTS, call_of, make_explicit, specs_of
+from mmrewrite.modernize.regions import NAMED, MeshRegions
+from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.uses import ModuleUses
+
+
+class ReplaceConstraint(ModernizeCodemod):
+    """Rewrites the name of the function, and the spec where the context goes away."""
+
+    moved: ClassVar = OLD_CONSTRAINTS
+    regional = True
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+        """Uses of the old name and of the new one."""
+        for use in module.uses(CONSTRAINTS):
+            yield Place(module, use.node, use)
+
+    def rewrite(self) -> None:
+        """Decide about one use."""
+        site, use = self.site, self.use
+        plan = site.context.analysis(MeshRegions).plan(site.node)
+        if plan.reason is not None:
+            self.refuse(plan.reason)
+        call, _ = call_of(site.module, use.node)
+        specs = specs_of(site.module, use).values
+        if call is not None:
+            hidden = [
+                *(a for a in call.args if isinstance(a, ast.Starred)),
+                *(k for k in call.keywords if k.arg is None),
+            ]
+            if hidden and plan.style == NAMED:
+                self.refuse("starred arguments hide the spec; write the arguments out")
+            for keyword in call.keywords:
+                if keyword.arg == "axis_resources":
+                    site.rename_keyword(keyword, "shardings")
+        elif plan.style == NAMED:
+            self.refuse("`with_sharding_constraint` is used as a value here, so its specs cannot be seen")
+        for spec in specs if plan.mesh is not None else ():
+            make_explicit(site, spec, plan.mesh)
+        if use.name in OLD_CONSTRAINTS and use.is_direct and isinstance(use.node, ast.Attribute):
+            site.replace(use.node, site.spell(OLD_CONSTRAINTS[use.name]))

@@ -1,0 +1,106 @@
+"""Replace `with mesh:`, which put a mesh in context, by shardings that name it or by `jax.set_mesh`.
+
+    with Mesh(devices, ("data",)) as mesh:
+        y = step(x)
+    ->  mesh = Mesh(devices, ("data",))
+        y = step(x)
+
+That is where every `pjit` and every constraint that the context reaches can name the mesh: their specs become
+`NamedSharding(mesh, spec)`, which is exact whatever else runs there. Else the context becomes
+`with jax.set_mesh(mesh):`, where nothing in it creates arrays or computes outside of what is compiled with specs.
+
+Refused: contexts that reach code that cannot be rewritten or seen; where `jax.set_mesh` is needed: creation of arrays
+and calls of plain `jax.jit` in the block, contexts inside compiled functions, meshes as decorators or left by hand.
+See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for `jax.set_mesh`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext
+from mmrewrite.modernize.dedent import take_out_of_with
+from mmrewrite.modernize.regions import NAMED, SET, MeshRegions
+from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.uses import ModuleUses
+
+
+class ReplaceMeshContext(ModernizeCodemod):
+    """Rewrites one context in the style of its region."""
+
+    regional = True
+    extra_markers = (b"mesh", b"Mesh")
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+        """Every mesh context of a module."""
+        for found in context.analysis(MeshRegions).contexts:
+            if found.module is module:
+                yield Place(module, found.node)
+
+    def rewrite(self) -> None:
+        """Follow the plan of the region."""
+        regions = self.site.context.analysis(MeshRegions)
+        plan, context = regions.plan(self.site.node), regions.context(self.site.node)
+        assert context is not None
+        if plan.reason is not None:
+            self.refuse(plan.reason)
+        if plan.style == NAMED:
+            self._remove(context, plan.mesh)
+        elif plan.style == SET:
+            self.site.needs("0.7", "jax.set_mesh")
+            self._set(context)
+        else:
+            self.refuse("left as it is: what this context reaches cannot be rewritten, and they are rewritten together")
+
+    def _remove(self, context: MeshContext, name: str | None) -> None:
+        holder, item = context.holder, context.item
+        assert isinstance(holder, ast.With) and item is not None
+        if len(holder.items) > 1:
+            self._drop_item(holder, item)
+            return
+        is_named = isinstance(context.node, ast.Call) or context.name is not None
+        take_out_of_with(
+            self.site, holder, f"{name if context.name is None else context.name.id} = " if is_named else ""
+        )
+
+    def _drop_item(self, holder: ast.With, item: ast.withitem) -> None:
+        index = holder.items.index(item)
+        start, end = self.site.span(item.context_expr)
+        if index + 1 < len(holder.items):
+            following, _ = self.site.span(holder.items[index + 1].context_expr)
+            if "(" in self.site.source.text[end:following]:
+                self.refuse("parentheses around the items of this `with` are in the way; write the items plainly")
+            self.site.edit(start, following, "")
+        else:
+            previous = holder.items[index - 1]
+            _, before = self.site.span(previous.optional_vars or previous.context_expr)
+            if set(self.site.source.text[before:start]) - set(", \t\r\n\\"):
+                self.refuse("parentheses around the items of this `with` are in the way; write the items plainly")
+            self.site.edit(before, end, "")
+
+    def _set(self, context: MeshContext) -> None:
+        site, node = self.site, context.node
+        start, end = site.span(node)
+        set_mesh = site.spell("jax.set_mesh")
+        if context.kind == WITH:
+            assert context.item is not None
+            name = context.name
+            if context.item.optional_vars is not None and name is None:
+                self.refuse("`as` gives the mesh to something that is not a name; give it in a statement above")
+            site.edit(start, start, f"{set_mesh}({f'{name.id} := ' if name is not None else ''}")
+            site.edit(end, site.span(name)[1] if name is not None else end, ")")
+        elif context.kind == STATEMENT:
+            statement_start, statement_end = site.span(context.holder)
+            site.edit(statement_start, start, f"{set_mesh}(")
+            site.edit(end, statement_end, ")")
+        elif context.kind == ENVIRONMENT:
+            assert isinstance(node, ast.Call)
+            mesh_start, mesh_end = site.span(node.args[0])
+            statement_start, statement_end = site.span(context.holder)
+            site.edit(statement_start, mesh_start, f"{set_mesh}(")
+            site.edit(mesh_end, statement_end, ")")
+        else:
+            site.wrap(node, f"{set_mesh}(", ")")

@@ -1,0 +1,138 @@
+"""Compile with `jax.jit` and its shardings instead of `pjit`.
+
+    step = pjit(f, in_axis_resources=(P("data"), None), out_axis_resources=P("data"))
+    ->  step = jax.jit(
+            f,
+            in_shardings=(NamedSharding(mesh, P("data")), NamedSharding(mesh, P())),
+            out_shardings=NamedSharding(mesh, P("data")),
+        )
+
+Where the mesh has no name that reaches here, specs stay specs and the context becomes `jax.set_mesh(mesh)`. `None`
+said "replicated" and says "as it comes" to `jax.jit`, so every `None` becomes `P()`; trees of specs that are made at
+run time go through `mmruntime.compat.replicate_none`. Specs that were left out stay left out.
+
+Refused: starred and `**` arguments; a fourth or fifth positional argument that does not tell which of its three
+historical meanings it has; `pjit` as a value, such as one that is bound to either of two functions; specs without a
+mesh context in view; regions of which a part must stay.
+See https://docs.jax.dev/en/latest/jax.experimental.pjit.html for what became of `pjit`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.pjit import PJIT, call_of, is_alias, make_explicit, new_keyword, specs_of
+from mmrewrite.modernize.regions import MeshRegions
+from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.uses import ModuleUses
+
+
+class ReplacePjit(ModernizeCodemod):
+    """Rewrites the call, its keywords and its specs."""
+
+    names = tuple(PJIT)
+    regional = True
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+        """Uses of `pjit`, and the `lower` calls with an argument that only it took."""
+        found = list(super().find(module, context))
+        yield from found
+        for node in ast.walk(module.facts.tree) if found else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "lower":
+                yield from (Place(module, keyword) for keyword in node.keywords if keyword.arg == "_global_avals")
+
+    def rewrite(self) -> None:
+        """Decide about one use."""
+        site = self.site
+        if isinstance(site.node, ast.keyword):
+            self._drop(site.node)
+            return
+        plan = site.context.analysis(MeshRegions).plan(site.node)
+        if plan.reason is not None:
+            self.refuse(plan.reason)
+        call, is_partial = call_of(site.module, self.use.node)
+        if call is None:
+            self._check_value()
+        else:
+            self._rewrite_call(call, is_partial)
+            for spec in specs_of(site.module, self.use).values:
+                make_explicit(site, spec, plan.mesh)
+        if self._is_written_here():
+            site.replace(self.use.node, site.spell("jax.jit"))
+
+    def _is_written_here(self) -> bool:
+        """Whether the name is that of an import, rather than of an assignment that is rewritten itself."""
+        if self.use.is_direct:
+            return True
+        found = self.site.context.project.definition(self.use.written or "", self.site.facts)
+        return found is not None and found[1].kind == "import"
+
+    def _check_value(self) -> None:
+        """A use that is no call: a decorator, or another name for `pjit`."""
+        holder = self.site.module.parents[self.use.node]
+        if isinstance(holder, ast.FunctionDef) or is_alias(self.site.module, self.use.node):
+            return
+        self.refuse("`pjit` is used as a value here, so its calls cannot be seen; call it where it is meant")
+
+    def _rewrite_call(self, call: ast.Call, is_partial: bool) -> None:
+        positional = call.args[1:] if is_partial else call.args
+        if any(isinstance(argument, ast.Starred) for argument in call.args):
+            self.refuse("a starred argument hides which is which; write the arguments out")
+        if any(keyword.arg is None for keyword in call.keywords):
+            self.refuse("`**` hides which keywords are given; write them out")
+        if is_partial and positional:
+            self.refuse("`partial` with a function inside; give `pjit` the function directly")
+        function = next((keyword for keyword in call.keywords if keyword.arg == "fun"), None)
+        if not is_partial and function is None and not positional:
+            self.refuse("`pjit` without a function; name the function that it compiles")
+        for index, argument in enumerate(positional[1:], start=1):
+            name = self._position(index, argument)
+            start, _ = self.site.span(argument)
+            self.site.edit(start, start, f"{name}=")
+        for keyword in call.keywords:
+            new = new_keyword(keyword.arg)
+            if keyword is function:
+                self._make_positional(call, keyword)
+            elif new is not None and new != keyword.arg:
+                self.site.rename_keyword(keyword, new)
+
+    def _make_positional(self, call: ast.Call, keyword: ast.keyword) -> None:
+        if call.args or call.keywords[0] is not keyword:
+            self.refuse("`jax.jit` takes the function by position; move `fun` to the front", keyword)
+        start, _ = self.site.span(keyword)
+        value, _ = self.site.span(keyword.value)
+        self.site.edit(start, value, "")
+
+    def _position(self, index: int, argument: ast.expr) -> str:
+        """The keyword for a positional argument: positions 3 and 4 have meant three things over time."""
+        if index < 3:
+            return ("in_shardings", "out_shardings")[index - 1]
+        values = argument.elts if isinstance(argument, ast.Tuple | ast.List) else [argument]
+        kinds = {type(value.value) for value in values if isinstance(value, ast.Constant)}
+        plain = bool(values) and all(isinstance(value, ast.Constant) for value in values)
+        if plain and kinds == {int} and index < 5:
+            return ("static_argnums", "donate_argnums")[index - 3]
+        if plain and kinds == {str} and index == 4:
+            return "static_argnames"
+        self.refuse(
+            f"positional argument {index + 1} of `pjit` has meant different things in different versions of JAX; "
+            "give it by keyword",
+            argument,
+        )
+
+    def _drop(self, keyword: ast.keyword) -> None:
+        """`lower(x, _global_avals=True)` without it."""
+        start, end = self.site.span(keyword)
+        text = self.site.source.text
+        before = text[:start].rstrip()
+        if before.endswith(","):
+            self.site.edit(len(before) - 1, end, "")
+        else:
+            rest = text[end:]
+            comma = len(rest) - len(rest.lstrip())
+            follows = rest[comma : comma + 1] == ","
+            gap = len(rest[comma + 1 :]) - len(rest[comma + 1 :].lstrip(" ")) if follows else 0
+            self.site.edit(start, end + (comma + 1 + gap if follows else 0), "")

@@ -1,0 +1,28 @@
+"""Report `xmap` and `serial_loop`, which have no exact replacement.
+
+    f = maps.xmap(body, in_axes=["left", ...], out_axes=["left", ...])
+    ->  f = maps.xmap(body, in_axes=["left", ...], out_axes=["left", ...])
+
+Named axes need not be axes of the mesh, and randomness and initialisation per shard depend on them. So the calls, the
+mesh contexts that reach them, and all that these contexts reach are left as they are.
+
+Refused: every use.
+See https://docs.jax.dev/en/latest/notebooks/shard_map.html for what to write by hand.
+"""
+
+from __future__ import annotations
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.pjit import XMAPS
+
+
+class ReportXmap(ModernizeCodemod):
+    """Rewrites nothing."""
+
+    names = tuple(XMAPS)
+    regional = True
+
+    def rewrite(self) -> None:
+        """Refuse."""
+        name = self.use.name.rpartition(".")[2]
+        self.refuse(f"`{name}` has no exact replacement; write it anew with jax.shard_map or jax.vmap")

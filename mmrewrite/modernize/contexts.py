@@ -1,0 +1,164 @@
+"""The mesh contexts of a module: `with mesh:` in all its forms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.names import Binding, Scope, dotted_name
+
+OLD_MESHES = {
+    "jax.experimental.maps.Mesh": "jax.sharding.Mesh",
+    "jax.experimental.maps.mesh": "jax.sharding.Mesh",
+    "jax.interpreters.pxla.Mesh": "jax.sharding.Mesh",
+    "jax.experimental.global_device_array.Mesh": "jax.sharding.Mesh",
+}
+MESHES = frozenset((*OLD_MESHES, "jax.sharding.Mesh", "jax.make_mesh", "jax.Mesh"))
+ENVIRONMENTS = frozenset(
+    f"{module}.thread_resources"
+    for module in ("jax.experimental.maps", "jax.interpreters.pxla", "jax._src.mesh", "jax._src.maps")
+)
+RESOURCE_ENVS = frozenset(
+    f"{module}.ResourceEnv" for module in ("jax.experimental.maps", "jax.interpreters.pxla", "jax._src.mesh")
+)
+
+_HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
+
+WITH, ENTERED, DECORATOR, STATEMENT, ENVIRONMENT = "with", "entered", "decorator", "statement", "environment"
+
+
+@dataclass(frozen=True, eq=False)
+class MeshContext:
+    """One place where a mesh is put in context.
+
+    `node` is the expression of the mesh, `holder` the statement that puts it there, `item` the part of a `with`. What
+    runs in the context is `body`, where that can be seen.
+    """
+
+    module: ModuleUses
+    kind: str
+    node: ast.expr
+    holder: ast.stmt
+    body: tuple[ast.stmt, ...]
+    item: ast.withitem | None = None
+    is_conditional: bool = False
+
+    @property
+    def name(self) -> ast.Name | None:
+        """The name that `as` gives the mesh."""
+        target = self.item.optional_vars if self.item is not None else None
+        return target if isinstance(target, ast.Name) else None
+
+
+def find_contexts(module: ModuleUses) -> Iterator[MeshContext]:
+    """Every place of a module where a mesh is put in context.
+
+    A `MultiMesh` is entered by `with mesh:` to this day, so modules that may have one are left alone.
+    """
+    roots = {item.name.partition(".")[0] for item in module.imported}
+    if roots & _HAVE_MULTIMESH or "jax" not in roots:
+        return
+    for node in ast.walk(module.facts.tree):
+        if isinstance(node, ast.With):
+            for item in node.items:
+                for mesh in _meshes_of(module, item.context_expr):
+                    conditional = mesh is not item.context_expr
+                    yield MeshContext(module, WITH, mesh, node, tuple(node.body), item, conditional)
+        elif isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                if is_mesh(module, decorator):
+                    yield MeshContext(module, DECORATOR, decorator, node, (node,))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            holder = module.statement_of(node)
+            if node.func.attr == "enter_context" and len(node.args) == 1:
+                for mesh in _meshes_of(module, node.args[0]):
+                    yield MeshContext(module, ENTERED, mesh, holder, _rest_of(module, holder))
+            elif node.func.attr == "__enter__" and is_mesh(module, node.func.value):
+                yield MeshContext(module, STATEMENT, node.func.value, holder, _rest_of(module, holder))
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
+            target = node.targets[0]
+            if target.attr == "env" and _names(module, target.value) in ENVIRONMENTS:
+                yield MeshContext(module, ENVIRONMENT, node.value, node, _rest_of(module, node))
+
+
+def _meshes_of(module: ModuleUses, node: ast.expr) -> Iterator[ast.expr]:
+    """The mesh expressions among what a context manager may be: `mesh if several else nullcontext()`."""
+    if isinstance(node, ast.IfExp):
+        yield from _meshes_of(module, node.body)
+        yield from _meshes_of(module, node.orelse)
+    elif is_mesh(module, node):
+        yield node
+
+
+def _rest_of(module: ModuleUses, statement: ast.stmt) -> tuple[ast.stmt, ...]:
+    """What runs after a statement, in its block; the whole module where that is the module's own."""
+    holder = module.parents[statement]
+    for part in ("body", "orelse", "finalbody"):
+        block = getattr(holder, part, None)
+        if isinstance(block, list) and statement in block:
+            return tuple(block[block.index(statement) + 1 :])
+    return ()
+
+
+def _names(module: ModuleUses, node: ast.expr) -> str | None:
+    return module.facts.names.resolve(node, module.scope_of(node))
+
+
+def is_mesh(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether an expression is a mesh: it makes one, or is a name that stands for one.
+
+    A name that nobody in view gives a value to (a parameter, an attribute) counts when it is called a mesh.
+    """
+    return _is_mesh(module, node, 0)
+
+
+def _is_mesh(module: ModuleUses, node: ast.expr, depth: int) -> bool:
+    if isinstance(node, ast.Call):
+        return _names(module, node.func) in MESHES
+    if isinstance(node, ast.BoolOp):
+        return all(_is_mesh(module, value, depth) for value in node.values)
+    if isinstance(node, ast.Attribute):
+        dotted = dotted_name(node)
+        found = module.facts.names.resolve(node, module.scope_of(node)) if dotted else None
+        return _is_called_mesh(node.attr) and not (found or "").startswith(("jax.", "builtins."))
+    if not isinstance(node, ast.Name) or depth > 4:
+        return False
+    scope = module.scope_of(node)
+    owner = scope.owner(node.id)
+    if owner is None:
+        return False
+    kinds = [_binding_is_mesh(module, binding, owner, depth) for binding in owner.bindings[node.id]]
+    return True in kinds or (_is_called_mesh(node.id) and False not in kinds)
+
+
+def _binding_is_mesh(module: ModuleUses, binding: Binding, scope: Scope, depth: int) -> bool | None:
+    """Whether a binding gives a mesh; None where nothing says."""
+    if binding.kind == "import":
+        found = module.facts.names.resolve_dotted(binding.name, scope) or ""
+        return None if not found.startswith(("jax.", "numpy")) else False
+    if binding.kind in ("function", "class"):
+        return False
+    value = binding.value
+    if value is None:
+        holder = binding.statement
+        if isinstance(holder, ast.With):
+            for item in holder.items:
+                if item.optional_vars is binding.node:
+                    return _is_mesh(module, item.context_expr, depth + 1) or None
+        return None
+    if isinstance(value, ast.Call):
+        made = _names(module, value.func)
+        if made in MESHES:
+            return True
+        return False if made is not None and made.startswith(("jax.", "numpy.", "builtins.", "contextlib.")) else None
+    if isinstance(value, ast.Name | ast.Attribute):
+        return _is_mesh(module, value, depth + 1) or None
+    if isinstance(value, ast.Constant) and value.value is not None:
+        return False
+    return None
+
+
+def _is_called_mesh(name: str) -> bool:
+    return name.lower().strip("_").endswith("mesh")

@@ -1,0 +1,156 @@
+"""The calls that take partition specs: which arguments they are, and the text that says the same without a context."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmrewrite.modernize.site import Site
+from mmrewrite.modernize.uses import ModuleUses, Use
+
+PJIT = frozenset(("jax.experimental.pjit.pjit",))
+OLD_CONSTRAINTS = {"jax.experimental.pjit.with_sharding_constraint": "jax.lax.with_sharding_constraint"}
+CONSTRAINTS = frozenset((*OLD_CONSTRAINTS, "jax.lax.with_sharding_constraint"))
+XMAPS = frozenset(
+    f"jax.experimental.maps.{name}" for name in ("xmap", "serial_loop", "SerialLoop", "Loop", "ResourceSet")
+)
+PARTIALS = frozenset(("functools.partial", "jax.tree_util.Partial"))
+
+_SPEC = "jax.sharding.PartitionSpec"
+_OLD_SPECS = frozenset(
+    (
+        _SPEC,
+        "jax.P",
+        "jax.experimental.PartitionSpec",
+        "jax.experimental.pjit.PartitionSpec",
+        "jax.experimental.maps.PartitionSpec",
+        "jax.interpreters.pxla.PartitionSpec",
+        "jax.interpreters.sharded_jit.PartitionSpec",
+    )
+)
+_SPEC_KEYWORDS = {
+    "in_axis_resources": "in_shardings",
+    "out_axis_resources": "out_shardings",
+    "in_shardings": "in_shardings",
+    "out_shardings": "out_shardings",
+}
+_GONE_VALUES = frozenset(f"jax.experimental.pjit.{name}" for name in ("FROM_GDA", "AUTO", "ParsedPartitionSpec"))
+
+
+@dataclass(frozen=True)
+class Specs:
+    """The call that takes the specs, what they are, and whether there may be others that cannot be seen."""
+
+    call: ast.Call | None
+    values: tuple[ast.expr, ...]
+    is_hidden: bool = False
+
+
+def specs_of(module: ModuleUses, use: Use) -> Specs:
+    """The arguments of a use of `pjit` or `with_sharding_constraint` that are partition specs."""
+    call, is_partial = call_of(module, use.node)
+    if call is None:
+        holder = module.parents.get(use.node)
+        is_seen = use.name in CONSTRAINTS or isinstance(holder, ast.FunctionDef) or is_alias(module, use.node)
+        return Specs(None, (), not is_seen)
+    positional = call.args[1:] if is_partial else call.args
+    if use.name in CONSTRAINTS:
+        found = [*positional[1:2], *(k.value for k in call.keywords if k.arg in ("axis_resources", "shardings"))]
+    else:
+        found = [*positional[1:3], *(k.value for k in call.keywords if k.arg in _SPEC_KEYWORDS)]
+    is_hidden = any(isinstance(argument, ast.Starred) for argument in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    )
+    return Specs(call, tuple(found), is_hidden and use.name in PJIT)
+
+
+def is_alias(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether an expression only gets other names, each of which means nothing else."""
+    holder = module.parents[node]
+    if isinstance(holder, ast.Tuple):
+        holder = module.parents[holder]
+    if not isinstance(holder, ast.Assign):
+        return False
+    names = [name.id for target in holder.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    scope = module.scope_of(node)
+    return bool(names) and all(module.facts.names.binding(name, scope) for name in names)
+
+
+def call_of(module: ModuleUses, node: ast.expr) -> tuple[ast.Call | None, bool]:
+    """The call that gives a function its arguments, and whether it is `partial(function, ...)`."""
+    holder = module.parents.get(node)
+    if isinstance(holder, ast.Call):
+        if holder.func is node:
+            return holder, False
+        is_partial = module.facts.names.resolve(holder.func, module.scope_of(holder)) in PARTIALS
+        if is_partial and holder.args and holder.args[0] is node:
+            return holder, True
+    return None, False
+
+
+def needs_mesh(module: ModuleUses, spec: ast.expr) -> bool:
+    """Whether a spec says nothing without a mesh: all do but shardings."""
+    kind = kind_of(module, spec)
+    if kind == "tree":
+        return any(needs_mesh(module, part) for part in parts_of(spec))
+    return kind != "sharding"
+
+
+def parts_of(spec: ast.expr) -> Iterator[ast.expr]:
+    """The parts of a tree that is written out."""
+    if isinstance(spec, ast.Tuple | ast.List):
+        yield from spec.elts
+    elif isinstance(spec, ast.Dict):
+        yield from spec.values
+    elif isinstance(spec, ast.IfExp):
+        yield from (spec.body, spec.orelse)
+
+
+def kind_of(module: ModuleUses, spec: ast.expr) -> str:
+    """What an expression for specs is: `none`, `spec`, `sharding`, `tree` (written out), `gone` or `unknown`."""
+    names, scope = module.facts.names, module.scope_of(spec)
+    if isinstance(spec, ast.Constant) and spec.value is None:
+        return "none"
+    if isinstance(spec, ast.Tuple | ast.List) and not any(isinstance(part, ast.Starred) for part in spec.elts):
+        return "tree"
+    if isinstance(spec, ast.IfExp) or (isinstance(spec, ast.Dict) and None not in spec.keys):
+        return "tree"
+    if isinstance(spec, ast.Call):
+        made = names.resolve(spec.func, scope) or ""
+        if made in _OLD_SPECS:
+            return "spec"
+        return "sharding" if made.startswith("jax.sharding.") and made.endswith("Sharding") else "unknown"
+    if isinstance(spec, ast.Name | ast.Attribute) and names.resolve(spec, scope) in _GONE_VALUES:
+        return "gone"
+    if isinstance(spec, ast.Name):
+        binding = names.binding(spec.id, scope)
+        if binding is not None and isinstance(binding.value, ast.Call):
+            return kind_of(module, binding.value)
+    return "unknown"
+
+
+def make_explicit(site: Site, spec: ast.expr, mesh: str | None) -> None:
+    """Have a spec say what it meant under a mesh: `None` is replicated, and with `mesh` every spec names its mesh."""
+    kind = kind_of(site.module, spec)
+    if kind == "tree":
+        for part in parts_of(spec):
+            make_explicit(site, part, mesh)
+    elif kind == "none":
+        replicated = f"{site.spell(_SPEC)}()"
+        site.replace(spec, f"{site.spell('jax.sharding.NamedSharding')}({mesh}, {replicated})" if mesh else replicated)
+    elif kind == "spec" and mesh:
+        site.wrap(spec, f"{site.spell('jax.sharding.NamedSharding')}({mesh}, ", ")")
+    elif kind == "gone":
+        site.refuse(f"`{site.text(spec)}` has no successor; write the sharding that it stands for", spec)
+    elif kind == "unknown" and not _is_explicit_already(site, spec):
+        site.wrap(spec, f"{site.spell('mmruntime.compat.replicate_none')}(", f", {mesh})" if mesh else ")")
+
+
+def _is_explicit_already(site: Site, spec: ast.expr) -> bool:
+    return isinstance(spec, ast.Call) and site.resolve(spec.func) == "mmruntime.compat.replicate_none"
+
+
+def new_keyword(name: str | None) -> str | None:
+    """What `jax.jit` calls a keyword of `pjit` that takes specs, else None."""
+    return _SPEC_KEYWORDS.get(name or "")
