@@ -14,6 +14,8 @@ OLD_MESHES = {
     "jax.experimental.maps.mesh": "jax.sharding.Mesh",
     "jax.interpreters.pxla.Mesh": "jax.sharding.Mesh",
     "jax.experimental.global_device_array.Mesh": "jax.sharding.Mesh",
+    "jax.experimental.sharding.Mesh": "jax.sharding.Mesh",
+    "jax._src.mesh.Mesh": "jax.sharding.Mesh",
 }
 MESHES = frozenset((*OLD_MESHES, "jax.sharding.Mesh", "jax.make_mesh", "jax.Mesh"))
 ENVIRONMENTS = frozenset(

@@ -155,8 +155,11 @@ class MeshRegions:
         for member in self._members:
             groups.setdefault(root(member), []).append(member)
         for members in groups.values():
-            contexts = {member: by_member[member] for member in members}
-            yield _Region(members, contexts, {c: reached[c] for c in reached if owners[c] in members})
+            yield _Region(
+                members,
+                {member: by_member[member] for member in members},
+                {c: reached[c] for c in reached if owners[c] in members},
+            )
 
     def _decide(self, region: _Region) -> None:
         for member in region.members:

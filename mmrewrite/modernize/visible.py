@@ -84,7 +84,7 @@ class _Unnamed(MeshName):
     holder: ast.stmt | None = None
 
     def hidden_at(self, module: ModuleUses, node: ast.AST) -> str | None:
-        if self.holder in module.above(node):
+        if any(holder is self.holder for holder in module.above(node)):
             return None
         return f"the mesh of line {self.line} has no name; make it in a statement above"
 
