@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmrewrite.comments import first_line, span
@@ -168,7 +168,12 @@ class ImportEdits:
             top = [node for node in facts.tree.body if first_line(node) <= number <= (node.end_lineno or node.lineno)]
             lines += [first_line(top[0])] if top else [number]
         places: dict[int, list[tuple[Placement, NewImport]]] = {}
+        lines_of: dict[str, list[str]] = {}
         for item in new.values():
+            lines_of.setdefault(item.module if item.is_from else item.text, []).append(item.text)
+        for texts in lines_of.values():
+            (item,) = (item for item in new.values() if item.text == texts[0])
+            item = replace(item, text=next(_merged(texts)))
             placement = place_import(facts, item, min(lines))
             places.setdefault(placement.offset, []).append((placement, item))
         codemod = self.draft.edits[0].codemod
