@@ -233,8 +233,16 @@ class Run:
             self.config.axes,
             self.options.jobs,
             self.config.width,
+            self.config.jaxtyping,
         )
-        return rewrite_project(self.selection.files, registry, load=load_file, settings=settings)
+        results = rewrite_project(
+            self.selection.files,
+            registry,
+            load=load_file,
+            adopt=lambda place: self.selection.adopt(place, self.rules),
+            settings=settings,
+        )
+        return tuple(sorted(results, key=lambda result: result.path))
 
     def selected(
         self, registry: Collection[str], others: Collection[str], usual: Iterable[str]

@@ -25,7 +25,8 @@ class Hint:
     """One directive and the statement that it is about.
 
     `carrier_start` is the offset of what carried it. Removing the carrier is the engine's work, since one comment may
-    carry several hints. `call` is the call that a hint of kind `CALL`, or an item of a `with`, is.
+    carry several hints. `call` is the call that a hint of kind `CALL`, or an item of a `with`, is. `found` is whether
+    the program said it without a hint.
     """
 
     directive: str
@@ -39,6 +40,7 @@ class Hint:
     reference: HintReference
     ignored: frozenset[str] = frozenset()
     call: ast.Call | None = None
+    found: bool = False
 
     def argument(self, name: str) -> Argument | None:
         """The argument called `name`, None if it was not given."""
@@ -74,10 +76,18 @@ class CalledHint:
 
 @dataclass(eq=False)
 class Collected:
-    """Everything the carriers of one module say. `imports` are the names that it has for `mmrewrite.hints`."""
+    """Everything the carriers of one module say.
+
+    `found` are hints that the program says without being asked, `imports` the names that it has for `mmrewrite.hints`,
+    `switched_off` and `ignored` the text that codemods are kept away from.
+    """
 
     comments: list[CommentHints] = field(default_factory=list)
     calls: list[CalledHint] = field(default_factory=list)
+    found: list[Hint] = field(default_factory=list)
+    switched_off: list[tuple[int, int]] = field(default_factory=list)
+    ignored: list[tuple[tuple[int, int], frozenset[str]]] = field(default_factory=list)
+    ignored_statements: list[tuple[ast.stmt, frozenset[str]]] = field(default_factory=list)
     imports: list[HintImport] = field(default_factory=list)
     errors: list[HintError] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
@@ -86,9 +96,20 @@ class Collected:
     def hints(self) -> Iterator[Hint]:
         """All hints, in the order of the file."""
         found = [hint for comment in self.comments for hint in comment.hints]
-        if not self.calls:
+        if not self.calls and not self.found:
             return iter(found)
-        return iter(sorted([*found, *(called.hint for called in self.calls)], key=lambda hint: hint.start))
+        found += [*self.found, *(called.hint for called in self.calls)]
+        return iter(sorted(found, key=lambda hint: hint.start))
+
+    def is_off_at(self, offset: int) -> bool:
+        """Whether hints at `offset` are switched off."""
+        return any(start < offset < end for start, end in self.switched_off)
+
+    def ignored_at(self, offset: int, statement: ast.stmt | None = None) -> frozenset[str]:
+        """The codemods that are kept away from `offset`, or from a statement by the comment on it."""
+        ignored = [names for (start, end), names in self.ignored if start < offset < end]
+        ignored += [names for other, names in self.ignored_statements if other is statement]
+        return frozenset(name for names in ignored for name in names)
 
 
 def collect_hints(
@@ -138,9 +159,7 @@ class _Collector:
     ) -> None:
         self.path, self.source, self.names, self.codemods, self.to_leave = path, source, names, codemods, left
         self.found = Collected()
-        self.is_off = False
-        self.switched_off: list[tuple[int, int]] = []
-        self.ignored: list[tuple[tuple[int, int], frozenset[str]]] = []
+        self.off_since: int | None = None
 
     def run(self) -> Collected:
         carriers: list[Comment | HintCall | Misused] = [*find_comments(self.source, self.names.tree)]
@@ -156,6 +175,8 @@ class _Collector:
                 self.read(carrier)
             except Problem as problem:
                 self.report(problem)
+        if self.off_since is not None:
+            self.found.switched_off.append((self.off_since, len(self.source.text)))
         strip_calls(self.names.tree, [called.call for called in self.found.calls], self.found.imports)
         self.check_duplicates()
         return self.found
@@ -223,24 +244,27 @@ class _Collector:
     def switch(self, switch: Written, form: str) -> None:
         off, on = form.format("off"), form.format("on")
         if switch.name == "off":
-            if self.is_off:
+            if self.off_since is not None:
                 raise switch.problem(f"`{off}` inside `{off}`; remove one of them")
-            self.is_off = True
-        elif not self.is_off:
+            self.off_since = switch.start
+        elif self.off_since is None:
             raise switch.problem(f"`{on}` without a `{off}` above it")
         else:
-            self.is_off = False
+            self.found.switched_off.append((self.off_since, switch.start))
+            self.off_since = None
 
     def is_left_at(self, offset: int) -> bool:
-        return self.is_off or any(start < offset < end for start, end in self.switched_off)
+        return self.off_since is not None or self.found.is_off_at(offset)
 
     def keep(self, comment: Comment, parsed: list[Written]) -> None:
         names = [name for item in parsed if item.name == IGNORE for name in self.ignored_in(item)]
-        ignored = frozenset(names) | self.ignored_at(comment.start)
+        ignored = frozenset(names) | self.found.ignored_at(comment.start)
         directives = [(item, directive_of(item)) for item in parsed if item.name != IGNORE]
         statement = statement_of(self.source, self.names.tree, comment)
         if isinstance(statement, Misplaced):
             raise Problem(comment.start, comment.end - comment.start, statement.reason)
+        if names:
+            self.found.ignored_statements.append((statement, frozenset(names)))
         hints = []
         for item, _ in directives:
             text = self.source.text[item.start : item.end]
@@ -275,19 +299,16 @@ class _Collector:
             raise item.problem("name the codemods: `ignore[place_task]`")
         return ignored_by(item, self.codemods)
 
-    def ignored_at(self, offset: int) -> frozenset[str]:
-        return frozenset(name for (start, end), names in self.ignored if start < offset < end for name in names)
-
     def written(self, call: HintCall) -> Written:
         return Written(call.name, call.start, call.end, call.arguments, call.keywords, None, self.span)
 
     def read_extent(self, call: HintCall) -> None:
         """What an `off` or an `ignore` keeps codemods away from, above it as well as below."""
         if call.extent is not None and call.name == "off":
-            self.switched_off.append(call.extent)
+            self.found.switched_off.append(call.extent)
         elif call.extent is not None and call.name == IGNORE:
             try:
-                self.ignored.append((call.extent, frozenset(ignored_by(self.written(call), self.codemods))))
+                self.found.ignored.append((call.extent, frozenset(ignored_by(self.written(call), self.codemods))))
             except Problem as problem:
                 self.report(problem)
 
@@ -307,9 +328,18 @@ class _Collector:
             self.check_loop_variable(call)
             statement, _ = span(self.source, call.statement)
             place = (statement if call.alone else call.start, call.alone)
-            ignored = self.ignored_at(call.start)
-            hint = self.hint(item, call.statement, call.kind, None, place, ignored, call.call)
+            ignored = self.found.ignored_at(call.start)
+            hint = self.hint(item, self.statement_of(call), call.kind, None, place, ignored, call.call)
             self.found.calls.append(CalledHint(call, hint))
+
+    def statement_of(self, call: HintCall) -> ast.stmt:
+        """The statement that a call is about: for `axes` directly below a `mesh`, that one's."""
+        above = self.found.calls[-1] if self.found.calls else None
+        if call.name != "axes" or above is None or above.hint.directive != "mesh":
+            return call.statement
+        between = self.source.text[above.call.end : span(self.source, call.statement)[0]].splitlines()
+        is_next = all(not line.strip() or line.lstrip().startswith("#") for line in between)
+        return above.hint.statement if is_next else call.statement
 
     def span(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
         return span(self.source, node)

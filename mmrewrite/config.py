@@ -33,10 +33,11 @@ class Config:
     axes: tuple[tuple[str, str | None], ...] = ()
     width: int = DEFAULT_WIDTH
     target_jax: str | None = None
+    jaxtyping: bool = False
 
 
 _LISTS = ("include", "exclude", "select", "ignore")
-KEYS = (*_LISTS, "out", "axes", "target-jax")
+KEYS = (*_LISTS, "out", "axes", "target-jax", "jaxtyping")
 
 
 def read_config(start: Path, named: Path | None = None) -> Config:
@@ -79,7 +80,10 @@ def _config(path: Path, table: dict[str, Any], width: int) -> Config:
     target = table.get("target-jax")
     if target is not None and not isinstance(target, str):
         raise ConfigError(f'{path}: `target-jax` must be a version in quotes such as "0.10", not {target!r}')
-    return Config(path.parent, out=out, axes=tuple(pairs), width=width, target_jax=target, **lists)
+    jaxtyping = table.get("jaxtyping", False)
+    if not isinstance(jaxtyping, bool):
+        raise ConfigError(f"{path}: `jaxtyping` must be true or false, not {jaxtyping!r}")
+    return Config(path.parent, out=out, axes=tuple(pairs), width=width, target_jax=target, jaxtyping=jaxtyping, **lists)
 
 
 def _width(tool: dict[str, Any]) -> int:

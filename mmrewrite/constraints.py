@@ -6,6 +6,8 @@ import libcst as cst
 
 from mmrewrite.codemod import MeshCodemod
 
+WRAPPER = "with_sharding_constraint"
+
 # Without their parentheses these are something else, or nothing, as an argument.
 _NEEDS_PARENTHESES = (cst.GeneratorExp, cst.Tuple, cst.Yield, cst.StarredElement)
 
@@ -18,7 +20,7 @@ class ConstraintCodemod(MeshCodemod):
     def constrained(self, value: cst.BaseExpression | None) -> cst.Call:
         """The value, with its layout."""
         assert value is not None
-        wrapper = f"{self.site.runtime}.with_sharding_constraint"
+        wrapper = f"{self.site.runtime}.{WRAPPER}"
         return self.generated(wrapper, _without_parentheses(value), self.layout)
 
 

@@ -91,7 +91,7 @@ def _run(
 
 
 def _same_site(hint: Hint, active: Sequence[Hint]) -> set[int]:
-    if hint.directive in MESH_DIRECTIVES:
+    if hint.directive in MESH_DIRECTIVES or hint.found:
         return {hint.start}
     return {
         other.start for other in active if other.statement is hint.statement and other.directive not in MESH_DIRECTIVES

@@ -15,6 +15,7 @@ from mmrewrite.values import Rewrite
 if TYPE_CHECKING:
     from mmrewrite.codemod import MeshCodemod
     from mmrewrite.project import Loader, SourceFile
+    from mmrewrite.reachable import Adopt
 
 MARKERS = (b"mm:", b"mmrewrite")
 
@@ -29,13 +30,24 @@ class Settings:
     """What the user asked for, beyond the files.
 
     `selected` names the codemods that may run, None for all. `axes` are logical axis names and their device axes for
-    meshes that have no `axes(...)` hint. `width` is how long a generated line may be.
+    meshes that have no `axes(...)` hint. `width` is how long a generated line may be. `jaxtyping` is whether the
+    annotations of tasks say how their values are laid out.
     """
 
     selected: frozenset[str] | None = None
     axes: tuple[tuple[str, str | None], ...] = ()
     jobs: int = 1
     width: int = 100
+    jaxtyping: bool = False
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The files given, and how to get at others."""
+
+    given: Sequence[SourceFile]
+    load: Loader
+    adopt: Adopt
 
 
 def may_have_hints(data: bytes) -> bool:
@@ -59,6 +71,7 @@ def rewrite_project(
     codemods: Mapping[str, type[MeshCodemod]],
     *,
     load: Loader | None = None,
+    adopt: Adopt | None = None,
     settings: Settings | None = None,
 ) -> tuple[Rewrite, ...]:
     """Rewrite the modules of one run together, since hints in one may need the mesh of another.
@@ -67,18 +80,23 @@ def rewrite_project(
         files: The modules that may change.
         codemods: Name and class of every codemod; the classes are loaded when the first hint is found.
         load: Bytes of a file that a name leads into, None where there is no such file.
+        adopt: A file to which imports lead, by its place, if it may change although it is not among `files`; it changes
+            where it has logical axis names and the program that imports it has a mesh.
         settings: What the user asked for.
 
     Returns:
-        One value for each file, in the order of `files`; it depends neither on that order nor on the worker count.
+        One value for each file, in the order of `files`, then those of adopted files by path; they depend neither on
+        that order nor on the worker count.
     """
     marked = [file for file in files if may_have_hints(file.data)]
     results = {file.path: Rewrite(file.path, file.data, file.data) for file in files}
     if marked:
         from mmrewrite.rewrite import rewrite_marked
 
-        results |= rewrite_marked(marked, codemods, load or _nothing, settings or Settings())
-    return tuple(results[file.path] for file in files)
+        sources = Sources(files, load or _nothing, adopt or _nothing)
+        results |= rewrite_marked(marked, codemods, sources, settings or Settings())
+    given = [file.path for file in files]
+    return tuple(results[path] for path in (*given, *sorted(results.keys() - set(given))))
 
 
 def bug(problem: str) -> str:
@@ -86,5 +104,5 @@ def bug(problem: str) -> str:
     return _BUG.format(problem=problem)
 
 
-def _nothing(_: str) -> bytes | None:
+def _nothing(_: str) -> None:
     return None

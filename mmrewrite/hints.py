@@ -177,5 +177,5 @@ def on() -> None:
 
 
 def ignore(*codemods: str) -> Mark:
-    """Keep codemods away from a definition or a block: `@hints.ignore("place_task")`, `with hints.ignore(...):`."""
+    """Keep the codemods that it names away from a definition, as a decorator, or from the block of a `with`."""
     return _MARK

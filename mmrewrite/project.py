@@ -123,7 +123,7 @@ class Project:
         self._following: set[str] = set()
         self.withheld: set[Hint] = set()
         for item in self.facts.values():
-            self._by_place[_place(item.file)] = item
+            self._by_place[place_of(item.file)] = item
             item.names.follow = self._follower(item)
 
     def module(self, name: str, near: Facts) -> Facts | None:
@@ -207,7 +207,8 @@ def _splits(qualified: str) -> Iterator[tuple[str, str]]:
         yield ".".join(parts[:cut]), ".".join(parts[cut:])
 
 
-def _place(file: SourceFile) -> str:
+def place_of(file: SourceFile) -> str:
+    """Where a file is imported from: its root and its module's name as a path."""
     path = file.module.replace(".", "/")
     return f"{file.root}/{path}/__init__.py" if file.is_package else f"{file.root}/{path}.py"
 

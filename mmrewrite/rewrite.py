@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mmrewrite.collect import Hint
-from mmrewrite.engine import Settings, bug
-from mmrewrite.project import Facts, Loader, Project, SourceFile, Unreadable, has_mark, read_facts
+from mmrewrite.engine import Settings, Sources, bug
+from mmrewrite.project import Facts, Loader, Project, SourceFile, Unreadable, has_mark, place_of, read_facts
+from mmrewrite.reachable import with_axis_names
 from mmrewrite.source import SourceText
 from mmrewrite.values import Edit, Left, Refusal, Rewrite
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from mmrewrite.codemod import MeshCodemod
     from mmrewrite.draft import Outcome
     from mmrewrite.regions import HintKey
+
+
+_TOGETHER = "left as it is, because a step and what it reaches are rewritten together"
 
 
 @dataclass(eq=False)
@@ -32,10 +36,10 @@ class _Decided:
 def rewrite_marked(
     files: Sequence[SourceFile],
     codemods: Mapping[str, type[MeshCodemod]],
-    load: Loader,
+    sources: Sources,
     settings: Settings,
 ) -> dict[str, Rewrite]:
-    """Rewrite the files that passed the first gate."""
+    """Rewrite the files that passed the first gate, and those that they lead to and that name axes."""
     results: dict[str, Rewrite] = {}
     hinted: list[Facts] = []
     for file in sorted(files, key=lambda file: file.path):
@@ -50,6 +54,12 @@ def rewrite_marked(
         for facts in hinted:
             results[facts.path] = _unchanged(facts)
         return results
+    others = {place_of(file): file for file in sources.given if not has_mark(file)}
+
+    def load(place: str) -> bytes | None:
+        return others[place].data if place in others else sources.load(place)
+
+    hinted = with_axis_names(hinted, others, load, sources.adopt, settings)
     decided = _decide(hinted, codemods, load, settings)
     for facts in hinted:
         results[facts.path] = _result(facts, decided)
@@ -121,7 +131,10 @@ def _decide(
                 excluded[facts.path] |= new.keys()
                 causes |= {(facts.path, start): cause for start, cause in new.items()}
                 stale += [facts] if facts not in stale else []
-    for (path, _), refusal in causes.items():
+    asked = {(facts.path, hint.start) for facts, hint in open_hints if not hint.found}
+    for (path, start), refusal in causes.items():
+        if (path, start) not in asked and refusal.reason.startswith(_TOGETHER):
+            continue
         decided.refusals.setdefault(path, []).append(refusal)
     for codemod in ordered.values():
         for refusal in codemod.review(project, reach, tuple(hinted)):
@@ -174,10 +187,16 @@ def _drawn_in(
     from mmrewrite.regions import MESH_DIRECTIVES
 
     names = {(facts.path, hint.start): (facts, hint) for facts, hint in hints}
+    found = {key for key, (_, hint) in names.items() if hint.found}
     drawn: dict[HintKey, Refusal] = {}
     for region in regions:
+        # What the program says without a hint stays without harm where it cannot be rewritten.
         reasons = sorted(
-            [f"{causes[key].path}:{causes[key].line} is refused" for key in region if key in causes]
+            [
+                f"{causes[key].path}:{causes[key].line} is refused"
+                for key in region
+                if key in causes and key not in found
+            ]
             + [f"{path} stays as it is" for path, _ in region if path in broken]
         )
         for key in sorted(region) if reasons else ():
@@ -204,7 +223,7 @@ def _broken(modules: Sequence[Facts], outcomes: Mapping[str, Outcome]) -> set[st
 def _because(facts: Facts, hint: Hint, reason: str, codemods: Mapping[str, type[MeshCodemod]]) -> Refusal:
     from mmrewrite.regions import MESH_DIRECTIVES
 
-    message = f"left as it is, because a step and what it reaches are rewritten together: {reason}"
+    message = f"{_TOGETHER}: {reason}"
     if hint.directive in MESH_DIRECTIVES:
         message = f"left as it is: {reason}"
     name = next(iter(_codemods_of(hint, codemods)), hint.directive)
@@ -286,11 +305,11 @@ def _checked(
             results[facts.path] = _failed(result, f"the rewritten file does not parse: {second.message}")
         if text_kept(facts, result) != facts.source.text:
             results[facts.path] = _failed(result, "text outside the edited statements changed")
-    changed = [facts for facts in again if results[facts.path].changed and any(True for _ in facts.hints.hints)]
-    if changed:
+    if any(results[facts.path].changed and any(True for _ in facts.hints.hints) for facts in again):
+        again = with_axis_names(again, {}, load, lambda _: None, settings)
         decided = _decide(again, codemods, load, settings)
-        for facts in changed:
-            if _result(facts, decided).changed:
+        for facts in again:
+            if results[facts.path].changed and _result(facts, decided).changed:
                 results[facts.path] = _failed(results[facts.path], "a second run would change the file again")
     return results
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,11 +21,22 @@ _PRUNED = frozenset(("__pycache__", "node_modules", "site-packages"))
 
 @dataclass(frozen=True)
 class Selection:
-    """The files that may hold hints, how many were looked at, and what could not be."""
+    """The files that are wanted, those that were looked at, and what could not be.
+
+    `looked_at` has the path of each, and whether it was named outright, by the path without links.
+    """
 
     files: tuple[SourceFile, ...]
-    looked_at: int
+    looked_at: Mapping[str, tuple[str, bool]]
     unreadable: tuple[tuple[str, str], ...]
+
+    def adopt(self, place: str, rules: Rules) -> SourceFile | None:
+        """A file that was looked at and not wanted by its content, None where there is no such file."""
+        path, named = self.looked_at.get(os.path.realpath(place), (None, False))
+        data = load_file(path) if path is not None else None
+        if path is None or data is None or not (named or not rules.excludes(os.path.abspath(path))):
+            return None
+        return source_file(path, data)
 
 
 @dataclass(eq=False)
@@ -91,12 +102,12 @@ def select_files(
     """
     found: dict[str, SourceFile] = {}
     unreadable: dict[str, str] = {}
-    looked_at = 0
+    looked_at: dict[str, tuple[str, bool]] = {}
     for path, named in _all(paths, unreadable, suffixes):
         real = os.path.realpath(path)
-        if real in found:
+        if real in looked_at:
             continue
-        looked_at += 1
+        looked_at[real] = (path, named)
         try:
             with open(path, "rb") as file:
                 data = file.read()

@@ -111,7 +111,14 @@ DIRECTIVES = {
             ),
             positional=1,
         ),
-        Directive("shard", frozenset((STATEMENT, DEF, CALL)), 'shard("batch", None)', more=_LAYOUT, positional=None),
+        Directive(
+            "shard",
+            frozenset((STATEMENT, DEF, CALL)),
+            'shard("batch", None)',
+            (Parameter("from_annotations", (bool,), "True or False"),),
+            more=_LAYOUT,
+            positional=None,
+        ),
         Directive("mjit", frozenset((STATEMENT, DEF)), "mjit"),
         Directive(
             "register",

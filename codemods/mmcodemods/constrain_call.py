@@ -1,22 +1,30 @@
-"""Fix the layout of a value in the middle of an expression.
+"""Fix the layout of a value in the middle of an expression, as a call says it.
 
     y = g(hints.shard(f(x), "batch", None))
+    h = nn.with_logical_constraint(x, ("batch", "embed"))
     ->  y = g(mm.with_sharding_constraint(f(x), P("batch", None)))
+        h = mm.with_sharding_constraint(x, P("batch", "embed"))
 
-Refused: a layout that is given by name, because this is no definition with parameters.
+So do `with_sharding_constraint` of `flax.linen.partitioning`, and that of `jax.lax` where it names logical axes, in
+modules that a program with hints and a mesh imports. Refused: rules or a mesh for one call, because the mesh has them
+for all.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.
 """
 
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
-from mmrewrite.constraints import ConstraintCodemod
+from mmrewrite.axis_names import layout_argument
+from mmrewrite.codemod import expression
+from mmrewrite.constraints import WRAPPER, ConstraintCodemod
 from mmrewrite.vocabulary import CALL
 
 
 class ConstrainCall(ConstraintCodemod):
-    """Replaces the call of the hint by one of the runtime."""
+    """Replaces a call by one of the runtime."""
 
     directive = "shard"
     kinds = frozenset((CALL,))
@@ -25,7 +33,9 @@ class ConstrainCall(ConstraintCodemod):
         """Find the call and its layout."""
         call = self.hint.call
         assert call is not None
-        if self.hint.named:
+        if self.hint.found:
+            self.check_arguments(call)
+        elif self.hint.named:
             name, argument = self.hint.named[0]
             self.site.error(
                 f"`{name}=` names a parameter, and this is a call; write the layout alone: `shard(x, {argument.text})`",
@@ -36,9 +46,28 @@ class ConstrainCall(ConstraintCodemod):
         self.target = self.site.call(self.site.statement, call)
         self.site.transform(self.site.statement, self)
 
+    def check_arguments(self, call: ast.Call) -> None:
+        """Only a value and its layout have the same meaning for the runtime."""
+        name = self.site.text(call.func)
+        if not call.args or any(isinstance(argument, ast.Starred) for argument in call.args):
+            self.refuse(f"cannot see what `{name}` constrains; pass the value as its first argument", call)
+        layout = layout_argument(call)
+        more = [self.site.text(argument) for argument in call.args[1:] if argument is not layout]
+        more += [f"{keyword.arg or '**'}=" for keyword in call.keywords if keyword.value is not layout]
+        if more:
+            self.refuse(
+                f"`{name}` has `{more[0]}` for this call alone, and the runtime knows the rules of the mesh only; "
+                "remove it, or write a `shard(...)` hint instead of the call",
+                call,
+            )
+
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """`hints.shard(x, ...)` becomes `mm.with_sharding_constraint(x, P(...))`."""
         if original_node is not self.target:
             return updated_node
+        if self.hint.found:
+            value, layout = updated_node.args
+            layout = layout.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT, value=expression(self.layout))
+            return updated_node.with_changes(func=expression(f"{self.site.runtime}.{WRAPPER}"), args=[value, layout])
         call = self.constrained(updated_node.args[0].value)
         return call.with_changes(lpar=updated_node.lpar, rpar=updated_node.rpar)

@@ -7,6 +7,9 @@
             x = mm.with_sharding_constraint(x, P("batch", None))
             return mm.with_sharding_constraint(x @ params, P("batch", "hidden"))
 
+`shard(from_annotations=True)` takes the layouts from annotations such as `x: Float[Array, "batch embed"]`; so does
+`jaxtyping = true` in the configuration, for every task.
+
 Refused: generators, and results that are several values, because one layout describes one array.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.
 """
@@ -14,14 +17,16 @@ See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 
+from mmrewrite.axis_names import annotated_layouts, declared_names
 from mmrewrite.collect import Argument
 from mmrewrite.constraints import ReturnConstraintCodemod
 from mmrewrite.functions import is_generator, returns_of
 from mmrewrite.names import all_arguments
 from mmrewrite.vocabulary import DEF, nearest
 
-RESULT = "out"
+RESULT, ANNOTATIONS = "out", "from_annotations"
 
 
 class ConstrainFunction(ReturnConstraintCodemod):
@@ -40,7 +45,8 @@ class ConstrainFunction(ReturnConstraintCodemod):
                 "on a `def`, say what has this layout: `shard(x=(...), out=(...))`", self.hint.positional[0]
             )
         parameters = [argument.arg for argument in all_arguments(function.args)]
-        for name, argument in self.hint.named:
+        given = [(name, argument) for name, argument in self.hint.named if name != ANNOTATIONS]
+        for name, argument in given:
             if name not in parameters and name != RESULT:
                 self.site.error(
                     f"`{function.name}` has no parameter `{name}`{nearest(name, [*parameters, RESULT])}", argument
@@ -49,24 +55,40 @@ class ConstrainFunction(ReturnConstraintCodemod):
             self.site.error(f"`{function.name}` has a parameter `{RESULT}`: rename it", self.hint.argument(RESULT))
         if is_generator(function):
             self.refuse("a generator returns no array; put `shard` on the statements inside")
-        self.constrain_parameters(function)
-        result = self.hint.argument(RESULT)
+        layouts = self.annotated(function) | {name: self.layout_text(argument) for name, argument in given}
+        result = layouts.pop(RESULT, None)
+        self.constrain_parameters(function, layouts)
         if result is not None:
-            self.layout = self.layout_text(result)
+            self.layout = f"{self.site.partition_spec}({result})"
             self.constrain_results(function)
 
+    def annotated(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, str]:
+        """The layouts that the function's annotations give, where the hint asks for them."""
+        argument = self.hint.argument(ANNOTATIONS)
+        if argument is None or (isinstance(argument.value, ast.Constant) and not argument.value.value):
+            return {}
+        modules = tuple(self.site.project.facts.values())
+        known = declared_names(modules, self.site.draft.axes)
+        layouts = dict(annotated_layouts(self.site.facts, function, known, RESULT))
+        if not layouts:
+            self.refuse(
+                f"no annotation of `{function.name}` names a logical axis; write jaxtyping annotations such as "
+                '`x: Float[Array, "batch embed"]`, or the layouts: `shard(x=("batch", "embed"))`'
+            )
+        return layouts
+
     def layout_text(self, argument: Argument) -> str:
-        """`P("batch", None)` for `("batch", None)`."""
+        """`"batch", None` for `("batch", None)`."""
         value = argument.value
         if not isinstance(value, ast.Tuple):
             self.site.error('a layout is a tuple of logical names: `("batch", None)`', argument)
-        inner = argument.text[1:-1].strip().removesuffix(",")
-        return f"{self.site.partition_spec}({inner})"
+        return argument.text[1:-1].strip().removesuffix(",")
 
-    def constrain_parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def constrain_parameters(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, layouts: Mapping[str, str]
+    ) -> None:
         """New statements after the docstring."""
-        named = [(name, argument) for name, argument in self.hint.named if name != RESULT]
-        if not named:
+        if not layouts:
             return
         body = function.body
         documented = (
@@ -74,9 +96,9 @@ class ConstrainFunction(ReturnConstraintCodemod):
             and isinstance(body[0].value, ast.Constant)
             and isinstance(body[0].value.value, str)
         )
-        for name, argument in named:
+        for name, layout in layouts.items():
             wrapper = f"{self.site.runtime}.with_sharding_constraint"
-            code = f"{name} = {wrapper}({name}, {self.layout_text(argument)})"
+            code = f"{name} = {wrapper}({name}, {self.site.partition_spec}({layout}))"
             if documented and len(body) == 1:
                 self.refuse("this function only has a docstring; there is nothing to constrain")
             self.site.insert_above(code, body[1] if documented else body[0])

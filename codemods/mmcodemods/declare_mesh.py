@@ -5,6 +5,9 @@
             axis_sizes=(4, 2), axis_names=("stage", "model"), logical_axes=(("batch", None), ("hidden", "model"))
         )
 
+Without an `axes(...)` hint they are those of the configuration, else those of the program's own table,
+`logical_axis_rules = [("batch", "data"), ...]`, that this mesh has.
+
 Refused: a mesh in a class body, because it would become an attribute of the class.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html for meshes and axes.
 """
@@ -12,9 +15,14 @@ See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_pa
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection, Iterator, Sequence
 
+from mmrewrite.axis_names import Device, Rules, find_rules
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.collect import Argument, Hint
+from mmrewrite.project import Facts, Project
+from mmrewrite.regions import Reach
+from mmrewrite.values import Refusal
 from mmrewrite.vocabulary import ANYWHERE, nearest
 
 
@@ -45,7 +53,7 @@ class DeclareMesh(MeshCodemod):
         hint = self.axes_hint()
         if hint is None:
             configured = [pair for pair in self.site.draft.axes if pair[1] is None or pair[1] in known]
-            return [(_quoted(logical), "None" if device is None else _quoted(device)) for logical, device in configured]
+            return [(_quoted(logical), _device(device)) for logical, device in configured or self.rules(known)]
         self.site.draft.done.add(hint)
         pairs = []
         for argument in hint.arguments:
@@ -60,6 +68,15 @@ class DeclareMesh(MeshCodemod):
                 self.site.error('an axis without a name is a pair: `axes(("batch", "data"))`', argument)
         return pairs
 
+    def rules(self, known: frozenset[str]) -> list[tuple[str, Device]]:
+        """The program's own rule table, as far as this mesh has its device axes; nothing where there are several."""
+        modules = [
+            self.site.facts,
+            *(facts for facts in self.site.project.facts.values() if facts is not self.site.facts),
+        ]
+        tables = find_rules(modules)
+        return fitting(tables[0], known) if len(tables) == 1 else []
+
     def axes_hint(self) -> Hint | None:
         """The `axes(...)` on the same statement, else the module's only one when there is only this mesh."""
         hints = [hint for hint in self.site.facts.hints.hints if hint.directive == "axes"]
@@ -69,11 +86,57 @@ class DeclareMesh(MeshCodemod):
             mine = hints
         return mine[0] if mine else None
 
+    @classmethod
+    def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
+        """Rule tables that would have been the mesh's axes, and are not, or not all of them."""
+        hints = [hint for facts in modules for hint in facts.hints.hints]
+        meshes = [hint for hint in hints if hint.directive == "mesh" and hint not in project.withheld]
+        if len(meshes) != 1 or any(hint.directive == "axes" for hint in hints):
+            return
+        known = {name for name, _ in meshes[0].named}
+        tables = find_rules(modules)
+        for table in tables:
+            lost = sorted({name for _, device in table.pairs for name in _names(device)} - known)
+            if len(tables) > 1:
+                reason = "there is more than one table of axis rules, so none became the axes of the mesh"
+            elif lost:
+                reason = (
+                    f"the mesh has no axis {' or '.join(f'`{name}`' for name in lost)}, so these rules were left out"
+                )
+            else:
+                continue
+            yield Refusal(table.path, table.line, 1, f'{reason}; write `axes(batch="data")` with yours', "declare_mesh")
+
     def check_device(self, argument: Argument, value: ast.expr, known: frozenset[str]) -> None:
         """A device axis that is written out must be one of the mesh's."""
         for name in value.elts if isinstance(value, ast.Tuple | ast.List) else [value]:
             if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in known:
                 self.site.error(f"the mesh has no axis `{name.value}`{nearest(name.value, known)}", argument)
+
+
+def fitting(rules: Rules, known: Collection[str]) -> list[tuple[str, Device]]:
+    """The pairs of a table whose device axes are among `known`."""
+    pairs: list[tuple[str, Device]] = []
+    for logical, device in rules.pairs:
+        if isinstance(device, tuple):
+            have = tuple(axis for axis in device if axis in known)
+            if len(have) > 1:
+                pairs.append((logical, have))
+            elif have:
+                pairs.append((logical, have[0]))
+        elif device is None or device in known:
+            pairs.append((logical, device))
+    return pairs
+
+
+def _names(device: Device) -> tuple[str, ...]:
+    return device if isinstance(device, tuple) else () if device is None else (device,)
+
+
+def _device(device: Device) -> str:
+    if isinstance(device, tuple):
+        return _tuple([_quoted(axis) for axis in device])
+    return "None" if device is None else _quoted(device)
 
 
 def _quoted(name: str) -> str:
