@@ -27,3 +27,12 @@ def pytest_report_header(config: pytest.Config) -> str:
         return "JAX: not installed, so the tests in tests/runtime are skipped"
     version = importlib.metadata.version("jax")
     return f"JAX: {version}, on {DEVICES} virtual CPU devices"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow tests run when asked for."""
+    if config.getoption("markexpr"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
