@@ -182,6 +182,46 @@ def modernize(mode: str | None, target_jax: str | None, form: str, color: str, *
 
 
 @cli.command()
+@source_options
+@click.option("--entry", metavar="MODULE:FUNCTION", help="The function to call; else those with a `verify` hint.")
+@click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="What returns the tuple of its arguments.")
+@click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices; 8, or what the meshes need.")
+@click.option("--real-devices", "real", is_flag=True, help="Run on this machine's own devices, as they are set up.")
+@click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance; 1e-4 for float32.")
+@click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance; 1e-6 for float32.")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="What to print.")
+def verify(
+    color: str,
+    entry: str | None,
+    arguments: str | None,
+    devices: int | None,
+    real: bool,
+    rtol: float | None,
+    atol: float | None,
+    form: str,
+    **given: Any,
+) -> None:
+    """Run the original on one device and the rewritten program on many, and compare. Changes no source."""
+    from mmrewrite.child import NotRun
+    from mmrewrite.verify import NotVerified, Wanted
+    from mmrewrite.verify import verify as compare
+
+    if (entry is None) != (arguments is None):
+        raise click.UsageError("--entry and --args go together: the function, and what returns its arguments.")
+    if real and devices is not None:
+        raise click.UsageError("--devices counts virtual devices; leave it out with --real-devices.")
+    run = _run(Options(**given), color)
+    wanted = Wanted(entry, arguments, devices, real, rtol, atol)
+    try:
+        verified = compare(run.paths, run.rules, run.selection, run.results, tuple(Registry()), run.patch(), wanted)
+    except (NotRun, NotVerified) as problem:
+        run.fail(str(problem))
+    click.echo(verified.json() if form == "json" else verified.text())
+    run.report("would change")
+    run.leave(found=verified.failed, incomplete=verified.incomplete)
+
+
+@cli.command()
 def codemods() -> None:
     """List the codemods."""
     for title, registry in (("For hints:", Registry()), ("For `mmrewrite modernize`:", ModernizeRegistry())):
@@ -267,18 +307,21 @@ class Run:
         """Files with something to write."""
         return [result for result in self.results if result.changed]
 
-    def print_patch(self) -> None:
-        """The patch, on standard output, as bytes."""
+    def patch(self) -> bytes:
+        """What would change, for git."""
         from mmrewrite.patch import file_patch
 
         top = _top_of_tree()
-        for result in self.changed:
-            path = os.path.relpath(result.path, top).replace(os.sep, "/")
-            data = file_patch(result, path)
-            if self.color or (self.color is None and sys.stdout.isatty()):
-                click.echo(_colored(data), nl=False, color=True)
-            else:
-                sys.stdout.buffer.write(data)
+        paths = (os.path.relpath(result.path, top).replace(os.sep, "/") for result in self.changed)
+        return b"".join(file_patch(result, path) for result, path in zip(self.changed, paths, strict=True))
+
+    def print_patch(self) -> None:
+        """The patch, on standard output, as bytes."""
+        data = self.patch()
+        if self.color or (self.color is None and sys.stdout.isatty()):
+            click.echo(_colored(data), nl=False, color=True)
+        else:
+            sys.stdout.buffer.write(data)
         sys.stdout.flush()
 
     def write_in_place(self) -> None:
@@ -334,9 +377,9 @@ class Run:
         """One message, on standard error."""
         click.echo(text, err=True, color=self.color)
 
-    def leave(self, changes_matter: bool = False, found: bool = False) -> NoReturn:
+    def leave(self, changes_matter: bool = False, found: bool = False, incomplete: bool = False) -> NoReturn:
         """Exit: 2 for errors, 1 for what was asked about, else 0."""
-        if self.selection.unreadable or self.unwritten or any(result.failed for result in self.results):
+        if incomplete or self.selection.unreadable or self.unwritten or any(result.failed for result in self.results):
             sys.exit(ERROR)
         refused = self.options.strict and any(result.refusals for result in self.results)
         sys.exit(CHANGES if found or refused or (changes_matter and self.changed) else NOTHING)

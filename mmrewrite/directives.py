@@ -155,6 +155,8 @@ def _check_together(written: Written, directive: Directive, arguments: tuple[Arg
         raise written.problem(f"`{directive.name}` {message}: `{directive.example}`")
     if directive.name == "register" and "regex" not in names:
         raise written.problem(f"`register` does not say which scopes; write `{directive.example}`")
+    if directive.name == "verify" and not names:
+        raise written.problem(f"`verify` does not say with which arguments; write `{directive.example}`")
     if directive.name == "microbatch":
         if {"size", "count"} <= names:
             raise written.problem("`size=` and `count=` contradict each other; keep one")

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.build import NotBuilt, build_mirror
+from mmrewrite.child import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
 from mmrewrite.plan import Grid, Section, Table, Timeline
-from mmrewrite.select import MANIFEST, Rules
+from mmrewrite.select import Rules
 from mmrewrite.values import Rewrite
 
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_RUNTIME = "mmruntime"
-_DEVICE_COUNT = "xla_force_host_platform_device_count"
 
-
-class NotPlanned(Exception):
+class NotPlanned(NotRun):
     """Why the step was not planned, in a sentence; `details` is what its process wrote to standard error."""
-
-    def __init__(self, message: str, details: str = "") -> None:
-        super().__init__(message)
-        self.details = details
 
 
 @dataclass(frozen=True)
-class Entry:
+class Tracing:
     """What to plan: `step` and `arguments` are `module:function`; `devices` is how many virtual devices there are."""
 
     step: str
@@ -40,103 +25,49 @@ class Entry:
     devices: int
     measure: bool
 
-    def check(self) -> None:
-        """Raise NotPlanned unless both names have the form that they need, and JAX is there."""
-        for option, text in (("--entry", self.step), ("--args", self.arguments)):
-            if not _NAME.fullmatch(text):
-                raise NotPlanned(f"{option} {text}: write module:function, such as train:train_step")
-        for package in ("jax", _RUNTIME):
-            if importlib.util.find_spec(package) is None:
-                raise NotPlanned(f"--entry needs {package} in this Python; run: pip install 'mmrewrite[runtime]'")
 
-
-def plan_entry(entry: Entry, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> dict[str, Any]:
+def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> dict[str, Any]:
     """The document that `mmruntime._entry` prints about the rewritten program.
 
     Raises:
         NotPlanned: If the program cannot be built, imported or planned.
     """
-    entry.check()
-    with tempfile.TemporaryDirectory(prefix="mmrewrite-plan-") as folder:
-        mirror = os.path.realpath(folder)
-        try:
-            build_mirror(paths, mirror, rules, results)
-        except NotBuilt as problem:
-            raise NotPlanned(str(problem)) from None
-        places = _sources(mirror)
-        roots = _roots(entry, mirror, places)
-        found, details = _child(entry, roots)
+    try:
+        check_named(entry=tracing.step, args=tracing.arguments)
+        check_runtime("--entry")
+        with mirrored(paths, rules, results) as mirror:
+            found, details = _child(tracing, _roots(tracing, mirror))
+    except NotRun as problem:
+        raise NotPlanned(str(problem), problem.details) from None
     if "error" in found:
-        message = str(found["error"])
-        for place, source in places.items():
-            message = message.replace(os.path.join(mirror, place), f"{source} as rewritten")
-        raise NotPlanned(message, details)
+        raise NotPlanned(mirror.named(str(found["error"])), details)
     return found
 
 
-def _sources(mirror: str) -> dict[str, str]:
-    with open(os.path.join(mirror, MANIFEST), encoding="utf-8") as file:
-        files = json.load(file)["files"]
-    return {place: str(entry["source"]) for place, entry in files.items()}
-
-
-def _roots(entry: Entry, mirror: str, places: Mapping[str, str]) -> list[str]:
+def _roots(tracing: Tracing, mirror: Mirror) -> list[str]:
     """Folders of the mirror that the two modules are imported from."""
-    roots = []
-    for option, text in (("--entry", entry.step), ("--args", entry.arguments)):
-        module = text.partition(":")[0]
-        path = module.replace(".", "/")
-        tails = (f"{path}.py", f"{path}/__init__.py")
-        fitting = [(place, tail) for place in places for tail in tails if f"/{place}".endswith(f"/{tail}")]
-        if fitting:
-            place, tail = min(fitting, key=lambda found: (found[0].count("/"), found[0]))
-            roots.append(os.path.join(mirror, place.removesuffix(tail)))
-        elif option == "--entry":
-            raise NotPlanned(
-                f"{option} {text}: none of the files given is the module `{module}`; give its file or folder as PATH"
-            )
-    return list(dict.fromkeys(roots))
-
-
-def _child(entry: Entry, roots: Sequence[str]) -> tuple[dict[str, Any], str]:
-    command = [sys.executable, "-P", "-m", f"{_RUNTIME}._entry", entry.step, entry.arguments]
-    command += [word for root in roots for word in ("--path", root)]
-    command += ["--measure"] if entry.measure else []
-    finished = subprocess.run(command, env=_environment(entry.devices), capture_output=True, text=True, check=False)
-    try:
-        found = json.loads(finished.stdout)
-    except ValueError:
-        last = next((line for line in reversed(finished.stderr.splitlines()) if line.strip()), "it wrote nothing")
+    module = tracing.step.partition(":")[0]
+    root = mirror.root(module)
+    if root is None:
         raise NotPlanned(
-            f"--entry {entry.step}: the process that plans it ended with status {finished.returncode}: {last.strip()}; "
-            "run again with --verbose to see all that it wrote",
-            finished.stderr,
-        ) from None
-    assert isinstance(found, dict)
-    return found, finished.stderr
+            f"--entry {tracing.step}: none of the files given is the module `{module}`; give its file or folder as PATH"
+        )
+    other = mirror.root(tracing.arguments.partition(":")[0])
+    return [root] if other is None else [root, other]
 
 
-def _environment(devices: int) -> dict[str, str]:
-    """Virtual devices of this machine, and the runtime that belongs to this tool."""
-    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if _DEVICE_COUNT not in flag]
-    spec = importlib.util.find_spec(_RUNTIME)
-    assert spec is not None
-    assert spec.origin is not None
-    home = os.path.dirname(os.path.dirname(os.path.abspath(spec.origin)))
-    path = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(path),
-        "XLA_FLAGS": " ".join([*flags, f"--{_DEVICE_COUNT}={devices}"]),
-    }
+def _child(tracing: Tracing, roots: Sequence[str]) -> tuple[dict[str, Any], str]:
+    arguments = [tracing.step, tracing.arguments, *(["--measure"] if tracing.measure else [])]
+    what = f"--entry {tracing.step}: the process that plans it"
+    return run_module("_entry", arguments, roots, environment(tracing.devices), what)
 
 
-def section_of(entry: Entry, found: Mapping[str, Any]) -> Section:
+def section_of(tracing: Tracing, found: Mapping[str, Any]) -> Section:
     """What there is to show about a traced step."""
     tables = [_table(table) for table in found["tables"] if table["rows"]]
     tables += _measured(found)
     timelines = tuple(_timeline(loop) for loop in found["loops"])
-    title = f"{entry.step}, traced for {entry.arguments} on {entry.devices} virtual devices"
+    title = f"{tracing.step}, traced for {tracing.arguments} on {tracing.devices} virtual devices"
     return Section(title, tuple(found["headlines"]), _grid(found), tuple(tables), timelines)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from mmrewrite.values import Edit, Rewrite
 
 _STEPS = frozenset(f"{RUNTIME}.{name}" for name in ("mjit", "parallelize", "flax.parallelize_step"))
 _PARTIAL = "functools.partial"
+_DEVICES = 8
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,12 @@ def read_regions(
     for facts in modules:
         _Reader(facts, originals[facts.path], edits[facts.path], sites).read()
     return _regions(sites, project, Reach(project))
+
+
+def devices_needed(regions: Iterable[Region]) -> int:
+    """How many virtual devices the meshes need, as far as their sizes can be told; eight at least."""
+    sizes = [region.mesh.sizes for region in regions if region.mesh is not None]
+    return max([_DEVICES, *(math.prod(found.values()) for found in sizes if found is not None)])
 
 
 def _regions(sites: _Sites, project: Project, reach: Reach) -> tuple[Region, ...]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.entry import Entry, plan_entry, section_of
 from mmrewrite.entry import NotPlanned as NotPlanned
-from mmrewrite.placed import Region, may_place, read_regions
+from mmrewrite.entry import Tracing, plan_entry, section_of
+from mmrewrite.placed import devices_needed, may_place, read_regions
 from mmrewrite.plan import Section, document, plan_regions, timelines_of
 from mmrewrite.plan_page import page, readable_width
 from mmrewrite.select import Rules, load_file, select_files
@@ -19,7 +18,6 @@ from mmrewrite.values import Rewrite
 from mmrewrite.write import write_new
 
 _FORMAT = 1
-_DEVICES = 8
 
 
 @dataclass(frozen=True)
@@ -92,15 +90,10 @@ def make_plan(
     problems = [problem for result in results for problem in _problems(result)]
     if wanted.entry is None or wanted.arguments is None:
         return Planned(sections, None, tuple(problems))
-    devices = wanted.devices or max([_DEVICES, *_mesh_sizes(regions)])
-    entry = Entry(wanted.entry, wanted.arguments, devices, wanted.measure)
-    traced = plan_entry(entry, paths, rules, results)
-    return Planned((*sections, section_of(entry, traced)), traced, tuple(problems))
-
-
-def _mesh_sizes(regions: Sequence[Region]) -> list[int]:
-    sizes = [region.mesh.sizes for region in regions if region.mesh is not None]
-    return [math.prod(found.values()) for found in sizes if found is not None]
+    devices = wanted.devices or devices_needed(regions)
+    tracing = Tracing(wanted.entry, wanted.arguments, devices, wanted.measure)
+    traced = plan_entry(tracing, paths, rules, results)
+    return Planned((*sections, section_of(tracing, traced)), traced, tuple(problems))
 
 
 def _problems(result: Rewrite) -> list[str]:

@@ -129,6 +129,12 @@ DIRECTIVES = {
             positional=1,
             repeated=True,
         ),
+        Directive(
+            "verify",
+            frozenset((STATEMENT, DEF)),
+            "verify(args=make_example_args)",
+            (Parameter("args", (), "the name of a function"),),
+        ),
     )
 }
 

@@ -1,0 +1,28 @@
+"""Name a function that `mmrewrite verify` calls, in the original and in the rewritten program.
+
+    step = jax.jit(train)  # mm: mjit; verify(args=make_example_args)
+    ->  step = mm.mjit(train, mesh=mesh)
+
+Refused: a function that is not the module's own, because it is called from outside, by its name.
+See https://docs.python.org/3/library/importlib.html for how it is found.
+"""
+
+from __future__ import annotations
+
+from mmrewrite.codemod import MeshCodemod
+from mmrewrite.entries import NoEntry, entry_of
+from mmrewrite.vocabulary import DEF, STATEMENT
+
+
+class NameEntry(MeshCodemod):
+    """Writes nothing: the hint is for the command, and goes away with the others."""
+
+    directive = "verify"
+    kinds = frozenset((STATEMENT, DEF))
+
+    def rewrite(self) -> None:
+        """Check that the function and what makes its arguments can be found by their names."""
+        try:
+            entry_of(self.site.facts, self.hint)
+        except NoEntry as problem:
+            self.refuse(str(problem))

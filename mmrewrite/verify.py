@@ -1,0 +1,345 @@
+"""Prove a rewrite by running it: the original on one device, the result on many, and what came out compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmrewrite.child import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
+from mmrewrite.entries import Entry, hinted_entries
+from mmrewrite.placed import devices_needed, may_place, read_regions
+from mmrewrite.plan import Table
+from mmrewrite.project import Facts, Project, has_mark, read_facts
+from mmrewrite.regions import MESH_DIRECTIVES, Reach, holds
+from mmrewrite.select import Rules, Selection, load_file, select_files
+from mmrewrite.values import HintReference, Rewrite
+
+_FORMAT = 1
+
+EQUAL, DIFFERENT, BROKEN, NOT_REWRITTEN, NOT_RUN = "equal", "different", "broken", "not rewritten", "not run"
+
+_WORDS = {
+    EQUAL: "equal",
+    DIFFERENT: "NOT equal",
+    BROKEN: "the rewritten program FAILS where the original runs",
+    NOT_REWRITTEN: "NOT proved: nothing that it leads to is rewritten; see what is refused",
+    NOT_RUN: "NOT run",
+}
+
+_Place = tuple[str, HintReference]
+
+
+class NotVerified(Exception):
+    """Why there is nothing to verify, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to verify: `step` and `arguments` as `module:function`, None for what the hints name.
+
+    `devices` counts virtual ones, None for as many as the meshes need; `real` takes the machine's own.
+    """
+
+    step: str | None
+    arguments: str | None
+    devices: int | None
+    real: bool
+    rtol: float | None
+    atol: float | None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came of one function: `status` is one of the words above, `rows` what became of each array."""
+
+    entry: Entry
+    status: str
+    where: str
+    rows: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str | None = None
+    details: str = ""
+
+    def __str__(self) -> str:
+        title = f"{self.entry.step} with {self.entry.arguments} ({self.entry.place}): {_WORDS[self.status]}"
+        lines = ["\n".join([title, *(f"  {note}" for note in (self.where, *self.notes) if note)])]
+        for role, head in (("argument", "lives on"), ("result", "ends up on")):
+            rows = tuple(_cells(row) for row in self.rows if row["role"] == role)
+            if rows:
+                names = (role, "shape", "type", "largest difference", "relative", head)
+                lines.append(str(Table(f"{role.capitalize()}s", names, rows)))
+        wrong = [f"  {row['name']}: {row['problem']}" for row in self.rows if row["problem"]]
+        if wrong:
+            lines.append("\n".join(["Not equal", *wrong]))
+        if self.problem:
+            lines.append(self.problem)
+        if self.details:
+            lines.append(self.details.rstrip())
+        return "\n\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "entry": self.entry.step,
+            "args": self.entry.arguments,
+            "named_by": self.entry.place,
+            "status": self.status,
+            "where": self.where,
+            "arrays": list(self.rows),
+            "notes": list(self.notes),
+            "problem": self.problem,
+            "traceback": self.details or None,
+        }
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The whole report. `patch` is the SHA-256 of what `mmrewrite diff` prints; `files` have theirs as well."""
+
+    checks: tuple[Checked, ...]
+    patch: str
+    files: tuple[Mapping[str, str], ...]
+    not_covered: tuple[str, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a function's results are not those of the original."""
+        return any(check.status in (DIFFERENT, BROKEN, NOT_REWRITTEN) for check in self.checks)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a function could not be run at all."""
+        return any(check.status == NOT_RUN for check in self.checks)
+
+    def text(self) -> str:
+        """For a terminal."""
+        evidence = [
+            f"This holds for the patch with SHA-256 {self.patch}, the bytes that `mmrewrite diff` prints for the same "
+            "paths:",
+            *(f"  {file['path']}: {file['before'][:12]} becomes {file['after'][:12]}" for file in self.files),
+        ]
+        rest = ["Not covered:", *(f"  {line}" for line in self.not_covered)]
+        return "\n\n".join([*map(str, self.checks), "\n".join(evidence), "\n".join(rest)])
+
+    def json(self) -> str:
+        """For other programs."""
+        content = {
+            "format": _FORMAT,
+            "passed": not self.failed and not self.incomplete,
+            "patch_sha256": self.patch,
+            "files": list(self.files),
+            "checks": [check.as_json() for check in self.checks],
+            "not_covered": list(self.not_covered),
+        }
+        return json.dumps(content, indent=2)
+
+
+def verify(
+    paths: Sequence[str],
+    rules: Rules,
+    selection: Selection,
+    results: Sequence[Rewrite],
+    codemods: Collection[str],
+    patch: bytes,
+    wanted: Wanted,
+) -> Verified:
+    """Call every function that is named, in both programs, and compare.
+
+    Args:
+        paths: What the run was given.
+        rules: What is left out of it.
+        selection: Its files with hints.
+        results: What the rewrite made of them.
+        codemods: Names that hints may mention.
+        patch: What `mmrewrite diff` prints for this run.
+        wanted: What to call, and where.
+
+    Raises:
+        NotVerified: If there is nothing to call, or nothing that would change.
+        NotRun: If this Python lacks JAX, or the rewritten program cannot be built.
+    """
+    read = [read_facts(file, tuple(codemods)) for file in selection.files if has_mark(file)]
+    modules = [facts for facts in read if isinstance(facts, Facts)]
+    entries = _entries(modules, wanted)
+    if not any(result.changed for result in results):
+        raise NotVerified(
+            "none of these files would change, so there is no rewritten program to compare with; `verify` goes before "
+            "`apply`, and hints that are refused are listed below"
+        )
+    check_runtime("verify")
+    devices = None
+    if not wanted.real:
+        regions = read_regions(select_files(paths, rules, may_place).files, results, load_file, tuple(codemods))
+        devices = wanted.devices or devices_needed(regions)
+    coverage = _Coverage(modules, results, codemods)
+    checks = []
+    with mirrored(paths, rules, results) as mirror:
+        for entry in entries:
+            checks.append(_check(entry, mirror, coverage, devices, wanted))
+    files = tuple(
+        {"path": result.path, "before": _hash(result.original), "after": _hash(result.result)}
+        for result in results
+        if result.changed
+    )
+    return Verified(tuple(checks), _hash(patch), files, tuple(_not_covered(checks, coverage, devices, results)))
+
+
+def _entries(modules: Sequence[Facts], wanted: Wanted) -> list[Entry]:
+    if wanted.step is not None and wanted.arguments is not None:
+        check_named(entry=wanted.step, args=wanted.arguments)
+        return [Entry(wanted.step, wanted.arguments, "--entry")]
+    entries = list(hinted_entries(modules))
+    if not entries:
+        raise NotVerified(
+            "no function to call: write `# mm: verify(args=make_example_args)` on the step, or give --entry "
+            "module:function and --args module:function"
+        )
+    return entries
+
+
+def _check(entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | None, wanted: Wanted) -> Checked:
+    names = [text.partition(":")[0] for text in (entry.step, entry.arguments)]
+    rewritten = [root for root in map(mirror.root, names) if root is not None]
+    original = [root for root in map(mirror.source_root, names) if root is not None]
+    if mirror.root(names[0]) is None:
+        sentence = f"none of the files given is the module `{names[0]}`; give its file or folder as PATH"
+        return Checked(entry, NOT_RUN, "", problem=sentence)
+    if not coverage.is_rewritten(entry):
+        return Checked(entry, NOT_REWRITTEN, "")
+    with tempfile.TemporaryDirectory(prefix="mmrewrite-verify-") as folder, tempfile.TemporaryDirectory() as other:
+        try:
+            alone = environment(None if wanted.real else 1)
+            first = _call(entry, ["--save", folder], original, alone, "the original program")
+        except NotRun as problem:
+            return Checked(entry, NOT_RUN, "", problem=str(problem), details=problem.details)
+        if "error" in first:
+            sentence = f"the original program fails by itself: {first['error']}"
+            return Checked(entry, NOT_RUN, "", problem=sentence, details=first["traceback"])
+        options = ["--save", other, "--against", folder]
+        options += [] if wanted.rtol is None else ["--rtol", str(wanted.rtol)]
+        options += [] if wanted.atol is None else ["--atol", str(wanted.atol)]
+        try:
+            # What is not in the mirror, such as a module beside a script, is the same for both.
+            second = _call(entry, options, [*rewritten, *original], environment(devices), "the rewritten program")
+        except NotRun as problem:
+            return Checked(entry, BROKEN, "", problem=mirror.named(str(problem)), details=mirror.named(problem.details))
+    if "error" in second:
+        sentence, details = (mirror.named(second[key]) for key in ("error", "traceback"))
+        return Checked(entry, BROKEN, "", problem=sentence, details=details)
+    rows = tuple(second["rows"])
+    status = DIFFERENT if any(row["problem"] for row in rows) else EQUAL
+    kind = second["platform"] if wanted.real else "virtual"
+    where = (
+        f"the original on {'the first device' if wanted.real else '1 device'}, the rewritten program on "
+        f"{second['devices']} {kind} devices"
+    )
+    return Checked(entry, status, where, rows, tuple(_notes(entry, second)))
+
+
+def _call(
+    entry: Entry, options: Sequence[str], roots: Sequence[str], given: Mapping[str, str], what: str
+) -> dict[str, Any]:
+    # The same order of sets and dictionaries of strings in both.
+    seeded = {**given, "PYTHONHASHSEED": "0"}
+    found, _ = run_module("_verify", [entry.step, entry.arguments, *options], roots, seeded, f"{entry.step}: {what}")
+    return found
+
+
+def _notes(entry: Entry, found: Mapping[str, Any]) -> Iterator[str]:
+    if not found["compiled_for_a_mesh"]:
+        name = entry.step.partition(":")[2]
+        yield (
+            f"`{name}` is not compiled for a mesh, so its tasks ran one by one or as part of plain `jax.jit`; "
+            "name the step that has the hint `mjit` to verify the pipeline"
+        )
+    for place, argument in found["like_arguments"].items():
+        yield f"{place} has the paths, shapes and types of {argument}: its gradients, or what it became"
+
+
+class _Coverage:
+    """Which of the rewritten hints a function leads to."""
+
+    def __init__(self, modules: Sequence[Facts], results: Sequence[Rewrite], codemods: Collection[str]) -> None:
+        self._modules = modules
+        self._project = Project(modules, load_file, tuple(codemods))
+        self._reach = Reach(self._project)
+        self._directives = {
+            (facts.path, hint.reference): hint.directive for facts in modules for hint in facts.hints.hints
+        }
+        edited = {(result.path, hint) for result in results for edit in result.edits for hint in edit.hints}
+        self.rewritten: frozenset[_Place] = frozenset(
+            place for place in edited if self._directives.get(place) not in (None, "verify", *MESH_DIRECTIVES)
+        )
+
+    def of(self, entry: Entry) -> frozenset[_Place]:
+        """Places of the rewritten hints that a function leads to; errs towards too many."""
+        module, _, name = entry.step.partition(":")
+        facts = next((facts for facts in self._modules if facts.names.name == module), None)
+        if facts is None and self._modules:
+            facts = self._project.module(module, self._modules[0])
+        if facts is None:
+            return frozenset()
+        found = self._inside(facts, self._starts(facts, name.partition(".")[0]))
+        if not any(self._directives[place] in ("task", "stages") for place in found):
+            # A step that gets its model as a value: all that its module leads to may be that model.
+            for other in (facts, *self._project.imported(facts)):
+                found |= self._inside(other, other.tree.body)
+        return found & self.rewritten
+
+    def is_rewritten(self, entry: Entry) -> bool:
+        """Whether anything that a function leads to is rewritten."""
+        registered = any(directive == "register" for directive in self._directives.values())
+        return bool(self.of(entry)) or registered
+
+    def _starts(self, facts: Facts, name: str) -> list[Any]:
+        bindings = facts.names.scope.bindings.get(name, ())
+        starts = [facts.names.top_level(found.statement) for found in bindings if found.statement is not None]
+        for binding in bindings:
+            elsewhere = self._project.definition(binding.target, facts) if binding.target else None
+            if elsewhere is not None and elsewhere[1].statement is not None:
+                starts.append(elsewhere[1].statement)
+        return starts
+
+    def _inside(self, facts: Facts, starts: Sequence[Any]) -> frozenset[_Place]:
+        reached = [item for start in starts for item in self._reach.from_node(facts, start)]
+        return frozenset(
+            (other.path, hint.reference)
+            for other in self._modules
+            for hint in other.hints.hints
+            if any(holds(item, other, hint.statement) for item in reached)
+        )
+
+
+def _not_covered(
+    checks: Sequence[Checked], coverage: _Coverage, devices: int | None, results: Sequence[Rewrite]
+) -> Iterator[str]:
+    proved = frozenset[_Place]().union(*(coverage.of(check.entry) for check in checks if check.status == EQUAL))
+    for path, hint in sorted(coverage.rewritten - proved):
+        yield f"{path}:{hint.line}: `{hint.text}` is rewritten, and no function that was equal leads to it"
+    refused = sum(len(result.refusals) for result in results)
+    left = sum(len(result.left) for result in results)
+    if refused or left:
+        yield f"what is not rewritten: {refused} refused, {left} left alone on purpose"
+    yield "other arguments: each function was called once, with the one set of arguments that is named"
+    yield "time and memory, and what a call changes besides its results"
+    yield "several processes" if devices is None else "real devices, and several processes"
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    shape = " x ".join(map(str, row["shape"])) or "scalar"
+    numbers = (_number(row[key], row["problem"]) for key in ("absolute", "relative"))
+    return (row["name"], shape, row["type"], *numbers, row["where"] or "nowhere")
+
+
+def _number(value: float | None, problem: str | None) -> str:
+    if value is None:
+        return "?" if problem else "-"
+    return f"{value:.2g}"
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,190 @@
+"""Keep the arrays of a run in a folder, and compare two such runs, array by array."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+_INDEX = "run.json"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of a run, or another value, of which `array` is None and `kind` its type."""
+
+    name: str
+    role: str
+    array: np.ndarray | None
+    kind: str
+    where: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape; that of a scalar where there is no array."""
+        return () if self.array is None else self.array.shape
+
+
+class Recorded:
+    """A run that is being written to an empty folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._index: list[dict[str, Any]] = []
+
+    def argument(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
+        """Keep an argument."""
+        self._keep("argument", name, array, kind, where)
+
+    def result(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
+        """Keep a result."""
+        self._keep("result", name, array, kind, where)
+
+    def _keep(self, role: str, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
+        entry: dict[str, Any] = {"name": name, "role": role, "kind": kind, "where": where, "array": None}
+        if array is not None:
+            # `np.save` loses types that numpy does not have, such as bfloat16.
+            entry["array"] = {"shape": array.shape, "dtype": str(array.dtype), "file": f"{len(self._index)}.bin"}
+            with open(os.path.join(self._folder, entry["array"]["file"]), "wb") as file:
+                file.write(array.tobytes())
+        self._index.append(entry)
+
+    def close(self) -> None:
+        """Write the index, without which the run is not complete."""
+        with open(os.path.join(self._folder, _INDEX), "w", encoding="utf-8") as file:
+            json.dump(self._index, file)
+
+
+def load(folder: str) -> list[Leaf]:
+    """The arrays of a run, in order."""
+    with open(os.path.join(folder, _INDEX), encoding="utf-8") as file:
+        index = json.load(file)
+    return [
+        Leaf(entry["name"], entry["role"], _array(folder, entry["array"]), entry["kind"], entry["where"])
+        for entry in index
+    ]
+
+
+def _array(folder: str, entry: Mapping[str, Any] | None) -> np.ndarray | None:
+    if entry is None:
+        return None
+    with open(os.path.join(folder, entry["file"]), "rb") as file:
+        return np.frombuffer(file.read(), dtype=jnp.dtype(entry["dtype"])).reshape(entry["shape"])
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far floats may differ: `|rewritten - original| <= atol + rtol * |original|`, element by element.
+
+    What is None depends on the type: 1e-9 and 1e-12 for float64, 1e-4 and 1e-6 for float32, 4 and 2 times the machine
+    epsilon for shorter ones. Whole numbers, booleans and keys must be equal.
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+
+    def of(self, dtype: Any) -> tuple[float, float]:
+        """Relative and absolute tolerance for a type."""
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            return 0.0, 0.0
+        epsilon = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+        rtol, atol = (1e-9, 1e-12) if epsilon < 1e-12 else (1e-4, 1e-6)
+        if epsilon > 1e-6:
+            rtol, atol = 4 * epsilon, 2 * epsilon
+        return rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one array.
+
+    Attributes:
+        original: As the original program had it, None where it did not.
+        rewritten: As the rewritten program has it.
+        absolute: The largest difference, None where they cannot be compared.
+        relative: The largest difference relative to the original, over its elements larger than the absolute tolerance.
+        problem: What is wrong, None for equal within the tolerance.
+    """
+
+    original: Leaf | None
+    rewritten: Leaf | None
+    absolute: float | None
+    relative: float | None
+    problem: str | None
+
+    def as_json(self, homes: Mapping[str, str]) -> dict[str, Any]:
+        """As JSON values; `homes` says where a step wants its arguments."""
+        leaf = self.original or self.rewritten
+        assert leaf is not None
+        where = homes.get(leaf.name, self.rewritten.where) if self.rewritten else None
+        return {
+            "name": leaf.name,
+            "role": leaf.role,
+            "shape": leaf.shape,
+            "type": leaf.kind,
+            "absolute": self.absolute,
+            "relative": self.relative,
+            "original_where": self.original.where if self.original else None,
+            "where": where,
+            "problem": self.problem,
+        }
+
+
+def compare(original: Sequence[Leaf], rewritten: Sequence[Leaf], tolerance: Tolerance) -> list[Row]:
+    """What became of every array, in the order of the original, and what is new."""
+    others = {(leaf.role, leaf.name): leaf for leaf in rewritten}
+    rows = [_row(leaf, others.pop((leaf.role, leaf.name), None), tolerance) for leaf in original]
+    return rows + [Row(None, leaf, None, None, "only the rewritten program has it") for leaf in others.values()]
+
+
+def _row(original: Leaf, rewritten: Leaf | None, tolerance: Tolerance) -> Row:
+    if rewritten is None:
+        return Row(original, None, None, None, "only the original program has it")
+    if (original.shape, original.kind) != (rewritten.shape, rewritten.kind):
+        problem = f"it became {rewritten.kind}{list(rewritten.shape)}, from {original.kind}{list(original.shape)}"
+        return Row(original, rewritten, None, None, problem)
+    if original.array is None or rewritten.array is None:
+        return Row(original, rewritten, None, None, None)
+    return _differences(original, rewritten, original.array, rewritten.array, tolerance)
+
+
+def _differences(original: Leaf, rewritten: Leaf, before: np.ndarray, after: np.ndarray, tolerance: Tolerance) -> Row:
+    rtol, atol = tolerance.of(before.dtype)
+    if jnp.issubdtype(before.dtype, jnp.inexact):
+        wide = np.complex128 if jnp.issubdtype(before.dtype, jnp.complexfloating) else np.float64
+        before, after = before.astype(wide), after.astype(wide)
+        same = (before == after) | (np.isnan(before) & np.isnan(after))
+    else:
+        same = before == after
+        # Differences of unsigned numbers and of booleans are not numbers of their own type.
+        before, after = before.astype(np.float64), after.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(same, 0.0, np.abs(after - before))
+        size = np.abs(before)
+        # A tolerance relative to infinity would allow anything.
+        wrong = ~same & ~(np.isfinite(size) & (apart <= atol + rtol * size))
+        counted = np.isfinite(size) & (size > atol)
+        relative = float(np.max(apart[counted] / size[counted], initial=0.0))
+    absolute = float(np.max(apart, initial=0.0))
+    problem = None
+    if wrong.any():
+        first = tuple(int(index) for index in np.argwhere(wrong)[0])
+        place = f" at {list(first)}" if first else ""
+        limit = f"by more than {atol:.3g} + {rtol:.3g} * |original|" if rtol or atol else "and must be equal"
+        problem = (
+            f"{int(wrong.sum())} of {wrong.size} elements differ {limit}, the first{place}: {before[first]!s} became "
+            f"{after[first]!s}"
+        )
+    return Row(
+        original,
+        rewritten,
+        absolute if np.isfinite(absolute) else None,
+        relative if np.isfinite(relative) else None,
+        problem,
+    )
