@@ -14,7 +14,8 @@ from mmrewrite.collect import Hint
 from mmrewrite.names import Binding, Scope, dotted_name
 from mmrewrite.project import Facts, Project, imported_names
 
-STEP_DIRECTIVES = frozenset(("mjit", "microbatch"))
+COMPILE_DIRECTIVES = frozenset(("mjit", "parallelize"))
+STEP_DIRECTIVES = COMPILE_DIRECTIVES | {"microbatch"}
 # About the module, wherever they stand: they are no part of the statement below them.
 MESH_DIRECTIVES = frozenset(("mesh", "axes", "register"))
 

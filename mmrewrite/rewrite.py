@@ -184,7 +184,7 @@ def _drawn_in(
     codemods: Mapping[str, type[MeshCodemod]],
 ) -> dict[HintKey, Refusal]:
     """Hints that must be left because something else of their region is, and what to say about them."""
-    from mmrewrite.regions import MESH_DIRECTIVES
+    from mmrewrite.regions import COMPILE_DIRECTIVES, MESH_DIRECTIVES
 
     names = {(facts.path, hint.start): (facts, hint) for facts, hint in hints}
     found = {key for key, (_, hint) in names.items() if hint.found}
@@ -202,7 +202,7 @@ def _drawn_in(
         for key in sorted(region) if reasons else ():
             if key not in causes and key in names:
                 drawn[key] = _because(*names[key], reasons[0], codemods)
-    users = [key for key, (_, hint) in names.items() if hint.directive == "mjit"]
+    users = [key for key, (_, hint) in names.items() if hint.directive in COMPILE_DIRECTIVES]
     lost = {*causes, *drawn, *(key for key in users if key[0] in broken)}
     if users and all(key in lost for key in users):
         for key, (facts, hint) in names.items():

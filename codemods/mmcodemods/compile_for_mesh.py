@@ -3,8 +3,9 @@
     step = jax.jit(step, donate_argnums=0)  # mm: mjit
     ->  step = mm.mjit(step, mesh=mesh, donate_argnums=0)
 
-Refused: arguments of `jax.jit` that say where arrays lie, because the mesh and the tasks decide that; a step for which
-no mesh can be found. Reported: a step that reaches a task but is compiled by plain `jax.jit`, where tasks are inlined.
+Refused: arguments of `jax.jit` that say where arrays lie, because the mesh and the tasks decide that; `nnx.jit` and
+others, which do more than compile; a step for which no mesh can be found. Reported: a step that reaches a task but is
+compiled by plain `jax.jit`, where tasks are inlined.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -17,13 +18,12 @@ import libcst as cst
 
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.functions import JIT, is_jit_decorator
+from mmrewrite.jits import carried, jit_call, jit_decorator
 from mmrewrite.meshes import mesh_expression
 from mmrewrite.project import Facts, Project
 from mmrewrite.regions import Reach, holds
 from mmrewrite.values import Refusal
 from mmrewrite.vocabulary import DEF, STATEMENT, kind_of
-
-CARRIED = ("donate_argnums", "donate_argnames", "static_argnums", "static_argnames")
 
 
 class CompileForMesh(MeshCodemod):
@@ -37,45 +37,18 @@ class CompileForMesh(MeshCodemod):
         """Find the `jax.jit` and the mesh."""
         statement = self.site.statement
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            self.position, decorator = self.decorator(statement)
-            self.arguments = self.carried(decorator) if isinstance(decorator, ast.Call) else {}
+            position = jit_decorator(self.site, statement)
+            if position is None:
+                self.refuse("`mjit` replaces `jax.jit`, and this function has no such decorator; add `@jax.jit`")
+            self.position, decorator = position, statement.decorator_list[position]
+            keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+            self.arguments = carried(self.site, keywords, decorator)
         else:
-            call = self.jit_call(statement)
-            if not call.args or isinstance(call.args[0], ast.Starred):
-                self.refuse("this `jax.jit` has no function to compile; pass it by position", call)
-            self.arguments = self.carried(call)
-            self.target = self.site.call(statement, call)
+            jit = jit_call(self.site, "mjit")
+            self.arguments = carried(self.site, jit.keywords, jit.call)
+            self.target = self.site.call(statement, jit.call)
         self.arguments = {"mesh": mesh_expression(self.site), **self.arguments}
         self.site.transform(statement, self)
-
-    def decorator(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, ast.expr]:
-        """The decorator that compiles the function."""
-        for index, decorator in enumerate(function.decorator_list):
-            if is_jit_decorator(self.site.facts.names, decorator, self.site.scope):
-                return index, decorator
-        self.refuse("`mjit` replaces `jax.jit`, and this function has no such decorator; add `@jax.jit`")
-
-    def jit_call(self, statement: ast.stmt) -> ast.Call:
-        """The only `jax.jit(...)` of the statement."""
-        calls = [call for call in self.site.calls(statement) if self.site.resolve(call.func) == JIT]
-        if len(calls) == 1:
-            return calls[0]
-        if calls:
-            self.refuse("more than one `jax.jit` in this statement; give each a statement of its own")
-        self.refuse("`mjit` replaces `jax.jit`, and there is none here; hint the statement that calls `jax.jit`")
-
-    def carried(self, call: ast.Call) -> dict[str, str]:
-        """Arguments of `jax.jit` that `mm.mjit` takes as well, as source text."""
-        carried = {}
-        for keyword in call.keywords:
-            if keyword.arg is None:
-                self.refuse("`**` hides what `jax.jit` is told; write its arguments out", call)
-            if keyword.arg not in CARRIED:
-                self.refuse(
-                    f"`mjit` has no `{keyword.arg}=`: the mesh and the tasks decide where arrays lie; remove it", call
-                )
-            carried[keyword.arg] = self.site.text(keyword.value)
-        return carried
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """`jax.jit(step, ...)` becomes `mm.mjit(step, mesh=mesh, ...)`."""
@@ -101,7 +74,7 @@ class CompileForMesh(MeshCodemod):
             if hint.directive in ("task", "stages")
         ]
         for facts in modules if tasks else ():
-            hinted = {hint.statement for hint in facts.hints.hints if hint.directive == "mjit"}
+            hinted = {hint.statement for hint in facts.hints.hints if hint.directive in ("mjit", "parallelize")}
             for function in _plain_steps(facts, hinted):
                 reached = list(reach.from_node(facts, function))
                 if any(holds(item, where, task) for item in reached for where, task in tasks):
