@@ -88,14 +88,14 @@ def _file(result: Rewrite) -> dict[str, Any]:
         (start, end) = source.position(edit.start), source.position(edit.end)
         edits.append(
             {
-                "codemod": edit.codemods[0],
+                "codemods": list(edit.codemods),
                 "line": start[0],
                 "column": start[1],
                 "end_line": end[0],
                 "end_column": end[1],
                 "old": source.text[edit.start : edit.end],
                 "new": edit.text,
-                "because": {"line": edit.hints[0].line, "column": edit.hints[0].column, "text": edit.hints[0].text},
+                "because": [{"line": hint.line, "column": hint.column, "text": hint.text} for hint in edit.hints],
             }
         )
     return {
@@ -104,11 +104,17 @@ def _file(result: Rewrite) -> dict[str, Any]:
         "failure": result.failure,
         "edits": edits,
         "refusals": [
-            {"line": item.line, "column": item.column, "codemod": item.codemod, "reason": item.reason}
+            {
+                "path": item.path,
+                "line": item.line,
+                "column": item.column,
+                "codemod": item.codemod,
+                "reason": item.reason,
+            }
             for item in result.refusals
         ],
         "left": [
-            {"line": item.line, "column": item.column, "text": item.text, "because": item.because}
+            {"path": item.path, "line": item.line, "column": item.column, "text": item.text, "because": item.because}
             for item in result.left
         ],
     }

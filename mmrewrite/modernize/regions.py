@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from mmrewrite.modernize.contexts import ENVIRONMENTS, OLD_MESHES, WITH, MeshContext, find_contexts
+from mmrewrite.modernize.contexts import ENVIRONMENTS, WITH, MeshContext, find_contexts
 from mmrewrite.modernize.eager import Eager
 from mmrewrite.modernize.engine import Codemods
 from mmrewrite.modernize.guards import guard_of
@@ -139,9 +139,6 @@ class MeshRegions:
             return member
 
         owners = {member.context: member for member in self._members if member.context is not None}
-        for member in self._members:
-            if member.kind == "mesh":
-                by_member[member] = [context for context in reached if _makes(member, context)]
         for member, contexts in by_member.items():
             for context in contexts:
                 parent[root(member)] = root(owners[context])
@@ -255,7 +252,6 @@ def _members(module: ModuleUses) -> Iterator[Member]:
         **dict.fromkeys(CONSTRAINTS, "constraint"),
         **dict.fromkeys(XMAPS, "xmap"),
         **dict.fromkeys(ENVIRONMENTS, "guard"),
-        **dict.fromkeys(OLD_MESHES, "mesh"),
     }
     contexts = {id(context.holder) for context in find_contexts(module)}
     for use in module.uses(kinds):
@@ -286,18 +282,6 @@ def _leads_to(module: ModuleUses, target: str | None, names: Collection[str]) ->
     return target is not None and module.facts.names.follow(target) in names
 
 
-def _makes(member: Member, context: MeshContext) -> bool:
-    """Whether a call of an old mesh class makes the mesh of a context."""
-    holders = [member.node, *member.module.above(member.node)]
-    if context.node in holders:
-        return True
-    if not isinstance(context.node, ast.Name) or context.module is not member.module:
-        return False
-    owner = context.module.scope_of(context.node).owner(context.node.id)
-    bindings = owner.bindings[context.node.id] if owner is not None else []
-    return any(binding.value in holders for binding in bindings if binding.value is not None)
-
-
 def _is_in(member: Member, nodes: Collection[ast.AST]) -> bool:
     return member.node in nodes or any(holder in nodes for holder in member.module.above(member.node))
 
@@ -315,6 +299,14 @@ def _not_removable(context: MeshContext) -> str | None:
     return None
 
 
+DRAWN = "left as it is, because what one mesh context reaches is rewritten together"
+
+
+def is_drawn(decision: Decision) -> bool:
+    """Whether a site stays only because others do."""
+    return decision.refusal is not None and decision.refusal.reason.startswith(DRAWN)
+
+
 class Regions:
     """Draws every site of a region into the refusal of one."""
 
@@ -330,21 +322,19 @@ class Regions:
         causes: dict[int, Decision] = {}
         for decision in regional:
             number = regions.group(decision.place.node)
-            if number is not None and decision.stays:
+            if number is not None and decision.stays and not is_drawn(decision):
                 causes.setdefault(number, decision)
         return [self._drawn(decision, regions, causes) for decision in decisions]
 
     def _drawn(self, decision: Decision, regions: MeshRegions, causes: dict[int, Decision]) -> Decision:
         number = regions.group(decision.place.node)
         cause = causes.get(number) if number is not None else None
-        if cause is None or decision.stays or not self._codemods[decision.codemod].regional:
+        stays = decision.stays and not is_drawn(decision)
+        if cause is None or stays or not self._codemods[decision.codemod].regional:
             return decision
         source = decision.place.module.facts.source
         node = decision.place.node
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         line, column = source.position(source.offset(line, column))
-        reason = (
-            "left as it is, because what one mesh context reaches is rewritten together: "
-            f"{cause.place.path}:{getattr(cause.place.node, 'lineno', 1)} stays as it is"
-        )
+        reason = f"{DRAWN}: {cause.place.path}:{getattr(cause.place.node, 'lineno', 1)} stays as it is"
         return replace(decision, refusal=Refusal(decision.place.path, line, column, reason, decision.codemod))

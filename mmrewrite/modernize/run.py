@@ -11,6 +11,7 @@ from mmrewrite.engine import bug
 from mmrewrite.modernize.engine import Codemods, Settings
 from mmrewrite.modernize.guards import guard_of
 from mmrewrite.modernize.imports import ImportEdits
+from mmrewrite.modernize.notebook import SUFFIX, NotANotebook, Notebook
 from mmrewrite.modernize.regions import Regions
 from mmrewrite.modernize.site import Context, ModuleDraft, Place, PointEdit, Site
 from mmrewrite.modernize.strings import mentions
@@ -48,11 +49,30 @@ def modernize_files(
     files: Sequence[SourceFile], codemods: Codemods, load: Loader, settings: Settings
 ) -> dict[str, Rewrite]:
     """Modernize the files that passed the first gate."""
-    results, read = _read(files)
+    notebooks, results = _notebooks(files)
+    modules = [notebooks[file.path].module if file.path in notebooks else file for file in files]
+    unreadable, read = _read(file for file in modules if file.path not in results)
+    results |= unreadable
     outcomes = _decide(read, codemods, load, settings)
     for facts in read:
         results[facts.path] = _result(facts, outcomes[facts.path])
-    return _checked(results, read, codemods, load, settings)
+    results = _checked(results, read, codemods, load, settings)
+    for path, notebook in notebooks.items():
+        results[path] = notebook.back(results[path])
+    return results
+
+
+def _notebooks(files: Iterable[SourceFile]) -> tuple[dict[str, Notebook], dict[str, Rewrite]]:
+    """The notebooks among the files, and what to say of those that are none."""
+    notebooks: dict[str, Notebook] = {}
+    results: dict[str, Rewrite] = {}
+    for file in files:
+        if file.path.endswith(SUFFIX):
+            try:
+                notebooks[file.path] = Notebook.read(file)
+            except NotANotebook as problem:
+                results[file.path] = Rewrite(file.path, file.data, file.data, failure=str(problem))
+    return notebooks, results
 
 
 def _read(files: Iterable[SourceFile]) -> tuple[dict[str, Rewrite], list[Facts]]:
@@ -114,6 +134,7 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
                 for decision in decisions
                 if decision.place.module is module and decision.stays and decision.place.use is not None
             }
+            kept |= {name for codemod in codemods.values() for name in codemod.keeps(module)}
             draft.edits += tuple(ImportEdits(draft, context, owners, active, kept).edits())
             outcome.edits = tuple(_ordered(draft.edits))
         except Exception as error:

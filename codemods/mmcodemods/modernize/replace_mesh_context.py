@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext
 from mmrewrite.modernize.dedent import take_out_of_with
-from mmrewrite.modernize.regions import NAMED, SET, MeshRegions
+from mmrewrite.modernize.regions import DRAWN, NAMED, SET, MeshRegions
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 
@@ -53,7 +53,7 @@ class ReplaceMeshContext(ModernizeCodemod):
             self.site.needs("0.7", "jax.set_mesh")
             self._set(context)
         else:
-            self.refuse("left as it is: what this context reaches cannot be rewritten, and they are rewritten together")
+            self.refuse(DRAWN)
 
     def _remove(self, context: MeshContext, name: str | None) -> None:
         holder, item = context.holder, context.item

@@ -7,7 +7,7 @@
 and an empty mesh where there is none: guards such as `if mesh.empty` and `mesh.devices.shape == ()` go on working,
 which they do not with `thread_resources` under `jax.set_mesh`.
 
-Refused: everything but `thread_resources.env.physical_mesh`, such as an environment that is kept in a variable.
+Refused: everything but `env.physical_mesh` and `env.shape`, such as an environment that is kept in a variable.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for the context of today.
 """
 
@@ -42,8 +42,14 @@ class ReplaceThreadResources(ModernizeCodemod):
         """Replace `thread_resources.env.physical_mesh`."""
         env = self.site.module.parents[self.use.node]
         mesh = self.site.module.parents[env]
-        if not (isinstance(env, ast.Attribute) and env.attr == "env"):
-            self.refuse("only `thread_resources.env.physical_mesh` has a successor; ask for that")
-        if not (isinstance(mesh, ast.Attribute) and mesh.attr == "physical_mesh" and isinstance(mesh.ctx, ast.Load)):
-            self.refuse("only `thread_resources.env.physical_mesh` has a successor; ask for that")
-        self.site.replace(mesh, f"{self.site.spell('mmruntime.compat.current_mesh')}()")
+        is_env = isinstance(env, ast.Attribute) and env.attr == "env"
+        if not (is_env and isinstance(mesh, ast.Attribute) and isinstance(mesh.ctx, ast.Load)):
+            self.refuse("only `env.physical_mesh` and `env.shape` of `thread_resources` have successors; ask for these")
+        current = f"{self.site.spell('mmruntime.compat.current_mesh')}()"
+        if mesh.attr == "physical_mesh":
+            self.site.replace(mesh, current)
+        elif mesh.attr == "shape":
+            # The sizes of the mesh, and of loops, which went with `xmap`.
+            self.site.replace(mesh, f"{current}.shape")
+        else:
+            self.refuse("only `env.physical_mesh` and `env.shape` of `thread_resources` have successors; ask for these")

@@ -1,0 +1,263 @@
+"""Jupyter notebooks: their code cells as one module, and the way back into the same JSON.
+
+Only the text of cells that change is written; every other byte stays, which a library that writes notebooks anew would
+not do. Lines for IPython alone (`%magic`, `!command`, `?`) are masked by text of the same length.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from mmrewrite.project import SourceFile
+from mmrewrite.source import parse_quietly
+from mmrewrite.values import Edit, HintReference, Left, Refusal, Rewrite
+
+SUFFIX = ".ipynb"
+
+# Cell magics after which the rest of the cell is Python as usual.
+_PYTHON_CELLS = frozenset(("time", "timeit", "capture", "prun", "memit", "mprun"))
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NUMBER_OR_WORD = re.compile(r"[-+.\w]+")
+_LINE_MAGIC = re.compile(r"^(\s*)([%!?][^\n]*|[\w.]+\?{1,2}\s*)$")
+_CAPTURE = re.compile(r"^(\s*[\w., ]+=\s*)([%!][^\n]*)$")
+
+
+class NotANotebook(ValueError):
+    """The file cannot be read as a notebook of format 4."""
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A string of the JSON text and where it stands, quotes included."""
+
+    value: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """The source of one code cell: a list of lines, or one string, and where it begins in the module."""
+
+    number: int
+    lines: tuple[_Text, ...]
+    start: int
+    end: int
+    is_list: bool
+    offset: int = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(line.value for line in self.lines)
+
+
+@dataclass(frozen=True, eq=False)
+class Notebook:
+    """One notebook file, with the positions of its code cells in it."""
+
+    file: SourceFile
+    json: str
+    cells: tuple[_Cell, ...]
+
+    @classmethod
+    def read(cls, file: SourceFile) -> Notebook:
+        """Find the code cells.
+
+        Raises:
+            NotANotebook: If the file is no JSON, or not a notebook of format 4.
+        """
+        try:
+            text = file.data.decode("utf-8")
+            data = json.loads(text)
+        except (UnicodeError, ValueError, RecursionError) as error:
+            raise NotANotebook(f"not a notebook: {error}") from None
+        if not isinstance(data, dict) or data.get("nbformat") != 4 or not isinstance(data.get("cells"), list):
+            raise NotANotebook("not a notebook of format 4; save it with a Jupyter of today first")
+        language = data.get("metadata", {}).get("kernelspec", {}).get("language", "python")
+        if language != "python":
+            return cls(file, text, ())
+        tree, _ = _parse(text, _skip(text, 0))
+        cells: list[_Cell] = []
+        offset = 0
+        for number, cell in enumerate(tree["cells"].items, start=1):
+            kind, source = cell.get("cell_type"), cell.get("source")
+            if not isinstance(kind, _Text) or kind.value != "code" or source is None:
+                continue
+            lines = (source,) if isinstance(source, _Text) else source.items
+            found = _Cell(number, tuple(lines), source.start, source.end, not isinstance(source, _Text), offset)
+            cells.append(found)
+            offset += len(found.text) + 1
+        return cls(file, text, tuple(cells))
+
+    @cached_property
+    def module(self) -> SourceFile:
+        """The code cells, one below the other, as a module in which only Python is left."""
+        return replace(self.file, data="\n".join(masked(cell.text) for cell in self.cells).encode())
+
+    def back(self, result: Rewrite) -> Rewrite:
+        """What became of the module, as what becomes of the notebook."""
+        edits = tuple(self._cell_edits(result.edits))
+        text, position = "", 0
+        for edit in edits:
+            text += self.json[position : edit.start] + edit.text
+            position = edit.end
+        data = (text + self.json[position:]).encode()
+        return Rewrite(
+            result.path,
+            self.file.data,
+            data,
+            edits,
+            tuple(self._placed(item) for item in result.refusals),
+            (),
+            tuple(self._placed(item) for item in result.left),
+            result.failure,
+        )
+
+    def _cell_edits(self, edits: Sequence[Edit]) -> Iterator[Edit]:
+        by_cell: dict[int, list[Edit]] = {}
+        for edit in edits:
+            by_cell.setdefault(self._cell_of(edit), []).append(edit)
+        for index in sorted(by_cell):
+            cell = self.cells[index]
+            new = self._edited(cell, by_cell[index])
+            names = tuple(dict.fromkeys(name for edit in by_cell[index] for name in edit.codemods))
+            hints = tuple(dict.fromkeys(self._reference(hint) for edit in by_cell[index] for hint in edit.hints))
+            yield Edit(cell.start, cell.end, self._as_json(cell, new), names, hints)
+
+    def _cell_of(self, edit: Edit) -> int:
+        offsets = [cell.offset for cell in self.cells]
+        index = bisect.bisect_right(offsets, edit.start) - 1
+        at_start = edit.start == edit.end == offsets[index] and index > 0
+        if at_start and _ends_with_import(self.cells[index - 1].text):
+            # A line below an import that ends its cell.
+            return index - 1
+        return index
+
+    def _edited(self, cell: _Cell, edits: Sequence[Edit]) -> str:
+        text, position = "", 0
+        for edit in edits:
+            start = min(edit.start - cell.offset, len(cell.text))
+            end = min(edit.end - cell.offset, len(cell.text))
+            text += cell.text[position:start]
+            if edit.start - cell.offset > len(cell.text) and not text.endswith("\n"):
+                text += "\n"
+            text += edit.text
+            position = end
+        text += cell.text[position:]
+        return text if cell.text.endswith("\n") else text.rstrip("\n")
+
+    def _as_json(self, cell: _Cell, text: str) -> str:
+        raw = {line.value: self.json[line.start : line.end] for line in cell.lines}
+        ascii_only = self.json.isascii() and "\\u" in self.json
+        lines = text.splitlines(keepends=True) if cell.is_list else [text]
+        written = [raw.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in lines]
+        if not cell.is_list:
+            return written[0]
+        if not cell.lines:
+            return f"[{', '.join(written)}]"
+        opening = self.json[cell.start : cell.lines[0].start]
+        closing = self.json[cell.lines[-1].end : cell.end]
+        between = self.json[cell.lines[0].end : cell.lines[1].start] if len(cell.lines) > 1 else f",{opening[1:]}"
+        return opening + between.join(written) + closing
+
+    def _reference(self, hint: HintReference) -> HintReference:
+        number, line = self._line(hint.line)
+        return HintReference(line, hint.column, f"{hint.text} (cell {number})")
+
+    def _line(self, line: int) -> tuple[int, int]:
+        """The cell and the line in it of a line of the module."""
+        start = 1
+        for cell in self.cells:
+            count = cell.text.count("\n") + 1
+            if line < start + count:
+                return cell.number, line - start + 1
+            start += count
+        raise AssertionError(f"no cell has line {line}")
+
+    def _placed(self, item: Any) -> Any:
+        assert isinstance(item, Refusal | Left)
+        number, line = self._line(item.line)
+        return replace(item, path=f"{item.path}, cell {number}", line=line)
+
+
+@dataclass(frozen=True)
+class _List:
+    items: tuple[Any, ...]
+    start: int
+    end: int
+
+
+def _skip(text: str, position: int) -> int:
+    found = _SPACE.match(text, position)
+    assert found is not None
+    return found.end()
+
+
+def _parse(text: str, position: int) -> tuple[Any, int]:
+    """One JSON value at a position, strings and lists with their places. The text is known to be valid."""
+    character = text[position]
+    if character == '"':
+        value, end = _DECODER.raw_decode(text, position)
+        return _Text(value, position, end), end
+    if character in "[{":
+        closing, start = "]" if character == "[" else "}", position
+        items: list[Any] = []
+        position = _skip(text, position + 1)
+        while text[position] != closing:
+            key = None
+            if character == "{":
+                key, position = _parse(text, position)
+                position = _skip(text, _skip(text, position) + 1)
+            item, position = _parse(text, position)
+            items.append(item if key is None else (key.value, item))
+            position = _skip(text, position)
+            if text[position] == ",":
+                position = _skip(text, position + 1)
+        return (_List(tuple(items), start, position + 1) if character == "[" else dict(items)), position + 1
+    found = _NUMBER_OR_WORD.match(text, position)
+    assert found is not None
+    return None, found.end()
+
+
+def masked(text: str) -> str:
+    """The source of a cell with everything masked that is not Python, of the same length."""
+    lines = text.split("\n")
+    first = lines[0]
+    if first.startswith("%%") and first[2:].split(" ")[0].strip() not in _PYTHON_CELLS:
+        return "\n".join(map(_comment, lines))
+    lines = [_masked_line(line) for line in lines]
+    try:
+        parse_quietly("\n".join(lines))
+    except (SyntaxError, ValueError):
+        return "\n".join(map(_comment, text.split("\n")))
+    return "\n".join(lines)
+
+
+def _masked_line(line: str) -> str:
+    found = _CAPTURE.match(line) or _LINE_MAGIC.match(line)
+    if found is None:
+        return line
+    before, magic = found.groups()
+    # An expression, so that a block of nothing but magics stays a block.
+    return before + ("..." + "#" * (len(magic) > 3) + magic[4:] if len(magic) >= 3 else _comment(magic))
+
+
+def _comment(line: str) -> str:
+    return "#" + line[1:] if line else line
+
+
+def _ends_with_import(text: str) -> bool:
+    try:
+        body = parse_quietly(masked(text)).body
+    except SyntaxError:
+        return False
+    return bool(body) and isinstance(body[-1], ast.Import | ast.ImportFrom)

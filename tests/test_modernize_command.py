@@ -1,0 +1,146 @@
+"""`mmrewrite modernize` on files: modes, exit status, formats, configuration, notebooks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mmrewrite.cli import cli
+from mmrewrite.modernize.notebook import masked
+
+OLD = "import jax\nx = jax.tree_map(len, [])\n"
+NEW = "import jax\nx = jax.tree.map(len, [])\n"
+REFUSED = "from jax.experimental.maps import xmap\n\nxmap(len)\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text(OLD)
+    return tmp_path
+
+
+def modernize(*options: str) -> Result:
+    return CliRunner().invoke(cli, ["modernize", *options])
+
+
+def test_writes_in_place(folder: Path) -> None:
+    (folder / "other.py").write_text("print('nothing to do')\n")
+    result = modernize()
+    assert (folder / "a.py").read_text() == NEW
+    assert result.exit_code == 0
+    assert result.stderr == "1 file changed\n"
+    assert modernize().stderr == ""
+
+
+def test_diff_writes_nothing(folder: Path) -> None:
+    result = modernize("--diff")
+    assert result.exit_code == 0
+    assert "-x = jax.tree_map(len, [])\n+x = jax.tree.map(len, [])\n" in result.stdout
+    assert (folder / "a.py").read_text() == OLD
+
+
+def test_check_fails_for_changes_and_for_refusals(folder: Path) -> None:
+    assert modernize("--check").exit_code == 1
+    (folder / "a.py").write_text(NEW)
+    assert modernize("--check").exit_code == 0
+    (folder / "b.py").write_text(REFUSED)
+    assert modernize("--check").exit_code == 1
+
+
+def test_strict_fails_for_refusals(folder: Path) -> None:
+    assert modernize("--strict").exit_code == 0
+    (folder / "b.py").write_text(REFUSED)
+    assert modernize("--diff").exit_code == 0
+    result = modernize("--strict")
+    assert result.exit_code == 1
+    assert "b.py:3:1: `xmap` has no exact replacement" in result.stderr
+    assert (folder / "b.py").read_text() == REFUSED
+
+
+def test_json_lists_edits_refusals_and_what_is_left(folder: Path) -> None:
+    (folder / "b.py").write_text(f'"""About jax.tree_map."""\n{REFUSED}')
+    first, second = json.loads(modernize("--diff", "--format", "json").stdout)["files"]
+    (edit,) = first["edits"]
+    assert (edit["codemods"], edit["old"], edit["new"]) == (["replace_tree_functions"], "jax.tree_map", "jax.tree.map")
+    assert (edit["line"], edit["column"], edit["end_line"], edit["end_column"]) == (2, 5, 2, 17)
+    assert edit["because"] == [{"line": 2, "column": 5, "text": "jax.tree_map"}]
+    assert [(item["line"], item["codemod"]) for item in second["refusals"]] == [(4, "report_xmap")]
+    assert [(item["line"], item["text"]) for item in second["left"]] == [(1, "jax.tree_map")]
+
+
+def test_target_and_selection(folder: Path) -> None:
+    assert "jax.tree_util.tree_map" in modernize("--diff", "--target-jax", "0.4.20").stdout
+    (folder / "pyproject.toml").write_text('[tool.mmrewrite]\ntarget-jax = "0.4.20"\n')
+    assert "jax.tree_util.tree_map" in modernize("--diff").stdout
+    assert "jax.tree.map" in modernize("--diff", "--target-jax", "0.10").stdout
+    assert modernize("--diff", "--ignore", "replace_tree_functions").stdout == ""
+    assert modernize("--diff", "--select", "replace_pjit").stdout == ""
+    assert "jax.tree_util" in modernize("--diff", "--select", "replace_tree_functions").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--target-jax", "new"), "must be a version of JAX such as 0.10 or 0.4.30, not 'new'"),
+        (("--select", "replace_pjt"), "There is no codemod `replace_pjt`; did you mean `replace_pjit`?"),
+    ],
+)
+def test_mistakes(options: tuple[str, ...], message: str) -> None:
+    result = modernize(*options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_target_that_is_no_string_is_a_mistake(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool.mmrewrite]\ntarget-jax = 0.10\n")
+    result = modernize()
+    assert result.exit_code == 2
+    assert '`target-jax` must be a version in quotes such as "0.10", not 0.1' in result.stderr
+
+
+def test_what_does_not_parse_does_not_stop_the_others(folder: Path) -> None:
+    (folder / "b.py").write_text("jax.tree_map(\n")
+    (folder / "c.ipynb").write_text('{"nbformat": 3, "worksheets": ["jax.tree_map"]}')
+    (folder / "d.ipynb").write_text("jax.tree_map")
+    result = modernize()
+    assert result.exit_code == 2
+    assert "b.py: Python" in result.stderr
+    assert "c.ipynb: not a notebook of format 4" in result.stderr
+    assert "d.ipynb: not a notebook: " in result.stderr
+    assert (folder / "a.py").read_text() == NEW
+
+
+def test_messages_about_notebooks_name_the_cell(folder: Path) -> None:
+    cells = [{"cell_type": "code", "source": [line]} for line in ("import jax", "from jax.experimental import maps\n")]
+    cells.append({"cell_type": "code", "source": ["# first\n", "maps.xmap(len)"]})
+    (folder / "b.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 2}))
+    assert "b.ipynb, cell 3:2:1: `xmap` has no exact replacement" in modernize("--diff").stderr
+
+
+def test_notebooks_of_other_languages_are_left_alone(folder: Path) -> None:
+    cells = [{"cell_type": "code", "source": ["jax.tree_map"]}]
+    kernel = {"kernelspec": {"language": "julia"}}
+    (folder / "b.ipynb").write_text(json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4}))
+    assert modernize("--diff", "b.ipynb").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%%time\nf(1)", "...#me\nf(1)"),
+        ("%%html\n<b>\n\n", "#%html\n#b>\n\n"),
+        ("for x in y:\n    !ls", "for x in y:\n    ..."),
+        ("%%capture out\na, b = %pwd\nx = !ls -l", "...#pture out\na, b = ...#\nx = ...#-l"),
+        ("f.g??", "...#?"),
+        ("%x\ny = 1", "#x\ny = 1"),
+        ("x = 5 %3", "x = 5 %3"),
+        ("    stray", "#   stray"),
+    ],
+)
+def test_masked(text: str, expected: str) -> None:
+    assert masked(text) == expected
+    assert len(masked(text)) == len(text)
