@@ -155,6 +155,9 @@ def _check_together(written: Written, directive: Directive, arguments: tuple[Arg
         raise written.problem(f"`{directive.name}` {message}: `{directive.example}`")
     if directive.name == "register" and "regex" not in names:
         raise written.problem(f"`register` does not say which scopes; write `{directive.example}`")
+    if directive.name == "parallelize" and ("init_params" not in names or len(names) < 2):
+        missing = "`init_params=`" if "init_params" not in names else "`get_input_batch=` or `initial_batch=`"
+        raise written.problem(f"`parallelize` needs {missing}; write `{directive.example}`")
     if directive.name == "verify" and not names:
         raise written.problem(f"`verify` does not say with which arguments; write `{directive.example}`")
     if directive.name == "microbatch":

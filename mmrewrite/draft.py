@@ -211,7 +211,7 @@ def _blank_lines_above(draft: Draft, insert: Insert) -> int:
         if above in others or not (is_blank or goes):
             break
         found += is_blank
-    return max(0, 2 - found)
+    return max(0, (1 if insert.indent else 2) - found)
 
 
 def _blank_lines_below(facts: Facts, insert: Insert) -> int:

@@ -9,6 +9,9 @@ from mmrewrite.names import Module, Scope
 
 JIT = "jax.jit"
 
+_VARYING = frozenset(("builtins.next", "builtins.open", "builtins.input"))
+_VARYING_MODULES = ("numpy.random.", "random.", "time.")
+
 _NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
@@ -42,3 +45,34 @@ def is_jit_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
         return not decorator.args
     is_partial = names.resolve(decorator.func, scope) == "functools.partial"
     return is_partial and len(decorator.args) == 1 and names.resolve(decorator.args[0], scope) == JIT
+
+
+def required_parameters(function: ast.FunctionDef | ast.Lambda) -> list[str]:
+    """Names of the parameters that a call must give."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = positional[: len(positional) - len(arguments.defaults)]
+    by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return [argument.arg for argument in (*required, *(argument for argument, default in by_name if default is None))]
+
+
+def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Everything of a statement that is not part of a statement inside it."""
+    stack = [node for node in ast.iter_child_nodes(statement) if not isinstance(node, ast.stmt)]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
+
+
+def varies(names: Module, function: ast.FunctionDef | ast.Lambda) -> ast.expr | ast.stmt | None:
+    """What visibly makes one call of the function differ from the next: state, files, random numbers of the host."""
+    scope = names.inner[function]
+    for node in ast.walk(function):
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            return node
+        if isinstance(node, ast.Call):
+            found = names.resolve(node.func, scope) or ""
+            if found in _VARYING or found.startswith(_VARYING_MODULES):
+                return node
+    return None

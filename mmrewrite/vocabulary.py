@@ -121,6 +121,12 @@ DIRECTIVES = {
         ),
         Directive("mjit", frozenset((STATEMENT, DEF)), "mjit"),
         Directive(
+            "parallelize",
+            frozenset((STATEMENT, DEF)),
+            "parallelize(init_params=init, get_input_batch=load)",
+            tuple(Parameter(name, (), "a name") for name in ("init_params", "get_input_batch", "initial_batch")),
+        ),
+        Directive(
             "register",
             ANYWHERE,
             'register(r"h_(\\d+)", stage="int({0}) // 3")',

@@ -26,6 +26,7 @@ def parallelize(
     get_input_batch: Callable[[], Batch],
     initial_batch: Batch | None = None,
     devices: Sequence[Any] | np.ndarray | None = None,
+    mesh: MultiMesh | None = None,
 ) -> tuple[MeshFunction[..., R], Initializer[[], Params], Initializer[[], Batch]]: ...
 
 
@@ -37,6 +38,7 @@ def parallelize(
     get_input_batch: None = None,
     initial_batch: Batch,
     devices: Sequence[Any] | np.ndarray | None = None,
+    mesh: MultiMesh | None = None,
 ) -> tuple[MeshFunction[..., R], Initializer[[], Params]]: ...
 
 
@@ -47,6 +49,7 @@ def parallelize(
     get_input_batch: Callable[[], Any] | None = None,
     initial_batch: Any = None,
     devices: Sequence[Any] | np.ndarray | None = None,
+    mesh: MultiMesh | None = None,
 ) -> tuple[Any, ...]:
     """Compile `fun(params, batch)` for its tasks' submeshes, and place its parameters by where they are used.
 
@@ -60,16 +63,16 @@ def parallelize(
         get_input_batch: Makes a batch, likewise. Give this or `initial_batch`.
         initial_batch: An example batch of arrays, of which shapes and types count. It may be laid out in
             any way; the first task that reads it reshards it on entry. With both, it decides the shapes.
-        devices: The devices, as a mesh of one axis "x". If left out, the mesh in use (`with mesh:`), else
-            all of `jax.devices()`.
+        devices: The devices, as a mesh of one axis "x". If left out, `mesh`.
+        mesh: The mesh. If left out, the one in use (`with mesh:`), else all of `jax.devices()` on one axis "x".
 
     Returns:
         `(step, init, get_batch)`, or `(step, init)` without `get_input_batch`. `step` is as from `mm.mjit`:
         its `explain()` tells what runs where, and batches of other shapes are compiled for when they come.
 
     Raises:
-        TypeError: If `fun`, `init_params` or `get_input_batch` is not callable.
-        ValueError: If there is neither a batch nor a function that makes one.
+        TypeError: If `fun`, `init_params` or `get_input_batch` is not callable, or `mesh` is no `MultiMesh`.
+        ValueError: If there is neither a batch nor a function that makes one, or both `devices` and `mesh`.
     """
     if not callable(fun):
         raise TypeError(f"parallelize: expected a function of (params, batch), got {fun!r}.")
@@ -89,7 +92,12 @@ def parallelize(
             "parallelize: requires either get_input_batch (a function that makes a batch) or initial_batch (an example "
             "batch), got neither."
         )
-    mesh = None if devices is not None else _mesh.current_mesh()
+    if mesh is not None and devices is not None:
+        raise ValueError("parallelize: give mesh= or devices=, not both; a mesh has its devices.")
+    if mesh is not None and not isinstance(mesh, MultiMesh):
+        raise TypeError(f"parallelize: mesh must be a mm.MultiMesh, got {mesh!r}.")
+    if mesh is None and devices is None:
+        mesh = _mesh.current_mesh()
     if mesh is None:
         flat = list(np.asarray(jax.devices() if devices is None else devices, dtype=object).flat)
         mesh = MultiMesh(axis_sizes=(len(flat),), axis_names=("x",), devices=flat)

@@ -134,3 +134,21 @@ def test_mistakes(arguments, error, message) -> None:
 def test_the_function_must_be_one() -> None:
     with pytest.raises(TypeError, match=r"parallelize: expected a function of \(params, batch\), got 3"):
         mm.parallelize(3, init_params=init_params, initial_batch=1.0)
+
+
+def test_a_mesh_may_be_given_in_place_of_the_one_in_use() -> None:
+    def double(x):
+        return x * 2
+
+    def step(params, batch):
+        return mm.task(double, task=mm.Task(mesh_slice={"stage": 1}))(params @ batch)
+
+    mesh = mm.MultiMesh(axis_sizes=(4, 2), axis_names=("stage", "model"))
+    parallel, init = mm.parallelize(step, mesh=mesh, init_params=lambda: jnp.eye(4), initial_batch=jnp.ones((4, 4)))
+    assert parallel.multimesh is mesh
+    assert device_ids(parallel(init(), jnp.ones((4, 4)))) == [2, 3]
+    given = {"init_params": lambda: jnp.eye(4), "initial_batch": jnp.ones((4, 4))}
+    with pytest.raises(ValueError, match="give mesh= or devices=, not both"):
+        mm.parallelize(step, mesh=mesh, devices=jax.devices(), **given)
+    with pytest.raises(TypeError, match=r"mesh must be a mm\.MultiMesh, got 'x'"):
+        mm.parallelize(step, mesh="x", **given)
