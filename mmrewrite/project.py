@@ -121,6 +121,8 @@ class Project:
         self._by_place: dict[str, Facts | None] = {}
         self._roots = sorted({facts.file.root for facts in self.facts.values()})
         self._following: set[str] = set()
+        self._imported: dict[str, tuple[Facts, ...]] = {}
+        self._connected: dict[str, tuple[Facts, ...]] = {}
         self.withheld: set[Hint] = set()
         for item in self.facts.values():
             self._by_place[place_of(item.file)] = item
@@ -179,6 +181,31 @@ class Project:
 
     def imported(self, facts: Facts) -> Iterator[Facts]:
         """The project's modules that `facts` imports anywhere."""
+        if facts.path not in self._imported:
+            self._imported[facts.path] = tuple(self._find_imported(facts))
+        yield from self._imported[facts.path]
+
+    def imported_by(self, modules: Iterable[Facts]) -> dict[str, Facts]:
+        """Some modules and all that they import, however indirectly, by place."""
+        found: dict[str, Facts] = {}
+        queue = list(modules)
+        while queue:
+            facts = queue.pop()
+            if found.setdefault(place_of(facts.file), facts) is facts:
+                queue.extend(other for other in self.imported(facts) if place_of(other.file) not in found)
+        return found
+
+    def connected(self, facts: Facts) -> tuple[Facts, ...]:
+        """A module, and those of the run that it leads to, that lead to it, or that these lead to."""
+        if facts.path not in self._connected:
+            place = place_of(facts.file)
+            users = [other for other in self.facts.values() if place in self.imported_by([other])]
+            together = self.imported_by([facts, *users])
+            others = [other for other in self.facts.values() if other is not facts and place_of(other.file) in together]
+            self._connected[facts.path] = (facts, *others)
+        return self._connected[facts.path]
+
+    def _find_imported(self, facts: Facts) -> Iterator[Facts]:
         found: dict[str, Facts] = {}
         for node in ast.walk(facts.tree):
             for name in imported_names(node, facts):

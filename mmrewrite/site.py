@@ -263,7 +263,8 @@ class Site:
         """Say so when the mesh is known and has no such axis."""
         known = [mesh for mesh in self.facts.meshes if mesh.axes is not None]
         if not known:
-            known = [mesh for facts in self.project.facts.values() for mesh in facts.meshes if mesh.axes is not None]
+            around = self.project.connected(self.facts)
+            known = [mesh for facts in around for mesh in facts.meshes if mesh.axes is not None]
         axes = {name for mesh in known for name in mesh.axes or ()}
         if len(known) >= 1 and axis not in axes:
             raise Wrong(f"the mesh has no axis `{axis}`{nearest(axis, axes)}", start, length)

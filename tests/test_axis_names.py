@@ -53,9 +53,7 @@ class TestWhereTheyCount:
         assert step.changed
 
     def test_not_where_the_step_is_refused(self) -> None:
-        layers, step = rewrite_project(
-            files(layers=LAYERS, step=STEP.replace("@jax.jit ", "@jax.jit(in_shardings=None)")), REGISTRY
-        )
+        layers, step = rewrite_project(files(layers=LAYERS, step=STEP.replace("@jax.jit ", "@jax.jit(**{})")), REGISTRY)
         assert step.refusals
         assert (layers.changed, layers.refusals) == (False, ())
 

@@ -67,8 +67,7 @@ class ConstrainFunction(ReturnConstraintCodemod):
         argument = self.hint.argument(ANNOTATIONS)
         if argument is None or (isinstance(argument.value, ast.Constant) and not argument.value.value):
             return {}
-        modules = tuple(self.site.project.facts.values())
-        known = declared_names(modules, self.site.draft.axes)
+        known = declared_names(self.site.project.connected(self.site.facts), self.site.draft.axes)
         layouts = dict(annotated_layouts(self.site.facts, function, known, RESULT))
         if not layouts:
             self.refuse(

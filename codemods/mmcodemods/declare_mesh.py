@@ -70,11 +70,7 @@ class DeclareMesh(MeshCodemod):
 
     def rules(self, known: frozenset[str]) -> list[tuple[str, Device]]:
         """The program's own rule table, as far as this mesh has its device axes; nothing where there are several."""
-        modules = [
-            self.site.facts,
-            *(facts for facts in self.site.project.facts.values() if facts is not self.site.facts),
-        ]
-        tables = find_rules(modules)
+        tables = tables_for(self.site.project, self.site.facts)
         return fitting(tables[0], known) if len(tables) == 1 else []
 
     def axes_hint(self) -> Hint | None:
@@ -89,14 +85,17 @@ class DeclareMesh(MeshCodemod):
     @classmethod
     def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
         """Rule tables that would have been the mesh's axes, and are not, or not all of them."""
-        hints = [hint for facts in modules for hint in facts.hints.hints]
-        meshes = [hint for hint in hints if hint.directive == "mesh" and hint not in project.withheld]
-        if len(meshes) != 1 or any(hint.directive == "axes" for hint in hints):
-            return
-        known = {name for name, _ in meshes[0].named}
-        tables = find_rules(modules)
+        for facts in modules:
+            hints = list(facts.hints.hints)
+            meshes = [hint for hint in hints if hint.directive == "mesh" and hint not in project.withheld]
+            if len(meshes) == 1 and not any(hint.directive == "axes" for hint in hints):
+                yield from cls.lost_rules(tables_for(project, facts), {name for name, _ in meshes[0].named})
+
+    @staticmethod
+    def lost_rules(tables: Sequence[Rules], known: Collection[str]) -> Iterator[Refusal]:
+        """What of the tables does not become axes of a mesh that has the `known` ones."""
         for table in tables:
-            lost = sorted({name for _, device in table.pairs for name in _names(device)} - known)
+            lost = sorted({name for _, device in table.pairs for name in _names(device)} - {*known})
             if len(tables) > 1:
                 reason = "there is more than one table of axis rules, so none became the axes of the mesh"
             elif lost:
@@ -112,6 +111,11 @@ class DeclareMesh(MeshCodemod):
         for name in value.elts if isinstance(value, ast.Tuple | ast.List) else [value]:
             if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in known:
                 self.site.error(f"the mesh has no axis `{name.value}`{nearest(name.value, known)}", argument)
+
+
+def tables_for(project: Project, facts: Facts) -> tuple[Rules, ...]:
+    """The rule tables of a mesh's module, else those of the modules around it."""
+    return find_rules([facts]) or find_rules(project.connected(facts))
 
 
 def fitting(rules: Rules, known: Collection[str]) -> list[tuple[str, Device]]:
