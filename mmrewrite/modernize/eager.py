@@ -11,6 +11,7 @@ from mmrewrite.modernize.pjit import CONSTRAINTS, PARTIALS, PJIT
 from mmrewrite.modernize.reach import WideReach
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.regions import Reached
+from mmrewrite.site import ARRAY_METHODS
 
 _TRACERS = frozenset(("jax.jit", *PJIT, "jax.pmap", "jax.vmap", "jax.grad", "jax.value_and_grad", "jax.checkpoint"))
 
@@ -199,11 +200,49 @@ class Eager:
                 return problem
         if definitions or (found is not None and is_known(found)):
             return None
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _HARMLESS_METHODS:
-            return None
+        if isinstance(call.func, ast.Attribute):
+            owner = call.func.value
+            if call.func.attr in _HARMLESS_METHODS or self._is_host(module, owner):
+                return None
+            if call.func.attr in ARRAY_METHODS and self._is_of_the_mesh(module, owner):
+                return None
         if isinstance(call.func, ast.Call | ast.Lambda):
             return None
         return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
+
+    def _is_host(self, module: ModuleUses, node: ast.expr, depth: int = 0) -> bool:
+        """Whether a value is none of JAX: it comes from another library, from Python itself, or is written out."""
+        if isinstance(node, ast.Constant | ast.JoinedStr):
+            return True
+        if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+            return self._is_host(module, node.value, depth)
+        if isinstance(node, ast.Call):
+            found = module.facts.names.resolve(node.func, module.scope_of(node))
+            if found is not None:
+                return is_known(found) and found.partition(".")[0] not in _ARRAY_LIBRARIES
+            return isinstance(node.func, ast.Attribute) and self._is_host(module, node.func.value, depth)
+        if isinstance(node, ast.Name) and depth < 5:
+            binding = module.facts.names.binding(node.id, module.scope_of(node))
+            return binding is not None and binding.value is not None and self._is_host(module, binding.value, depth + 1)
+        return False
+
+    def _is_of_the_mesh(self, module: ModuleUses, node: ast.expr) -> bool:
+        """Whether a value came out of a function that is compiled with specs: what is done to it stays where it is."""
+        if not isinstance(node, ast.Name):
+            return False
+        binding = module.facts.names.binding(node.id, module.scope_of(node))
+        made = binding.statement.value if binding is not None and isinstance(binding.statement, ast.Assign) else None
+        if not isinstance(made, ast.Call):
+            return False
+        functions = list(self._definitions(module, made.func))
+        return bool(functions) and all(
+            isinstance(found.node, ast.Assign) and self._is_made_by_pjit(found) for found in functions
+        )
+
+    def _is_made_by_pjit(self, reached: Reached) -> bool:
+        module = self._by_facts.get(id(reached.facts))
+        assert isinstance(reached.node, ast.Assign)
+        return module is not None and self._problem_of_value(module, reached.node.value, "", "") is None
 
     def _definitions(self, module: ModuleUses, function: ast.expr) -> Iterator[Reached]:
         if isinstance(function, ast.Name):

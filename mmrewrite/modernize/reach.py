@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.project import Project
+from mmrewrite.project import Facts, Project
 from mmrewrite.regions import Reach, Reached
 
 
@@ -16,6 +16,7 @@ class WideReach(Reach):
     def __init__(self, project: Project, modules: Mapping[str, ModuleUses]) -> None:
         super().__init__(project)
         self.project = project
+        self._given = {id(module.facts) for module in modules.values()}
         self._modules = modules
         self.members: dict[str, list[Reached]] = {}
         for module in modules.values():
@@ -35,7 +36,14 @@ class WideReach(Reach):
 
     def closure(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> set[ast.AST]:
         """`nodes` and every definition that they lead to."""
-        found: set[ast.AST] = set()
-        for node in nodes:
-            found |= {reached.node for reached in self.from_node(module.facts, node)}
-        return found
+        return {reached.node for node in nodes for reached in self.from_node(module.facts, node)}
+
+    def not_given(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> list[Facts]:
+        """Modules that `nodes` lead to, and that are not among those which may change."""
+        found = {
+            reached.facts.path: reached.facts
+            for node in nodes
+            for reached in self.from_node(module.facts, node)
+            if id(reached.facts) not in self._given
+        }
+        return [found[path] for path in sorted(found)]

@@ -180,6 +180,13 @@ class MeshRegions:
         ):
             # Its refusal draws in the others.
             return
+        for member in region.of("context"):
+            assert member.context is not None
+            for facts in self._reach.not_given(member.module, member.context.body):
+                if any(other.kind != "library" for other in _members(ModuleUses(facts))):
+                    reason = f"this reaches {facts.path}, which is not among the files given; give it as well"
+                    self._plans[member.node] = Plan(NEITHER, reason=reason)
+                    return
         why_not_named = self._named(region)
         if why_not_named is None:
             return

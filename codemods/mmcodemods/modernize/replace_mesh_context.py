@@ -50,7 +50,7 @@ class ReplaceMeshContext(ModernizeCodemod):
         if plan.style == NAMED:
             self._remove(context, plan.mesh)
         elif plan.style == SET:
-            self.site.needs("0.7", "jax.set_mesh")
+            self.site.needs("0.7.1", "jax.set_mesh")
             self._set(context)
         else:
             self.refuse(DRAWN)
