@@ -129,9 +129,16 @@ def outermost_callees(calls: list[ast.Call]) -> list[ast.Call]:
     return [call for call in calls if call not in makers]
 
 
+_WRAPPERS = frozenset(("vmap", "partial", "jit", "checkpoint", "remat", "filter_vmap"))
+
+
 def callee_name(node: ast.expr) -> str:
-    """A task name from what is called: `encoder` for `self.encoder`, `Block` for `Block(cfg)`."""
+    """A task name from what is called: `encoder` for `self.encoder`, `Block` for `Block(cfg)`, `f` for `vmap(f)`."""
     match node:
+        case ast.Call(args=[ast.Name() | ast.Attribute() | ast.Subscript() as inner, *_]) if (
+            callee_name(node.func) in _WRAPPERS
+        ):
+            return callee_name(inner)
         case ast.Call():
             return callee_name(node.func)
         case ast.Subscript():

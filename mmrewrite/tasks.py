@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import libcst as cst
 
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.collect import Argument
+
+REMAT = frozenset(
+    (
+        "jax.checkpoint",
+        "flax.linen.remat",
+        "flax.nnx.remat",
+        "haiku.remat",
+        "equinox.filter_checkpoint",
+    )
+)
 
 
 class TaskCodemod(MeshCodemod):
@@ -34,6 +44,17 @@ class TaskCodemod(MeshCodemod):
         self.site.check_slice(self.axes)
         arguments = [f"name={name}"] if name else []
         return f"{self.site.runtime}.Task({', '.join([*arguments, f'mesh_slice={self.site.slice_text(self.axes)}'])})"
+
+    def decorator_position(self, decorators: Sequence[ast.expr]) -> int:
+        """Where a task goes among decorators: above the first that rematerialises, else below all.
+
+        What is inside `jax.checkpoint` is hidden from whoever cuts the step.
+        """
+        for index, decorator in enumerate(decorators):
+            names = [decorator, *([decorator.func, *decorator.args] if isinstance(decorator, ast.Call) else [])]
+            if any(self.site.resolve(name) in REMAT for name in names):
+                return index
+        return len(decorators)
 
     def place_call(self, statement: ast.stmt, call: ast.Call, task: str) -> None:
         """Have `f(x)` become `mm.task(f, task=...)(x)`."""

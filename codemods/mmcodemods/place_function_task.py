@@ -19,8 +19,6 @@ from mmrewrite.functions import is_generator
 from mmrewrite.tasks import TaskCodemod
 from mmrewrite.vocabulary import DEF
 
-REMAT = frozenset(("jax.checkpoint", "flax.linen.remat", "flax.nnx.remat"))
-
 
 class PlaceFunctionTask(TaskCodemod):
     """Adds the innermost decorator, except that rematerialisation stays inside the task."""
@@ -39,17 +37,9 @@ class PlaceFunctionTask(TaskCodemod):
             name = holder.name
         given = self.hint.argument("name")
         task = self.task_text(None if given else f'"{self.site.task_name(name)}"')
-        self.position = self.decorator_position(function)
+        self.position = self.decorator_position(function.decorator_list)
         self.decorator = self.generated(self.site.partial, f"{self.site.runtime}.task", task=task)
         self.site.transform(function, self)
-
-    def decorator_position(self, function: ast.FunctionDef) -> int:
-        """Above the first decorator that rematerialises, else below all."""
-        for index, decorator in enumerate(function.decorator_list):
-            names = [decorator, *([decorator.func, *decorator.args] if isinstance(decorator, ast.Call) else [])]
-            if any(self.site.resolve(name) in REMAT for name in names):
-                return index
-        return len(function.decorator_list)
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         """Insert the decorator."""

@@ -39,6 +39,7 @@ class PlaceModuleTask(TaskCodemod):
         name = None if self.hint.argument("name") else f'"{self.site.task_name(module.name)}"'
         task, runtime = self.task_text(name), self.site.runtime
         self.decorator = self.generated(self.site.partial, f"{runtime}.flax.task", task=task, keep_paths="True")
+        self.position = self.decorator_position(module.decorator_list)
         self.site.transform(module, self)
 
     def is_module(self, node: ast.ClassDef, facts: Facts, scope: Scope, seen: tuple[ast.ClassDef, ...]) -> bool:
@@ -61,5 +62,7 @@ class PlaceModuleTask(TaskCodemod):
         return False
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        """Add the decorator below those that are there."""
-        return updated_node.with_changes(decorators=[*updated_node.decorators, cst.Decorator(self.decorator)])
+        """Add the decorator."""
+        decorators = list(updated_node.decorators)
+        decorators.insert(self.position, cst.Decorator(self.decorator))
+        return updated_node.with_changes(decorators=decorators)
