@@ -23,7 +23,7 @@ from mmrewrite.modernize.arguments import append_argument
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.names import dotted_name
 
-_EXPLICIT = re.compile(r"\b(?:AxisType|reshard|explicit_axes|auto_axes|out_sharding)\b")
+_EXPLICIT = re.compile(r"\b(?:AxisType\b(?!\.Auto)|reshard|explicit_axes|auto_axes|out_sharding)\b")
 
 
 class KeepAutoAxes(ModernizeCodemod):
@@ -53,7 +53,7 @@ class KeepAutoAxes(ModernizeCodemod):
             self.refuse("a mesh without axis names; say which axes with `axis_types=`", call)
         self.site.needs("0.7", "`axis_types=`")
         auto = self.site.spell("jax.sharding.AxisType.Auto")
-        append_argument(self.site, call, f"axis_types=({auto},) * {self._count(names)}")
+        append_argument(self.site, call, f"axis_types=({auto},){self._times(names)}")
 
     def _place_sizes(self, call: ast.Call) -> None:
         sizes = next((word for word in call.keywords if word.arg in ("axis_shapes", "axis_sizes")), None)
@@ -62,10 +62,10 @@ class KeepAutoAxes(ModernizeCodemod):
                 self.refuse("the keyword of the sizes differs between JAX 0.10 and 0.12; give them first, by position")
             self.site.edit(self.site.span(sizes)[0], self.site.span(sizes.value)[0], "")
 
-    def _count(self, names: ast.expr) -> str:
-        """How many axes there are, as source text."""
+    def _times(self, names: ast.expr) -> str:
+        """What to multiply one axis type by, as source text."""
         if isinstance(names, ast.Tuple | ast.List) and not any(isinstance(item, ast.Starred) for item in names.elts):
-            return str(len(names.elts))
+            return "" if len(names.elts) == 1 else f" * {len(names.elts)}"
         if dotted_name(names) is None:
             self.refuse("the axis names are computed here; give them a name first, or say `axis_types=`", names)
-        return f"len({self.site.text(names)})"
+        return f" * len({self.site.text(names)})"
