@@ -194,15 +194,31 @@ def _relative_imports(source: SourceText, path: str, modules: set[str]) -> list[
             match = _FROM.match(source.text, start)
             if match and node.module.split(".")[0] == top:
                 edits.append(Edit(match.start(2), match.end(2), _relative(package, node.module), (), ()))
-        elif isinstance(node, ast.Import) and len(node.names) == 1:
-            (alias,) = node.names
-            holder, _, name = alias.name.rpartition(".")
-            if alias.asname and alias.name in modules and holder and alias.name.split(".")[0] == top:
+        elif isinstance(node, ast.Import):
+            parts = [_relative_import(alias, package, modules) for alias in node.names]
+            if any(parts):
                 start = source.offset(node.lineno, node.col_offset)
                 end = source.offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
-                bound = name if alias.asname == name else f"{name} as {alias.asname}"
-                edits.append(Edit(start, end, f"from {_relative(package, holder)} import {bound}", (), ()))
+                given = (f"import {ast.unparse(alias)}" for alias in node.names)
+                text = "; ".join(part or other for part, other in zip(parts, given, strict=True))
+                edits.append(Edit(start, end, text, (), ()))
     return sorted(edits, key=lambda edit: edit.start)
+
+
+def _relative_import(alias: ast.alias, package: Sequence[str], modules: set[str]) -> str | None:
+    """What imports, for one name of an `import` in `package`, the mirror's module; None where that is not in it."""
+    holder, _, name = alias.name.rpartition(".")
+    if alias.name not in modules or alias.name.split(".")[0] != package[0]:
+        return None
+    if alias.asname and holder:
+        return f"from {_relative(package, holder)} import {name}" + (
+            f" as {alias.asname}" if alias.asname != name else ""
+        )
+    # No statement imports the package above all, or binds its name, relatively.
+    load, top = '__import__("importlib").import_module', "." * len(package)
+    text = f'{alias.asname or package[0]} = {load}("{top}", __package__)'
+    below = alias.name.partition(".")[2]
+    return f'{load}("{top}{below}", __package__); {text}' if below else text
 
 
 def _relative(package: Sequence[str], module: str) -> str:

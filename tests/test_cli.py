@@ -394,6 +394,29 @@ class TestBuild:
         assert not Path("out/pkg/main.py").exists()
         assert run("check", "src/pkg", "--out", "out").exit_code == 0
 
+    def test_plain_imports_of_the_package_stay_in_the_mirror(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put("whole/__init__.py", "import whole.sub.deep, json\n\nNAME = __name__\n")
+        put("whole/one.py", "def here():\n    return __name__\n")
+        put("whole/sub/__init__.py", "")
+        put(
+            "whole/sub/deep.py",
+            "import whole\nimport whole.one, os, whole.one as first\nimport whole as w\n\n"
+            "out = [whole.one.here(), first.here(), os.sep]\n\n\ndef name():\n    return w.NAME, whole.NAME\n",
+        )
+        assert run("build", "whole", "--out", "mirror").exit_code == 0
+        monkeypatch.syspath_prepend(str(folder))
+        try:
+            for prefix in ("", "mirror."):
+                module = importlib.import_module(f"{prefix}whole.sub.deep")
+                assert module.out == [f"{prefix}whole.one", f"{prefix}whole.one", os.sep]
+                assert module.name() == (f"{prefix}whole", f"{prefix}whole")
+                assert importlib.import_module(f"{prefix}whole").json is json
+        finally:
+            for name in [name for name in sys.modules if name.startswith(("whole", "mirror"))]:
+                del sys.modules[name]
+
     def test_the_manifest_has_hashes_and_the_mirror_is_no_source(self) -> None:
         self.package()
         run("build", "src/pkg", "--out", "out")
