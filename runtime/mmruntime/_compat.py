@@ -90,6 +90,14 @@ def close(like: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequen
     return jex.ClosedJaxpr(jaxpr, [])
 
 
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """How many constants and how many carried values a scan has; JAX 0.12 keeps them as trees."""
+    if "num_consts" in eqn.params:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carry, _ = eqn.params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
 def as_fun(closed: Any) -> Callable[..., list[Any]]:
     """The function that evaluates a closed jaxpr on flat arguments."""
     function: Callable[..., list[Any]] = jex.jaxpr_as_fun(closed)

@@ -29,6 +29,10 @@ class Op:
     variant: int = 0
     roams: bool = False
 
+    def with_eqn(self, eqn: Any) -> Op:
+        """Another equation with the same marks."""
+        return Op(eqn, self.task, self.backward, self.variant, self.roams)
+
     def reads(self) -> Iterator[Var]:
         """The variables that the equation reads."""
         return (atom for atom in self.eqn.invars if is_var(atom))

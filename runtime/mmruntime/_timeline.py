@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import statistics
 import threading
 import time
 from collections import defaultdict
@@ -16,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mmruntime import schedules
+from mmruntime import _timeline_page, schedules
 from mmruntime._order import Pipeline
 from mmruntime._program import Instruction, Program, Run
 from mmruntime._run import Runner
@@ -34,11 +35,13 @@ class Span:
         submesh: Where it ran; for a transfer, where it went.
         source: For a transfer, where it came from; else None.
         name: The program's tasks, or what was sent.
-        kind: "F", "B", "I" or "W" in a microbatch loop, else "".
+        kind: In a microbatch loop "F", "B", "I" or "W", or "FB" or "FI" of a program that does both, as that of the
+            last stage; else "".
         microbatch: Which microbatch, None outside of loops.
         issued: When it was issued.
         start: When it could start: issued, its inputs there, and its submesh free.
         end: When its results were there.
+        stage: In a microbatch loop, which loop and which of its stages; else None.
     """
 
     submesh: int
@@ -49,6 +52,7 @@ class Span:
     issued: float
     start: float
     end: float
+    stage: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Timeline:
     Attributes:
         name: The step's name.
         spans: What happened, by start.
-        simulations: The step's microbatch loops, simulated with the recorded cost of each program.
+        simulations: The step's microbatch loops, simulated with the median recorded time of each program.
     """
 
     name: str
@@ -92,6 +96,10 @@ class Timeline:
             rows.append(Usage(submesh, compute, either - compute, self.makespan - either))
         return tuple(rows)
 
+    def begin(self, loop: int) -> float:
+        """When the first program of a microbatch loop started."""
+        return min((span.start for span in self.spans if span.stage is not None and span.stage[0] == loop), default=0.0)
+
     def chrome_trace(self) -> dict[str, Any]:
         """The run and its simulation in Chrome's trace format (chrome://tracing, Perfetto), times in microseconds.
 
@@ -107,8 +115,8 @@ class Timeline:
             category = "transfer" if span.source is not None else "compute"
             details = {"microbatch": span.microbatch, "issued": span.issued * 1e6}
             events.append(_slice(_label(span.kind, span.microbatch, span.name), category, 0, row, span, details))
-        begin = min((span.start for span in self.spans if span.microbatch is not None), default=0.0)
         for number, simulation in enumerate(self.simulations, start=1):
+            begin = self.begin(number - 1)
             events.append(_named("process_name", f"{simulation.schedule.name} (simulated)", number, 0))
             for submesh in range(simulation.schedule.num_submeshes):
                 events.append(_named("thread_name", f"submesh {submesh}", number, submesh))
@@ -127,9 +135,33 @@ class Timeline:
                 )
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
+    def svg(self, *, width: int = 1200) -> str:
+        """The recorded step as an SVG picture; see `_timeline_page.svg`."""
+        return _timeline_page.svg(self, width=width)
+
+    def html(self) -> str:
+        """The recorded step beside its simulation, as one HTML page that needs nothing else."""
+        return _timeline_page.html(self)
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the Chrome trace to a file."""
-        Path(path).write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+        """Write the timeline to a file: `.json` is the Chrome trace, `.svg` and `.html` are pictures, `.txt` is text.
+
+        Raises:
+            ValueError: If the name ends in something else.
+        """
+        forms: dict[str, Callable[[], str]] = {
+            ".json": lambda: json.dumps(self.chrome_trace()),
+            ".svg": self.svg,
+            ".html": self.html,
+            ".txt": lambda: f"{self}\n",
+        }
+        suffix = Path(path).suffix.lower()
+        if suffix not in forms:
+            raise ValueError(
+                f"timeline: cannot tell from {os.fspath(path)!r} what to write. Choose a name that ends in "
+                f"{', '.join(forms)}."
+            )
+        Path(path).write_text(forms[suffix](), encoding="utf-8")
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.makespan * 1e3:.2f} ms", "submesh  compute ms  transfer ms  idle ms"]
@@ -186,7 +218,7 @@ def record(name: str, runner: Runner, program: Program, inputs: Sequence[Any]) -
     issues = [at - started for at in watch.issues]
     ends = [at - started for at in watch.ends]
     spans = _spans(program, issues, ends)
-    costs = _stage_costs(program, [span.end - span.start for span in spans])
+    costs = _stage_costs(program, [span.end - span.start for span in spans], statistics.median)
     simulations = tuple(_simulate(pipeline, stages) for pipeline, stages in zip(program.pipelines, costs, strict=True))
     return Timeline(name, tuple(sorted(spans, key=lambda span: span.start)), simulations)
 
@@ -218,7 +250,7 @@ def measure(runner: Runner, program: Program, inputs: Sequence[Any]) -> Measurem
             transfers[item.source, item.target] = max(transfers[item.source, item.target], seconds)
         elif item.microbatch is None:
             once[item.work.submesh] += seconds
-    return Measurement(tuple(_stage_costs(program, best)), dict(once), dict(transfers))
+    return Measurement(tuple(_stage_costs(program, best, min)), dict(once), dict(transfers))
 
 
 class _Watch:
@@ -284,8 +316,8 @@ def _spans(program: Program, issues: Sequence[float], ends: Sequence[float]) -> 
             start = max(start, free[where])
             end = max(start, ends[index])
             free[where] = end
-            kind = kinds.get(item.work.segment, "") if item.work.segment is not None else ""
-            spans.append(Span(where, None, _name(item), kind, item.microbatch, issues[index], start, end))
+            kind, stage = kinds.get(item.work.segment, ("", None)) if item.work.segment is not None else ("", None)
+            spans.append(Span(where, None, _name(item), kind, item.microbatch, issues[index], start, end, stage))
         else:
             end = max(start, ends[index])
             spans.append(Span(item.target, item.source, _name(item), "", item.microbatch, issues[index], start, end))
@@ -300,29 +332,35 @@ def _name(item: Instruction) -> str:
     return item.work.kind if segment is None else ", ".join(segment.tasks) or "outside of tasks"
 
 
-def _kinds(program: Program) -> dict[Segment, str]:
-    kinds: dict[Segment, str] = {}
-    for pipeline in program.pipelines:
-        for stage in (stage for stages in pipeline.variants for stage in stages):
-            kinds[stage.forward] = "F"
-            kinds.update({each: each.part or "B" for each in stage.backward})
-            kinds.update(dict.fromkeys(stage.weights, "W"))
+def _kinds(program: Program) -> dict[Segment, tuple[str, tuple[int, int]]]:
+    """What each program of a loop does, and the loop and stage that it belongs to."""
+    kinds: dict[Segment, tuple[str, tuple[int, int]]] = {}
+    for loop, pipeline in enumerate(program.pipelines):
+        for stages in pipeline.variants:
+            for number, stage in enumerate(stages):
+                forward = "F" + ((stage.forward.part or "B") if stage.forward.backward else "")
+                kinds[stage.forward] = forward, (loop, number)
+                kinds.update({each: (each.part or "B", (loop, number)) for each in stage.backward})
+                kinds.update(dict.fromkeys(stage.weights, ("W", (loop, number))))
     return kinds
 
 
-def _stage_costs(program: Program, seconds: Sequence[float]) -> list[tuple[StageCost, ...]]:
-    shortest: dict[Segment, float] = {}
+def _stage_costs(
+    program: Program, seconds: Sequence[float], typical: Callable[[Sequence[float]], float]
+) -> list[tuple[StageCost, ...]]:
+    """What each stage of each loop costs: the typical one of its microbatches."""
+    runs: dict[Segment, list[float]] = defaultdict(list)
     for item, cost in zip(program.instructions, seconds, strict=True):
         if isinstance(item, Run) and item.work.segment is not None and item.microbatch is not None:
-            segment = item.work.segment
-            shortest[segment] = min(shortest.get(segment, cost), cost)
+            runs[item.work.segment].append(cost)
+    once = {segment: typical(costs) for segment, costs in runs.items()}
     loops = []
     for pipeline in program.pipelines:
         stages = []
         for stage in pipeline.stages:
-            backward = sum(shortest[each] for each in stage.backward)
-            weights = sum(shortest[each] for each in stage.weights)
-            stages.append(StageCost(shortest[stage.forward], backward, weights))
+            backward = sum(once[each] for each in stage.backward)
+            weights = sum(once[each] for each in stage.weights)
+            stages.append(StageCost(once[stage.forward], backward, weights))
         loops.append(tuple(stages))
     return loops
 

@@ -1,4 +1,5 @@
 import json
+import xml.etree.ElementTree as ElementTree
 
 import jax
 import jax.numpy as jnp
@@ -35,14 +36,13 @@ def test_a_recorded_step_has_every_program_and_microbatch_in_order(stepped):
     timeline = compiled.timeline(*args)
     assert not args[0][0].is_deleted()
     cells = {(span.kind, span.submesh, span.microbatch) for span in timeline.spans if span.kind}
-    forward = {("F", submesh, k) for submesh in range(2) for k in range(4)}
     # The last stage runs forward and backward in one program.
-    assert cells == forward | {("B", 0, k) for k in range(4)}
+    assert cells == {(kind, submesh, k) for kind, submesh in (("F", 0), ("FB", 1), ("B", 0)) for k in range(4)}
     ends = {(span.kind, span.submesh, span.microbatch): span.end for span in timeline.spans if span.kind}
     starts = {(span.kind, span.submesh, span.microbatch): span.start for span in timeline.spans if span.kind}
     for k in range(4):
-        assert ends["F", 0, k] <= starts["F", 1, k]
-        assert ends["F", 1, k] <= starts["B", 0, k]
+        assert ends["F", 0, k] <= starts["FB", 1, k]
+        assert ends["FB", 1, k] <= starts["B", 0, k]
     assert any(span.source == 0 and span.submesh == 1 for span in timeline.spans)
 
 
@@ -65,6 +65,50 @@ def test_the_chrome_trace_holds_the_run_and_its_simulation(stepped, tmp_path):
     assert {event["cat"] for event in events if event["ph"] == "X"} == {"compute", "transfer", "simulated"}
     assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
     assert "simulated with these costs" in str(timeline)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_picture_of_a_recorded_step_has_every_program_and_transfer(stepped):
+    compiled, args = stepped
+    timeline = compiled.timeline(*args)
+    root = ElementTree.fromstring(timeline.svg(width=1000))
+    tips = [each.text for each in root.iter(f"{SVG}title")]
+    assert len(tips) == len(timeline.spans)
+    assert sum("forward and whole backward, microbatch 3" in tip for tip in tips) == 1
+    words = {each.text for each in root.iter(f"{SVG}text")}
+    assert {"submesh 0", "submesh 1", "live", "forward", "whole backward", "receiving", "idle", "ms"} <= words
+    assert "backward, weight half" not in words
+    # The first submesh holds two microbatches, the last one what it works on.
+    assert [each.text for each in root.iter(f"{SVG}text") if "peak" in each.text] == ["peak 2", "peak 1"]
+
+
+def test_the_page_of_a_recorded_step_needs_nothing_else_and_has_the_simulation_on_the_same_scale(stepped):
+    compiled, args = stepped
+    timeline = compiled.timeline(*args)
+    page = timeline.html()
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "<h1>Timeline of step</h1>" in page
+    assert "<h2>Simulated: 1f1b</h2>" in page
+    assert all(f"{row.idle * 1e3:.2f} ms" in page for row in timeline.usage)
+    recorded, simulated = (part for part in page.split("<svg ") if "Timeline of" not in part and "timeline of" in part)
+    assert recorded.count("<line") == simulated.count("<line")
+
+
+def test_a_timeline_is_saved_by_the_ending_of_the_name(stepped, tmp_path):
+    compiled, args = stepped
+    timeline = compiled.timeline(*args)
+    timeline.save(tmp_path / "run.svg")
+    timeline.save(tmp_path / "run.html")
+    timeline.save(tmp_path / "run.txt")
+    assert (tmp_path / "run.svg").read_text() == timeline.svg()
+    assert (tmp_path / "run.html").read_text() == timeline.html()
+    assert (tmp_path / "run.txt").read_text() == f"{timeline}\n"
+    with pytest.raises(
+        ValueError, match=r"cannot tell from .*run\.png' what to write\. Choose .* \.json, \.svg, \.html"
+    ):
+        timeline.save(tmp_path / "run.png")
 
 
 def test_measure_gives_each_stage_a_cost(stepped):

@@ -1,19 +1,10 @@
 """A simulated step as an SVG picture and as one self-contained HTML page."""
 
-import math
+from collections.abc import Mapping
 from html import escape
 
+from ._lanes import COLOURS, Cell, Lane, lanes
 from ._simulate import Simulation
-
-# Okabe and Ito's palette, which people with the common kinds of colour blindness can tell apart, and a text colour
-# that can be read on each. The letter in the cell says the same.
-_COLOURS = {
-    "F": ("#56b4e9", "#000", "forward"),
-    "B": ("#e69f00", "#000", "whole backward"),
-    "I": ("#009e73", "#000", "backward, input half"),
-    "W": ("#cc79a7", "#000", "backward, weight half"),
-}
-_LEFT, _TOP, _ROW, _LIVE, _GAP = 96, 34, 26, 22, 12
 
 
 def svg(simulation: Simulation, *, width: int = 1200) -> str:
@@ -26,77 +17,50 @@ def svg(simulation: Simulation, *, width: int = 1200) -> str:
         simulation: What to draw.
         width: Width in pixels. Labels are left out where a cell is too narrow.
     """
+    title = f"Timeline of schedule {simulation.schedule.name}"
+    return lanes(simulated_lanes(simulation), simulation.makespan, width=width, title=title)
+
+
+def simulated_lanes(
+    simulation: Simulation,
+    begin: float = 0.0,
+    unit: str = "",
+    per_unit: float = 1.0,
+    merged: Mapping[int, str] | None = None,
+) -> list[Lane]:
+    """A lane for each submesh of a simulated step.
+
+    Args:
+        simulation: The step.
+        begin: When it begins.
+        unit: What tips give times in.
+        per_unit: How many of that one unit of the simulation's time is.
+        merged: Stages whose forward cost is that of a program that does more: the kinds of it, such as "FB".
+    """
+    merged = merged or {}
     schedule = simulation.schedule
-    span = simulation.makespan or 1.0
-    right = 64
-    scale = (width - _LEFT - right) / span
-    pitch = _ROW + _LIVE + _GAP
-    bottom = _TOP + pitch * schedule.num_submeshes
-    height = bottom + 24
     odd = schedule.odd_stages
-    # Characters of the longest label: labels are left out for all cells of a width or for none.
-    longest = 1 + len(str(schedule.num_microbatches - 1))
-    highest = max(1e-9, *simulation.live)
-    unit = schedule.num_submeshes / schedule.num_stages
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        'font-family="system-ui, sans-serif" font-size="12" role="img" '
-        f'aria-label="Timeline of schedule {escape(schedule.name)}">',
-        '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="6" height="6" fill="#f4f4f4"/><line x1="0" y1="0" x2="0" y2="6" stroke="#c8c8c8" '
-        'stroke-width="1.5"/></pattern></defs>',
-        f'<rect width="{width}" height="{height}" fill="#fff"/>',
-    ]
-    kinds = {action.kind for row in schedule.rows for action in row}
-    legend = _LEFT
-    for kind, (fill, ink, words) in _COLOURS.items():
-        if kind in kinds:
-            parts.append(_box(legend, 8, 16, 16, fill) + _text(legend + 8, 20, kind, ink, anchor="middle"))
-            parts.append(_text(legend + 22, 20, words))
-            legend += 40 + 7 * len(words)
-    parts.append(_box(legend, 8, 16, 16, "url(#idle)") + _text(legend + 22, 20, "idle"))
-    if odd:
-        parts.append(_box(legend + 68, 20, 16, 4, "#000", opacity=0.55))
-        parts.append(_text(legend + 90, 20, "every other stage of a submesh"))
+    share = schedule.num_submeshes / schedule.num_stages
+    result = []
     for submesh, row in enumerate(schedule.rows):
-        top = _TOP + pitch * submesh
-        floor = top + _ROW + _LIVE
-        parts.append(_text(_LEFT - 8, top + 18, f"submesh {submesh}", anchor="end"))
-        parts.append(_text(_LEFT - 8, floor - 4, "live", "#555", anchor="end"))
-        parts.append(_box(_LEFT, top, span * scale, _ROW, "url(#idle)"))
-        held, steps = 0.0, {0.0: 0.0}
+        cells = []
+        held, live = 0.0, {0.0: 0.0}
         for action, start, end in zip(row, simulation.starts[submesh], simulation.ends[submesh], strict=True):
-            fill, ink, words = _COLOURS[action.kind]
-            left, size = _LEFT + start * scale, (end - start) * scale
-            tip = f"{action}: {words}, stage {action.stage}, microbatch {action.microbatch}, {start:.6g} to {end:.6g}"
-            foot = _box(left, top + _ROW - 4, size, 4, "#000", opacity=0.55) if action.stage in odd else ""
-            label = f"{action.kind}{action.microbatch}" if size >= 7 * longest + 2 else ""
-            if not label and size >= 7 * longest - 5:
-                label = str(action.microbatch)
-            parts.append(
-                f"<g><title>{tip}</title>{_box(left, top, size, _ROW, fill, stroke='#fff')}{foot}"
-                + (_text(left + size / 2, top + 16, label, ink, anchor="middle", size=11) if label else "")
-                + "</g>"
-            )
+            words = COLOURS[action.kind][2]
+            times = f"{(begin + start) * per_unit:.6g} to {(begin + end) * per_unit:.6g}{unit}"
+            text = f"{action}: {words}, stage {action.stage}, microbatch {action.microbatch}, {times}"
+            kinds = merged.get(action.stage, action.kind) if action.kind == "F" else action.kind
+            if start < end or action.stage not in merged:
+                cells.append(Cell(begin + start, begin + end, kinds, text, action.microbatch, odd=action.stage in odd))
             if action.kind == "F":
-                held += unit
-                steps[start] = held
+                held += share
+                live[begin + start] = held
             elif action.kind in "BW":
-                held -= unit
-                steps[end] = held
-        line = "".join(
-            f"H{_LEFT + at * scale:.2f}V{floor - (_LIVE - 4) * live / highest:.2f}" for at, live in steps.items()
-        )
-        parts.append(
-            f'<path d="M{_LEFT} {floor}{line}H{_LEFT + span * scale:.2f}V{floor}Z" fill="#d9d9d9" stroke="#555"/>'
-        )
-        parts.append(_text(_LEFT + span * scale + 6, floor - 4, f"peak {simulation.live[submesh]:g}", "#555"))
-    for tick in _ticks(simulation.makespan):
-        place = _LEFT + tick * scale
-        parts.append(f'<line x1="{place:.2f}" y1="{bottom - 6}" x2="{place:.2f}" y2="{bottom}" stroke="#555"/>')
-        parts.append(_text(place, bottom + 14, f"{tick:g}", "#555", anchor="middle"))
-    parts.append("</svg>")
-    return "\n".join(parts) + "\n"
+                held -= share
+                live[begin + end] = held
+        peak = f"peak {simulation.live[submesh]:g}"
+        result.append(Lane(f"submesh {submesh}", cells, tuple(live.items()), peak))
+    return result
 
 
 def html(simulation: Simulation) -> str:
@@ -151,30 +115,3 @@ one <b>{simulation.steady:.6g}</b>. Idle ({step} a barrier): <b>{simulation.bubb
 </body>
 </html>
 """
-
-
-def _ticks(span: float) -> list[float]:
-    """Round times from 0 to `span`, about ten of them."""
-    if not span:
-        return [0.0]
-    rough = span / 10
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
-    return [index * step for index in range(math.floor(span / step * (1 + 1e-9)) + 1)]
-
-
-def _box(
-    left: float, top: float, width: float, height: float, fill: str, *, stroke: str = "", opacity: float = 1
-) -> str:
-    return (
-        f'<rect x="{left:.2f}" y="{top}" width="{width:.2f}" height="{height}" fill="{fill}"'
-        + (f' stroke="{stroke}" stroke-width="0.5"' if stroke else "")
-        + (f' fill-opacity="{opacity}"' if opacity < 1 else "")
-        + "/>"
-    )
-
-
-def _text(left: float, base: float, words: str, ink: str = "#222", *, anchor: str = "start", size: int = 12) -> str:
-    return (
-        f'<text x="{left:.2f}" y="{base}" fill="{ink}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'
-    )

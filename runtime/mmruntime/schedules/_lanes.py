@@ -1,0 +1,181 @@
+"""Timelines of submeshes as SVG: one lane each, with what it ran, what it received, and what it held."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+# Okabe and Ito's palette, which people with the common kinds of colour blindness can tell apart, and a text colour
+# that can be read on each. The letter in the cell says the same.
+COLOURS = {
+    "F": ("#56b4e9", "#000", "forward"),
+    "B": ("#e69f00", "#000", "whole backward"),
+    "I": ("#009e73", "#000", "backward, input half"),
+    "W": ("#cc79a7", "#000", "backward, weight half"),
+    "": ("#7f7f7f", "#fff", "outside of microbatches"),
+}
+RECEIVED = ("#0072b2", "receiving")
+IDLE = "url(#idle)"
+_LEFT, _RIGHT, _TOP, _ROW, _LIVE, _GAP, _STRIP = 96, 64, 34, 26, 22, 12, 7
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Something that a submesh ran.
+
+    Attributes:
+        start: When it started.
+        end: When it ended.
+        kinds: The kind of action, or several that ran as one program ("FB"); "" for work outside of microbatches.
+        text: What the tip says.
+        microbatch: Its microbatch, if any.
+        odd: Whether it gets a dark foot.
+    """
+
+    start: float
+    end: float
+    kinds: str
+    text: str
+    microbatch: int | None = None
+    odd: bool = False
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A submesh over time.
+
+    Attributes:
+        name: What stands in front of it.
+        cells: What it ran, by start.
+        live: When the number of live activations changes, and to what, by time.
+        peak: What stands behind them.
+        received: Start, end and tip of each transfer to it.
+    """
+
+    name: str
+    cells: Sequence[Cell]
+    live: Sequence[tuple[float, float]]
+    peak: str
+    received: Sequence[tuple[float, float, str]] = field(default=())
+
+
+def lanes(rows: Sequence[Lane], span: float, *, width: int, title: str, unit: str = "", per_unit: float = 1.0) -> str:
+    """The lanes as an SVG picture.
+
+    Args:
+        rows: The lanes.
+        span: How much time is shown, from 0.
+        width: Width in pixels. Labels are left out where a cell is too narrow.
+        title: What the picture is of, for those who cannot see it.
+        unit: What the axis counts.
+        per_unit: How many of that one unit of time is.
+    """
+    scale = (width - _LEFT - _RIGHT) / (span or 1.0)
+    strip = _STRIP if any(lane.received for lane in rows) else 0
+    pitch = _ROW + strip + _LIVE + _GAP
+    bottom = _TOP + pitch * len(rows)
+    height = bottom + 24
+    cells = [cell for lane in rows for cell in lane.cells]
+    # Characters of the longest label: labels are left out for all cells of a width or for none.
+    longest = 1 + len(str(max((cell.microbatch for cell in cells if cell.microbatch is not None), default=0)))
+    highest = max([1e-9, *(live for lane in rows for _, live in lane.live)])
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="system-ui, sans-serif" font-size="12" role="img" aria-label="{escape(title)}">',
+        '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect width="6" height="6" fill="#f4f4f4"/><line x1="0" y1="0" x2="0" y2="6" stroke="#b4b4b4" '
+        'stroke-width="1.5"/></pattern></defs>',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        _legend(cells, bool(strip)),
+    ]
+    for number, lane in enumerate(rows):
+        top = _TOP + pitch * number
+        floor = top + _ROW + strip + _LIVE
+        parts.append(_text(_LEFT - 8, top + 18, lane.name, anchor="end"))
+        parts.append(_text(_LEFT - 8, floor - 4, "live", "#555", anchor="end"))
+        parts.append(_box(_LEFT, top, span * scale, _ROW, IDLE))
+        parts.extend(_cell(cell, top, scale, longest) for cell in lane.cells)
+        for start, end, tip in lane.received:
+            box = _box(_LEFT + start * scale, top + _ROW + 1, max(1.0, (end - start) * scale), strip - 2, RECEIVED[0])
+            parts.append(f"<g><title>{escape(tip)}</title>{box}</g>")
+        line = "".join(
+            f"H{_LEFT + at * scale:.2f}V{floor - (_LIVE - 4) * live / highest:.2f}" for at, live in lane.live
+        )
+        parts.append(
+            f'<path d="M{_LEFT} {floor}{line}H{_LEFT + span * scale:.2f}V{floor}Z" fill="#d9d9d9" stroke="#555"/>'
+        )
+        parts.append(_text(_LEFT + span * scale + 6, floor - 4, lane.peak, "#555"))
+    for tick in _ticks(span * per_unit):
+        place = _LEFT + tick / per_unit * scale
+        parts.append(f'<line x1="{place:.2f}" y1="{bottom - 6}" x2="{place:.2f}" y2="{bottom}" stroke="#555"/>')
+        parts.append(_text(place, bottom + 14, f"{tick:g}", "#555", anchor="middle"))
+    if unit:
+        parts.append(_text(width - 4, bottom + 14, unit, "#555", anchor="end"))
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"
+
+
+def _legend(cells: Sequence[Cell], receives: bool) -> str:
+    """What the colours mean, of those that occur."""
+    kinds = {kind for cell in cells for kind in (cell.kinds or ("",))}
+    left = _LEFT
+    parts = []
+    entries = [(kind, fill, ink, words) for kind, (fill, ink, words) in COLOURS.items() if kind in kinds]
+    entries += [("", *RECEIVED[:1], "#fff", RECEIVED[1])] if receives else []
+    entries.append(("", IDLE, "#222", "idle"))
+    for letter, fill, ink, words in entries:
+        parts.append(
+            _box(left, 8, 16, 16, fill) + (_text(left + 8, 20, letter, ink, anchor="middle") if letter else "")
+        )
+        parts.append(_text(left + 22, 20, words))
+        left += 40 + 7 * len(words)
+    if any(cell.odd for cell in cells):
+        parts.append(_box(left, 20, 16, 4, "#000", opacity=0.55))
+        parts.append(_text(left + 22, 20, "every other stage of a submesh"))
+    return "\n".join(parts)
+
+
+def _cell(cell: Cell, top: float, scale: float, longest: int) -> str:
+    left, size = _LEFT + cell.start * scale, (cell.end - cell.start) * scale
+    kinds: Sequence[str] = cell.kinds or ("",)
+    part = size / len(kinds)
+    boxes = []
+    for number, kind in enumerate(kinds):
+        fill, ink, _ = COLOURS[kind]
+        boxes.append(_box(left + number * part, top, part, _ROW, fill, stroke="#fff"))
+        if cell.microbatch is None:
+            continue
+        label = f"{kind}{cell.microbatch}" if part >= 7 * longest + 2 else ""
+        if not label and part >= 7 * longest - 5:
+            label = str(cell.microbatch)
+        if label:
+            boxes.append(_text(left + (number + 0.5) * part, top + 16, label, ink, anchor="middle", size=11))
+    foot = _box(left, top + _ROW - 4, size, 4, "#000", opacity=0.55) if cell.odd else ""
+    return f"<g><title>{escape(cell.text)}</title>{''.join(boxes)}{foot}</g>"
+
+
+def _ticks(span: float) -> list[float]:
+    """Round times from 0 to `span`, about ten of them."""
+    if not span:
+        return [0.0]
+    rough = span / 10
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
+    return [index * step for index in range(math.floor(span / step * (1 + 1e-9)) + 1)]
+
+
+def _box(
+    left: float, top: float, width: float, height: float, fill: str, *, stroke: str = "", opacity: float = 1
+) -> str:
+    return (
+        f'<rect x="{left:.2f}" y="{top}" width="{width:.2f}" height="{height}" fill="{fill}"'
+        + (f' stroke="{stroke}" stroke-width="0.5"' if stroke else "")
+        + (f' fill-opacity="{opacity}"' if opacity < 1 else "")
+        + "/>"
+    )
+
+
+def _text(left: float, base: float, words: str, ink: str = "#222", *, anchor: str = "start", size: int = 12) -> str:
+    return (
+        f'<text x="{left:.2f}" y="{base}" fill="{ink}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'
+    )
