@@ -145,12 +145,12 @@ def test_list_schedules_never_get_stuck(pipeline, data):
     assert all(peak(row, whole, kept) <= most for row, most in zip(rows, memory, strict=True))
 
 
-@given(pipelines(), st.sampled_from(["gpipe", "1f1b", "zb-h1", "wavefront"]))
+@given(pipelines(), st.sampled_from(["gpipe", "1f1b", "zb-h1", "wavefront"]), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_moving_actions_only_shortens_the_step(pipeline, name):
+def test_moving_actions_only_shortens_the_step(pipeline, name, barrier):
     placement = pipeline["placement"]
     schedule = make(name, pipeline["num_stages"], pipeline["num_microbatches"], placement=placement)
-    before = simulated(schedule, pipeline)
+    before = simulated(schedule, pipeline, barrier=barrier)
     costs = (tuple(pipeline["forward"]), tuple(pipeline["backward_input"]), tuple(pipeline["backward_weight"]))
     whole = tuple(a + b for a, b in zip(costs[1], costs[2], strict=True))
     program = Program(
@@ -161,11 +161,26 @@ def test_moving_actions_only_shortens_the_step(pipeline, name):
         latency=pipeline["latency"],
     )
     unit = (pipeline["num_stages"] / len(placement),) * len(placement)
-    rows, time = improve(program, unit, unit, before.live, tries=100, bound=0.0)
+    rows, time = improve(program, unit, unit, before.live, tries=100, bound=0.0, barrier=barrier)
     after = type(schedule)("x", rows, placement, len(placement), schedule.num_microbatches)
     after.validate(live_bound=before.live)
-    assert simulated(after, pipeline).makespan == pytest.approx(time)
-    assert time <= before.makespan * (1 + 1e-9)
+    assert simulated(after, pipeline, barrier=barrier).step_time == pytest.approx(time)
+    assert time <= before.step_time * (1 + 1e-9)
+
+
+def test_moving_actions_shortens_steps_without_a_barrier():
+    choice = auto(4, 8, **uneven(0, 4), memory=4, barrier=False, effort=0.5)
+    assert "improved" in choice.origin
+    assert choice.simulation.steady < min(other.time for other in choice.considered if other.fits)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "shortest"),
+    [((4, 8), {"memory": 4}, 27), ((8, 32), {"memory": 8}, 103), ((8, 32), {}, 103), ((4, 8), {"split": False}, 33)],
+)
+def test_the_lower_bound_is_reached_where_stages_are_equal(sizes, options, shortest):
+    """Before the first backward comes back no submesh can run more forwards than it may hold."""
+    assert lower_bound(*sizes, **options) == pytest.approx(shortest)
 
 
 def uneven(seed: int, stages: int) -> dict[str, list[float]]:

@@ -28,6 +28,8 @@ _SAMPLE_ACTIONS = 1_600
 # What a trial costs besides, in actions.
 _TRIAL_WORK = 100
 _FINALISTS = 4
+# Steps that it takes to see the time per step without a barrier, most of the time.
+_STEADY_STEPS = 4
 # Most changes of one stage's bound that are tried.
 _TUNING = 50
 _NO_CAP = 10**9
@@ -232,8 +234,7 @@ def auto(
         found += _list_schedules(problem, effort / len(homes))
     bound = min(bounds)
     found.sort(key=lambda each: each.key)
-    if found[0].problem.barrier:
-        found += _improved(found, bound, effort)
+    found += _improved(found, bound, effort)
     best = min(found, key=lambda each: each.key)
     pipeline = best.problem.pipeline
     schedule = Schedule("auto", best.rows, pipeline.placement, len(pipeline.placement), num_microbatches)
@@ -381,9 +382,11 @@ def _improved(found: Sequence[_Found], bound: float, effort: float) -> list[_Fou
         starts.setdefault(each.rows, each)
     for start in list(starts.values())[:_FINALISTS]:
         pipeline = start.problem.pipeline
-        tries = round(_MOVE_WORK * effort / _FINALISTS / (sum(map(len, start.rows)) + _TRIAL_WORK))
+        barrier = start.problem.barrier
+        steps = 1 if barrier else _STEADY_STEPS
+        tries = round(_MOVE_WORK * effort / _FINALISTS / steps / (sum(map(len, start.rows)) + _TRIAL_WORK))
         rows, time = improve(
-            start.problem.program(start.rows), pipeline.whole, pipeline.kept, pipeline.memory, tries, bound
+            start.problem.program(start.rows), pipeline.whole, pipeline.kept, pipeline.memory, tries, bound, barrier
         )
         if time < start.time * (1 - 1e-9):
             origin = f"{start.origin}, improved from {start.time:.6g} by moving actions along the critical path"

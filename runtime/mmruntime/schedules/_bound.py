@@ -1,5 +1,7 @@
 """How short a step could be at best, whatever the order."""
 
+import math
+from collections.abc import Sequence
 from itertools import accumulate
 
 from ._list import Pipeline
@@ -16,7 +18,10 @@ def shortest_step(pipeline: Pipeline, *, split: bool, barrier: bool) -> float:
     - for each submesh, the way to its first stage, then all its work (f + b), then the way down from it if the
       last action cannot be a weight half; or all f + d and the way down in any case;
     - for each submesh with a bound on memory, the way there, then the time for which its microbatches hold memory,
-      divided by as much of it as there is.
+      divided by as much of it as there is;
+    - for each submesh, the way to the end of the first microbatch's trip beyond it, then all its work but the forwards
+      that its memory can hold until then, and but the weight halves that it can hold after its last backward, then
+      the way down from that.
 
     Without a barrier only work and memory count.
     """
@@ -58,6 +63,14 @@ def shortest_step(pipeline: Pipeline, *, split: bool, barrier: bool) -> float:
             halves = size * costs.backward_input[stage] + kept * costs.backward_weight[stage]
             held += count * (size * (forward[stage] + away[stage]) + (min(unsplit, halves) if split else unsplit))
         memory = pipeline.memory[submesh]
+        # What can run before the first backward, which is no more than memory holds, and after the last one.
+        back = min(before[stage] + forward[stage] + away[stage] for stage in mine)
+        ahead = _most_time([(forward[stage], pipeline.whole[stage]) for stage in mine], count, memory)
+        weights = [(costs.backward_weight[stage], pipeline.kept[stage]) for stage in mine]
+        behind = _most_time(weights, count, memory) if split else 0.0
+        bounds.append(back + max(0.0, work - ahead - behind) + tail)
+        bounds.append(back + max(0.0, work - ahead))
+        bounds.append(head + max(0.0, work - behind) + tail)
         if len(mine) == 1 and pipeline.whole[mine[0]] and not split:
             memory = (memory + 1e-9) // pipeline.whole[mine[0]] * pipeline.whole[mine[0]]
         squeezed = held / memory if memory else 0.0
@@ -66,3 +79,14 @@ def shortest_step(pipeline: Pipeline, *, split: bool, barrier: bool) -> float:
         bounds.append(head + count * sum(forward[stage] + down[stage] for stage in mine) + tail)
         bounds.append(head + squeezed + last)
     return max(bounds) if barrier else max(steady)
+
+
+def _most_time(pieces: Sequence[tuple[float, float]], count: int, memory: float) -> float:
+    """The most time that `count` of each piece (time, size) can take if what runs must fit the memory together."""
+    total, left = 0.0, memory + 1e-9
+    for time, size in sorted(pieces, key=lambda piece: -piece[0] / piece[1] if piece[1] else -math.inf):
+        share = min(count, left / size) if size else count
+        # Of pieces that are alike a whole number fits.
+        total += time * (math.floor(share) if len(pieces) == 1 else share)
+        left -= share * size
+    return total

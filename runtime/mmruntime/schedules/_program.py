@@ -187,6 +187,14 @@ class Program:
     def steady(self, step: Sequence[float]) -> float:
         """Time per step when a submesh starts its next step as soon as its own work of the last one is done.
 
+        Args:
+            step: When each row finishes the first step.
+        """
+        return self.settle(step)[0]
+
+    def settle(self, step: Sequence[float]) -> tuple[float, list[float]]:
+        """Time per step as in `steady`, and when each row starts a late step.
+
         Steps are simulated one after the other until the times at which the submeshes finish move on by the same
         amount, over one step or several; that amount is then exact (the system is linear in max-plus algebra).
 
@@ -201,6 +209,6 @@ class Program:
             for back in range(1, len(history)):
                 moves = [now - then for now, then in zip(finish, history[-1 - back], strict=True)]
                 if max(moves) - min(moves) <= 1e-9 * max(finish):
-                    return max(moves) / back
+                    return max(moves) / back, history[-2]
         half = _MOST_STEPS // 2
-        return (max(history[-1]) - max(history[half - 1])) / (_MOST_STEPS - half)
+        return (max(history[-1]) - max(history[half - 1])) / (_MOST_STEPS - half), history[-2]
