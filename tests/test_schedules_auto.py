@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmruntime.schedules import auto, lower_bound, make, names, simulate
+from mmruntime.schedules import Auto, auto, lower_bound, make, names, simulate
 from mmruntime.schedules._costs import Costs
 from mmruntime.schedules._list import Pipeline, Policy, list_schedule
 from mmruntime.schedules._memory import peak
@@ -242,9 +242,10 @@ def test_two_chunks_try_both_placements():
 
 def test_report():
     lines = auto(4, 8, memory=4, effort=QUICK).report.splitlines()
-    assert lines[:4] == [
+    assert lines[:5] == [
         "auto chose the order of zb-h1.",
         "Time per step 27, idle 11.11%, live activations 4, 4, 4, 4.",
+        "Memory may be 4, 4, 4, 4.",
         "No order is shorter than 27: this one cannot be beaten.",
         "The best named one that fits, zb-h1, takes as long.",
     ]
@@ -276,3 +277,53 @@ def test_make_gives_the_schedule():
 def test_bad_options(options, text):
     with pytest.raises(ValueError, match=text):
         auto(2, 4, **options)
+
+
+def chosen(wish: Auto, **counted):
+    equal = {"forward": [1.0] * 4, "backward_input": [1.0] * 4, "backward_weight": [1.0] * 4}
+    return wish.choose(4, 8, (0, 1, 2, 3), **{**equal, "activation_bytes": [100.0, 50.0, 50.0, 0.0], **counted})
+
+
+def test_a_search_for_later_keeps_the_memory_of_1f1b_unless_told_otherwise():
+    assert chosen(Auto(effort=QUICK)).memory == (4, 4, 4, 4)
+    assert chosen(Auto(memory=6, effort=QUICK)).memory == (6, 6, 6, 6)
+    assert chosen(Auto(memory=[2, 3, 4, 5], effort=QUICK)).memory == (2, 3, 4, 5)
+    assert chosen(Auto(memory=None, effort=QUICK)).memory == (math.inf,) * 4
+    tight = chosen(Auto(memory=2, effort=QUICK))
+    assert max(tight.simulation.live) <= 2
+    assert tight.simulation.makespan > chosen(Auto(effort=QUICK)).simulation.makespan
+
+
+def test_a_search_for_later_counts_bytes():
+    choice = chosen(Auto(memory_bytes=250, effort=QUICK))
+    assert choice.memory == (250,) * 4
+    assert choice.simulation.peak_bytes is not None
+    assert max(choice.simulation.peak_bytes) <= 250
+    # 250 bytes are two microbatches on the first submesh.
+    assert choice.simulation.live[0] == 2
+
+
+def test_a_search_for_later_prefers_times_of_its_own_to_counted_ones():
+    wish = Auto(forward=[1, 1, 1, 3], backward_input=[1] * 4, backward_weight=[1] * 4, latency=0.5, effort=QUICK)
+    assert chosen(wish).simulation.busy == (24, 24, 24, 40)
+    assert not chosen(Auto(split=False, effort=QUICK)).schedule.splits_backward
+    assert chosen(Auto(barrier=False, memory=8, effort=QUICK)).simulation.step_time == 24
+
+
+def test_a_search_for_later_can_be_a_key():
+    assert hash(Auto(memory=[1, 2])) == hash(Auto(memory=(1.0, 2.0)))
+    assert Auto(memory=[1, 2]) == Auto(memory=(1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"memory": "zb-h1"}, "memory must be a number, one for each submesh, '1f1b' or None; got 'zb-h1'"),
+        ({"memory": 4, "memory_bytes": 100}, "give memory= or memory_bytes=, not both; got 4, 100"),
+        ({"forward": [1, 2]}, "forward, backward_input, backward_weight and latency go together"),
+        ({"latency": 1.0}, "forward, backward_input, backward_weight and latency go together"),
+    ],
+)
+def test_a_search_for_later_that_makes_no_sense(options, text):
+    with pytest.raises(ValueError, match=text.replace("|", "[|]")):
+        Auto(**options)

@@ -26,7 +26,7 @@ def microbatch(
     argnum: int | Sequence[int] = 0,
     interleave: int | None = None,
     num_stages: int | None = None,
-    schedule: str | schedules.Schedule | None = None,
+    schedule: str | schedules.Schedule | schedules.Auto | None = None,
     unrolling: int | None = None,
     arg_shardings: Any = None,
     custom_schedule: Any = None,
@@ -54,7 +54,8 @@ def microbatch(
         num_stages: How many pipeline stages there are; checked against what the tasks make. Neighbouring tasks of one
             submesh are one stage, unless only with each task as a stage of its own these numbers are right.
         schedule: A name from `mmruntime.schedules.names()`, "auto" to search for the best order within the memory of
-            1f1b, or a `mmruntime.schedules.Schedule`; `gpipe` if left out, as MultiMesh has it.
+            1f1b, a `mmruntime.schedules.Auto` to say how to search, or a `mmruntime.schedules.Schedule`; `gpipe` if
+            left out, as MultiMesh has it. `explain()` says what was chosen, and why.
         unrolling: Accepted for MultiMesh's sake; the loop is always unrolled.
         arg_shardings: Logical names of the full sliced argument, as for `with_sharding_constraint`.
         custom_schedule: Rows of task names per submesh, or of (microbatch, task name), or any other order that

@@ -9,11 +9,11 @@ from typing import Literal
 
 from mmruntime import _cost, schedules
 from mmruntime._compat import Var
-from mmruntime._ir import Region, Step
+from mmruntime._ir import Region, Step, num_bytes
 from mmruntime._marks import LoopSpec
 from mmruntime._place import Placement
 from mmruntime._segment import Segment, Segments, segment
-from mmruntime._split import split_backward
+from mmruntime._split import halves_of, split_backward
 
 # Relative time of a program in the order of issue; only its proportions matter.
 _FORWARD, _BACKWARD = 1, 2
@@ -46,12 +46,14 @@ class Pipeline:
         variants: The stages of each variant of the body, in the order in which a microbatch passes through them.
         others: Programs that belong to no stage; they run when a stage needs them, or as soon as they can.
         schedule: The schedule of the stages.
+        choice: Why that schedule, if it was searched for.
         order: Programs and microbatches in order of issue.
     """
 
     variants: tuple[tuple[Stage, ...], ...]
     others: tuple[Segment, ...]
     schedule: schedules.Schedule
+    choice: schedules.Choice | None
     order: tuple[Cell, ...]
 
     @property
@@ -60,43 +62,48 @@ class Pipeline:
         return self.variants[0]
 
 
-def make_schedule(
-    region: Region, segments: Sequence[Segment], made_on: Mapping[Var, tuple[int, ...]]
-) -> schedules.Schedule:
+@dataclass(eq=False, slots=True, frozen=True)
+class Chosen:
+    """The schedule of a loop, and why that one, if it was searched for."""
+
+    schedule: schedules.Schedule
+    choice: schedules.Choice | None = None
+
+
+def make_schedule(index: int, step: Step, placed: Placement, every: Segments) -> Chosen:
     """The schedule that a loop asks for, on the stages that its tasks make.
 
     Raises:
         ValueError: If the schedule does not suit the order of the stages' submeshes.
     """
+    region, segments = step.regions[index], every.by_region[index]
     assert region.loop is not None
     loop = region.loop
     first = [each for each in segments if each.variant == 0]
-    stages, _ = _stages(first, _dependencies(first, made_on))
+    stages, _ = _stages(first, _dependencies(first, every.made_on))
     used = list(dict.fromkeys(stage.forward.submesh for stage in stages))
     placement = tuple(used.index(stage.forward.submesh) for stage in stages)
     _check_stages(loop, placement)
     if loop.custom is not None:
-        return schedules.custom(
-            loop.custom, tasks=_task_names(stages), placement=placement, num_microbatches=loop.count
-        )
-    if isinstance(loop.schedule, schedules.Schedule):
-        return _check_fit(loop.schedule, placement, loop.count)
-    assert isinstance(loop.schedule, str)
-    if loop.schedule != "auto":
-        return schedules.make(loop.schedule, len(used), loop.count, placement=placement)
-    forward, backward = _stage_flops(stages)
-    classic = schedules.simulate(schedules.make("1f1b", len(used), loop.count, placement=placement))
-    return schedules.make(
-        "auto",
+        tasks = _task_names(stages)
+        return Chosen(schedules.custom(loop.custom, tasks=tasks, placement=placement, num_microbatches=loop.count))
+    wanted = schedules.Auto() if loop.schedule == "auto" else loop.schedule
+    if isinstance(wanted, schedules.Schedule):
+        return Chosen(_check_fit(wanted, placement, loop.count))
+    if isinstance(wanted, str):
+        return Chosen(schedules.make(wanted, len(used), loop.count, placement=placement))
+    assert isinstance(wanted, schedules.Auto)
+    costs = [_stage_cost(stage, region, placed, every) for stage in stages]
+    choice = wanted.choose(
         len(used),
         loop.count,
-        placement=placement,
-        forward=forward,
-        backward_input=[cost / 2 for cost in backward],
-        backward_weight=[cost / 2 for cost in backward],
-        # No more activations than the order with the fewest needs; for another bound the user makes the schedule.
-        memory=max(classic.live),
+        placement,
+        forward=[cost.forward for cost in costs],
+        backward_input=[cost.backward_input for cost in costs],
+        backward_weight=[cost.backward_weight for cost in costs],
+        activation_bytes=_activation_bytes(stages, region),
     )
+    return Chosen(choice.schedule, choice)
 
 
 def _check_stages(loop: LoopSpec, placement: tuple[int, ...]) -> None:
@@ -152,45 +159,70 @@ def _task_names(stages: Sequence[Stage]) -> dict[str, tuple[Literal["F", "B", "I
     return names
 
 
-def _stage_flops(stages: Sequence[Stage]) -> tuple[list[float], list[float]]:
-    """Floating-point operations of each stage's forward and backward pass, per device of its submesh."""
-    forward, backward = [], []
-    for stage in stages:
-        ops = [op for each in (stage.forward, *stage.backward, *stage.weights) for op in each.ops]
-        forward.append(sum(_cost.flops(op.eqn) for op in ops if not op.backward))
-        backward.append(sum(_cost.flops(op.eqn) for op in ops if op.backward))
-    return forward, backward
+@dataclass(eq=False, slots=True, frozen=True)
+class _StageCost:
+    """Floating-point operations of a stage's programs for one microbatch, on each device of its submesh."""
+
+    forward: float
+    backward_input: float
+    backward_weight: float
 
 
-def schedule_loops(
-    step: Step, placement: Placement, segments: Segments
-) -> tuple[Segments, dict[int, schedules.Schedule]]:
+def _stage_cost(stage: Stage, region: Region, placed: Placement, every: Segments) -> _StageCost:
+    """What the stage's programs cost, as they are if the backward pass is split.
+
+    The input half that shares a program with the forward pass, as on the last stage, counts as forward.
+    """
+    work = {"": 0.0, "I": 0.0, "W": 0.0}
+    for each in (stage.forward, *stage.backward, *stage.weights):
+        for half in halves_of(each, region, every) if each.backward else [each]:
+            part = "W" if half.part == "W" else "" if each is stage.forward else "I"
+            work[part] += sum(_cost.flops(op.eqn) for op in half.ops)
+    devices = placed.submeshes.meshes[stage.forward.submesh].size
+    return _StageCost(work[""] / devices, work["I"] / devices, work["W"] / devices)
+
+
+def _activation_bytes(stages: Sequence[Stage], region: Region) -> list[float]:
+    """What each stage keeps of one microbatch from its forward to its backward pass, on all its devices together."""
+    kept = set(region.slices) | {var for op in region.ops if not op.backward for var in op.writes()}
+    return [
+        float(
+            sum(
+                num_bytes(var)
+                for var in {var for each in (*stage.backward, *stage.weights) for var in each.reads} & kept
+            )
+        )
+        for stage in stages
+    ]
+
+
+def schedule_loops(step: Step, placement: Placement, segments: Segments) -> tuple[Segments, dict[int, Chosen]]:
     """The schedule of each loop, and the segments cut as the schedules need it.
 
     Neighbouring tasks of one submesh are one program, unless the schedule only fits when each task is a stage of
     its own, as the V-shaped ones do. Backward passes are split for schedules that put weight gradients off.
     """
     loops = [index for index, region in enumerate(step.regions) if region.loop is not None]
-    chosen: dict[int, schedules.Schedule] = {}
+    chosen: dict[int, Chosen] = {}
     by_task: list[int] = []
     for index in loops:
         try:
-            chosen[index] = make_schedule(step.regions[index], segments.by_region[index], segments.made_on)
+            chosen[index] = make_schedule(index, step, placement, segments)
         except ValueError:
             by_task.append(index)
     if by_task:
         segments = segment(step, placement, by_task)
         for index in by_task:
-            chosen[index] = make_schedule(step.regions[index], segments.by_region[index], segments.made_on)
-    for index, schedule in chosen.items():
-        if schedule.splits_backward:
+            chosen[index] = make_schedule(index, step, placement, segments)
+    for index, each in chosen.items():
+        if each.schedule.splits_backward:
             split_backward(step, segments, index)
     return segments, chosen
 
 
 def order_loop(
     region: Region,
-    schedule: schedules.Schedule,
+    chosen: Chosen,
     segments: Sequence[Segment],
     made_on: Mapping[Var, tuple[int, ...]],
 ) -> Pipeline:
@@ -204,7 +236,7 @@ def order_loop(
         variants.append(stages)
         others.extend(rest)
     queues: list[list[Cell]] = []
-    for row in schedule.rows:
+    for row in chosen.schedule.rows:
         queue: list[Cell] = []
         for action in row:
             variant = region.variant_of[action.microbatch] if region.variant_of else 0
@@ -217,7 +249,8 @@ def order_loop(
                 queue.extend((each, action.microbatch) for each in stage.weights)
         queues.append(queue)
     free = {each: region.microbatches(each.variant) for each in others}
-    return Pipeline(tuple(variants), tuple(others), schedule, _issue(queues, free, waits))
+    order = _issue(queues, free, waits)
+    return Pipeline(tuple(variants), tuple(others), chosen.schedule, chosen.choice, order)
 
 
 def _dependencies(

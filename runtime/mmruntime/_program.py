@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._ir import Region, Step, is_scalar
-from mmruntime._order import Pipeline, order_loop
+from mmruntime._order import Chosen, Pipeline, order_loop
 from mmruntime._place import Placement
 from mmruntime._segment import Segment, Segments
 from mmruntime._whole import borders
-from mmruntime.schedules import Schedule
 
 # What a slot holds: a variable on a submesh, of one microbatch inside of loops.
 Key = tuple[Var, int, int | None]
@@ -120,14 +119,14 @@ def build_whole(step: Step) -> Program:
     )
 
 
-def build(step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Schedule]) -> Program:
+def build(step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Chosen]) -> Program:
     """Make the instructions of a segmented step, whose loops have the given schedules."""
     return _Builder(step, placement, segments, loop_schedules).program()
 
 
 class _Builder:
     def __init__(
-        self, step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Schedule]
+        self, step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Chosen]
     ) -> None:
         self.step = step
         self.schedules = loop_schedules

@@ -133,6 +133,7 @@ class LoopRow:
         stages: The submesh of each stage.
         live: The most microbatches that each submesh holds activations of.
         order: The schedule itself; its submesh k is the k-th different one of `stages`.
+        choice: For a schedule that was searched for, what it was compared with, and why it was chosen.
     """
 
     schedule: str
@@ -140,6 +141,7 @@ class LoopRow:
     stages: tuple[int, ...]
     live: tuple[int, ...]
     order: schedules.Schedule
+    choice: schedules.Choice | None
 
 
 @dataclass(frozen=True)
@@ -339,4 +341,5 @@ def _loop_rows(program: Program) -> Iterable[LoopRow]:
             tuple(used),
             tuple(peak[where] for where in order),
             pipeline.schedule,
+            pipeline.choice,
         )

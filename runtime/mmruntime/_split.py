@@ -30,7 +30,7 @@ def split_backward(step: Step, segments: Segments, index: int) -> None:
     region = step.regions[index]
     halves: list[Segment] = []
     for segment in segments.by_region[index]:
-        halves.extend(_halves(segment, region, segments) if segment.backward else [segment])
+        halves.extend(halves_of(segment, region, segments) if segment.backward else [segment])
     segments.by_region[index] = halves
     for segment in halves:
         for op in segment.ops:
@@ -39,7 +39,8 @@ def split_backward(step: Step, segments: Segments, index: int) -> None:
     connect(step, segments)
 
 
-def _halves(segment: Segment, region: Region, segments: Segments) -> list[Segment]:
+def halves_of(segment: Segment, region: Region, segments: Segments) -> list[Segment]:
+    """The input half and the weight half of a backward program, or the program itself if it has only one."""
     ops = [opened for op in segment.ops for opened in (open_calls(op) if op.backward else [op])]
     summed = {result for _, result in region.sums}
     others = {var for each in segments if each is not segment for var in each.reads}

@@ -35,6 +35,7 @@ def headlines(report: Report) -> tuple[str, ...]:
             f"microbatches: {loop.num_microbatches}, schedule {loop.schedule}, stages on submeshes "
             f"{', '.join(map(str, loop.stages))}, at most {', '.join(map(str, loop.live))} in flight"
         )
+        lines += loop.choice.reasons if loop.choice is not None else ()
     return tuple(lines)
 
 
@@ -98,6 +99,18 @@ def tables(report: Report) -> tuple[Table, ...]:
             [(r.source, r.target, r.arrays, _bytes(r.size), r.runs) for r in report.transfers],
         ),
     ]
+    for loop in report.loops:
+        if loop.choice is not None:
+            found.append(
+                _table(
+                    "Named schedules beside the one that was searched for",
+                    ("schedule", "time per step", "memory", "fits"),
+                    [
+                        (other.name, f"{other.time:.6g}", f"{other.memory:g}", "yes" if other.fits else "no")
+                        for other in loop.choice.considered
+                    ],
+                )
+            )
     if report.names:
         found.append(
             _table(

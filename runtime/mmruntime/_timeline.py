@@ -198,6 +198,36 @@ class Measurement:
     once: Mapping[int, float]
     transfers: Mapping[tuple[int, int], float]
 
+    def auto(self, loop: int = 0, **options: Any) -> schedules.Auto:
+        """A search for the best order of a loop under the measured times, for `microbatch(schedule=...)`.
+
+        A transfer takes as long as the slowest one here. Where a backward pass was measured whole, each half gets half
+        of it; so measure a step whose schedule splits it, such as zb-h1, to know better.
+
+        Args:
+            loop: Which microbatch loop of the step.
+            **options: Further attributes of `mmruntime.schedules.Auto`, such as `memory`.
+
+        Raises:
+            ValueError: If the step has no such loop.
+        """
+        if not 0 <= loop < len(self.loops):
+            raise ValueError(f"auto: there is no microbatch loop {loop}; the step has {len(self.loops)}.")
+        stages = self.loops[loop]
+        whole = [stage.backward_input > 0 and not stage.backward_weight for stage in stages]
+        return schedules.Auto(
+            forward=[stage.forward for stage in stages],
+            backward_input=[
+                stage.backward_input / (2 if is_whole else 1) for stage, is_whole in zip(stages, whole, strict=True)
+            ],
+            backward_weight=[
+                stage.backward_input / 2 if is_whole else stage.backward_weight
+                for stage, is_whole in zip(stages, whole, strict=True)
+            ],
+            latency=max(self.transfers.values(), default=0.0),
+            **options,
+        )
+
 
 def record(name: str, runner: Runner, program: Program, inputs: Sequence[Any]) -> Timeline:
     """Run a step once more, watched, and say when everything happened.

@@ -146,6 +146,35 @@ def test_schedules_that_users_give(options, inputs, oracle):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
+def test_the_report_says_what_was_searched_for_and_why(inputs, oracle):
+    """More memory than 1f1b needs, and a bound in bytes that 1f1b does not meet."""
+    result, report = run((0, 0, 1, 1), inputs, schedule=schedules.Auto(memory=4))
+    for a, b in zip(result, oracle, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    (loop,) = report.loops
+    assert loop.choice.memory == (4, 4)
+    text = str(report)
+    assert "auto chose " in text
+    assert "Memory may be 4, 4." in text
+    assert all(other.name in text for other in loop.choice.considered)
+    # The two layers of a submesh keep 320 bytes: there is no room for a second microbatch.
+    _, report = run((0, 0, 1, 1), inputs, schedule=schedules.Auto(memory_bytes=500))
+    assert report.loops[0].choice.simulation.peak_bytes == (320, 0)
+
+
+def test_measured_times_can_be_searched_under(inputs):
+    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
+    measured = mm.mjit(make_step((0, 0, 1, 1), schedule="1f1b"), mesh=mesh).measure(*inputs)
+    wish = measured.auto(memory=3)
+    first, last = measured.loops[0]
+    assert wish.forward == (first.forward, last.forward)
+    assert wish.backward_input == wish.backward_weight == (first.backward_input / 2, 0)
+    assert wish.latency == max(measured.transfers.values())
+    assert wish.memory == 3
+    with pytest.raises(ValueError, match=r"there is no microbatch loop 1; the step has 1\."):
+        measured.auto(1)
+
+
 def test_a_schedule_for_another_number_of_microbatches_is_refused(inputs):
     with pytest.raises(ValueError, match=r"'gpipe' is for 8 microbatches, but the batch is cut into 4\. Make it for 4"):
         run((0, 0, 1, 1), inputs, schedule=schedules.make("gpipe", 2, 8))

@@ -16,3 +16,4 @@ from ._schedule import Schedule as Schedule
 from ._simulate import Event as Event
 from ._simulate import Simulation as Simulation
 from ._simulate import simulate as simulate
+from ._wish import Auto as Auto

@@ -82,6 +82,7 @@ class Choice:
         lower_bound: No order is shorter; see `lower_bound`.
         origin: Where the order comes from, in words.
         considered: The named schedules, shortest first.
+        memory: The bound on the memory of each submesh.
     """
 
     schedule: Schedule
@@ -89,16 +90,20 @@ class Choice:
     lower_bound: float
     origin: str
     considered: tuple[Considered, ...]
+    memory: tuple[float, ...]
 
     @property
-    def report(self) -> str:
-        """What was chosen and why, a few lines of text."""
+    def reasons(self) -> tuple[str, ...]:
+        """What was chosen and why, in a few sentences."""
         time = self.simulation.step_time
         gap = time / self.lower_bound - 1 if self.lower_bound else 0.0
         lines = [
             f"auto chose {self.origin}.",
             f"Time per step {time:.6g}, idle {self.simulation.bubble_fraction:.2%}, live activations "
             f"{', '.join(f'{live:g}' for live in self.simulation.live)}.",
+            "Memory has no bound."
+            if min(self.memory, default=math.inf) == math.inf
+            else f"Memory may be {', '.join(f'{most:g}' for most in self.memory)}.",
             f"No order is shorter than {self.lower_bound:.6g}"
             + (": this one cannot be beaten." if gap <= 1e-9 else f"; at most {gap:.2%} is left to gain."),
         ]
@@ -111,6 +116,12 @@ class Choice:
             )
         else:
             lines.append("No named one fits the memory.")
+        return tuple(lines)
+
+    @property
+    def report(self) -> str:
+        """The reasons, and the named schedules, a few lines of text."""
+        lines = list(self.reasons)
         several = len({other.placement for other in self.considered}) > 1
         for other in self.considered:
             shape = "V" if other.placement == v_placement(self.schedule.num_submeshes) else "round-robin"
@@ -244,6 +255,7 @@ def auto(
         lower_bound=bound,
         origin=best.origin,
         considered=tuple(sorted(considered, key=lambda other: (other.time, other.memory))),
+        memory=pipeline.memory,
     )
 
 

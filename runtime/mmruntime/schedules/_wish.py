@@ -1,0 +1,106 @@
+"""`Auto`: a search for the best order that starts once the stages and their costs are known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ._auto import Choice, auto
+from ._costs import Cost
+from ._named import named
+from ._simulate import simulate
+
+
+@dataclass(frozen=True)
+class Auto:
+    """What `microbatch(schedule=...)` is to search for; `schedule="auto"` is `Auto()`.
+
+        mm.microbatch(..., schedule=schedules.Auto(memory=6))
+        mm.microbatch(..., schedule=step.measure(params, batch).auto(memory=6))
+
+    Attributes:
+        memory: Most activations that each submesh may hold (or one number for each), in the unit of
+            `Simulation.live`: one microbatch of one submesh-sized stage. `"1f1b"` is what 1F1B needs where it needs
+            most; None is no bound.
+        memory_bytes: The same in bytes, instead of `memory`: of all devices of a submesh together, what forward
+            passes leave for backward passes.
+        split: Whether the backward pass may run in two halves.
+        barrier: Whether all submeshes wait for each other at the end of a step, as they do for a global norm.
+        effort: How long to search: 1 is a few seconds.
+        forward: Time of each stage's forward pass; counted from the program if left out, as are the next two.
+        backward_input: Time of the input half of the backward pass.
+        backward_weight: Time of the weight half.
+        latency: Time of a transfer, in the unit of these times.
+
+    Raises:
+        ValueError: If both memories are given, only some of the times are, or a word is not "1f1b".
+    """
+
+    memory: float | Sequence[float] | Literal["1f1b"] | None = "1f1b"
+    memory_bytes: float | Sequence[float] | None = None
+    split: bool = True
+    barrier: bool = True
+    effort: float = 1.0
+    forward: Sequence[float] | None = None
+    backward_input: Sequence[float] | None = None
+    backward_weight: Sequence[float] | None = None
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.memory, str) and self.memory != "1f1b":
+            raise ValueError(
+                f"Auto: memory must be a number, one for each submesh, '1f1b' or None; got {self.memory!r}."
+            )
+        if self.memory_bytes is not None and self.memory != "1f1b":
+            raise ValueError(
+                f"Auto: give memory= or memory_bytes=, not both; got {self.memory!r}, {self.memory_bytes!r}."
+            )
+        times = (self.forward, self.backward_input, self.backward_weight)
+        if any(time is None for time in times) and (self.latency or any(time is not None for time in times)):
+            raise ValueError(
+                "Auto: forward, backward_input, backward_weight and latency go together, in one unit of time. Give all "
+                "of them, or none and they are counted from the program."
+            )
+        # Lists would make the loop that asks for this unhashable.
+        for name in ("memory", "memory_bytes", "forward", "backward_input", "backward_weight"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int | float | str):
+                object.__setattr__(self, name, tuple(map(float, value)))
+
+    def choose(
+        self,
+        num_submeshes: int,
+        num_microbatches: int,
+        placement: Sequence[int],
+        *,
+        forward: Sequence[float],
+        backward_input: Sequence[float],
+        backward_weight: Sequence[float],
+        activation_bytes: Cost,
+    ) -> Choice:
+        """Search; the arguments are those of `auto`, as counted from a program.
+
+        Raises:
+            ValueError: If a number of the search is out of range, or the memory cannot hold one microbatch.
+        """
+        times = (forward, backward_input, backward_weight)
+        if self.forward is not None and self.backward_input is not None and self.backward_weight is not None:
+            times = (self.forward, self.backward_input, self.backward_weight)
+        memory: float | Sequence[float] | None = self.memory_bytes
+        if memory is None and self.memory == "1f1b":
+            memory = max(simulate(named("1f1b", num_submeshes, num_microbatches, placement=placement)).live)
+        elif memory is None and not isinstance(self.memory, str):
+            memory = self.memory
+        return auto(
+            num_submeshes,
+            num_microbatches,
+            placement=placement,
+            forward=times[0],
+            backward_input=times[1],
+            backward_weight=times[2],
+            latency=self.latency,
+            memory=memory,
+            activation_bytes=None if self.memory_bytes is None else activation_bytes,
+            split=self.split,
+            barrier=self.barrier,
+            effort=self.effort,
+        )
