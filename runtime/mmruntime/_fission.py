@@ -47,11 +47,9 @@ def split_scan(op: Op, last: Collection[Var], halve: Halve) -> tuple[list[Op], l
         early = _without_dead_code(early, late, scan, late_outs)
         unfit = scan.misfits(early, late, late_outs)
         if not unfit:
-            break
+            return scan.halves(op, early, late, late_outs) if early else None
         late_outs -= unfit
-    if not late_outs or not early:
-        return None
-    return scan.halves(op, early, late, late_outs)
+    return None
 
 
 @dataclass(frozen=True)
