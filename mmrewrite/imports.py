@@ -159,6 +159,12 @@ def place_import(facts: Facts, new: NewImport, before: int) -> Placement:
     """Where an import goes so that it stands above line `before`, among its kind and in order."""
     newline = facts.source.newline
     sections = [section for section in _sections(facts) if section.statements[-1].lineno < before]
+    star = facts.names.star
+    if star is not None and star.lineno < before:
+        # What comes with `*` might have the name of the new import.
+        sections = [section for section in sections if section.statements[0].lineno > star.lineno]
+        if not sections:
+            return Placement(_line_below(facts, facts.names.top_level(star)))
     if not sections:
         return _above_everything(facts, before)
     root = new.module.partition(".")[0]

@@ -1,13 +1,15 @@
 """Scopes of one module and what a name in them stands for, from `ast` alone.
 
 Imports under any name are followed, and so are plain assignments (`P = jax.sharding.PartitionSpec`), also by tuples. A
-name with two different meanings in one scope has none: it is left unresolved.
+name with two different meanings in one scope has none: it is left unresolved. So is one that the last
+`from ... import *` of the module may have given another meaning, unless that is of the standard library.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -102,6 +104,7 @@ class Module:
     identifiers: set[str]
     follow: Callable[[str], str] = field(default=lambda qualified: qualified)
     synonyms: Mapping[str, str] = field(default_factory=lambda: SYNONYMS)
+    star: ast.ImportFrom | None = None
 
     def top_level(self, statement: ast.stmt) -> ast.stmt:
         """The statement of the module's body that holds `statement`."""
@@ -148,12 +151,18 @@ class Module:
     def _resolve_name(self, name: str, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:
         owner = scope.owner(name)
         if owner is None:
-            return f"builtins.{name}" if name in _BUILTINS else None
+            return f"builtins.{name}" if name in _BUILTINS and self.star is None else None
+        if self.star is not None and owner is self.scope and not self._is_bound_below(name, self.star.lineno):
+            return None
         key = (id(owner), name)
         if key in seen:
             return None
         found = {self._resolve_binding(binding, owner, seen | {key}) for binding in owner.bindings[name]}
         return found.pop() if len(found) == 1 else None
+
+    def _is_bound_below(self, name: str, line: int) -> bool:
+        statements = [binding.statement for binding in self.scope.bindings[name]]
+        return any(statement is not None and statement.lineno >= line for statement in statements)
 
     def _resolve_binding(self, binding: Binding, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:
         if binding.target is not None:
@@ -280,7 +289,10 @@ class _Collector:
     def visit_ImportFrom(self, node: ast.ImportFrom, scope: Scope) -> None:
         module = absolute_import(self.module.name, self.module.is_package, node.module, node.level)
         for alias in node.names:
-            if alias.name != "*":
+            if alias.name == "*":
+                if (node.module or "").partition(".")[0] not in sys.stdlib_module_names or node.level:
+                    self.module.star = node
+            else:
                 target = f"{module}.{alias.name}" if module else None
                 self.bind(scope, alias.asname or alias.name, "import", node, target=target)
 

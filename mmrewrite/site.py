@@ -128,6 +128,9 @@ class Site:
         """Leave the whole site alone, with a sentence for the user."""
         place = self.statement if node is None else node
         line, column = self.facts.source.position(span(self.facts.source, place)[0])
+        star = self.facts.names.star
+        if star is not None:
+            reason += f" (`{ast.unparse(star)}` on line {star.lineno} hides what names mean; import them by name)"
         raise Refuse(reason, line, column)
 
     def error(self, message: str, argument: Argument | None = None) -> NoReturn:
