@@ -62,7 +62,7 @@ def test_what_the_page_shows(sources: list[str], after: str) -> None:
 
 
 def squeezed(text: str) -> list[str]:
-    """Lines in one layout, since the page has the formatter's, with the registration of a task where the page has it."""
+    """Lines in one layout, as the page has the formatter's, and the registration of a task where the page has it."""
     lines = [line for line in ast.unparse(ast.parse(text)).splitlines() if line.strip()]
     return sorted(lines, key=lambda line: not line.startswith("mesh.register_task"))
 
