@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mmrewrite.calls import PACKAGE, HintCall, HintImport, Misused, find_calls, strip_calls
-from mmrewrite.comments import Comment, Misplaced, find_comments, span, statement_of
+from mmrewrite.comments import MARK, Comment, Misplaced, find_comments, span, statement_of
 from mmrewrite.directives import Argument as Argument
 from mmrewrite.directives import Problem, Written, arguments_of, directive_of, ignored_by
 from mmrewrite.names import Module
@@ -212,6 +212,11 @@ class _Collector:
                     comment.start, comment.body - comment.start, "a hint begins with `# mm: `, spaced like that"
                 )
             return
+        again = MARK.search(text)
+        if again is not None:
+            start = comment.body + again.start()
+            message = "a second `# mm:` in one comment; put all directives behind one, with `;` in between"
+            raise Problem(start, again.end() - again.start(), message)
         parsed = self.parse(comment, text)
         switch = next((item for item in parsed if item.name in SWITCHES), None)
         if switch is None:
@@ -285,7 +290,7 @@ class _Collector:
     ) -> Hint:
         directive = directive_of(item)
         if kind not in directive.kinds:
-            where = " or ".join(KIND_WORDS[kind] for kind in KIND_WORDS if kind in directive.kinds)
+            where = directive.places
             raise item.problem(f"`{directive.name}` cannot stand on {KIND_WORDS[kind]}; it belongs to {where}")
         arguments = arguments_of(item, directive, self.source.text)
         line, column = self.source.position(item.start)

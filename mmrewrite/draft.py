@@ -72,6 +72,12 @@ def _run(
             try:
                 if site.is_type_checking_only():
                     site.refuse("code under `TYPE_CHECKING` does not run; move the hint to code that does")
+                line = site.exec_line()
+                if line is not None:
+                    site.refuse(
+                        f"the `exec` on line {line} may give any name here another meaning; put the settings into a "
+                        "module and import them"
+                    )
                 codemod(site).rewrite()
                 draft.done.add(hint)
             except Refuse as refusal:

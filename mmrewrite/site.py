@@ -122,6 +122,20 @@ class Site:
                     return True
         return False
 
+    def exec_line(self) -> int | None:
+        """The line that runs a string as code of this module, after which any name may mean something else."""
+        for statement, scope in self.facts.names.scopes.items():
+            if (
+                scope.kind != "module"
+                or not isinstance(statement, ast.Expr)
+                or not isinstance(statement.value, ast.Call)
+            ):
+                continue
+            call = statement.value
+            if self.resolve(call.func, scope) == "builtins.exec" and all(_is_globals(each) for each in call.args[1:]):
+                return statement.lineno
+        return None
+
     # What goes wrong
 
     def refuse(self, reason: str, node: ast.expr | ast.stmt | None = None) -> NoReturn:
@@ -138,6 +152,19 @@ class Site:
         if argument is None:
             raise Wrong(message, self.hint.start, self.hint.end - self.hint.start)
         raise Wrong(message, argument.start, len(argument.text))
+
+    def refuse_configured(self, definition: ast.FunctionDef | ast.ClassDef) -> None:
+        """Refuses where gin or a registry keeps hold of a definition: it would see another one than before."""
+        for decorator in definition.decorator_list:
+            function = decorator.func if isinstance(decorator, ast.Call) else decorator
+            dotted = dotted_name(function) or ""
+            found = self.resolve(function) or dotted
+            if found.startswith("gin.") or dotted.rpartition(".")[2].startswith("register"):
+                self.refuse(
+                    f"`@{self.text(decorator)}` keeps hold of `{definition.name}` and may call it in another way; hint "
+                    "the statement that calls it",
+                    decorator,
+                )
 
     # Names for generated code
 
@@ -310,3 +337,7 @@ class Site:
         if found is None:
             return False
         return found.startswith("builtins.") or self.project.definition(found, self.facts) is None
+
+
+def _is_globals(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("globals", "locals")

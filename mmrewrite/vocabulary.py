@@ -40,7 +40,8 @@ class Directive:
 
     `more` describes keywords beyond `parameters`, None when there are none. `positional` counts arguments without a
     name, None for any number. `part_of` is the directive without which this one means nothing. `repeated` is whether it
-    may be said more than once about one statement.
+    may be said more than once about one statement. `rare` are kinds of statement that it may stand on, but that
+    messages do not offer.
     """
 
     name: str
@@ -51,6 +52,12 @@ class Directive:
     positional: int | None = 0
     part_of: str | None = None
     repeated: bool = False
+    rare: frozenset[str] = frozenset()
+
+    @property
+    def places(self) -> str:
+        """Where it belongs, in words; kinds in `rare` are left out."""
+        return " or ".join(KIND_WORDS[kind] for kind in KIND_WORDS if kind in self.kinds - self.rare)
 
     def parameter(self, name: str) -> Parameter | None:
         """What `name=` must be, None where there is no such argument."""
@@ -91,6 +98,7 @@ DIRECTIVES = {
             'stages(axis="stage")',
             (_text("axis"), Parameter("weights", (str,), 'a sequence of numbers, or "flops"', ("flops",))),
             positional=1,
+            rare=frozenset((STATEMENT, OTHER)),
         ),
         Directive(
             "microbatch",

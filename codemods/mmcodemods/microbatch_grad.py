@@ -5,6 +5,8 @@
             jax.value_and_grad(loss_fn), dim=0, size=8, argnum=1, schedule="1f1b", reduce="mean"
         )(params, batch)
 
+A gradient accumulation loop by `jax.lax.scan` or `jax.lax.fori_loop` becomes `mm.microbatch_scan(jax.lax.scan)(...)`.
+When the step is traced, that refuses a loop which does more than add to what it carries.
 A loss that takes the batch from around it gets it as a parameter, and a batch that is passed by keyword goes to its
 position.
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from typing import TypeVar
 
 import libcst as cst
 
@@ -37,6 +40,10 @@ from mmrewrite.losses import (
 from mmrewrite.regions import Reach
 from mmrewrite.vocabulary import FOR, STATEMENT
 
+Item = TypeVar("Item", cst.Arg, cst.Param)
+
+_LOOPS = frozenset(("jax.lax.scan", "jax.lax.fori_loop"))
+
 
 class MicrobatchGrad(MeshCodemod):
     """Wraps the gradient function."""
@@ -49,13 +56,18 @@ class MicrobatchGrad(MeshCodemod):
         if isinstance(self.site.statement, ast.For | ast.AsyncFor):
             self.refuse(
                 "a loop that accumulates gradients by hand; write one `jax.value_and_grad(...)` call over the whole "
-                "batch instead, and hint that"
+                "batch instead, and hint that; or write the loop as `jax.lax.scan`"
             )
         self.target: cst.Call | None = None
+        self.loop: cst.Call | None = None
         self.uses: list[cst.Call] = []
         self.function: cst.Lambda | None = None
         calls = list(self.site.calls(self.site.statement))
         self.refuse_optimizers(calls)
+        loops = [call for call in calls if self.site.resolve(call.func) in _LOOPS]
+        if loops:
+            self.wrap_loop(loops)
+            return
         self.gradient = find_gradient(self.site)
         loss = find_function(self.site, self.gradient.function, self.site.facts, self.site.scope)
         if loss is not None:
@@ -66,6 +78,25 @@ class MicrobatchGrad(MeshCodemod):
         self.target = self.site.call(self.site.statement, self.gradient.wrapped_call)
         self.site.transform(self.site.statement, self)
         self.change_calls(loss)
+
+    def wrap_loop(self, loops: list[ast.Call]) -> None:
+        """`jax.lax.scan(...)` becomes `mm.microbatch_scan(jax.lax.scan)(...)`, which checks that it only adds up."""
+        if len(loops) > 1:
+            self.refuse("more than one loop in this statement; give each a statement of its own")
+        (call,) = loops
+        for argument in self.hint.arguments:
+            if argument.name not in ("count", "schedule"):
+                self.refuse(
+                    f"`{self.site.text(call.func)}` cuts the batch itself, so `{argument.name}=` has no meaning; write "
+                    "`count=` with the number of its iterations, and `schedule=`"
+                )
+        body = call.args[2 if self.site.resolve(call.func) == "jax.lax.fori_loop" else 0 :][:1]
+        function = find_function(self.site, body[0], self.site.facts, self.site.scope) if body else None
+        if function is not None:
+            self.check_state(function)
+        self.loop = self.site.call(self.site.statement, call)
+        self.arguments = {argument.name or "": argument.text for argument in self.hint.arguments}
+        self.site.transform(self.site.statement, self)
 
     def change_calls(self, loss: Loss | None) -> None:
         """Have the calls pass what the loss closed over, or passed by keyword, by position."""
@@ -199,6 +230,9 @@ class MicrobatchGrad(MeshCodemod):
             return self.generated(wrapper, updated_node, **self.arguments)
         if original_node is self.target:
             updated_node = updated_node.with_changes(func=self.generated(wrapper, updated_node.func, **self.arguments))
+        if original_node is self.loop:
+            scan = self.generated(f"{self.site.runtime}.microbatch_scan", updated_node.func, **self.arguments)
+            return updated_node.with_changes(func=scan)
         if any(original_node is use for use in self.uses):
             updated_node = updated_node.with_changes(args=self.by_position(updated_node.args))
         return updated_node
@@ -214,7 +248,10 @@ class MicrobatchGrad(MeshCodemod):
             if argument not in positional
             and (argument.keyword is None or argument.keyword.value not in self.batch.moved)
         ]
-        return [*positional, *moved, *(cst.Arg(cst.Name(name)) for name in self.batch.appended), *rest]
+        added = [*moved, *(cst.Arg(cst.Name(name)) for name in self.batch.appended)]
+        if given and given[-1] not in positional:
+            return [*positional, *added, *rest]
+        return extended(positional, added, "whitespace_after_arg")
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         """The loss gets what it closed over as parameters."""
@@ -229,4 +266,17 @@ class MicrobatchGrad(MeshCodemod):
     def with_parameters(self, parameters: cst.Parameters) -> cst.Parameters:
         """Parameters with the appended names after the positional ones."""
         added = [cst.Param(cst.Name(name)) for name in self.batch.appended]
-        return parameters.with_changes(params=[*parameters.params, *added])
+        return parameters.with_changes(params=extended(parameters.params, added, "whitespace_after_param"))
+
+
+def extended(given: Sequence[Item], added: Sequence[Item], space: str) -> list[Item]:
+    """Arguments or parameters with more of them on the line of the last one, whose comma and line break go behind."""
+    items: list[Item] = list(given)
+    more: list[Item] = list(added)
+    if not items or not more:
+        return items + more
+    last = items[-1]
+    ends = {"comma": last.comma, space: getattr(last, space)}
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    before = last.with_changes(**{"comma": comma, space: cst.SimpleWhitespace("")})
+    return [*items[:-1], before, *more[:-1], more[-1].with_changes(**ends)]

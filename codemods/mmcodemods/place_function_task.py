@@ -31,6 +31,7 @@ class PlaceFunctionTask(TaskCodemod):
         function = self.site.statement
         if not isinstance(function, ast.FunctionDef) or is_generator(function):
             self.refuse("a task returns arrays from one call; an `async def` or a generator cannot be one")
+        self.site.refuse_configured(function)
         name = function.name
         holder = next(iter(self.site.facts.names.around(function)), None)
         if name == "__call__" and isinstance(holder, ast.ClassDef):

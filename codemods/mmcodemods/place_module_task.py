@@ -36,6 +36,7 @@ class PlaceModuleTask(TaskCodemod):
             self.refuse(
                 "this class is not visibly a `flax.linen.Module`; put the hint on its `def __call__`, or on the calls"
             )
+        self.site.refuse_configured(module)
         name = None if self.hint.argument("name") else f'"{self.site.task_name(module.name)}"'
         task, runtime = self.task_text(name), self.site.runtime
         self.decorator = self.generated(self.site.partial, f"{runtime}.flax.task", task=task, keep_paths="True")

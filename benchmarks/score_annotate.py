@@ -1,0 +1,156 @@
+"""Score a folder of hinted programs: is each rewritten or refused as expected, and are the numbers the same?
+
+    python benchmarks/score_annotate.py FOLDER [--only NAME] [--markdown]
+
+Each folder in FOLDER is one case: hinted Python files and a `score.toml` with
+
+    title = "what it is"
+    expect = "rewritten"            # or "refused": nothing changes, and a refusal matches `refusal`
+    refusal = "a regular expression"
+    run = "run"                     # optional: a module of the case that runs it
+    tolerance = 1e-4                # optional: of the largest entry of each array
+
+The module that `run` names has `make()`, which returns the arguments, `step(*arguments)`, the hinted step, and
+`reference(*arguments)`, the same on one device, microbatch by microbatch. The rewritten copy runs `step` on eight
+virtual devices, and the original runs `reference` on one. Both return (loss, gradients), which are compared leaf by
+leaf, by path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNNER = """
+import importlib, sys
+import jax, numpy as np
+module = importlib.import_module(sys.argv[1])
+result = getattr(module, sys.argv[2])(*module.make())
+leaves = jax.tree_util.tree_leaves_with_path(result)
+places = {tuple(sorted(device.id for device in leaf.devices())) for _, leaf in leaves}
+named = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+np.savez(sys.argv[3], places=np.array(len(places)), **named)
+"""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What became of one case."""
+
+    title: str
+    expected: str
+    found: str
+    refusals: int
+    largest: str
+    places: str
+    passed: bool
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", help="name of one case")
+    parser.add_argument("--markdown", action="store_true", help="print the table as markdown")
+    options = parser.parse_args()
+    cases = sorted(path.parent for path in options.folder.glob("*/score.toml"))
+    scores = [score(case) for case in cases if options.only in (None, case.name)]
+    show(scores, options.markdown)
+    return 0 if scores and all(score.passed for score in scores) else 1
+
+
+def score(case: Path) -> Score:
+    """Rewrite a copy of a case, and run it if it says how."""
+    told = tomllib.loads((case / "score.toml").read_text())
+    expected = told["expect"]
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "rewritten"
+        shutil.copytree(case, copy)
+        applied = tool("apply", "--color", "never", str(copy))
+        again = tool("check", "--color", "never", str(copy))
+        changed = {
+            path for path in copy.rglob("*.py") if path.read_bytes() != (case / path.relative_to(copy)).read_bytes()
+        }
+        messages = [line for line in applied.stderr.splitlines() if re.search(r"\[\w+\]$", line)]
+        found = "error" if applied.returncode == 2 else "rewritten" if changed else "refused"
+        largest, places, equal = "", "", True
+        if found == expected == "rewritten" and "run" in told:
+            largest, places, equal = compare(case, copy, told["run"], told.get("tolerance", 1e-4), Path(scratch))
+        wanted = re.compile(told.get("refusal", ""))
+        explained = expected != "refused" or any(wanted.search(line) for line in messages)
+        stable = again.returncode == 0
+        if not stable:
+            found += ", not stable"
+        if expected == "refused" and not explained:
+            found += ", for another reason"
+        passed = found == expected and equal
+        return Score(told["title"], expected, found, len(messages), largest, places, passed)
+
+
+def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line."""
+    return subprocess.run(
+        [sys.executable, "-m", "mmrewrite", *arguments], capture_output=True, text=True, env=environment(), check=False
+    )
+
+
+def compare(case: Path, copy: Path, module: str, tolerance: float, scratch: Path) -> tuple[str, str, bool]:
+    """Largest difference relative to its array's largest entry, number of places, and whether all is well."""
+    import numpy as np  # noqa: PLC0415  (cases without `run` need no numpy)
+
+    results = {}
+    for folder, name, devices in ((case, "reference", 1), (copy, "step", 8)):
+        file = scratch / f"{name}.npz"
+        command = [sys.executable, "-c", RUNNER, module, name, str(file)]
+        done = subprocess.run(
+            command, cwd=folder, env=environment(devices, folder), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            return done.stderr.strip().splitlines()[-1][:120], "", False
+        with np.load(file) as arrays:
+            results[name] = dict(arrays)
+    one, many = results["reference"], results["step"]
+    places = int(many.pop("places"))
+    one.pop("places")
+    if one.keys() != many.keys():
+        return f"other names: {sorted(one.keys() ^ many.keys())[:3]}", str(places), False
+    largest = max(
+        float(np.abs(one[key] - many[key]).max(initial=0) / max(np.abs(one[key]).max(initial=0), 1e-30)) for key in one
+    )
+    return f"{largest:.1e}", str(places), largest <= tolerance and places > 1
+
+
+def environment(devices: int | None = None, folder: Path | None = None) -> dict[str, str]:
+    """Variables of a process that finds the packages, and the case before them."""
+    paths = [str(ROOT), str(ROOT / "codemods"), str(ROOT / "runtime")]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *paths] if folder else paths)}
+    if devices is not None:
+        variables |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    return variables
+
+
+def show(scores: list[Score], markdown: bool) -> None:
+    """Print the table."""
+    rows = [("case", "expected", "found", "refusals", "largest difference", "places", "")]
+    for each in scores:
+        verdict = "ok" if each.passed else "WRONG"
+        rows.append((each.title, each.expected, each.found, str(each.refusals), each.largest, each.places, verdict))
+    if markdown:
+        rows.insert(1, ("---",) * len(rows[0]))
+        print("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        return
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
