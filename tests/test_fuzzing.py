@@ -9,12 +9,12 @@ import warnings
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
+from programs import parses, programs
 
 from mmrewrite.engine import rewrite_source
 from mmrewrite.registry import Registry
 from mmrewrite.source import SourceText
 from mmrewrite.values import Rewrite
-from programs import parses, programs
 
 REGISTRY = Registry()
 
@@ -42,7 +42,7 @@ def check(source: str) -> Rewrite:
     return first
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_programs(source: str) -> None:
     with warnings.catch_warnings():

@@ -278,5 +278,6 @@ def extended(given: Sequence[Item], added: Sequence[Item], space: str) -> list[I
     last = items[-1]
     ends = {"comma": last.comma, space: getattr(last, space)}
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    before = last.with_changes(**{"comma": comma, space: cst.SimpleWhitespace("")})
-    return [*items[:-1], before, *more[:-1], more[-1].with_changes(**ends)]
+    items[-1] = last.with_changes(**{"comma": comma, space: cst.SimpleWhitespace("")})
+    more[-1] = more[-1].with_changes(**ends)
+    return items + more
