@@ -84,6 +84,19 @@ def test_every_named_schedule_keeps_its_promises(pipeline):
         assert lower_bound(**pipeline, memory=simulation.live) <= simulation.makespan * (1 + 1e-9)
 
 
+@given(pipelines(), st.lists(st.tuples(cost, st.floats(0, 1)), min_size=8, max_size=8), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_the_lower_bound_holds_for_memory_in_bytes(pipeline, sizes, barrier):
+    """Whatever part of its activations a stage's weight half needs."""
+    whole = [size for size, _ in sizes][: len(pipeline["placement"])]
+    kept = [size * part for size, part in sizes][: len(whole)]
+    given_bytes = {"activation_bytes": whole, "weight_activation_bytes": kept}
+    for schedule in named_ones(pipeline):
+        simulation = simulated(schedule, pipeline, barrier=barrier, **given_bytes)
+        bound = lower_bound(**pipeline, **given_bytes, memory=simulation.peak_bytes, barrier=barrier)
+        assert bound <= simulation.step_time * (1 + 1e-9)
+
+
 @given(pipelines(), st.booleans(), st.booleans(), st.integers(0, 8))
 @settings(max_examples=60, deadline=None)
 def test_auto_is_never_beaten_by_a_named_schedule_in_the_same_memory(pipeline, split, barrier, extra):
