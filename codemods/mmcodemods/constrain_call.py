@@ -6,8 +6,9 @@
         h = mm.with_sharding_constraint(x, P("batch", "embed"))
 
 So do `with_sharding_constraint` of `flax.linen.partitioning`, and that of `jax.lax` where it names logical axes, in
-modules that a program with hints and a mesh imports. Refused: rules or a mesh for one call, because the mesh has them
-for all.
+modules that a program with hints and a mesh imports.
+
+Refused: rules or a mesh for one call, because the mesh has them for all.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.
 """
 
