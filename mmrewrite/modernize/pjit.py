@@ -97,6 +97,11 @@ def needs_mesh(module: ModuleUses, spec: ast.expr) -> bool:
     return kind != "sharding"
 
 
+def has_leaf(spec: ast.expr) -> bool:
+    """Whether a tree of specs may hold any: `()` does not."""
+    return any(map(has_leaf, parts_of(spec))) if isinstance(spec, ast.Tuple | ast.List | ast.Dict) else True
+
+
 def parts_of(spec: ast.expr) -> Iterator[ast.expr]:
     """The parts of a tree that is written out."""
     if isinstance(spec, ast.Tuple | ast.List):

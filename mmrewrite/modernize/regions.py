@@ -16,7 +16,7 @@ from mmrewrite.modernize.contexts import ENVIRONMENTS, WITH, MeshContext, find_c
 from mmrewrite.modernize.eager import Eager
 from mmrewrite.modernize.engine import Codemods
 from mmrewrite.modernize.guards import guard_of
-from mmrewrite.modernize.pjit import CONSTRAINTS, PJIT, XMAPS, Specs, needs_mesh, specs_of
+from mmrewrite.modernize.pjit import CONSTRAINTS, PJIT, XMAPS, Specs, has_leaf, needs_mesh, specs_of
 from mmrewrite.modernize.reach import WideReach
 from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
@@ -60,6 +60,14 @@ class Member:
     def needs_mesh(self) -> bool:
         """Whether a spec must be given its mesh here once no context gives it."""
         return self.specs is not None and any(needs_mesh(self.module, spec) for spec in self.specs.values)
+
+    @property
+    def has_no_spec(self) -> bool:
+        """Whether this is a `pjit` for which only the context says on which devices it runs."""
+        if self.kind != "pjit" or self.specs is None:
+            return False
+        is_used = self.specs.call is not None or isinstance(self.module.parents[self.node], ast.FunctionDef)
+        return is_used and not any(map(has_leaf, self.specs.values))
 
     @property
     def place(self) -> str:
@@ -163,7 +171,13 @@ class MeshRegions:
             self._plans[member.node] = Plan(NEITHER)
         if not region.of("context"):
             for member in region.of("pjit"):
-                if member.needs_mesh:
+                if member.has_no_spec and not (member.specs and member.specs.is_hidden):
+                    reason = (
+                        "without specs this runs on the mesh in context, and no `with mesh:` in view reaches it; "
+                        "write `jax.jit` if there is none, else give it specs"
+                    )
+                    self._plans[member.node] = Plan(NEITHER, reason=reason)
+                elif member.needs_mesh:
                     reason = (
                         "no `with mesh:` in view reaches this, so its specs have no mesh; "
                         "give them one with `NamedSharding(mesh, spec)`"
@@ -225,6 +239,8 @@ class MeshRegions:
             if member.context is not None:
                 text = region.names[member.context].text
                 plans[member.node] = Plan(NAMED, text)
+            elif member.has_no_spec:
+                return f"{member.place} has no specs, so only the context says on which devices it runs"
             elif member.needs_mesh:
                 names = {region.names[context] for context in contexts}
                 if not names:
