@@ -104,7 +104,7 @@ def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def compare(case: Path, copy: Path, module: str, tolerance: float, scratch: Path) -> tuple[str, str, bool]:
     """Largest difference relative to its array's largest entry, number of places, and whether all is well."""
-    import numpy as np  # noqa: PLC0415  (cases without `run` need no numpy)
+    import numpy as np
 
     results = {}
     for folder, name, devices in ((case, "reference", 1), (copy, "step", 8)):
