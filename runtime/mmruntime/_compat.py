@@ -5,16 +5,21 @@ Everything here exists, under one of the spellings below, from JAX 0.10 to 0.12.
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax._src.core import trace_state_clean  # no public successor of `jax.core.trace_state_clean`
 from jax.core import ShapedArray
 from jax.extend import core as jex
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding
 
 if TYPE_CHECKING:
 
@@ -32,6 +37,11 @@ Primitive = jex.Primitive
 # Anything an equation can read: a variable or a literal.
 Atom = Any
 
+# Shardings of a program's arguments and results.
+Borders = tuple[Sequence[NamedSharding], Sequence[NamedSharding]]
+
+log = logging.getLogger("mmruntime")
+
 jit_p = primitives.jit_p
 scan_p = primitives.scan_p
 remat_p = primitives.remat_p
@@ -46,9 +56,7 @@ def user_context(default: Any) -> Any:
 
 def at_top_level() -> bool:
     """Whether no JAX transformation is tracing right now."""
-    from jax._src import core  # noqa: PLC0415  (no public successor of `jax.core.trace_state_clean`)
-
-    return bool(core.trace_state_clean())
+    return bool(trace_state_clean())
 
 
 def backends_started() -> bool:
@@ -175,6 +183,66 @@ def replicate(copies: Sequence[Any], sharding: Any) -> Any:
 def no_mesh() -> AbstractContextManager[Any]:
     """A context without an ambient mesh: compiling for one submesh under another's mesh fails."""
     return jax.set_mesh(None)
+
+
+def load_elsewhere(compiled: Any, borders: Borders, elsewhere: Sequence[Borders]) -> list[Any]:
+    """A compiled program on other devices, without compiling it again.
+
+    What is compiled for one list of devices runs on any other of the same kind; JAX's own cache on disk relies on
+    it. `jax.experimental.serialize_executable` insists on the devices that a program was compiled for.
+
+    Args:
+        compiled: The result of `lower(...).compile()`.
+        borders: The shardings of its arguments and results.
+        elsewhere: The same shardings on the other devices, for each copy.
+
+    Returns:
+        A compiled program for each of `elsewhere`; None for those that JAX cannot copy: programs that call back into
+        Python, platforms whose programs depend on where a device is, and devices of other processes.
+    """
+    from jax._src import compiler  # noqa: PLC0415  (private: no public way to name the devices of a loaded program)
+
+    unloaded = getattr(compiled._executable, "_unloaded_executable", None)
+    if unloaded is None or not _can_move(compiled, unloaded, borders):
+        return [None] * len(elsewhere)
+    backend = unloaded.backend
+    meshes: list[Any] = [(*ins, *outs)[0].mesh for ins, outs in (borders, *elsewhere)]
+    places = [list(mesh.devices.flat) for mesh in meshes]
+    if any(device.process_index != backend.process_index() for devices in places for device in devices):
+        return [None] * len(elsewhere)
+    try:
+        serialized = backend.serialize_executable(unloaded.xla_executable)
+        copies = []
+        for (ins, outs), devices in zip(elsewhere, places[1:], strict=True):
+            device_list = type(unloaded.device_list)(tuple(devices))
+            options = compiler.get_compile_options(
+                1, len(devices), np.array([[device.id for device in devices]]), backend=backend
+            )
+            loaded = backend.deserialize_executable(serialized, device_list, options)
+            copy = dataclasses.replace(
+                unloaded, xla_executable=loaded, device_list=device_list, input_shardings=ins, output_shardings=outs
+            )
+            copies.append(jax.stages.Compiled(copy.load(), [], compiled.args_info, compiled.out_tree))
+    except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
+        log.debug("Cannot copy a compiled program to other devices, so it is compiled for each: %s", error)
+        return [None] * len(elsewhere)
+    return copies
+
+
+def _can_move(compiled: Any, unloaded: Any, borders: Borders) -> bool:
+    ins, outs = borders
+    return (
+        unloaded.backend.platform in ("cpu", "gpu")
+        and list(unloaded.input_shardings) == list(ins)
+        and list(unloaded.output_shardings) == list(outs)
+        and len(ins) + len(outs) > 0
+        and not unloaded.host_callbacks
+        and not unloaded.ordered_effects
+        and not unloaded.unordered_effects
+        and unloaded.mut is None
+        and unloaded.pgle_profiler is None
+        and not compiled._params.const_args
+    )
 
 
 def define_identity(

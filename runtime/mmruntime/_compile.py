@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
 
 from mmruntime import _compat
 from mmruntime._compat import Var
+from mmruntime._equal import layout
 from mmruntime._program import Program, Run, Transfer, Work, donations
 from mmruntime._shard import Shardings, abstract
 from mmruntime._transfer import Mover
@@ -44,13 +45,10 @@ def compile_program(program: Program, shardings: Shardings, owned: Iterable[int]
         owned: Slots whose arrays may be overwritten once nobody reads them.
     """
     keys = program.keys
-    layout = [(tuple(var.aval.shape), var.aval.dtype, shardings[var, where]) for var, where, _ in keys]
-    donated = donations(program, owned, dict(enumerate(layout)))
+    slots = [(tuple(var.aval.shape), var.aval.dtype, shardings[var, where]) for var, where, _ in keys]
+    donated = donations(program, owned, dict(enumerate(slots)))
     works = list(dict.fromkeys(item.work for item in program.instructions if isinstance(item, Run)))
-    # Tracing and lowering hold Python's lock; compiling does not.
-    lowered = [_lower(work, shardings, donated[work]) for work in works]
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        programs = dict(zip(works, pool.map(_compile, lowered), strict=True))
+    programs = _compile_all(works, shardings, donated)
     movers: dict[Transfer, Mover] = {}
     shared: dict[tuple[int, int, tuple[Var, ...]], Mover] = {}
     for item in program.instructions:
@@ -67,25 +65,85 @@ def compile_program(program: Program, shardings: Shardings, owned: Iterable[int]
     return Compiled(programs, movers, donated)
 
 
-def _compile(lowered: Any) -> Any:
-    # A worker thread has no ambient mesh, which would not fit the submesh.
-    with warnings.catch_warnings():
+def _compile_all(
+    works: Sequence[Work], shardings: Shardings, donated: Mapping[Work, tuple[int, ...]]
+) -> dict[Work, Any]:
+    """Compile each work, those that are equal but for their submesh once."""
+    groups: dict[Hashable, list[Work]] = defaultdict(list)
+    for work in works:
+        groups[_form(work, shardings, donated[work])].append(work)
+    programs: dict[Work, Any] = {}
+    # Tracing and lowering hold Python's lock; compiling does not. A worker thread has no ambient mesh, which would not
+    # fit the submesh. Warnings are for whoever chose to compile: they are switched off here, because the switch is
+    # one for all threads. Among them are donations that XLA cannot use, which the user did not ask for.
+    with warnings.catch_warnings(), ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         warnings.simplefilter("ignore")
-        return lowered.compile()
+
+        def start(work: Work, name: str) -> Future[Any]:
+            return pool.submit(_lower(work, shardings, donated[work], name).compile)
+
+        # The longest first, so that no processor waits for the last one.
+        ordered = sorted(groups.values(), key=lambda group: -_length(group[0]))
+        firsts = [(group, start(group[0], _name(group))) for group in ordered]
+        rest: list[tuple[Work, Future[Any]]] = []
+        for group, future in firsts:
+            first, *others = group
+            programs[first] = future.result()
+            places = [_borders(work, shardings) for work in others]
+            copies = _compat.load_elsewhere(programs[first], _borders(first, shardings), places) if others else []
+            for work, copy in zip(others, copies, strict=True):
+                if copy is None:
+                    rest.append((work, start(work, _name([work]))))
+                else:
+                    programs[work] = copy
+        programs |= {work: future.result() for work, future in rest}
+    return programs
 
 
-def _lower(work: Work, shardings: Shardings, donated: tuple[int, ...]) -> Any:
+def _form(work: Work, shardings: Shardings, donated: tuple[int, ...]) -> Hashable:
+    """What a work's program is, but for the devices that it runs on."""
+    if work.kind == "whole":
+        return work
+    segment = work.segment
+    zeros = tuple(var.aval for var in work.zeros)
+    made: Hashable = zeros
+    if segment is not None:
+        position = {var: index for index, var in enumerate(work.reads)}
+        written = {var: index for index, var in enumerate(segment.writes)}
+        cut = {var: (position[stacked], layout(shardings[var, work.submesh])) for var, stacked in work.slices}
+        made = (
+            shardings.form(segment),
+            tuple(cut.get(var) or position[var] for var in segment.reads),
+            tuple(written[result] for _, result in work.sums),
+            tuple(written.get(var) for var in work.writes),
+            zeros,
+        )
+    ins, outs = _borders(work, shardings)
+    return made, tuple(map(layout, ins)), tuple(map(layout, outs)), donated
+
+
+def _length(work: Work) -> int:
+    """How many equations a work has, those of calls included."""
+
+    def count(eqns: Iterable[Any]) -> int:
+        return sum(1 + sum(count(inner.eqns) for inner in _compat.inner_jaxprs(eqn)) for eqn in eqns)
+
+    return 0 if work.segment is None else count(op.eqn for op in work.segment.ops)
+
+
+def _borders(work: Work, shardings: Shardings) -> _compat.Borders:
+    """The shardings of a work's arguments and results."""
     where = work.submesh
     ins = [shardings[var, where] for var in work.reads]
-    outs: list[NamedSharding] = [shardings[var, where] for var in work.writes]
-    if work.kind == "start":
-        num_totals = len(outs) - len(work.sums)
-        outs = outs[:num_totals] + [sharding for sharding in outs[num_totals:] for _ in range(work.count)]
+    outs = [shardings[var, where] for var in work.writes]
+    return ins, outs
+
+
+def _lower(work: Work, shardings: Shardings, donated: tuple[int, ...], name: str) -> Any:
+    ins, outs = _borders(work, shardings)
     function = _function(work, shardings)
-    function.__name__ = function.__qualname__ = _name(work)
-    with _compat.no_mesh(), warnings.catch_warnings():
-        # A donation that XLA cannot use is no news to the user: they did not ask for it.
-        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+    function.__name__ = function.__qualname__ = name
+    with _compat.no_mesh():
         return jax.jit(
             function,
             in_shardings=tuple(ins),
@@ -95,42 +153,51 @@ def _lower(work: Work, shardings: Shardings, donated: tuple[int, ...]) -> Any:
         ).lower(*[abstract(var) for var in work.reads])
 
 
-def _name(work: Work) -> str:
+def _name(works: Sequence[Work]) -> str:
+    """The name of the program of works that are equal, as profilers show it."""
+    segments = [work.segment for work in works]
+    tasks = [name for segment in segments if segment is not None for name in segment.tasks[:1]]
+    places = [str(work.submesh) for work in works]
+    return "_".join(["mm", *_ends(tasks), *_ends(places), *_ends(_kind(work) for work in works)])
+
+
+def _ends(names: Iterable[str]) -> list[str]:
+    """A few distinct names, or the first and the last."""
+    distinct = list(dict.fromkeys(names))
+    return distinct if len(distinct) < 4 else [distinct[0], "to", distinct[-1]]
+
+
+def _kind(work: Work) -> str:
     segment = work.segment
     if segment is None:
-        return f"mm_{work.kind}_{work.submesh}"
+        return work.kind
     passes = "forward" * segment.forward + "backward" * segment.backward
-    return f"mm_{'_'.join(segment.tasks[:1]) or 'glue'}_{work.submesh}_{passes}_{segment.level}"
-
-
-def _start(work: Work) -> Callable[..., list[Any]]:
-    """Zeros for the sums of a loop, then the slices of its batch."""
-    totals = [var.aval for var in work.writes[: len(work.writes) - len(work.sums)]]
-    position = {var: index for index, var in enumerate(work.reads)}
-    picks = [position[stacked] for _, stacked in work.sums]
-
-    def start(*stacks: Any) -> list[Any]:
-        zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in totals]
-        return zeros + [stacks[pick][k] for pick in picks for k in range(work.count)]
-
-    return start
+    return passes if segment.tasks else f"glue_{passes}"
 
 
 def _function(work: Work, shardings: Shardings) -> Callable[..., list[Any]]:
-    if work.kind == "start":
-        return _start(work)
     if work.kind == "whole":
         return shardings.whole_function()
+    zeros = [var.aval for var in work.zeros]
+
+    def start() -> list[Any]:
+        return [jnp.zeros(aval.shape, aval.dtype) for aval in zeros]
+
     segment = work.segment
-    assert segment is not None
+    if segment is None:
+        return start
     compute = shardings.function(segment)
     written = {var: index for index, var in enumerate(segment.writes)}
     results = [written[result] for _, result in work.sums]
-    kept = [written[var] for var in work.writes[len(results) :]]
+    kept = [written[var] for var in work.writes[len(results) : len(work.writes) - len(zeros)]]
 
     def run(*args: Any) -> list[Any]:
-        values: Sequence[Any] = compute(*args[len(results) :])
+        given = dict(zip(work.reads, args, strict=True))
+        for piece, stacked in work.slices:
+            cut = jax.lax.dynamic_index_in_dim(given[stacked], args[-1], keepdims=False)
+            given[piece] = jax.lax.with_sharding_constraint(cut, shardings[piece, work.submesh])
+        values: Sequence[Any] = compute(*[given[var] for var in segment.reads])
         totals = [jax.lax.add(total, values[index]) for total, index in zip(args, results, strict=False)]
-        return totals + [values[index] for index in kept]
+        return totals + [values[index] for index in kept] + start()
 
     return run

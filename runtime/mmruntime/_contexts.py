@@ -7,8 +7,10 @@ and an exception inside of a context restores what held before.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Hashable, Iterator
 from types import TracebackType
+from typing import Any
 
 import jax
 
@@ -21,7 +23,7 @@ _RECOMPUTATION = _compat.user_context(True)
 _REPLICATED_BELOW = _compat.user_context(0)
 
 
-_JAX_SETTINGS = (
+_read_settings = operator.attrgetter(
     "jax_debug_nans",
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
@@ -69,7 +71,8 @@ def switches() -> Hashable:
 
 def jax_settings() -> Hashable:
     """JAX's own settings that change what a step traces or compiles to, as they are now."""
-    return tuple(getattr(jax.config, name) for name in _JAX_SETTINGS)
+    settings: tuple[Any, ...] = _read_settings(jax.config)
+    return settings
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 import types
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -26,11 +26,12 @@ from mmruntime._place import Placement, place
 from mmruntime._program import Program, build, build_whole
 from mmruntime._registry import registrations
 from mmruntime._report import Report, report
-from mmruntime._run import Runner
+from mmruntime._run import Runner, WholeRunner
 from mmruntime._segment import Segments, segment
 from mmruntime._shard import Shardings
 from mmruntime._signature import (
     Call,
+    Repeat,
     abstract,
     argument_name,
     carried_state,
@@ -89,6 +90,7 @@ class MeshFunction(Generic[P, R]):
         self._arguments = tuple(inspect.signature(fun).parameters)
         self._plans: dict[Any, Plan] = {}
         self._latest: Plan | None = None
+        self._repeat: Repeat | None = None
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """The method, bound, where a class has this as an attribute; `obj.step.explain()` reaches the step."""
@@ -100,10 +102,15 @@ class MeshFunction(Generic[P, R]):
             # Inside another transformation the marked program is an ordinary one.
             result: R = self._fun(*args, **kwargs)
             return result
+        if self._repeat is not None and self._latest is not None:
+            leaves, tree = jax.tree.flatten((args, kwargs))
+            if self._repeat.fits(leaves, tree, self._settings()):
+                outputs = self._latest.runner(leaves)
+                return jax.tree.unflatten(self._latest.out_tree, outputs)  # type: ignore[no-any-return]
         call = self._split(args, kwargs)
         plan = self._plan_of(call)
         first = self._latest is not plan
-        self._latest = plan
+        self._use(plan, call)
         outputs = plan.runner(call.leaves)
         if first and plan.runner.misplaced:
             log.info(
@@ -117,8 +124,9 @@ class MeshFunction(Generic[P, R]):
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Report:
         """Trace, place and compile for these arguments (or `jax.ShapeDtypeStruct`s) without running."""
         call = self._split(args, kwargs)
-        self._latest = self._plan_of(call)
-        return self._report(self._latest)
+        plan = self._plan_of(call)
+        self._use(plan, call)
+        return self._report(plan)
 
     def abstract_args(self) -> tuple[Any, ...]:
         """The positional arguments as `jax.ShapeDtypeStruct`s with the shardings that the step wants them in.
@@ -172,6 +180,16 @@ class MeshFunction(Generic[P, R]):
         plan = self._plan_of(call)
         return measure(plan.runner, plan.program, call.leaves)
 
+    def _use(self, plan: Plan, call: Call) -> None:
+        """Make a plan the latest, which the next call may repeat."""
+        self._latest = plan
+        static = bool(call.static_args or call.static_kwargs)
+        self._repeat = None if static else Repeat(call.tree, call.signatures, self._settings())
+
+    def _settings(self) -> Hashable:
+        """What a plan depends on besides the arguments."""
+        return switches(), jax_settings(), registrations(self._context)
+
     def _plan_of(self, call: Call) -> Plan:
         plan = self._plans.get(call.key)
         if plan is None:
@@ -196,20 +214,13 @@ class MeshFunction(Generic[P, R]):
         dynamic = tuple(None if i in self._static else arg for i, arg in enumerate(args))
         dynamic_kwargs = {key: value for key, value in kwargs.items() if key not in self._static_names}
         leaves, tree = jax.tree.flatten((dynamic, dynamic_kwargs))
-        key = (
-            tree,
-            tuple([signature(leaf) for leaf in leaves]),
-            static_args,
-            static_kwargs,
-            switches(),
-            jax_settings(),
-            registrations(self._context),
-        )
+        signatures = tuple([signature(leaf) for leaf in leaves])
+        key = (tree, signatures, static_args, static_kwargs, self._settings())
         try:
             hash((static_args, static_kwargs))
         except TypeError as error:
             raise TypeError(f"mjit: static arguments of {_label(self._fun)} must be hashable: {error}.") from error
-        return Call(leaves, tree, key, static_args, static_kwargs)
+        return Call(leaves, tree, signatures, key, static_args, static_kwargs)
 
     @property
     def multimesh(self) -> MultiMesh:
@@ -253,7 +264,8 @@ class MeshFunction(Generic[P, R]):
             program = build(step, placement, segments, loop_schedules)
         donated = self._donated(call.tree)
         compiled = compile_program(program, shardings, _owned(step, placement, program, donated))
-        runner = Runner(step, program, compiled, shardings, donated)
+        kind = WholeRunner if any(work.kind == "whole" for work in compiled.programs) else Runner
+        runner = kind(step, program, compiled, shardings, donated)
         names = tuple(argument_name(path, self._arguments) for path, _ in paths(call.tree))
         return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
 
@@ -275,6 +287,7 @@ def _owned(step: Step, placement: Placement, program: Program, donated: Containe
     constants = {slot for places in program.constants.values() for slot, _ in places}
     # The copies of a scalar belong to one array of the caller's.
     constants |= {slot for var in step.invars for slot, _ in program.scalars.get(var, ())}
+    constants |= {slot for slot, _, _ in program.numbers}
     handed_through = {atom for atom in step.outvars if is_var(atom)}
     return {
         slot

@@ -6,10 +6,15 @@ use of every slot is known before anything is compiled: that decides what is fre
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import jax
+import numpy as np
+
+from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._ir import Region, Step, is_scalar
 from mmruntime._order import Chosen, Pipeline, order_loop
@@ -23,17 +28,17 @@ Key = tuple[Var, int, int | None]
 
 @dataclass(eq=False, slots=True, frozen=True)
 class Work:
-    """A program to compile: a segment, or what a loop starts from (zeroed sums, and the slices of its batch).
+    """A program to compile: a segment, the zeros that a loop starts from, or both.
 
     Attributes:
-        kind: "segment", "start" of a loop, or "whole" for a step that is one program.
+        kind: "segment", "zeros", or "whole" for a step that is one program.
         submesh: Where it runs.
         reads: Variables of its arguments, sums that it adds to first.
-        writes: Variables of its results, sums that it adds to first.
-        sums: For a segment, the totals that it adds to and the variable that is added to each. For the start of a
-            loop, the variable of each slice and the variable that is sliced.
+        writes: Variables of its results, sums that it adds to first, zeros last.
+        sums: The totals that it adds to and the variable that is added to each.
+        slices: The variables that it cuts out of arguments, and those; its last argument is the microbatch's number.
+        zeros: The sums that it starts.
         segment: The segment, if it is one.
-        count: Number of microbatches, for the start of a loop.
     """
 
     kind: str
@@ -41,8 +46,9 @@ class Work:
     reads: tuple[Var, ...]
     writes: tuple[Var, ...]
     sums: tuple[tuple[Var, Var], ...] = ()
+    slices: tuple[tuple[Var, Var], ...] = ()
+    zeros: tuple[Var, ...] = ()
     segment: Segment | None = None
-    count: int = 1
 
 
 @dataclass(eq=False, slots=True)
@@ -81,6 +87,7 @@ class Program:
         instructions: In order of issue.
         inputs: For each input of the step, the slot and the submesh that it is wanted in; None if nobody reads it.
         constants: For each captured array, all slots and submeshes that it is wanted in.
+        numbers: For each microbatch number that programs read, its slot, its submesh and the number.
         outputs: For each output, its slot; None where it is an input, a captured array or a literal.
         pipelines: The microbatch loops, in program order.
         keys: What each slot holds.
@@ -91,6 +98,7 @@ class Program:
     instructions: list[Instruction]
     inputs: list[tuple[int, int] | None]
     constants: dict[Var, list[tuple[int, int]]]
+    numbers: list[tuple[int, int, int]]
     outputs: list[int | None]
     pipelines: list[Pipeline]
     keys: list[Key]
@@ -112,6 +120,7 @@ def build_whole(step: Step) -> Program:
         [run],
         [(slots[var, 0, None], 0) if var in used else None for var in step.invars],
         {var: [(slots[var, 0, None], 0)] for var in step.constants if var in used},
+        [],
         [slots.get((atom, 0, None)) if is_var(atom) and atom not in used else None for atom in step.outvars],
         [],
         list(slots),
@@ -137,6 +146,8 @@ class _Builder:
         self.pipelines: list[Pipeline] = []
         self._works: dict[Segment, Work] = {}
         self._per_microbatch: set[Var] = set()
+        self._slices: dict[Var, Var] = {}
+        self._index = _compat.new_var(jax.typeof(np.uint32(0)))
         self._read = {var for segment in segments for var in segment.reads}
         self.wanted = self._wanted()
         self.given = set(step.invars) | set(step.constants)
@@ -165,11 +176,15 @@ class _Builder:
         scalars = {var: self._places(var) for var in (*self.step.invars, *handed_out) if is_scalar(var)}
         kept |= {slot for var in handed_out & scalars.keys() for slot, _ in scalars[var]}
         self._free_after_last_use(kept)
+        numbers = [
+            (slot, where, k) for (var, where, k), slot in self.slots.items() if var is self._index and k is not None
+        ]
         return Program(
             len(self.slots),
             self.instructions,
             inputs,
             constants,
+            numbers,
             outputs,
             self.pipelines,
             list(self.slots),
@@ -233,12 +248,11 @@ class _Builder:
         kept = [var for var in segment.writes if var not in accumulated or var in self._read]
         totals = [total for total, _ in added]
         work = self._work(segment, tuple(totals), tuple(kept), added)
-        args = [self._slot(total, segment.submesh, None) for total in totals]
-        args += [self._slot(var, segment.submesh, self._instance(var, microbatch)) for var in segment.reads]
-        results = [self._slot(total, segment.submesh, None) for total in totals]
-        results += [self._slot(var, segment.submesh, microbatch) for var in kept]
+        where = segment.submesh
+        args = [self._slot(var, where, self._instance(var, microbatch)) for var in work.reads]
+        results = [self._slot(var, where, microbatch if var in own else None) for var in work.writes]
         self.instructions.append(Run(work, microbatch, args, results))
-        self._send(kept, segment.submesh, microbatch)
+        self._send(kept, where, microbatch)
 
     def _work(
         self,
@@ -248,8 +262,16 @@ class _Builder:
         added: tuple[tuple[Var, Var], ...],
     ) -> Work:
         if segment not in self._works:
+            slices = tuple((var, self._slices[var]) for var in segment.reads if var in self._slices)
+            reads = dict.fromkeys(self._slices.get(var, var) for var in segment.reads)
             self._works[segment] = Work(
-                "segment", segment.submesh, (*totals, *segment.reads), (*totals, *kept), added, segment
+                "segment",
+                segment.submesh,
+                (*totals, *reads, *([self._index] if slices else [])),
+                (*totals, *kept),
+                added,
+                slices,
+                segment=segment,
             )
         return self._works[segment]
 
@@ -274,16 +296,14 @@ class _Builder:
     def _loop(self, index: int, region: Region, segments: Sequence[Segment]) -> None:
         assert region.loop is not None
         self._per_microbatch |= {var for segment in segments for op in segment.ops for var in op.writes()}
-        self._per_microbatch |= set(region.slices)
+        self._per_microbatch.add(self._index)
+        self._slices |= region.slices
         totals: dict[int, dict[Var, None]] = defaultdict(dict)
         for total, result in region.sums:
             totals[self.segments.made_on[result][0]][total] = None
-        pieces: dict[int, list[tuple[Var, Var]]] = defaultdict(list)
-        for piece, stacked in region.slices.items():
-            for where in self.wanted.get(piece, ()):
-                pieces[where].append((piece, stacked))
-        for where in sorted({*totals, *pieces}):
-            self._start_loop(where, list(totals[where]), pieces[where], region.loop.count)
+        before = self.segments.by_region[index - 1] if index > 0 and self.step.regions[index - 1].loop is None else []
+        for where in sorted(totals):
+            self._start_sums(where, tuple(totals[where]), before)
         pipeline = order_loop(region, self.schedules[index], segments, self.segments.made_on)
         self.pipelines.append(pipeline)
         by_place = {
@@ -295,15 +315,15 @@ class _Builder:
         for where, mine in totals.items():
             self._send(mine, where, None)
 
-    def _start_loop(self, where: int, totals: Sequence[Var], pieces: Sequence[tuple[Var, Var]], count: int) -> None:
-        """Zeroed accumulators and the slices of the batch on one submesh, by one program."""
-        stacks = tuple(dict.fromkeys(stacked for _, stacked in pieces))
-        writes = (*totals, *(piece for piece, _ in pieces))
-        work = Work("start", where, stacks, writes, tuple(pieces), None, count)
-        args = [self._slot(stacked, where, None) for stacked in stacks]
+    def _start_sums(self, where: int, totals: tuple[Var, ...], before: Sequence[Segment]) -> None:
+        """Zeroed sums on one submesh, from the last program that runs there before the loop or from their own."""
         results = [self._slot(total, where, None) for total in totals]
-        results += [self._slot(piece, where, k) for piece, _ in pieces for k in range(count)]
-        self.instructions.append(Run(work, None, args, results))
+        for item in reversed(self.instructions):
+            if isinstance(item, Run) and item.work.segment in before and item.work.submesh == where:
+                item.work = dataclasses.replace(item.work, writes=(*item.work.writes, *totals), zeros=totals)
+                item.results += results
+                return
+        self.instructions.append(Run(Work("zeros", where, (), totals, zeros=totals), None, [], results))
 
     def _free_after_last_use(self, kept: set[int]) -> None:
         last: dict[int, Instruction] = {}
@@ -335,7 +355,7 @@ def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Has
     for instruction in program.instructions:
         if not isinstance(instruction, Run):
             continue
-        sums = range(len(instruction.work.sums)) if instruction.work.kind == "segment" else range(0)
+        sums = range(len(instruction.work.sums))
         ending = set(instruction.frees)
         fit = {
             position
@@ -349,7 +369,7 @@ def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Has
             continue
         room = Counter(shape_of[slot] for slot in instruction.results)
         chosen = []
-        num_sums = len(instruction.work.sums) if instruction.work.kind == "segment" else 0
+        num_sums = len(instruction.work.sums)
         # Sums are added to in place; then donated state is updated in place, rather than written over a temporary.
         order = sorted(candidates[instruction.work], key=lambda p: (p >= num_sums, instruction.args[p] not in state, p))
         for position in order:

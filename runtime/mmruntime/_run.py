@@ -61,6 +61,10 @@ class Runner:
             for var, places in program.constants.items()
             for slot, where in places
         ]
+        self._constants += [
+            (slot, jax.device_put(np.uint32(number), shardings.replicated(where)))
+            for slot, where, number in program.numbers
+        ]
         positions = {var: position for position, var in enumerate(step.invars)}
         carried = {result: position for position, result in step.carried.items()}
         # As in jax.jit every result is an array of its own, so that the caller may donate or delete it. Only what the
@@ -193,3 +197,48 @@ class Runner:
         if position is not None and (wanted == self._everywhere or not isinstance(value, jax.Array)):
             return wanted
         return value.sharding
+
+
+class WholeRunner(Runner):
+    """A step that is one program: called as directly as the function that `jax.jit` makes.
+
+    The arguments are those of `Runner`.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        program: Program,
+        compiled: Compiled,
+        shardings: Shardings,
+        donated: Collection[int] = (),
+    ) -> None:
+        super().__init__(step, program, compiled, shardings, donated)
+        ((_, self._call, _, results, _),) = self._code
+        self._wanted = [
+            (position, shardings[var, place[1]])
+            for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
+            if place is not None
+        ]
+        self._all_read = len(self._wanted) == len(step.invars)
+        # Layouts of arguments that need not be moved, compared with those of the next call.
+        self._fitting: list[Any] = []
+        self._captured = [value for _, value in self._constants]
+        # Whether the outputs are what the program gives, in order.
+        self._gives_outputs = [slot for slot, _, _ in self._outputs] == results
+        self._gives_outputs &= not self._copied and self._spread is None
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run the step once; returns as soon as it is issued."""
+        if not self._gives_outputs:
+            return super().__call__(inputs)
+        operands = inputs if self._all_read else [inputs[position] for position, _ in self._wanted]
+        layouts = [getattr(value, "sharding", None) for value in operands]
+        if layouts != self._fitting:
+            for value, placed, (_, wanted) in zip(operands, layouts, self._wanted, strict=True):
+                if placed is not None and not placed.is_equivalent_to(wanted, value.ndim):
+                    return super().__call__(inputs)
+            self._fitting = layouts
+        self.misplaced = 0
+        values: list[Any] = self._call(*operands, *self._captured)
+        return values

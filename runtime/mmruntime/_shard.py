@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -21,12 +21,16 @@ from mmruntime import _compat
 from mmruntime._axes import Names, Pairs, mesh_axes, translate
 from mmruntime._compat import Var, is_var
 from mmruntime._constraint import constraint_p
+from mmruntime._equal import form, layout, names_mesh
 from mmruntime._ir import Op, Step
 from mmruntime._multimesh import MultiMesh
 from mmruntime._place import Placement
 from mmruntime._segment import Segment, Segments
 from mmruntime._task import Task
 from mmruntime._whole import borders, whole_function
+
+# Shardings of arguments and results; None where propagation has no opinion.
+Found = tuple[list[PartitionSpec | None], list[PartitionSpec | None]]
 
 
 def abstract(var: Any) -> jax.ShapeDtypeStruct:
@@ -67,6 +71,10 @@ class Shardings:
         self._results = {total: result for region in step.regions for total, result in region.sums}
         self._names = _value_names(step)
         self._unknown: dict[str, None] = {}
+        self._closed: dict[Segment, Any] = {}
+        self._forms: dict[Segment, Hashable] = {}
+        # What propagation found, for segments of one form whose arguments are known alike.
+        self._found: dict[Hashable, Found] = {}
         # Names that did not cut their dimension: (task, name, dimension, shape) and why.
         self.passed_over: dict[tuple[str, str, int, tuple[int, ...]], str] = {}
 
@@ -111,7 +119,8 @@ class Shardings:
     def propagate_whole(self) -> None:
         """Decide the layouts at the borders of a step that is one program."""
         reads, writes = borders(self._step)
-        self._decide(self.whole_function(), reads, writes, 0, [self._of.get((var, 0)) for var in reads])
+        known = [self._of.get((var, 0)) for var in reads]
+        self._decide(lambda mesh: propagate(self.whole_function(), reads, writes, known, mesh), reads, writes, 0, known)
         self._warn()
 
     def whole_function(self) -> Callable[..., list[Any]]:
@@ -133,8 +142,20 @@ class Shardings:
 
     def function(self, segment: Segment) -> Callable[..., list[Any]]:
         """The function that a segment computes, `reads` to `writes`, with constraints in mesh axes."""
-        eqns = [self._in_mesh_axes(op, segment.submesh) for op in segment.ops]
-        return _compat.as_fun(_compat.close(self._step.like, segment.reads, segment.writes, eqns))
+        return _compat.as_fun(self._jaxpr(segment))
+
+    def form(self, segment: Segment) -> Hashable:
+        """What a segment computes, equal for those that do the same on submeshes of one shape."""
+        if segment not in self._forms:
+            mesh = self._placement.submeshes.meshes[segment.submesh]
+            self._forms[segment] = form(self._jaxpr(segment), mesh)
+        return self._forms[segment]
+
+    def _jaxpr(self, segment: Segment) -> Any:
+        if segment not in self._closed:
+            eqns = [self._in_mesh_axes(op, segment.submesh) for op in segment.ops]
+            self._closed[segment] = _compat.close(self._step.like, segment.reads, segment.writes, eqns)
+        return self._closed[segment]
 
     def _known(self, var: Var, where: int) -> NamedSharding | None:
         known = self._of.get((var, where))
@@ -162,7 +183,18 @@ class Shardings:
             self._of.get((var, where)) or self._named(var, segment) or self._sent(var, where, segments)
             for var in segment.reads
         ]
-        self._decide(self.function(segment), segment.reads, segment.writes, where, known)
+
+        def find(mesh: Mesh) -> Found:
+            if all(given is None or given.is_fully_replicated for given in known) and not names_mesh(
+                self._jaxpr(segment)
+            ):
+                return [None] * len(segment.reads), [None] * len(segment.writes)
+            key = (self.form(segment), tuple(map(layout, known)), mesh.axis_names, mesh.axis_sizes)
+            if key not in self._found:
+                self._found[key] = propagate(self.function(segment), segment.reads, segment.writes, known, mesh)
+            return self._found[key]
+
+        self._decide(find, segment.reads, segment.writes, where, known)
 
     def _named(self, var: Var, segment: Segment) -> NamedSharding | None:
         """The layout of a value that carries logical names, as the task that reads it translates them."""
@@ -181,7 +213,7 @@ class Shardings:
 
     def _decide(
         self,
-        function: Callable[..., list[Any]],
+        find: Callable[[Mesh], Found],
         reads: Sequence[Var],
         writes: Sequence[Var],
         where: int,
@@ -189,7 +221,7 @@ class Shardings:
     ) -> None:
         mesh = self._placement.submeshes.meshes[where]
         if mesh.size > 1 and (reads or writes):
-            ins, outs = propagate(function, reads, writes, known, mesh)
+            ins, outs = find(mesh)
         else:
             ins, outs = [None] * len(reads), [None] * len(writes)
         for var, given, found in zip(reads, known, ins, strict=True):
@@ -310,7 +342,7 @@ def propagate(
     writes: Sequence[Any],
     known: Sequence[NamedSharding | None],
     mesh: Mesh,
-) -> tuple[list[PartitionSpec | None], list[PartitionSpec | None]]:
+) -> Found:
     """Shardings that Shardy gives to a function's arguments and results; None where it has no opinion.
 
     Only its propagation pass is run (https://github.com/openxla/shardy), no compilation.

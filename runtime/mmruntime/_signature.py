@@ -22,6 +22,7 @@ class Call:
     Attributes:
         leaves: Its arrays.
         tree: The tree of its arguments and keyword arguments, without the static ones.
+        signatures: Shape and type of each array.
         key: What the compiled step depends on.
         static_args: Positions and values of static arguments.
         static_kwargs: Names and values of static keyword arguments.
@@ -29,9 +30,47 @@ class Call:
 
     leaves: list[Any]
     tree: Any
+    signatures: tuple[Any, ...]
     key: Any
     static_args: tuple[tuple[int, Any], ...]
     static_kwargs: tuple[tuple[str, Any], ...]
+
+
+class Repeat:
+    """Tells whether a call is like an earlier one, which is quicker than to work out its key.
+
+    Args:
+        tree: The tree of the earlier call.
+        signatures: Shape and type of each of its arrays.
+        settings: What held besides.
+    """
+
+    def __init__(self, tree: Any, signatures: Sequence[Any], settings: Any) -> None:
+        self._tree = tree
+        self._signatures = signatures
+        self._settings = settings
+        # Abstract values of arrays that fitted, and which arguments are no arrays of JAX. What a program gives has the
+        # same abstract value every time, so that comparing carried state costs next to nothing.
+        self._avals: list[Any] = []
+        self._host: list[int] = []
+
+    def fits(self, leaves: Sequence[Any], tree: Any, settings: Any) -> bool:
+        """Whether a call of these arrays is like the earlier one.
+
+        Raises:
+            TypeError: If an argument is neither an array nor a number.
+        """
+        if tree != self._tree or settings != self._settings:
+            return False
+        avals = [getattr(leaf, "aval", None) for leaf in leaves]
+        known = self._avals == avals
+        for index in self._host if known else range(len(leaves)):
+            if signature(leaves[index]) != self._signatures[index]:
+                return False
+        if not known:
+            self._avals = avals
+            self._host = [index for index, aval in enumerate(avals) if aval is None]
+        return True
 
 
 def signature(leaf: Any) -> Any:

@@ -14,15 +14,13 @@ from mmruntime._ir import Op, Region, Step
 
 
 def borders(step: Step) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
-    """What the whole step reads (inputs and captured arrays that are used) and writes (its computed outputs)."""
-    given = {*step.invars, *step.constants}
-    used: dict[Var, None] = {}
+    """What the whole step reads (inputs, then captured arrays, that are used) and writes (its computed outputs)."""
+    given = (*step.invars, *step.constants)
+    used: set[Var] = set()
     for region in step.regions:
-        for var in (*region.slices.values(), *(var for op in region.ops for var in op.reads())):
-            if var in given:
-                used[var] = None
+        used.update(region.slices.values(), *(op.reads() for op in region.ops))
     outputs = (atom for atom in step.outvars if is_var(atom) and atom not in given)
-    return tuple(used), tuple(dict.fromkeys(outputs))
+    return tuple(var for var in given if var in used), tuple(dict.fromkeys(outputs))
 
 
 def whole_function(step: Step, in_mesh_axes: Callable[[Op], Any]) -> Callable[..., list[Any]]:

@@ -81,6 +81,7 @@ def slots_over_time(program):
     alive |= {slot for places in program.constants.values() for slot, _ in places}
     made = {slot for item in program.instructions for slot in item.results}
     alive |= {slot for places in program.scalars.values() for slot, _ in places} - made
+    alive |= {slot for slot, _, _ in program.numbers}
     for item in program.instructions:
         assert set(item.args) <= alive, "reads what is not there"
         alive |= set(item.results)
@@ -239,9 +240,9 @@ def test_activations_are_forgotten_at_their_last_use(trained, schedule):
                 assert slot in item.frees
         held = defaultdict(set)
         for slot in alive:
-            var, where, microbatch = program.keys[slot]
-            # What the loop cut out of the batch beforehand is no activation.
-            if microbatch is not None and not any(var in region.slices for region in step._latest.step.regions):
+            _, where, microbatch = program.keys[slot]
+            # A microbatch's number is no activation.
+            if microbatch is not None and slot not in {slot for slot, _, _ in program.numbers}:
                 held[where].add(microbatch)
         for where, microbatches in held.items():
             peak[where] = max(peak[where], len(microbatches))

@@ -1,0 +1,129 @@
+"""Equal programs: a form that two jaxprs share only if they compute the same, each on its own submesh.
+
+The stages of a pipeline are mostly copies of each other. What one of them was traced, propagated and compiled
+for serves the others, so that a step's build time grows with the programs that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
+
+from mmruntime import _compat
+from mmruntime._compat import is_var
+
+# Their lowering reads the body alone; the rules of differentiation, new objects in every trace, are spent.
+_BODY_ONLY = ("custom_jvp_call", "custom_vjp_call")
+
+
+def form(closed: Any, mesh: Mesh) -> Hashable:
+    """What a closed jaxpr computes, without the names of its variables, its calls and its devices.
+
+    Args:
+        closed: The jaxpr.
+        mesh: Where it is to run. Devices of shardings and meshes in the jaxpr are told by their position in it.
+    """
+    places = {device: index for index, device in enumerate(mesh.devices.flat)}
+    return _jaxpr(closed, places)
+
+
+def layout(sharding: NamedSharding | None) -> Hashable:
+    """A sharding without its devices."""
+    if sharding is None:
+        return None
+    return sharding.mesh.axis_names, sharding.mesh.axis_sizes, sharding.spec, sharding.memory_kind
+
+
+def names_mesh(closed: Any) -> bool:
+    """Whether anything in a jaxpr is said about shardings. If not, there is nothing to propagate."""
+
+    def found(value: Any) -> bool:
+        if _compat.is_jaxpr(value):
+            return names_mesh(value)
+        if type(value) in (tuple, list):
+            return any(map(found, value))
+        return isinstance(value, Sharding) or (isinstance(value, Mesh | AbstractMesh) and not value.empty)
+
+    return any(found(value) for eqn in _compat.split(closed)[0].eqns for value in eqn.params.values())
+
+
+class _Same:
+    """Stands for an object that equals nothing but itself."""
+
+    __slots__ = ("_object",)
+
+    def __init__(self, value: Any) -> None:
+        self._object = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._object is other._object
+
+    def __hash__(self) -> int:
+        return id(self._object)
+
+
+def _jaxpr(jaxpr: Any, places: Mapping[Any, int]) -> Hashable:
+    inner, consts = _compat.split(jaxpr)
+    numbers: dict[Any, int] = {}
+
+    def fresh(var: Any) -> Hashable:
+        numbers[var] = len(numbers)
+        return var.aval  # type: ignore[no-any-return]
+
+    def atom(value: Any) -> Hashable:
+        return numbers[value] if is_var(value) else (_value(np.asarray(value.val), places), value.aval)
+
+    given = [fresh(var) for var in (*inner.constvars, *inner.invars)]
+    eqns = [
+        (
+            eqn.primitive,
+            tuple(map(atom, eqn.invars)),
+            tuple(map(fresh, eqn.outvars)),
+            _params(eqn, places),
+            eqn.ctx,
+        )
+        for eqn in inner.eqns
+    ]
+    return (
+        tuple(given),
+        tuple(map(_Same, consts)),
+        tuple(eqns),
+        tuple(map(atom, inner.outvars)),
+        frozenset(inner.effects),
+    )
+
+
+def _params(eqn: Any, places: Mapping[Any, int]) -> Hashable:
+    params = eqn.params
+    if eqn.primitive is _compat.jit_p:
+        params = {key: value for key, value in params.items() if key != "name"}
+    elif eqn.primitive.name in _BODY_ONLY:
+        params = {"call_jaxpr": params["call_jaxpr"]}
+    return tuple((key, _value(params[key], places)) for key in sorted(params))
+
+
+def _value(value: Any, places: Mapping[Any, int]) -> Hashable:
+    if _compat.is_jaxpr(value):
+        return _jaxpr(value, places)
+    if type(value) in (tuple, list):
+        return type(value), tuple(_value(item, places) for item in value)
+    if isinstance(value, Mesh):
+        devices = tuple(places.get(device, device) for device in value.devices.flat)
+        return Mesh, value.axis_names, value.axis_sizes, value.axis_types, devices
+    if isinstance(value, NamedSharding):
+        return NamedSharding, _value(value.mesh, places), value.spec, value.memory_kind
+    if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
+        # Equality of numbers is too wide: 0.0 is -0.0, and 1 is True.
+        array = np.asarray(value)
+        return _Same(value) if array.dtype.hasobject else (type(value), array.dtype, array.shape, array.tobytes())
+    if isinstance(value, jax.Array):
+        return _Same(value)
+    try:
+        hash(value)
+    except TypeError:
+        return _Same(value)
+    return type(value), value

@@ -1,0 +1,250 @@
+"""Equal programs are built once, and a repeated call is recognised."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import mmruntime as mm
+from mmruntime import _compat, _compile
+from mmruntime._equal import form, layout, names_mesh
+from tests.runtime.helpers import adam, adam_state, batches, devices_of, layer, on, squares, stages, train, weights
+
+
+def submesh(first, names=("data",)):
+    devices = np.array(jax.devices()[first : first + 2])
+    return Mesh(devices.reshape([2, *[1] * (len(names) - 1)]), names)
+
+
+def form_of(fun, *args, mesh=None):
+    return form(jax.make_jaxpr(fun)(*args), mesh or submesh(0))
+
+
+X = np.ones((4, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: x * 2.0, lambda x: x * 2.0),
+        (lambda x: jax.jit(jnp.sin)(x), lambda x: jax.jit(lambda y: jnp.sin(y))(x)),
+        (jax.nn.relu, lambda x: jax.nn.relu(x)),
+        (
+            lambda x: jax.lax.scan(lambda c, w: (jax.checkpoint(layer)(w, c), None), x, jnp.stack([x, x]))[0],
+            lambda x: jax.lax.scan(lambda c, w: (jax.checkpoint(layer)(w, c), None), x, jnp.stack([x, x]))[0],
+        ),
+        (lambda x: x.at[0, 1].add(1.0), lambda x: x.at[0, 1].add(1.0)),
+    ],
+)
+def test_what_computes_the_same_has_one_form(one, other):
+    for pair in ((one, other), (jax.grad(lambda x: one(x).sum()), jax.grad(lambda x: other(x).sum()))):
+        first, second = (form_of(fun, X) for fun in pair)
+        assert first == second
+        assert hash(first) == hash(second)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: x * 2.0, lambda x: x * 3.0),
+        (lambda x: x * 0.0, lambda x: x * -0.0),
+        (lambda x: x - x.T, lambda x: x.T - x),
+        (lambda x: (x, x + 1), lambda x: (x + 1, x)),
+        (lambda x: x.sum(0), lambda x: x.sum(1)),
+        (lambda x: x + np.eye(4, dtype=np.float32), lambda x: x + np.eye(4, dtype=np.float32)[::-1]),
+        (lambda x: x.astype(jnp.bfloat16), lambda x: x.astype(jnp.float16)),
+        (lambda x: jax.jit(jnp.sin)(x), lambda x: jax.jit(jnp.cos)(x)),
+        (lambda x: jnp.dot(x, x), lambda x: jnp.dot(x, x, precision="highest")),
+    ],
+)
+def test_what_computes_something_else_has_another_form(one, other):
+    assert form_of(one, X) != form_of(other, X)
+
+
+def test_devices_are_told_by_their_position_in_the_submesh():
+    def constrained(mesh, spec):
+        return form_of(lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec)), X, mesh=mesh)
+
+    assert constrained(submesh(0), P("data")) == constrained(submesh(2), P("data"))
+    assert constrained(submesh(0), P("data")) != constrained(submesh(2), P(None, "data"))
+    assert constrained(submesh(0), P("data")) != constrained(submesh(0, ("data", "model")), P("data"))
+    reverse = Mesh(submesh(0).devices[::-1], ("data",))
+    sharding = NamedSharding(reverse, P("data"))
+    assert form_of(lambda x: jax.lax.with_sharding_constraint(x, sharding), X) != constrained(submesh(0), P("data"))
+    assert layout(NamedSharding(submesh(0), P("data"))) == layout(NamedSharding(submesh(2), P("data")))
+
+
+def test_what_says_nothing_about_shardings_needs_no_propagation():
+    sharding = NamedSharding(submesh(0), P("data"))
+
+    def inside(x):
+        return jax.lax.scan(lambda c, _: (jax.lax.with_sharding_constraint(c, sharding), None), x, None, length=2)[0]
+
+    assert names_mesh(jax.make_jaxpr(inside)(X))
+    assert names_mesh(
+        jax.make_jaxpr(jax.shard_map(jnp.sin, mesh=submesh(0), in_specs=P("data"), out_specs=P("data")))(X)
+    )
+    assert not names_mesh(jax.make_jaxpr(jax.grad(lambda x: jax.checkpoint(layer)(x, x).sum()))(X))
+
+
+@pytest.fixture
+def lowered(monkeypatch):
+    """The names of the programs that are lowered."""
+    names = []
+    lower = _compile._lower
+
+    def counted(work, shardings, donated, name):
+        names.append(name)
+        return lower(work, shardings, donated, name)
+
+    monkeypatch.setattr(_compile, "_lower", counted)
+    return names
+
+
+def pipeline(blocks, count=4):
+    def loss(ws, batch):
+        x = batch["x"]
+        for index, (block, w) in enumerate(zip(blocks, ws, strict=True)):
+            x = mm.task(block, task=on(index))(w, x)
+        return squares(x, batch["y"])
+
+    def step(state, batch):
+        value, grads = mm.microbatch(jax.value_and_grad(loss), count=count, argnum=1, schedule="1f1b")(
+            state["params"], batch
+        )
+        return adam(state, grads), value
+
+    return step
+
+
+def test_equal_stages_are_compiled_once(double, lowered):
+    def block(w, x):
+        return mm.with_sharding_constraint(layer(w, x), P("data", None))
+
+    step, state = train(pipeline([block] * 4), stages(4, data=2), adam_state(weights(4)), batches(3))
+    programs = step._latest.compiled.programs
+    # First, middle and last stages: their sums, their passes, and their updates.
+    assert len(programs) == 15
+    assert len(lowered) <= 10
+    for work, program in programs.items():
+        assert devices_of(program) == {2 * work.submesh, 2 * work.submesh + 1}
+    assert any(name.startswith("mm_stage_1_stage_2_1_2_forward") for name in lowered), lowered
+    for index, w in enumerate(state["params"]):
+        assert {device.id for device in w.devices()} == {2 * index, 2 * index + 1}
+
+
+def test_stages_that_differ_are_compiled_each(double, lowered):
+    blocks = [lambda w, x, power=power: jnp.tanh(x @ w) * power for power in (1.0, 2.0, 3.0, 4.0)]
+    step, _ = train(pipeline(blocks), stages(4), adam_state(weights(4)), batches(2))
+    passes = [work for work in step._latest.compiled.programs if work.segment is not None and work.segment.tasks]
+    assert len(passes) == 7
+    assert sum("stage" in name for name in lowered) == 7
+
+
+def test_stages_that_call_back_are_compiled_each(double, lowered):
+    seen = []
+
+    def block(w, x):
+        jax.debug.callback(lambda value: seen.append(float(value)), x[0, 0])
+        return layer(w, x)
+
+    train(pipeline([block] * 3), stages(3), adam_state(weights(3)), batches(2))
+    jax.effects_barrier()
+    assert sum("stage" in name and "forward" in name for name in lowered) >= 3
+    assert seen
+
+
+def test_what_cannot_be_loaded_elsewhere_is_told():
+    places = [NamedSharding(submesh(first), P("data")) for first in (0, 2)]
+
+    def compiled(fun):
+        return jax.jit(fun, in_shardings=places[0], out_shardings=[places[0]]).lower(X).compile()
+
+    borders, elsewhere = (([place], [place]) for place in places)
+    (copy,) = _compat.load_elsewhere(compiled(lambda x: [jnp.sin(x)]), borders, [elsewhere])
+    (found,) = copy(jax.device_put(X, places[1]))
+    assert found.sharding == places[1]
+    np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
+
+    def calling(x):
+        return [jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)]
+
+    assert _compat.load_elsewhere(compiled(calling), borders, [elsewhere]) == [None]
+
+
+def test_a_batch_is_cut_where_it_is_read():
+    """No program makes all microbatches beforehand, and the batch may be cut over the devices."""
+
+    def loss(w, batch):
+        x = mm.with_sharding_constraint(batch["x"], P("data", None))
+        return squares(mm.task(layer, task=on(0))(w[0], x), batch["y"]) + jnp.sum(
+            mm.task(layer, task=on(1))(w[1], batch["x"])
+        )
+
+    def step(state, batch):
+        value, grads = mm.microbatch(jax.value_and_grad(loss), count=4, argnum=1)(state, batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, state, grads), value
+
+    compiled, _ = train(
+        step, stages(2, data=2), [w.astype(np.float32) for w in weights(2)], batches(2, examples=16), rtol=1e-5
+    )
+    program = compiled._latest.program
+    cut = {var for region in compiled._latest.step.regions for var in region.slices}
+    assert cut
+    assert not cut & {var for var, _, _ in program.keys}
+
+
+@pytest.fixture
+def one_device():
+    return mm.MultiMesh(axis_sizes=(1,), axis_names=("data",))
+
+
+def test_a_repeated_call_is_recognised_by_type_and_settings(one_device):
+    step = mm.mjit(lambda x, rate: (x + 1, rate * 2), mesh=one_device)
+    x = jax.device_put(X)
+    for rate in (2.0, 3.0):
+        assert step(x, rate)[1].weak_type
+    assert len(step._plans) == 1
+    # The same shapes and types, but this number is not weakly typed.
+    for _ in range(2):
+        assert not step(x, np.float32(2.0))[1].weak_type
+    assert len(step._plans) == 2
+    assert step(x, 3.0)[1].weak_type
+    with mm.autoshard(False):
+        step(x, 3.0)
+    assert len(step._plans) == 3
+    assert step(X, 4.0)[1] == 8
+    assert len(step._plans) == 3
+    with pytest.raises(TypeError, match=r"got 'two' of type str as an argument"):
+        step(x, "two")
+    assert step(X[:2], 3.0)[0].shape == (2, 4)
+    assert len(step._plans) == 4
+
+
+def test_a_step_of_one_program_takes_arrays_from_anywhere():
+    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("data",), devices=jax.devices()[2:4])
+    step = mm.mjit(lambda w, x: mm.with_sharding_constraint(x, P("data", None)) @ w, mesh=mesh)
+    places = [
+        None,
+        jax.devices()[0],
+        jax.devices()[3],
+        NamedSharding(submesh(2), P(None, "data")),
+        NamedSharding(submesh(2), P("data", None)),
+    ]
+    for w in places:
+        for x in places:
+            found = step(*(X if place is None else jax.device_put(X, place) for place in (w, x)))
+            assert {device.id for device in found.devices()} == {2, 3}
+            np.testing.assert_array_equal(found, X @ X)
+    assert len(step._plans) == 1
+
+
+def test_a_step_of_one_program_gives_up_what_is_donated(one_device):
+    step = mm.mjit(lambda w, x: w + x, mesh=one_device, donate_argnums=0)
+    w = step(X, X)
+    for _ in range(3):
+        before, w = w, step(w, X)
+        assert before.is_deleted()
+    np.testing.assert_array_equal(w, X * 5)
