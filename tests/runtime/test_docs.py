@@ -1,5 +1,6 @@
 """The runtime's page: its blocks run, in order, and it shows every public name."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -26,6 +27,11 @@ def test_the_blocks_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", mm.__all__)
 def test_every_public_name_is_shown(name):
     assert any(f"mm.{name}(" in block for block in BLOCKS) or any(f"@mm.{name}" in block for block in BLOCKS)
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(mm.Task)])
+def test_every_field_of_a_task_is_shown(name):
+    assert any("mm.Task(" in block and f"{name}=" in block for block in BLOCKS)
 
 
 @pytest.mark.parametrize("name", mmruntime.flax.__all__)
