@@ -258,7 +258,8 @@ def _indent_unit(facts: Facts) -> str:
     """What one more level of indentation looks like in this module."""
     source = facts.source
     for statement, holder in facts.names.parents.items():
-        if not isinstance(statement, ast.stmt) or first_line(statement) == holder.lineno:
+        # What a `case` holds is two levels below its `match`.
+        if isinstance(holder, ast.Match) or first_line(statement) == holder.lineno:
             continue
         inner, outer = source.line(first_line(statement)), source.line(first_line(holder))
         indent = inner[: len(inner) - len(inner.lstrip())]

@@ -109,8 +109,15 @@ def without_cuts(source: SourceText, start: int, end: int, cuts: Iterable[Cut]) 
 
 
 def render_statement(code: str, indent: str, newline: str, runtime: str, width: int, unit: str) -> str:
-    """A new statement as text, laid out like the rest; it does not begin with its indentation."""
-    return _unwrap(fit(_wrap(code, indent, newline, header=False), runtime, width, unit, newline), indent, header=False)
+    """A new statement as text, laid out like the rest; it does not begin with its indentation.
+
+    `code` has lines that end in a line feed, and no indentation of its own.
+    """
+    first, *rest = code.split("\n")
+    lines = newline.join([first, *(f"{indent}{line}" if line else "" for line in rest)])
+    return _unwrap(
+        fit(_wrap(lines, indent, newline, header=False), runtime, width, unit, newline), indent, header=False
+    )
 
 
 def own_span(source: SourceText, statement: ast.stmt) -> tuple[int, int, bool]:
