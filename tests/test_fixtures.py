@@ -25,7 +25,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 CASES = sorted(path.parent for name in ("before", "before.py") for path in FIXTURES.glob(f"*/*/{name}"))
 CALLS = sorted(path.parent for path in FIXTURES.glob("*/*/before_hints.py"))
 REGISTRY = Registry()
-HINT = re.compile(r"(?<!`)# mm: [^\n]*")
+HINT = re.compile(r"(?<!`)# mm: [^\r\n]*")
 PLACE = re.compile(r"^\d+:\d+: |\b(lines? |\w+\.py:|\(line )\d+(?::\d+)?")
 
 # Folders that are not named after a codemod.
