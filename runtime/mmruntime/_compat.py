@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src.core import trace_state_clean  # no public successor of `jax.core.trace_state_clean`
+from jax._src.interpreters import pxla
 from jax.core import ShapedArray
 from jax.extend import core as jex
 from jax.extend.core import primitives
@@ -283,3 +284,32 @@ def copy_eqn(source: Any, target: Var) -> Any:
     abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
     template = split(jax.make_jaxpr(lambda x: jnp.array(x, copy=True))(abstract))[0].eqns[-1]
     return template.replace(invars=[source], outvars=[target])
+
+
+class ShardingByRank(NamedSharding):
+    """A sharding that is another one for arrays of some ranks: JAX asks `for_rank`, with the rank of the array.
+
+    JAX itself has this only for shardings that are not a `NamedSharding`. Results of computations on arrays with such a
+    sharding have a `NamedSharding` of its mesh.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # JAX looks up by the exact class how to write a result's sharding, and does not know of subclasses.
+        pxla._orig_out_sharding_handlers[cls] = pxla._orig_out_sharding_handlers[NamedSharding]
+
+    def for_rank(self, rank: int) -> NamedSharding | None:
+        """The sharding of arrays of `rank` dimensions, None where that is this one."""
+        raise NotImplementedError
+
+    def _to_xla_hlo_sharding(self, num_dimensions: int) -> Any:
+        other = self.for_rank(num_dimensions)
+        if other is None:
+            return super()._to_xla_hlo_sharding(num_dimensions)
+        return other._to_xla_hlo_sharding(num_dimensions)
+
+    def _to_sdy_sharding(self, num_dimensions: int, *args: Any, **kwargs: Any) -> Any:
+        other = self.for_rank(num_dimensions)
+        if other is None:
+            return super()._to_sdy_sharding(num_dimensions, *args, **kwargs)
+        return other._to_sdy_sharding(num_dimensions, *args, **kwargs)

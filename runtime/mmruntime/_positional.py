@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+from mmruntime._compat import ShardingByRank
 
 # A run of `size` positions in the flat device list, `stride` apart: one axis of a mesh.
 _Run = tuple[int, int]
 
 
-class PositionalSharding(NamedSharding):
+class PositionalSharding(ShardingByRank):
     """Devices in a grid with one axis for each axis of the array, as JAX had it until 0.7.
 
     It is a `jax.sharding.NamedSharding` and goes wherever that goes. `reshape`, `transpose` (`T`) and `replicate` make
@@ -66,17 +68,32 @@ class PositionalSharding(NamedSharding):
 
     @property
     def ndim(self) -> int:
-        """Rank of the arrays that it is for. One that cuts nothing is for any rank."""
+        """Rank of the arrays that it is for.
+
+        Arrays of lower rank take the last axes, where those before them have size 1 (not in `jax.vmap`: reshape it to
+        their rank there). One that cuts nothing is for any rank.
+        """
         return len(self._grid)
 
+    def for_rank(self, rank: int) -> PositionalSharding | None:
+        """The last `rank` axes of the grid where arrays of that rank need fewer, else None."""
+        return None if rank >= self.ndim or self._fits_any_rank else self._remake(self._grid[self.ndim - rank :])
+
+    @property
+    def _fits_any_rank(self) -> bool:
+        return not any(self._grid)
+
     def check_compatible_aval(self, aval_shape: tuple[int, ...]) -> None:
-        """Raise `ValueError` for arrays of another rank; `jax.device_put` and `jax.jit` ask this."""
-        if len(aval_shape) != self.ndim and math.prod(self.shape) > 1:
+        """Raise `ValueError` for arrays of a rank that it is not for; `jax.device_put` and `jax.jit` ask this."""
+        missing = self.ndim - len(aval_shape)
+        if not self._fits_any_rank and (missing < 0 or any(self._grid[:missing])):
             raise ValueError(
-                f"A PositionalSharding of shape {self.shape} is for arrays of rank {self.ndim}, and this one has shape "
-                f"{aval_shape}. Give it one axis for each of the array's with `reshape`."
+                f"A PositionalSharding of shape {self.shape} is for arrays of rank {self.ndim}, or of lower rank where "
+                f"the axes in front have size 1, and this one has shape {aval_shape}. Give it one axis for each of the "
+                "array's with `reshape`."
             )
-        super().check_compatible_aval(aval_shape)
+        trailing = self.for_rank(len(aval_shape))
+        super().check_compatible_aval(aval_shape) if trailing is None else trailing.check_compatible_aval(aval_shape)
 
     def reshape(self, *shape: Any) -> PositionalSharding:
         """The same devices in row-major order in a grid of another shape; one entry may be -1, as in NumPy.

@@ -89,6 +89,66 @@ def test_a_chain_of_positional_sharding_puts_every_block_where_its_grid_says(cha
     assert index_map(sharding, shape) == blocks(ids, shape)
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(chains(), st.integers(0, 4))
+def test_a_grid_takes_arrays_of_lower_rank_by_its_last_axes(chain, rank):
+    """As in JAX 0.4.13: axes are dropped in front, where they have size 1; a grid of one cell is for any rank."""
+    sharding, ids = chain
+    whole = ids.size == 1
+    shape = (24,) * rank if whole else [2 * parts for parts in ([1] * rank + list(ids.shape))[len(ids.shape) :]]
+    x = np.zeros(shape, np.float32)
+    if not whole and (rank > ids.ndim or math.prod(ids.shape[: ids.ndim - rank]) > 1):
+        with pytest.raises(ValueError, match=r"is for arrays of rank"):
+            jax.device_put(x, sharding)
+        return
+    kept = ids.reshape((1,) * rank if whole else ids.shape[ids.ndim - rank :])
+    placed = jax.device_put(x, sharding)
+    assert index_map(placed.sharding, shape) == blocks(kept, shape)
+    assert {shard.device.id: shard.data.shape for shard in placed.addressable_shards} == {
+        device: tuple(stop - start for start, stop in spans) for device, spans in blocks(kept, shape).items()
+    }
+
+
+def test_jax_takes_a_grid_for_arrays_of_lower_rank_wherever_it_takes_one():
+    grid = compat.PositionalSharding(DEVICES).reshape(4, 2).replicate(0)
+    x = np.arange(8, dtype=np.float32)
+    expected = blocks(grid_of_sets(range(8)).reshape(4, 2).T, (8, 8))
+    expected = {device: spans[:1] for device, spans in expected.items()}
+    y = jax.device_put(x, grid)
+
+    def constrained(x):
+        return jax.lax.with_sharding_constraint(x**2, grid)
+
+    both = jax.jit(lambda tree: tree, in_shardings=grid, out_shardings=grid)({"w": np.ones((8, 8), np.float32), "b": x})
+    for placed in (
+        y,
+        y + 1,
+        both["b"],
+        jax.jit(constrained)(x),
+        jax.jit(jax.grad(lambda x: constrained(x).sum()))(y),
+        jnp.zeros(8, device=grid),
+        jax.make_array_from_callback((8,), grid, lambda index: x[index]),
+    ):
+        assert index_map(placed.sharding, (8,)) == expected
+    assert both["w"].sharding.is_equivalent_to(grid, 2)
+    np.testing.assert_array_equal(np.asarray(y), x)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_constraint_under_vmap_leaves_the_mapped_axis_whole(axis):
+    grid = compat.PositionalSharding(DEVICES)
+
+    def constrained(x):
+        return jax.lax.with_sharding_constraint(2 * x, grid)
+
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    shape = (8, 1) if axis else (1, 8)
+    for mapped in (jax.vmap(constrained, axis, axis), jax.jit(jax.vmap(constrained, axis, axis))):
+        y = mapped(x)
+        assert index_map(y.sharding, x.shape) == blocks(grid_of_sets(range(8)).reshape(shape), x.shape)
+        np.testing.assert_array_equal(np.asarray(y), 2 * x)
+
+
 def test_positional_sharding_is_a_named_sharding_for_jax():
     sharding = compat.PositionalSharding(DEVICES).reshape(4, 2)
     x = jax.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), sharding)
