@@ -23,6 +23,7 @@ from mmruntime._like import Initializer, match
 from mmruntime._multimesh import MultiMesh
 from mmruntime._order import schedule_loops
 from mmruntime._place import Placement, place
+from mmruntime._processes import check_runs_here, runs_here
 from mmruntime._program import Program, build, build_whole
 from mmruntime._registry import registrations
 from mmruntime._report import Report, report
@@ -108,7 +109,7 @@ class MeshFunction(Generic[P, R]):
                 outputs = self._latest.runner(leaves)
                 return jax.tree.unflatten(self._latest.out_tree, outputs)  # type: ignore[no-any-return]
         call = self._split(args, kwargs)
-        plan = self._plan_of(call)
+        plan = self._plan_of(call, to_run=True)
         first = self._latest is not plan
         self._use(plan, call)
         outputs = plan.runner(call.leaves)
@@ -171,30 +172,35 @@ class MeshFunction(Generic[P, R]):
         The arguments are copied first, so donated ones stay usable; the step's results are dropped.
         """
         call = self._split(args, kwargs)
-        plan = self._plan_of(call)
+        plan = self._plan_of(call, to_run=True)
         return record(_label(self._fun), plan.runner, plan.program, call.leaves)
 
     def measure(self, *args: P.args, **kwargs: P.kwargs) -> Measurement:
         """Time each program of the step alone on these arguments: the shortest of its runs in a few steps."""
         call = self._split(args, kwargs)
-        plan = self._plan_of(call)
+        plan = self._plan_of(call, to_run=True)
         return measure(plan.runner, plan.program, call.leaves)
 
     def _use(self, plan: Plan, call: Call) -> None:
         """Make a plan the latest, which the next call may repeat."""
         self._latest = plan
-        static = bool(call.static_args or call.static_kwargs)
-        self._repeat = None if static else Repeat(call.tree, call.signatures, self._settings())
+        once = call.static_args or call.static_kwargs or not self._runs_here(plan)
+        self._repeat = None if once else Repeat(call.tree, call.signatures, self._settings())
 
     def _settings(self) -> Hashable:
         """What a plan depends on besides the arguments."""
         return switches(), jax_settings(), registrations(self._context)
 
-    def _plan_of(self, call: Call) -> Plan:
+    def _plan_of(self, call: Call, *, to_run: bool = False) -> Plan:
         plan = self._plans.get(call.key)
         if plan is None:
-            plan = self._plans[call.key] = self._make(call)
+            plan = self._plans[call.key] = self._make(call, to_run)
+        elif to_run:
+            check_runs_here(_label(self._fun), self._multimesh.mesh, plan.placement, whole=plan.program.whole)
         return plan
+
+    def _runs_here(self, plan: Plan) -> bool:
+        return runs_here(self._multimesh.mesh, plan.placement, whole=plan.program.whole)
 
     def _report(self, plan: Plan) -> Report:
         return report(
@@ -231,11 +237,11 @@ class MeshFunction(Generic[P, R]):
     def _context(self) -> Any:
         return self._multimesh.context
 
-    def _make(self, call: Call) -> Plan:
+    def _make(self, call: Call, to_run: bool) -> Plan:
         with _compat.no_mesh():
-            return self._plan(call)
+            return self._plan(call, to_run)
 
-    def _plan(self, call: Call) -> Plan:
+    def _plan(self, call: Call, to_run: bool) -> Plan:
         fun: Callable[..., R] = self._fun
 
         def flat(*leaves: Any) -> Any:
@@ -252,10 +258,13 @@ class MeshFunction(Generic[P, R]):
         expand_variants(step, self._multimesh)
         expand_replicas(step, self._multimesh)
         placement = place(step, self._multimesh)
+        whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
+        if to_run:
+            check_runs_here(_label(fun), self._multimesh.mesh, placement, whole=whole)
         segments = segment(step, placement)
         shardings = Shardings(step, placement, self._multimesh)
         lay_out_inputs(step, placement, shardings, boxed_names(call.tree))
-        if len(placement.submeshes.meshes) == 1 and fast_path_enabled():
+        if whole:
             shardings.propagate_whole()
             program = build_whole(step)
         else:
@@ -264,7 +273,7 @@ class MeshFunction(Generic[P, R]):
             program = build(step, placement, segments, loop_schedules)
         donated = self._donated(call.tree)
         compiled = compile_program(program, shardings, _owned(step, placement, program, donated))
-        kind = WholeRunner if any(work.kind == "whole" for work in compiled.programs) else Runner
+        kind = WholeRunner if program.whole else Runner
         runner = kind(step, program, compiled, shardings, donated)
         names = tuple(argument_name(path, self._arguments) for path, _ in paths(call.tree))
         return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
@@ -353,6 +362,7 @@ def mjit(
         The compiled step; `.explain()` tells what runs where.
 
     Raises:
+        NotImplementedError: When called, if a step with tasks on several submeshes has devices of several processes.
         ValueError: If there is no mesh, or `fun` has no argument of such a position or name. When called: if the step
             of `out_like` has no argument like the result.
         TypeError: If `mesh` is neither a `MultiMesh` nor a `jax.sharding.Mesh`, or `out_like` is no step.

@@ -104,6 +104,11 @@ class Program:
     keys: list[Key]
     scalars: dict[Var, list[tuple[int, int]]]
 
+    @property
+    def whole(self) -> bool:
+        """Whether the step is one program."""
+        return any(isinstance(item, Run) and item.work.kind == "whole" for item in self.instructions)
+
 
 def build_whole(step: Step) -> Program:
     """The program of a step whose tasks all have one device list: a single run."""

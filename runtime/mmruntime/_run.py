@@ -39,7 +39,7 @@ class Runner:
     ) -> None:
         self._num_slots = program.num_slots
         # The one program of a whole step puts numpy arrays and numbers where they go by itself, which is cheaper.
-        self._takes_host_values = any(isinstance(i, Run) and i.work.kind == "whole" for i in program.instructions)
+        self._takes_host_values = program.whole
         self._code: list[tuple[bool, Any, list[int], list[int], list[int]]] = []
         for item in program.instructions:
             is_run = isinstance(item, Run)
