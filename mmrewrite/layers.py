@@ -19,18 +19,24 @@ class LayerCall:
     call: ast.Call
     statement: ast.stmt
 
+    @property
+    def is_dropped(self) -> bool:
+        """Whether nothing is done with the result."""
+        return isinstance(self.statement, ast.Expr) and self.statement.value is self.call
+
 
 def layer_call(site: Site, loop: ast.For) -> LayerCall:
     """The one call in the body that is the layer; refuses when there is none or more than one.
 
     It is the call that the loop variable chooses, else the one that is given it, else the same for names that the
-    body makes from the loop variable, else the only call of the program's own code.
+    body makes from the loop variable, else the only call of the program's own code whose result is kept.
     """
     variables = _names(loop.target)
     own = [
         layer for statement in loop.body for layer in _calls(site, statement) if not site.is_library(layer.call.func)
     ]
-    layers = _using(own, variables) or _using(own, variables | _derived(site, loop, variables)) or own
+    kept = [layer for layer in own if not layer.is_dropped]
+    layers = _using(own, variables) or _using(own, variables | _derived(site, loop, variables)) or kept
     names = " or ".join(sorted(f"`{name}`" for name in variables))
     if not layers:
         site.refuse(f"no call in the body of this loop uses {names}; call the layer there", loop)
