@@ -87,7 +87,10 @@ class ImportEdits:
 
     def _instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that stand for an imported name from now on, None when it stays."""
+        had_uses = any(head.id == item.local for head, _ in self.module.chains)
         if item.name in self.context.moved and item.name not in self.kept:
+            if had_uses and not self._is_needed(item.local):
+                return ()
             home, _, name = self.context.moved[item.name].rpartition(".")
             if isinstance(item.statement, ast.ImportFrom):
                 return (f"from {home} import {name}" + (f" as {item.local}" if item.local != name else ""),)
@@ -100,7 +103,6 @@ class ImportEdits:
             return self._plain_instead(item)
         if self._is_needed(item.local):
             return None
-        had_uses = any(head.id == item.local for head, _ in self.module.chains)
         is_gone = item.name in GONE_MODULES or item.name.rpartition(".")[0] in GONE_MODULES
         return () if had_uses or is_gone else None
 

@@ -7,15 +7,30 @@ Names that an import brings in keep their alias: `from jax import tree_map` beco
 tree_map`. With a `target-jax` before 0.4.25, `jax.tree_util.tree_map` is written at every place. `tree_multimap` is
 `tree_map` under an older name.
 
-Refused: nothing; a name of another module, such as `haiku.data_structures.tree_map`, is not one of these.
+A `None` in the first tree could stand against anything in the other ones on old JAX, and raises today. Where the
+text shows that it may hold one (where it is written out, made by a comprehension, or returned by a function of the
+project), the call goes to `mmruntime.compat.tree_map`, which does as before:
+
+    jax.tree_map(add, {"w": w, "b": None}, updates)
+    ->  compat.tree_map(add, {"w": w, "b": None}, updates)
+
+If a call that this could not see raises "different types at key path", write `compat.tree_map` there.
+
+Refused: such a call with a `target-jax` before 0.10, where the runtime does not install. A name of another module, such
+as `haiku.data_structures.tree_map`, is not one of these.
 See https://docs.jax.dev/en/latest/jax.tree.html for the functions of `jax.tree`.
 """
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.nones import may_hold_none
+from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.uses import ModuleUses
 
 _FUNCTIONS = ("map", "leaves", "flatten", "unflatten", "structure", "reduce", "transpose", "all")
 _FIRST_WITH_JAX_TREE = (0, 4, 25)
@@ -30,9 +45,35 @@ class ReplaceTreeFunctions(ModernizeCodemod):
         "jax.tree_util.tree_multimap": "jax.tree_util.tree_map",
     }
 
+    @classmethod
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+        """Uses that are written as attributes, and calls under any name whose first tree may hold `None`."""
+        found = list(super().find(module, context))
+        yield from found
+        seen = {place.node for place in found}
+        for use in module.uses(cls.moved):
+            if use.node not in seen and _first_tree(module, use.node, context, use.name) is not None:
+                yield Place(module, use.node, use)
+
     def rewrite(self) -> None:
         """Write the short new name where the JAX to support has it."""
+        site = self.site
+        tree = _first_tree(site.module, self.use.node, site.context, self.use.name)
+        if tree is not None:
+            site.needs("0.10", "`None` in the first tree against something in another: `mmruntime.compat`")
+            site.replace(self.use.node, site.spell("mmruntime.compat.tree_map"))
+            return
         new = self.moved[self.use.name]
-        if self.site.target >= _FIRST_WITH_JAX_TREE:
+        if site.target >= _FIRST_WITH_JAX_TREE:
             new = new.replace("jax.tree_util.tree_", "jax.tree.")
-        self.site.replace(self.use.node, self.site.spell(new))
+        site.replace(self.use.node, site.spell(new))
+
+
+def _first_tree(module: ModuleUses, function: ast.expr, context: Context, name: str) -> ast.expr | None:
+    """The first of several trees that a call maps over, if it may hold `None`."""
+    call = module.parents.get(function)
+    if not isinstance(call, ast.Call) or call.func is not function or len(call.args) < 3:
+        return None
+    if not name.endswith(("tree_map", "tree_multimap")):
+        return None
+    return call.args[1] if may_hold_none(context, module, call.args[1]) else None
