@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -106,6 +107,9 @@ class Runner:
             value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
             self._outputs.append((None, None, jax.device_put(value, sharding)))
         self._spread = Spreader(everywhere, spread) if spread else None
+        self._given_up = _given_up(step, program, donated)
+        # Positions of the arrays that the latest call had to move.
+        self._moved: list[int] = []
         self.misplaced = 0
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
@@ -119,7 +123,10 @@ class Runner:
                 slots[slot] = value
             for slot in frees:
                 slots[slot] = None
-        return self._collect(slots, inputs)
+        outputs = self._collect(slots, inputs)
+        if self._moved and self._given_up:
+            self._delete_moved(inputs)
+        return outputs
 
     def run_watched(self, inputs: Sequence[Any], watch: Callable[[int, Sequence[Any], float], None]) -> list[Any]:
         """Run the step once and call `watch(instruction index, results, time of issue)` after each instruction.
@@ -143,6 +150,7 @@ class Runner:
         """The slots with the inputs and captured arrays in them, each where it is wanted."""
         slots: list[Any] = [None] * self._num_slots
         late: list[int] = []
+        moved: list[int] = []
         arrays: list[Any] = []
         targets: list[Any] = []
         for position, slot, sharding in self._inputs:
@@ -154,7 +162,9 @@ class Runner:
                 late.append(slot)
                 arrays.append(value)
                 targets.append(sharding)
+                moved.append(position)
         misplaced = len(late)
+        self._moved = moved
         for position, places in self._scalars:
             value = inputs[position]
             placed = getattr(value, "sharding", None)
@@ -191,12 +201,40 @@ class Runner:
                 outputs[index] = value
         return outputs
 
+    def _delete_moved(self, inputs: Sequence[Any]) -> None:
+        """Delete the caller's donated arrays of which the step took copies, once everything that reads them is issued.
+
+        An array that the caller passed twice stays.
+        """
+        for position in self._given_up.intersection(self._moved):
+            array = inputs[position]
+            if isinstance(array, jax.Array) and sum(other is array for other in inputs) == 1:
+                array.delete()
+
     def _layout(self, index: int, value: Any) -> Any:
         """How a copied result is laid out: an input that nothing reads may be a number, or anywhere."""
         _, position, wanted = self._outputs[index]
         if position is not None and (wanted == self._everywhere or not isinstance(value, jax.Array)):
             return wanted
         return value.sharding
+
+
+def _given_up(step: Step, program: Program, donated: Collection[int]) -> frozenset[int]:
+    """Positions of the inputs that `jax.jit` would delete: donated, read, and as large as a result that is left.
+
+    Scalars stay, as their copies are the caller's; and what is handed through may share its memory with the result.
+    """
+    room = Counter((var.aval.shape, var.aval.dtype) for var in step.outvars)
+    handed_through = {atom for atom in step.outvars if is_var(atom)}
+    found = set()
+    for position in sorted(donated):
+        var = step.invars[position]
+        kind = (var.aval.shape, var.aval.dtype)
+        if room[kind] > 0 and program.inputs[position] is not None:
+            room[kind] -= 1
+            if not is_scalar(var) and var not in handed_through:
+                found.add(position)
+    return frozenset(found)
 
 
 class WholeRunner(Runner):

@@ -341,6 +341,41 @@ def test_first_call_keeps_what_the_user_did_not_donate_wherever_it_was():
     assert_close(state, jax.tree.map(jnp.asarray, copy), 0)
 
 
+def test_first_call_deletes_what_the_user_donated_wherever_it_was():
+    """As `jax.jit` does: later calls find it in place and take it, so the first must not leave it usable."""
+    batch = small(batches(1)[0])
+    for compiled in (
+        mm.mjit(adam_step("1f1b", count=4), mesh=stages(NUM_STAGES), donate_argnums=0),
+        jax.jit(adam_step("1f1b", count=4), donate_argnums=0),
+    ):
+        state = jax.tree.map(jnp.array, small(adam_state(weights(NUM_STAGES))))
+        expected = jax.jit(adam_step("1f1b", count=4))(state, batch)
+        assert_close(compiled(state, batch), expected, 1e-4)
+        for part in ("params", "mu", "nu"):
+            assert all(array.is_deleted() for array in state[part]), part
+    # One program; the copy on the first device may be the caller's own memory.
+    w = jnp.arange(4.0)
+    found = mm.mjit(lambda w: (w * 2, w.sum()), mesh=stages(2), donate_argnums=0)(w)
+    assert w.is_deleted()
+    assert_close(found, (jnp.arange(4.0) * 2, jnp.asarray(6.0)), 0)
+
+
+def test_a_moved_array_is_kept_while_it_is_needed():
+    def fun(used, larger, twice, again, through):
+        x = mm.task(lambda a, b: a + b.sum(0), task=on(0))(used, larger)
+        return mm.task(lambda x, a, b: x * a + b, task=on(1))(x, twice, again), twice * 2, through
+
+    step = mm.mjit(fun, mesh=stages(2), donate_argnums=(0, 1, 2, 4))
+    used, larger, twice, through = jnp.arange(4.0), jnp.ones((3, 4)), jnp.full(4, 2.0), jnp.full(4, 5.0)
+    expected = jax.jit(fun)(used, larger, twice, twice, through)
+    found = step(used, larger, twice, twice, through)
+    assert used.is_deleted()
+    assert not larger.is_deleted()  # no result has its shape, so jax.jit has no use for it either
+    assert not twice.is_deleted()  # the caller kept it by passing it a second time
+    assert_close(found, expected, 0)
+    assert_close(step(jnp.arange(4.0), larger, twice, twice, found[2]), expected, 0)
+
+
 def test_submeshes_that_share_devices_never_overwrite_each_other():
     """A copy from a device to itself is no copy, so nothing may be donated along it."""
     wide = mm.TaskMesh(devices=[0, 1], axis_sizes=(2,), axis_names=("x",))
