@@ -61,3 +61,10 @@ class MeshCodemod(cst.CSTTransformer):
 def expression(code: cst.BaseExpression | str) -> cst.BaseExpression:
     """A node for a piece of source text."""
     return cst.parse_expression(code) if isinstance(code, str) else code
+
+
+def spaced(space: cst.BaseParenthesizableWhitespace | cst.MaybeSentinel) -> cst.BaseParenthesizableWhitespace:
+    """The space after a word such as `return`, which parentheses may have made unnecessary: `return(x)`."""
+    if isinstance(space, cst.BaseParenthesizableWhitespace) and not space.empty:
+        return space
+    return cst.SimpleWhitespace(" ")

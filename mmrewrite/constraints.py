@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from mmrewrite.codemod import MeshCodemod
+from mmrewrite.codemod import MeshCodemod, spaced
 
 WRAPPER = "with_sharding_constraint"
 
@@ -29,13 +29,8 @@ class ReturnConstraintCodemod(ConstraintCodemod):
 
     def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return:
         """`return f(x)`."""
-        # `return(x)` needs no space, `return mm...` does.
-        space = updated_node.whitespace_after_return
-        space = space if isinstance(space, cst.BaseParenthesizableWhitespace) and not space.empty else _SPACE
+        space = spaced(updated_node.whitespace_after_return)
         return updated_node.with_changes(value=self.constrained(updated_node.value), whitespace_after_return=space)
-
-
-_SPACE = cst.SimpleWhitespace(" ")
 
 
 def _without_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from mmrewrite.codemod import spaced
 from mmrewrite.site import Site
 from mmrewrite.tasks import TaskCodemod
 from mmrewrite.vocabulary import FOR
@@ -52,7 +53,13 @@ class LoopCodemod(TaskCodemod):
             return updated_node
         header = f"for {self._position.target} in {self._position.iterable}: pass"
         loop = cst.ensure_type(cst.parse_statement(header), cst.For)
-        return updated_node.with_changes(target=loop.target, iter=loop.iter)
+        return updated_node.with_changes(
+            target=loop.target,
+            iter=loop.iter,
+            whitespace_after_for=spaced(updated_node.whitespace_after_for),
+            whitespace_before_in=spaced(updated_node.whitespace_before_in),
+            whitespace_after_in=spaced(updated_node.whitespace_after_in),
+        )
 
 
 def count(site: Site, loop: ast.For) -> Count:

@@ -92,7 +92,11 @@ class Piece:
 
     def render(self, runtime: str, width: int, unit: str, newline: str) -> str:
         """The text of the statement after every codemod, laid out within `width` where that is possible."""
-        changed = self.node.visit(_InTurn(self.codemods))
+        try:
+            changed = self.node.visit(_InTurn(self.codemods))
+        except cst.CSTValidationError:
+            # `return[f][0](x)` needs no space after `return`, and what it became does.
+            changed = self.node.visit(_InTurn(self.codemods, parenthesize=True))
         assert isinstance(changed, cst.BaseStatement)
         width = max(width, self.longest)
         code = fit(_replace(self.tree, changed).code, runtime, width, unit, newline)
@@ -219,11 +223,15 @@ class _Calls(cst.CSTVisitor):
 
 
 class _InTurn(cst.CSTTransformer):
-    """Every codemod leaves a node before the visit goes on."""
+    """Every codemod leaves a node before the visit goes on. An expression keeps its parentheses.
 
-    def __init__(self, codemods: Iterable[cst.CSTTransformer]) -> None:
+    With `parenthesize`, one that was not next to a word without a space gets some.
+    """
+
+    def __init__(self, codemods: Iterable[cst.CSTTransformer], *, parenthesize: bool = False) -> None:
         super().__init__()
         self.codemods = tuple(codemods)
+        self.parenthesize = parenthesize
 
     def on_leave(
         self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
@@ -231,5 +239,24 @@ class _InTurn(cst.CSTTransformer):
         for codemod in self.codemods:
             left = codemod.on_leave(original_node, updated_node)
             assert isinstance(left, cst.CSTNode)
-            updated_node = left
+            updated_node = left if left is updated_node else self._in_place_of(updated_node, left)
         return updated_node
+
+    def _in_place_of(self, old: cst.CSTNode, new: cst.CSTNodeT) -> cst.CSTNodeT:
+        if not isinstance(old, cst.BaseExpression) or not isinstance(new, cst.BaseExpression) or new.lpar:
+            return new
+        if old.lpar and not _holds(new, old):
+            return new.with_changes(lpar=old.lpar, rpar=old.rpar)
+        if self.parenthesize and _word_ends(new) != _word_ends(old):
+            return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return new
+
+
+def _holds(node: cst.CSTNode, wanted: cst.CSTNode) -> bool:
+    return node is wanted or any(_holds(child, wanted) for child in node.children)
+
+
+def _word_ends(node: cst.CSTNode) -> tuple[bool, bool]:
+    """Whether the text of a node begins, and ends, with a character that a word may have."""
+    code = cst.Module([]).code_for_node(node)
+    return f"a{code[0]}".isidentifier(), f"a{code[-1]}".isidentifier()

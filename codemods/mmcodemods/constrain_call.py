@@ -70,5 +70,4 @@ class ConstrainCall(ConstraintCodemod):
             value, layout = updated_node.args
             layout = layout.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT, value=expression(self.layout))
             return updated_node.with_changes(func=expression(f"{self.site.runtime}.{WRAPPER}"), args=[value, layout])
-        call = self.constrained(updated_node.args[0].value)
-        return call.with_changes(lpar=updated_node.lpar, rpar=updated_node.rpar)
+        return self.constrained(updated_node.args[0].value)

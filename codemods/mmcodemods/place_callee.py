@@ -60,5 +60,4 @@ class PlaceCallee(TaskCodemod):
         """`hints.task(f, ...)` becomes `mm.task(f, task=...)`."""
         if original_node is not self._target:
             return updated_node
-        call = self.generated(f"{self.site.runtime}.task", updated_node.args[0].value, task=self._task)
-        return call.with_changes(lpar=updated_node.lpar, rpar=updated_node.rpar)
+        return self.generated(f"{self.site.runtime}.task", updated_node.args[0].value, task=self._task)

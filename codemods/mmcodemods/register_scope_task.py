@@ -16,7 +16,7 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.codemod import expression
+from mmrewrite.codemod import expression, spaced
 from mmrewrite.project import Mesh
 from mmrewrite.tasks import TaskCodemod
 from mmrewrite.vocabulary import WITH
@@ -108,4 +108,7 @@ class RegisterScopeTask(TaskCodemod):
         else:
             del items[position]
             items[-1] = items[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        return updated_node.with_changes(items=items)
+        space = updated_node.whitespace_after_with
+        if isinstance(updated_node.lpar, cst.MaybeSentinel):
+            space = cst.ensure_type(spaced(space), cst.SimpleWhitespace)
+        return updated_node.with_changes(items=items, whitespace_after_with=space)
