@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mmrewrite.engine import bug
+from mmrewrite.modernize.chains import XmapChains, leave_chains, leave_modules
 from mmrewrite.modernize.engine import Codemods, Settings
 from mmrewrite.modernize.guards import guard_of
 from mmrewrite.modernize.imports import ImportEdits
@@ -115,7 +116,8 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
         for name, codemod in ordered.items()
         for place in codemod.find(module, context)
     ]
-    decisions = Regions(context, codemods).together(decisions)
+    decisions = Regions(context, codemods).together(leave_chains(decisions, context))
+    decisions = leave_modules(decisions, context, codemods)
     for decision in decisions:
         outcome = outcomes[decision.place.path]
         if decision.refusal is not None:
@@ -135,7 +137,8 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
                 if decision.place.module is module and decision.stays and decision.place.use is not None
             }
             kept |= {name for codemod in codemods.values() for name in codemod.keeps(module)}
-            draft.edits += tuple(ImportEdits(draft, context, owners, active, kept).edits())
+            if draft.edits or context.analysis(XmapChains).line_in(module) is None:
+                draft.edits += tuple(ImportEdits(draft, context, owners, active, kept).edits())
             outcome.edits = tuple(_ordered(draft.edits))
         except Exception as error:
             outcome.failure = bug(_where(error))

@@ -4,7 +4,9 @@
     ->  f = maps.xmap(body, in_axes=["left", ...], out_axes=["left", ...])
 
 Named axes need not be axes of the mesh, and randomness and initialisation per shard depend on them. So the calls, the
-mesh contexts that reach them, and all that these contexts reach are left as they are.
+mesh contexts that reach them, and all that these contexts reach are left as they are. So is the call chain around them:
+functions that reach one, functions that only these reach, and, by every codemod, the rest of their module, which cannot
+be imported without `xmap`. Where a `pjit` or a mesh context of the same module is rewritten, the rest follows it.
 
 Refused: every use.
 See https://docs.jax.dev/en/latest/notebooks/shard_map.html for what to write by hand.
