@@ -246,7 +246,10 @@ def _above_everything(facts: Facts, before: int) -> Placement:
     if index:
         return Placement(_line_below(facts, body[index - 1]), lead=source.newline)
     blank = 2 if isinstance(body[0], ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else 1
-    return Placement(source.line_starts[min(before, first_line(body[0])) - 1], trail=source.newline * blank)
+    line = min(before, first_line(body[0]))
+    # A hint that stays must not come to stand above the import.
+    hinted = [comment.comment.line for comment in facts.hints.comments if comment.comment.line < line]
+    return Placement(source.line_starts[min([line, *hinted]) - 1], trail=source.newline * blank)
 
 
 def _is_future(statement: ast.stmt) -> bool:
