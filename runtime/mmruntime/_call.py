@@ -56,11 +56,16 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
         The function, with the same signature.
 
     Raises:
-        TypeError: If both `task=` and fields are given, `fun` is not callable, or a field is unknown.
+        TypeError: If both `task=` and fields are given, `fun` is not callable or a class, or a field is unknown.
         ValueError: If `devices=` is given beside `mesh=`, or does not fit `device_axes=`.
     """
     if not callable(fun):
         raise TypeError(f"task: expected a function to place, got {fun!r}. Write mm.task(f, task=...)(x).")
+    if isinstance(fun, type):
+        raise TypeError(
+            f"task: {fun.__name__} is a class, whose call makes an object; the object's call is the task. Write "
+            f"mm.task({fun.__name__}(...), task=...)(x); for a class of Flax modules there is mm.flax.task."
+        )
     placed = as_task(task, fields, "task")
     if name is not None or placed.name is None:
         placed = placed.replace(name=name or _name_of(fun))
@@ -203,6 +208,11 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
         return task
     fields = dict(fields)
     known = [field.name for field in dataclasses.fields(Task)]
+    if "configure" in fields or "configure_args" in fields:
+        raise TypeError(
+            f"{what}: configure= and configure_args= chose a task from a call's arguments and are no longer there. "
+            "Choose it where you call: mm.task(f, task=choose(iter))(x, iter=iter)."
+        )
     for name in fields:
         if name not in (*known, "devices", "device_axes"):
             near = difflib.get_close_matches(name, known, n=1)

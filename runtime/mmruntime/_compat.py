@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import source_info_util
 from jax._src.core import trace_state_clean  # no public successor of `jax.core.trace_state_clean`
 from jax._src.interpreters import pxla
 from jax.core import ShapedArray
@@ -42,6 +44,9 @@ Atom = Any
 Borders = tuple[Sequence[NamedSharding], Sequence[NamedSharding]]
 
 log = logging.getLogger("mmruntime")
+
+# Equations are from the line of the user's program that calls us, in our messages, those of JAX, and in profiles.
+source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
 
 jit_p = primitives.jit_p
 scan_p = primitives.scan_p
@@ -149,16 +154,12 @@ def scopes(eqn: Any) -> list[tuple[str, bool]]:
 
 def current_scopes() -> list[tuple[str, bool]]:
     """The name stack where tracing stands now, outermost first: (name, whether it is a transformation)."""
-    from jax._src import source_info_util  # noqa: PLC0415  (private: `jax.named_scope` has no reader)
-
     stack = source_info_util.current_name_stack().stack
     return [(entry.name, type(entry).__name__ == "Transform") for entry in stack]
 
 
 def source_lines(eqn: Any) -> str:
-    """Where in the user's program an equation comes from, as `file:line (function)`."""
-    from jax._src import source_info_util  # noqa: PLC0415  (private: no public access to an equation's user frame)
-
+    """Where in the user's program an equation comes from, as `file:line (function)`; empty if it is ours."""
     return str(source_info_util.summarize(eqn.source_info))
 
 

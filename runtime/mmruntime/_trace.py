@@ -70,7 +70,7 @@ class _Flattener:
             if spec is not None:
                 if into is not None:
                     raise ValueError(
-                        f"microbatch: the loop at {_compat.source_lines(eqn)} lies inside another microbatch loop. "
+                        f"microbatch: the loop{_place(eqn)} lies inside another microbatch loop. "
                         "Cut the batch once, in one microbatch call."
                     )
                 self._open_loop(eqn, spec, env)
@@ -126,11 +126,7 @@ class _Flattener:
         scans = [e for e in inner.eqns if e.primitive is _compat.scan_p]
         as_written = len(inner.eqns) == len(scans) == 1 and list(inner.outvars) == list(scans[0].outvars)
         if not as_written or not _is_sum_over_slices(scans[0], spec):
-            raise ValueError(
-                f"microbatch: the loop at {_compat.source_lines(eqn)} was itself differentiated or batched, which "
-                "cannot be pipelined. Put jax.grad or jax.value_and_grad inside: "
-                "mm.microbatch(jax.value_and_grad(loss), ...)."
-            )
+            raise ValueError(_transformed(eqn))
         (scan,) = scans
         outer_env: dict[Var, Atom] = dict(zip(inner.invars, eqn.invars, strict=True))
         self._bind_constants(inner, consts, outer_env)
@@ -174,6 +170,25 @@ class _Flattener:
         var = _compat.new_var(aval)
         into.append(Op(_compat.copy_eqn(atom, var)))
         return var
+
+
+def _place(eqn: Any) -> str:
+    """Where the user wrote an equation; nothing where the step is the traced function itself."""
+    lines = _compat.source_lines(eqn)
+    return f" at {lines}" if lines else ""
+
+
+def _transformed(eqn: Any) -> str:
+    """What to write instead of a transformation around a microbatch loop."""
+    if ("vmap", True) in _compat.scopes(eqn):
+        return (
+            f"microbatch: the loop{_place(eqn)} was itself mapped by jax.vmap, which cannot be pipelined. Put jax.vmap "
+            "inside, and count dim= with the mapped dimension: mm.microbatch(jax.vmap(fun), dim=1, ...)."
+        )
+    return (
+        f"microbatch: the loop{_place(eqn)} was itself differentiated, which cannot be pipelined. Put jax.grad or "
+        "jax.value_and_grad inside: mm.microbatch(jax.value_and_grad(loss), ...)."
+    )
 
 
 def _is_sum_over_slices(scan: Any, spec: LoopSpec) -> bool:

@@ -353,11 +353,91 @@ def test_differentiated_loop_is_refused_with_the_way_out():
         lambda p, x: jax.jvp(lambda x: loss(p, x), (x,), (x,)),
         jax.checkpoint(jax.grad(loss)),
     ):
-        with pytest.raises(ValueError, match=r"mm\.microbatch\(jax\.value_and_grad\(loss\)"):
+        message = r"loop at .*test_behaviours\.py:\d+.* differentiated.*mm\.microbatch\(jax\.value_and_grad\(loss\)"
+        with pytest.raises(ValueError, match=message):
             mm.mjit(transformed, mesh=stages(2))(*args)
     # One device has no such limit.
     expected = jax.grad(lambda params: (plain_chain(params, args[1]) ** 2).sum())(args[0])
     assert_close(jax.jit(jax.grad(loss))(*args), expected, 1e-12)
+
+
+def test_mapped_loop_is_refused_with_the_way_out():
+    def total(w, x):
+        return (mm.task(layer, task=on(1))(w, x) ** 2).sum()
+
+    w, xs = weights(1)[0], normal(3, 4, WIDTH)
+
+    def outside(w, xs):
+        return jax.vmap(mm.microbatch(jax.value_and_grad(total), argnum=1, count=2), in_axes=(None, 0))(w, xs)
+
+    message = r"loop at .*test_behaviours\.py:\d+.* mapped by jax\.vmap.*mm\.microbatch\(jax\.vmap\(fun\), dim=1"
+    with pytest.raises(ValueError, match=message):
+        mm.mjit(outside, mesh=stages(2))(w, xs)
+    directly = jax.vmap(mm.microbatch(lambda x: total(w, x), count=2))
+    with pytest.raises(ValueError, match=r"^microbatch: the loop was itself mapped by jax\.vmap"):
+        mm.mjit(directly, mesh=stages(2))(xs)
+    mapped = jax.vmap(jax.value_and_grad(total), in_axes=(None, 0))
+    _, found = same(mm.microbatch(mapped, dim=1, argnum=1, count=2), stages(2), w, xs)
+    assert_close(found, jax.jit(outside)(w, xs), 1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_gradients_equal_finite_differences(schedule):
+    def total(params, x):
+        out = x
+        for index, w in enumerate(params):
+            halves = mm.Task(mesh_slice={"stage": index}, split_backprop=("_activations", "_gradients"))
+            out = mm.task(layer, name=f"layer_{index}", task=halves)(w, out)
+        return (out**2).sum()
+
+    def with_gradients(params, x):
+        return mm.microbatch(jax.value_and_grad(total), argnum=1, count=2, schedule=schedule)(params, x)
+
+    step = mm.mjit(with_gradients, mesh=stages(2))
+    params, x, epsilon = weights(2), normal(4, WIDTH), 1e-5
+    _, grads = step(params, x)
+    for index, w in enumerate(params):
+        for entry in np.ndindex(*w.shape):
+            moved = np.zeros_like(w)
+            moved[entry] = epsilon
+            above, below = (
+                float(step([p + sign * moved if k == index else p for k, p in enumerate(params)], x)[0])
+                for sign in (1, -1)
+            )
+            assert abs(float(grads[index][entry]) - (above - below) / (2 * epsilon)) < 1e-7
+
+
+def test_unrolling_is_accepted_and_changes_nothing():
+    def step(unrolling, params, x):
+        loss = jax.value_and_grad(lambda params, x: (chain(params, x) ** 2).sum())
+        return mm.microbatch(loss, argnum=1, count=4, schedule="1f1b", unrolling=unrolling)(params, x)
+
+    args = weights(2), normal(4, WIDTH)
+    first, *others = (same(functools.partial(step, unrolling), stages(2), *args) for unrolling in (None, 1, 4))
+    for other in others:
+        assert other[0].explain().runs_per_step == first[0].explain().runs_per_step
+        assert other[0].explain().loops[0].order == first[0].explain().loops[0].order
+        assert_close(other[1], first[1], 0)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_values_of_few_elements_are_placed_like_others(width):
+    def fun(params, x):
+        def loss(params):
+            hidden = x
+            for index, part in enumerate(params):
+                y = mm.task(layer, task=on(index))(part["w"], hidden)
+                hidden = hidden + y * part["scale"] + part["bias"]
+            return (hidden**2).sum() + jnp.outer(hidden[0], hidden[0]).sum()
+
+        value, grads = jax.value_and_grad(loss)(params)
+        return sgd(params, grads), value
+
+    params = [{"w": w, "scale": np.ones((1, width)), "bias": np.ones((1, width))} for w in weights(2, width)]
+    step, (new, _) = same(fun, stages(2), params, normal(1, width))
+    assert [ids(part["w"]) for part in new] == [{0}, {1}]
+    assert [ids(part["scale"]) for part in new] == [{1}, {1}]
+    assert len(step.explain().transfers) == 3
 
 
 def test_nested_loops_are_refused():
@@ -367,7 +447,7 @@ def test_nested_loops_are_refused():
     def outer(w, x):
         return mm.microbatch(lambda w, x: inner(w, mm.task(layer, task=on(0))(w, x)), argnum=1, count=2)(w, x)
 
-    with pytest.raises(ValueError, match="lies inside another microbatch loop"):
+    with pytest.raises(ValueError, match=r"loop at .*test_behaviours\.py:\d+.* lies inside another microbatch loop"):
         mm.mjit(outer, mesh=stages(2))(weights(1)[0], normal(4, WIDTH))
 
 

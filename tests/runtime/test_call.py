@@ -109,6 +109,28 @@ def test_names(fun, given, task, name) -> None:
     assert [row.tasks for row in step.explain().programs] == [(name,)]
 
 
+def test_objects_of_plain_classes_and_a_task_chosen_per_call() -> None:
+    class Scale:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def __call__(self, x):
+            return x * self.factor
+
+    assert ids(mm.task(Scale(2.0), mesh=SUBMESH)(X)) == [4, 5, 6, 7]
+
+    def choose(iteration):
+        return mm.Task(mesh_slice={"stage": iteration % 2})
+
+    def step(x):
+        return [mm.task(Scale(2.0), task=choose(iteration))(x) for iteration in range(3)]
+
+    found = mm.mjit(step, mesh=make_mesh())(X)
+    assert [ids(value)[0] for value in found] == [0, 4, 0]
+    for value in found:
+        np.testing.assert_array_equal(value, 2 * X)
+
+
 def test_earlier_arguments_are_accepted() -> None:
     grid = np.array(jax.devices()[4:]).reshape(2, 2)
     for devices in (grid, [[4, 5], [6, 7]]):
@@ -128,6 +150,20 @@ def test_earlier_arguments_are_accepted() -> None:
     ("arguments", "fields", "error", "message"),
     [
         pytest.param((3,), {}, TypeError, r"task: expected a function to place, got 3. Write mm.task\(f", id="no_fun"),
+        pytest.param(
+            (nn.Dense,),
+            {"mesh": SUBMESH},
+            TypeError,
+            r"task: Dense is a class, .* Write mm.task\(Dense\(...\), task=...\)\(x\); .* there is mm.flax.task",
+            id="class",
+        ),
+        pytest.param(
+            (jnp.cos,),
+            {"configure": lambda iter: mm.Task(), "configure_args": ("iter",)},
+            TypeError,
+            r"task: configure= and configure_args= .* Choose it where you call: mm.task\(f, task=choose\(iter\)\)",
+            id="configure",
+        ),
         pytest.param(
             (jnp.cos,),
             {"task": mm.Task(), "mesh": SUBMESH},
