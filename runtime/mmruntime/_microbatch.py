@@ -72,8 +72,8 @@ def microbatch(
         A function with the signature of `fun`.
 
     Raises:
-        ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown, or
-            `reduce` is neither "sum" nor "mean" nor "concat" for some result.
+        ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
+            or `reduce` is neither "sum" nor "mean" nor "concat" for some result.
         TypeError: If neither or both of `size` and `count` are given, or a result cannot be added up.
     """
     if (size is None) == (count is None):
@@ -82,6 +82,11 @@ def microbatch(
         )
     if custom_schedule is not None and schedule not in (None, "custom"):
         raise ValueError(f"microbatch: custom_schedule= goes with schedule='custom' or none, got {schedule!r}.")
+    if schedule == "custom" and custom_schedule is None:
+        raise ValueError(
+            "microbatch: schedule='custom' needs custom_schedule=, the rows of the order, one per submesh. Or name one "
+            f"of {', '.join(schedules.names())}."
+        )
     if isinstance(schedule, str) and schedule != "custom":
         schedules.make(schedule, 1, 1)
     keys = () if rng is None else (rng,) if isinstance(rng, int) else tuple(rng)
