@@ -8,12 +8,16 @@ Each folder in FOLDER is one case: hinted Python files and a `score.toml` with
     expect = "rewritten"            # or "refused": nothing changes, and a refusal matches `refusal`
     refusal = "a regular expression"
     run = "run"                     # optional: a module of the case that runs it
-    tolerance = 1e-4                # optional: of the largest entry of each array
+    tolerance = 1e-4                # optional: of the scale of each array
 
 The module that `run` names has `make()`, which returns the arguments, `step(*arguments)`, the hinted step, and
 `reference(*arguments)`, the same on one device, microbatch by microbatch. The rewritten copy runs `step` on eight
-virtual devices, and the original runs `reference` on one. Both return (loss, gradients), which are compared leaf by
-leaf, by path.
+virtual devices, and the original runs `reference` on one. Both return a tuple, such as (loss, gradients), which is
+compared leaf by leaf, by path.
+
+A difference is divided by the scale of its array: its largest entry, or `FLOOR` of the largest entry of its element of
+the tuple, where that is more. A gradient that is zero in exact arithmetic, such as that of the bias of attention keys,
+is rounding in both runs, and no measure of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +33,10 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[1]
+FLOOR = 1e-4  # with the default tolerance, what hides behind it is 1e-8 of the largest gradient: below float32
 RUNNER = """
 import importlib, sys
 import jax, numpy as np
@@ -103,9 +110,7 @@ def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def compare(case: Path, copy: Path, module: str, tolerance: float, scratch: Path) -> tuple[str, str, bool]:
-    """Largest difference relative to its array's largest entry, number of places, and whether all is well."""
-    import numpy as np
-
+    """Largest difference relative to the scale of its array, number of places, and whether all is well."""
     results = {}
     for folder, name, devices in ((case, "reference", 1), (copy, "step", 8)):
         file = scratch / f"{name}.npz"
@@ -122,10 +127,30 @@ def compare(case: Path, copy: Path, module: str, tolerance: float, scratch: Path
     one.pop("places")
     if one.keys() != many.keys():
         return f"other names: {sorted(one.keys() ^ many.keys())[:3]}", str(places), False
-    largest = max(
-        float(np.abs(one[key] - many[key]).max(initial=0) / max(np.abs(one[key]).max(initial=0), 1e-30)) for key in one
-    )
-    return f"{largest:.1e}", str(places), largest <= tolerance and places > 1
+    differences = relative(one, many)
+    worst = max(differences, key=differences.__getitem__)
+    equal = differences[worst] <= tolerance
+    return f"{differences[worst]:.1e}" + ("" if equal else f" at {worst}"), str(places), equal and places > 1
+
+
+def relative(one: dict[str, np.ndarray], many: dict[str, np.ndarray]) -> dict[str, float]:
+    """Largest difference of each array of two runs, divided by its scale; not-a-number counts as infinite."""
+    sizes = {name: float(np.abs(array).max(initial=0)) for name, array in one.items()}
+    wholes: dict[str, float] = {}
+    for name, size in sizes.items():
+        whole = element(name)
+        wholes[whole] = max(wholes.get(whole, 0), size)
+    differences = {}
+    for name, array in one.items():
+        difference = float(np.abs(array - many[name]).max(initial=0))
+        scale = max(sizes[name], FLOOR * wholes[element(name)], 1e-30)
+        differences[name] = difference / scale if np.isfinite(difference) else float("inf")
+    return differences
+
+
+def element(name: str) -> str:
+    """The element of the result's tuple that an array belongs to: `[1]` of `[1]['params']['kernel']`."""
+    return name.partition("]")[0]
 
 
 def environment(devices: int | None = None, folder: Path | None = None) -> dict[str, str]:
@@ -133,7 +158,11 @@ def environment(devices: int | None = None, folder: Path | None = None) -> dict[
     paths = [str(ROOT), str(ROOT / "codemods"), str(ROOT / "runtime")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *paths] if folder else paths)}
     if devices is not None:
-        variables |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        variables |= {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_TRACEBACK_FILTERING": "off",  # so that the last line of an error is the error
+        }
     return variables
 
 

@@ -1,0 +1,72 @@
+"""`benchmarks/score_annotate.py`: what it calls equal, and what it says of rewritten and refused programs."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HINTED = """
+import jax
+
+for block in blocks:  # mm: stages
+    x = block(x)
+"""
+REFUSED = """
+import jax
+
+grads = jax.grad(unknown)(params, batch)  # mm: microbatch(size=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("score_annotate", ROOT / "benchmarks" / "score_annotate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["score_annotate"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_difference_is_measured_by_the_largest_entry_of_its_array(script: ModuleType) -> None:
+    one = {"[0]": np.array(4.0), "[1]['kernel']": np.array([2.0, -8.0]), "[1]['bias']": np.array([0.5])}
+    many = {"[0]": np.array(4.0), "[1]['kernel']": np.array([2.4, -8.0]), "[1]['bias']": np.array([0.25])}
+    assert script.relative(one, many) == pytest.approx({"[0]": 0.0, "[1]['kernel']": 0.05, "[1]['bias']": 0.5})
+
+
+def test_rounding_of_a_gradient_that_is_zero_is_measured_by_its_tree(script: ModuleType) -> None:
+    one = {"[0]": np.array(1e6), "[1]['kernel']": np.array([0.1]), "[1]['bias']": np.array([1e-11])}
+    many = {"[0]": np.array(1e6), "[1]['kernel']": np.array([0.1]), "[1]['bias']": np.array([-1e-11])}
+    assert script.relative(one, many)["[1]['bias']"] == pytest.approx(2e-11 / (script.FLOOR * 0.1))
+
+
+def test_a_small_gradient_that_is_wrong_is_not_taken_for_rounding(script: ModuleType) -> None:
+    one = {"[1]['kernel']": np.array([0.1]), "[1]['bias']": np.array([1e-7])}
+    many = {"[1]['kernel']": np.array([0.1]), "[1]['bias']": np.array([0.0])}
+    assert script.relative(one, many)["[1]['bias']"] > 1e-3
+
+
+def test_not_a_number_is_never_equal(script: ModuleType) -> None:
+    assert script.relative({"[0]": np.array(1.0)}, {"[0]": np.array(np.nan)})["[0]"] == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("source", "told", "found", "passed"),
+    [
+        (HINTED, 'expect = "rewritten"', "rewritten", True),
+        (HINTED, 'expect = "refused"', "rewritten, for another reason", False),
+        (REFUSED, 'expect = "refused"\nrefusal = "unknown"', "refused", True),
+        (REFUSED, 'expect = "refused"\nrefusal = "no such reason"', "refused, for another reason", False),
+    ],
+)
+def test_a_case_is_scored_by_what_became_of_its_text(
+    script: ModuleType, tmp_path: Path, source: str, told: str, found: str, passed: bool
+) -> None:
+    (tmp_path / "program.py").write_text(source)
+    (tmp_path / "score.toml").write_text(f'title = "a case"\n{told}\n')
+    score = script.score(tmp_path)
+    assert (score.found, score.passed) == (found, passed)
