@@ -11,18 +11,20 @@ import pytest
 
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.engine import rewrite_source
-from mmrewrite.registry import Registry
+from mmrewrite.registry import ModernizeRegistry, Registry
 from mmrewrite.rewrite import in_order
 from mmrewrite.vocabulary import DIRECTIVES
 
 REGISTRY = Registry()
 
 
-@pytest.mark.parametrize("name", REGISTRY)
-def test_page(name: str) -> None:
-    page = REGISTRY.page(name)
+@pytest.mark.parametrize(
+    ("registry", "name"), [(registry, name) for registry in (REGISTRY, ModernizeRegistry()) for name in registry]
+)
+def test_page(registry: Registry | ModernizeRegistry, name: str) -> None:
+    page = registry.page(name)
     lines = page.splitlines()
-    assert REGISTRY.summary(name) == lines[0]
+    assert registry.summary(name) == lines[0]
     assert lines[0].endswith(".")
     assert lines[1] == ""
     assert "    ->  " in page

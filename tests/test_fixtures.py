@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib.util
 import re
-import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_files import run, source_files, tree
 
 from mmrewrite.engine import rewrite_project
-from mmrewrite.project import SourceFile
 from mmrewrite.registry import Registry
 from mmrewrite.source import SourceText
 from mmrewrite.values import Rewrite
@@ -50,25 +48,16 @@ def read_case(folder: Path) -> Case:
     settings = folder / "case.toml"
     told: dict[str, Any] = tomllib.loads(settings.read_text()) if settings.exists() else {}
     if (folder / "before").is_dir():
-        before = _tree(folder / "before")
-        return Case(before, {**before, **_tree(folder / "after")}, **told)
+        before = tree(folder / "before")
+        return Case(before, {**before, **tree(folder / "after")}, **told)
     before = {"before.py": (folder / "before.py").read_bytes()}
     after = folder / "after.py"
     return Case(before, {"before.py": after.read_bytes()} if after.exists() else before, **told)
 
 
-def _tree(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
-
-
 def rewrite(files: dict[str, bytes]) -> dict[str, Rewrite]:
-    sources = []
-    for path, data in files.items():
-        parts = path.removesuffix(".py").split("/")
-        is_package = parts[-1] == "__init__"
-        sources.append(SourceFile(path, data, ".".join(parts[:-1] if is_package else parts), is_package))
     load = {f"./{path}": data for path, data in files.items()}
-    return {result.path: result for result in rewrite_project(sources, REGISTRY, load=load.get)}
+    return {result.path: result for result in rewrite_project(source_files(files), REGISTRY, load=load.get)}
 
 
 def shown(case: Case, results: dict[str, Rewrite], kind: str) -> list[str]:
@@ -204,16 +193,3 @@ def test_numbers_are_equal(folder: Path) -> None:
 
     for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-6)
-
-
-def run(data: bytes, jax: Any) -> Any:
-    """`out` of a program, run as a module of its own."""
-    namespace: dict[str, Any] = {"__name__": "fixture"}
-    module = type(sys)("fixture")
-    with contextlib.ExitStack() as stack:
-        stack.callback(sys.modules.pop, "fixture", None)
-        stack.enter_context(jax.numpy_rank_promotion("allow"))
-        stack.enter_context(jax.numpy_dtype_promotion("standard"))
-        sys.modules["fixture"] = module
-        exec(compile(data, "fixture.py", "exec"), namespace)
-    return namespace["out"]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_files import run, source_files, tree
 
 from mmrewrite.modernize.command import parse_target
 from mmrewrite.modernize.engine import Settings, modernize_project
-from mmrewrite.project import SourceFile
 from mmrewrite.registry import ModernizeRegistry
 from mmrewrite.source import SourceText
 from mmrewrite.values import Rewrite
@@ -52,26 +50,18 @@ def read_case(folder: Path) -> Case:
     told: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     told = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
     if (folder / "before").is_dir():
-        before = _tree(folder / "before")
-        return Case(before, {**before, **_tree(folder / "after")}, **told)
+        before = tree(folder / "before")
+        return Case(before, {**before, **tree(folder / "after")}, **told)
     (source,) = folder.glob("before.*")
     before = {source.name: source.read_bytes()}
     after = folder / f"after{source.suffix}"
     return Case(before, {source.name: after.read_bytes()} if after.exists() else before, **told)
 
 
-def _tree(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
-
-
 def modernize(files: dict[str, bytes], settings: Settings) -> dict[str, Rewrite]:
-    sources = []
-    for path, data in files.items():
-        parts = path.rpartition(".")[0].split("/")
-        is_package = parts[-1] == "__init__"
-        sources.append(SourceFile(path, data, ".".join(parts[:-1] if is_package else parts), is_package))
     load = {f"./{path}": data for path, data in files.items()}
-    return {result.path: result for result in modernize_project(sources, REGISTRY, load=load.get, settings=settings)}
+    results = modernize_project(source_files(files), REGISTRY, load=load.get, settings=settings)
+    return {result.path: result for result in results}
 
 
 def shown(case: Case, results: dict[str, Rewrite], kind: str, message: str) -> list[str]:
@@ -141,26 +131,3 @@ def test_out_is_that_of_the_old_jax(folder: Path) -> None:
     if jax.device_count() < 8:
         pytest.skip("needs eight devices")
     assert repr(run(case.after["before.py"], jax)) == case.out
-
-
-def run(data: bytes, jax: Any) -> Any:
-    """`out` of a program, run as a module of its own."""
-    namespace: dict[str, Any] = {"__name__": "fixture"}
-    with contextlib.ExitStack() as stack:
-        stack.callback(sys.modules.pop, "fixture", None)
-        stack.enter_context(jax.numpy_rank_promotion("allow"))
-        stack.enter_context(jax.numpy_dtype_promotion("standard"))
-        sys.modules["fixture"] = type(sys)("fixture")
-        exec(compile(data, "fixture.py", "exec"), namespace)
-    return namespace["out"]
-
-
-@pytest.mark.parametrize("name", REGISTRY)
-def test_page(name: str) -> None:
-    page = REGISTRY.page(name)
-    lines = page.splitlines()
-    assert REGISTRY.summary(name) == lines[0]
-    assert lines[0].endswith(".")
-    assert "    ->  " in page
-    assert "\nRefused: " in page
-    assert sum(line.startswith("See https://") for line in lines) == 1

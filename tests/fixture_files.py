@@ -1,0 +1,37 @@
+"""What the tests over all fixtures share: how a case is read, given to the engine, and run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from mmrewrite.project import SourceFile
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every module below a folder, by its path there."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
+
+
+def source_files(files: dict[str, bytes]) -> list[SourceFile]:
+    """Files as a project's, with the module names that their paths give them."""
+    sources = []
+    for path, data in files.items():
+        parts = path.rpartition(".")[0].split("/")
+        is_package = parts[-1] == "__init__"
+        sources.append(SourceFile(path, data, ".".join(parts[:-1] if is_package else parts), is_package))
+    return sources
+
+
+def run(data: bytes, jax: Any) -> Any:
+    """`out` of a program, run as a module of its own with JAX's own strictness."""
+    namespace: dict[str, Any] = {"__name__": "fixture"}
+    with contextlib.ExitStack() as stack:
+        stack.callback(sys.modules.pop, "fixture", None)
+        stack.enter_context(jax.numpy_rank_promotion("allow"))
+        stack.enter_context(jax.numpy_dtype_promotion("standard"))
+        sys.modules["fixture"] = type(sys)("fixture")
+        exec(compile(data, "fixture.py", "exec"), namespace)
+    return namespace["out"]
