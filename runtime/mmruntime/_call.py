@@ -20,6 +20,7 @@ from mmruntime._constraint import eager_layout, placed_later
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import TASKS
 from mmruntime._mesh import TaskMesh, auto_mesh, current_mesh
+from mmruntime._operands import by_operands
 from mmruntime._place import task_mesh
 from mmruntime._shard import axis_pairs
 from mmruntime._task import Task
@@ -88,20 +89,9 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
 
 
 def _call_marked(fun: Callable[..., R], mark: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    # Only tracers become operands of the inner jit: all else (flags, strings, numpy arrays) reaches `fun` as it
-    # was given, so `fun` may still branch on it.
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    traced = [isinstance(leaf, Tracer) for leaf in leaves]
-
-    def inner(*operands: Any) -> R:
-        rest = iter(operands)
-        call_args, call_kwargs = jax.tree.unflatten(
-            tree, [next(rest) if is_traced else leaf for leaf, is_traced in zip(leaves, traced, strict=True)]
-        )
-        return fun(*call_args, **call_kwargs)
-
+    inner, operands = by_operands(fun, args, kwargs, Tracer)
     inner.__name__ = inner.__qualname__ = mark
-    result: R = jax.jit(inner)(*[leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced])
+    result: R = jax.jit(inner)(*operands)
     return result
 
 
@@ -118,22 +108,13 @@ def _submesh_now(task: Task) -> Mesh | None:
 
 def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
     """Call `fun` at once on a submesh: arguments and captured arrays are moved there, results stay there."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    is_array = [isinstance(leaf, jax.Array) for leaf in leaves]
+    inner, operands = by_operands(fun, args, kwargs, jax.Array)
     outside = NamedSharding(mesh, PartitionSpec())
-
-    def inner(*operands: Any) -> R:
-        rest = iter(operands)
-        call_args, call_kwargs = jax.tree.unflatten(
-            tree, [next(rest) if is_operand else leaf for leaf, is_operand in zip(leaves, is_array, strict=True)]
-        )
-        return fun(*call_args, **call_kwargs)
 
     def move(value: Any) -> Any:
         here = isinstance(value, jax.Array) and value.sharding.device_set == outside.device_set
         return value if here else jax.device_put(value, outside)
 
-    operands = [leaf for leaf, is_operand in zip(leaves, is_array, strict=True) if is_operand]
     with placed_later():
         closed, shapes = jax.make_jaxpr(inner, return_shape=True)(*[_abstract(value) for value in operands])
     jaxpr, captured = _compat.split(closed)

@@ -7,18 +7,14 @@ This is the other end of `mmrewrite plan --entry`. Whatever the step's module pr
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import jax
 
-from mmruntime._given import ERROR, Given, Wrong, arguments_for, failed, find, only_ours
+from mmruntime._given import Given, Wrong, answer, arguments_for, command, failed, find
 from mmruntime._mjit import MeshFunction
 from mmruntime._report import LoopRow, Report
 from mmruntime._timeline import Measurement
@@ -109,24 +105,11 @@ def _loop(loop: LoopRow, measurement: Measurement | None, index: int) -> dict[st
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the document, or `{"error": sentence}`, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m mmruntime._entry", description=__doc__)
-    parser.add_argument("entry")
-    parser.add_argument("args")
-    parser.add_argument("--path", action="append", default=[], help="import from here first")
+    """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
+    parser = command("mmruntime._entry", __doc__)
     parser.add_argument("--measure", action="store_true")
     options = parser.parse_args(arguments)
-    with only_ours() as output:
-        sys.path[:0] = options.path
-        sys.path.append(os.getcwd())
-        try:
-            found = plan(Given("--entry", options.entry), Given("--args", options.args), options.measure)
-            status = 0
-        except Wrong as problem:
-            traceback.print_exc()
-            found, status = {"error": str(problem)}, ERROR
-        json.dump(found, output)
-    return status
+    return answer(options, lambda entry, example: plan(entry, example, options.measure))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,18 @@
-"""What `--entry` and `--args` name: found, imported and called, with a sentence for whatever goes wrong."""
+"""The commands that other processes run: what `--entry` and `--args` name is found, imported and called.
+
+Whatever goes wrong is a sentence.
+"""
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import importlib
+import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
@@ -105,9 +111,59 @@ def failed(given: Given, what: str, error: BaseException, advice: str) -> str:
     return f"{given}: {what}: {type(error).__name__}: {text}{where}; {advice}"
 
 
-def only_ours() -> TextIO:
+def command(module: str, description: str | None) -> argparse.ArgumentParser:
+    """The command line of `python -m module entry args`, to which the caller adds its own options."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("entry")
+    parser.add_argument("args")
+    parser.add_argument("--path", action="append", default=[], help="import from here first")
+    return parser
+
+
+def answer(options: argparse.Namespace, find_out: Callable[[Given, Given], dict[str, Any]]) -> int:
+    """Print one JSON document, and return the exit status.
+
+    Args:
+        options: What `command` parsed.
+        find_out: What makes the document of the entry and its arguments. When it raises `Wrong`, the document is
+            `{"error": sentence, "traceback": text}`: the text begins in the user's code.
+    """
+    found: dict[str, Any]
+    with _only_ours() as output:
+        sys.path[:0] = options.path
+        sys.path.append(os.getcwd())
+        try:
+            found, status = find_out(Given("--entry", options.entry), Given("--args", options.args)), 0
+        except Wrong as problem:
+            # Where it happened in the runtime, for --verbose.
+            traceback.print_exc()
+            found, status = {"error": str(problem), "traceback": _told(problem)}, ERROR
+        json.dump(found, output)
+    return status
+
+
+def _only_ours() -> TextIO:
     """Standard output for the document alone: what others write to it from now on goes to standard error."""
     sys.stdout.flush()
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return output
+
+
+def _told(error: BaseException) -> str:
+    """The traceback as Python prints it, from the first line of the user's code on."""
+    cause = error.__cause__ or error
+    frames = traceback.extract_tb(cause.__traceback__)
+    ours = os.path.dirname(__file__)
+    first = next(
+        (
+            index
+            for index, frame in enumerate(frames)
+            if not frame.filename.startswith(ours) and "importlib" not in frame.filename
+        ),
+        None,
+    )
+    if first is None or cause is error:
+        return ""
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames[first:])]
+    return "".join([*lines, *traceback.format_exception_only(cause)])

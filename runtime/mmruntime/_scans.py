@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from mmruntime import _compat
+from mmruntime._operands import by_operands
 
 R = TypeVar("R")
 
@@ -79,17 +80,7 @@ def replace_scan(
     Raises:
         ValueError: If the trace of `fun` has no scan outside of other loops and branches, or more than one.
     """
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    traced = [isinstance(leaf, Tracer) for leaf in leaves]
-
-    def inner(*operands: Any) -> R:
-        rest = iter(operands)
-        call_args, call_kwargs = jax.tree.unflatten(
-            tree, [next(rest) if is_traced else leaf for leaf, is_traced in zip(leaves, traced, strict=True)]
-        )
-        return fun(*call_args, **call_kwargs)
-
-    values = [leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced]
+    inner, values = by_operands(fun, args, kwargs, Tracer)
     closed, shapes = jax.make_jaxpr(inner, return_shape=True)(*values)
     jaxpr, consts = _compat.split(closed)
     found = list(_scans_in(jaxpr))

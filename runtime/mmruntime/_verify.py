@@ -9,13 +9,9 @@ rewritten program on all of them. Whatever the function's module prints goes to 
 
 from __future__ import annotations
 
-import argparse
 import inspect
-import json
-import os
 import random
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +21,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from mmruntime._compare import Recorded, Tolerance, compare, load
-from mmruntime._given import ERROR, Given, Wrong, arguments_for, failed, find, only_ours
+from mmruntime._given import Given, Wrong, answer, arguments_for, command, failed, find
 from mmruntime._mjit import MeshFunction
 
 _SEED = 0
@@ -145,51 +141,23 @@ def _shapes(tree: Any) -> list[tuple[str, tuple[int, ...], str]]:
     ]
 
 
-def _told(error: BaseException) -> str:
-    """The traceback as Python prints it, from the first line of the user's code on."""
-    cause = error.__cause__ or error
-    frames = traceback.extract_tb(cause.__traceback__)
-    ours = os.path.dirname(__file__)
-    first = next(
-        (
-            index
-            for index, frame in enumerate(frames)
-            if not frame.filename.startswith(ours) and "importlib" not in frame.filename
-        ),
-        None,
-    )
-    if first is None or cause is error:
-        return ""
-    lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames[first:])]
-    return "".join([*lines, *traceback.format_exception_only(cause)])
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was found, or `{"error": sentence, "traceback": text}`, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m mmruntime._verify", description=__doc__)
-    parser.add_argument("entry")
-    parser.add_argument("args")
-    parser.add_argument("--path", action="append", default=[], help="import from here first")
+    parser = command("mmruntime._verify", __doc__)
     parser.add_argument("--save", required=True, help="an empty folder")
     parser.add_argument("--against", help="the folder of an earlier run")
     parser.add_argument("--rtol", type=float)
     parser.add_argument("--atol", type=float)
     options = parser.parse_args(arguments)
-    found: dict[str, Any]
-    with only_ours() as output:
-        sys.path[:0] = options.path
-        sys.path.append(os.getcwd())
-        try:
-            found = run(Given("--entry", options.entry), Given("--args", options.args), options.save)
-            status = 0
-        except Wrong as problem:
-            found, status = {"error": str(problem), "traceback": _told(problem)}, ERROR
-        if not status and options.against:
-            tolerance = Tolerance(options.rtol, options.atol)
-            rows = compare(load(options.against), load(options.save), tolerance)
+
+    def find_out(entry: Given, example: Given) -> dict[str, Any]:
+        found = run(entry, example, options.save)
+        if options.against:
+            rows = compare(load(options.against), load(options.save), Tolerance(options.rtol, options.atol))
             found["rows"] = [row.as_json(found["homes"]) for row in rows]
-        json.dump(found, output)
-    return status
+        return found
+
+    return answer(options, find_out)
 
 
 if __name__ == "__main__":
