@@ -62,19 +62,24 @@ def runs(built):
 
 
 DOUBLE = ("--dtype=float64", "--steps=10", "--dropout=0.1")
+NO_DROPOUT = (FOUR, "--dtype=float32", "--steps=10", "--dropout=0")
+SGD = (FOUR, "--dtype=float32", "--steps=10", "--dropout=0.1", "--optimizer=sgd", "--learning-rate=0.1")
 
 
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [
         pytest.param(DOUBLE, 1e-9, id="float64"),
-        pytest.param((FOUR, "--dtype=float64", "--steps=10", "--dropout=0"), 1e-9, id="float64_no_dropout"),
-        pytest.param((FOUR, "--dtype=float32", "--steps=10", "--dropout=0.1"), 1e-4, id="float32"),
-        pytest.param((FOUR, "--dtype=float32", "--steps=10", "--dropout=0"), 1e-4, id="float32_no_dropout"),
+        pytest.param(NO_DROPOUT, 1e-4, id="float32_no_dropout"),
+        pytest.param(SGD, 1e-6, id="float32_sgd"),
         pytest.param(
-            (FOUR, "--dtype=float32", "--steps=10", "--dropout=0.1", "--optimizer=sgd", "--learning-rate=0.1"),
-            1e-6,
-            id="float32_sgd",
+            (FOUR, "--dtype=float64", "--steps=10", "--dropout=0"),
+            1e-9,
+            id="float64_no_dropout",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            (FOUR, "--dtype=float32", "--steps=10", "--dropout=0.1"), 1e-4, id="float32", marks=pytest.mark.slow
         ),
     ],
 )
@@ -87,9 +92,10 @@ def test_ten_steps_are_those_of_one_device(runs, options, tolerance) -> None:
 
 
 def test_dropout_is_on_and_changes_the_losses(runs) -> None:
-    with_dropout, _ = runs(FOUR, "--dtype=float32", "--steps=10", "--dropout=0.1")
-    without, _ = runs(FOUR, "--dtype=float32", "--steps=10", "--dropout=0")
-    assert abs(with_dropout.losses - without.losses).max() > 1e-3
+    """The first loss, which the optimizer has no part in."""
+    with_dropout, _ = runs(*SGD)
+    without, _ = runs(*NO_DROPOUT)
+    assert abs(with_dropout.losses[0] - without.losses[0]) > 1e-3
 
 
 def test_parameter_paths_are_those_of_plain_flax(runs) -> None:
