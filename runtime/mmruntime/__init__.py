@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mmruntime._manual import shard_map as shard_map
     from mmruntime._mesh import TaskMesh as TaskMesh
     from mmruntime._microbatch import microbatch as microbatch
+    from mmruntime._microbatch_loop import microbatch_loop as microbatch_loop
     from mmruntime._microbatch_scan import microbatch_scan as microbatch_scan
     from mmruntime._mjit import mjit as mjit
     from mmruntime._multimesh import MultiMesh as MultiMesh
@@ -51,6 +52,7 @@ _HOMES = {
     "ignore_transforms": "_contexts",
     "init": "_init",
     "microbatch": "_microbatch",
+    "microbatch_loop": "_microbatch_loop",
     "microbatch_scan": "_microbatch_scan",
     "mjit": "_mjit",
     "parallelize": "_parallelize",

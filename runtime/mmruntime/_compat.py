@@ -53,6 +53,7 @@ scan_p = primitives.scan_p
 remat_p = primitives.remat_p
 add_any_p = primitives.add_jaxvals_p
 add_p = primitives.add_p
+sub_p = primitives.sub_p
 
 
 def user_context(default: Any) -> Any:

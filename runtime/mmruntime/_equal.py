@@ -31,6 +31,11 @@ def form(closed: Any, mesh: Mesh) -> Hashable:
     return _jaxpr(closed, places)
 
 
+def parameters(eqn: Any) -> Hashable:
+    """What an equation does apart from what it reads, the name of its call included."""
+    return eqn.primitive, _params(eqn, {}), eqn.params.get("name"), eqn.ctx
+
+
 def layout(sharding: NamedSharding | None) -> Hashable:
     """A sharding without its devices."""
     if sharding is None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat, schedules
+from mmruntime._carry import Addend, changes, needed
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import LoopSpec
 from mmruntime._microbatch import accumulate_pieces, label_of
@@ -18,8 +18,6 @@ from mmruntime._scans import Scan, replace_scan
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_ADDITIONS = (_compat.add_p, _compat.add_any_p)
 
 
 def microbatch_scan(
@@ -98,35 +96,20 @@ def _kinds(scan: Scan, label: str) -> list[Any]:
     """What each leaf of the carry is: "sum", "same", or the constant that a counter grows by."""
     body, _ = _compat.split(scan.body)
     carried = body.invars[scan.num_consts : scan.num_consts + scan.num_carry]
-    same, work = _aliases(body)
-    outvars = [same.get(atom, atom) if _compat.is_var(atom) else atom for atom in body.outvars]
-    made_by = {var: eqn for eqn in work for var in eqn.outvars}
-    reads = Counter(same.get(atom, atom) for eqn in work for atom in eqn.invars if _compat.is_var(atom))
-    reads.update(atom for atom in outvars if _compat.is_var(atom))
+    found = changes(body, carried, body.outvars[: scan.num_carry])
     kinds: list[Any] = []
-    for index, (before, after) in enumerate(zip(carried, outvars, strict=False)):
-        if after is before:
-            kinds.append("same")
-            continue
-        eqn = made_by.get(after) if _compat.is_var(after) else None
-        others = (
-            [atom for atom in eqn.invars if not _compat.is_var(atom) or same.get(atom, atom) is not before]
-            if eqn is not None
-            else []
-        )
-        is_sum = eqn is not None and eqn.primitive in _ADDITIONS and len(others) == 1
-        if not is_sum:
+    for index, (before, change) in enumerate(zip(carried, found, strict=True)):
+        if change.kind not in ("same", "sum"):
             raise ValueError(
                 f"microbatch_scan: leaf {index} of the carry of {label} ({before.aval.str_short()}) is not a sum: an "
                 "iteration may add to it, and nothing else. Move what it does to the carry out of the loop, or give "
                 "the loop what it reads (such as keys, split before) as a sliced operand."
             )
-        is_step = not _compat.is_var(others[0]) and jnp.issubdtype(before.aval.dtype, jnp.integer)
-        if is_step:
-            kinds.append(others[0].val)
-        elif reads[before] == 1:
-            kinds.append("sum")
-        else:
+        kinds.append(_step(change.addends) or change.kind)
+    wanted = [addend.atom for change in found for addend in change.addends]
+    _, reads = needed(body, [*wanted, *body.outvars[scan.num_carry :]])
+    for index, (before, kind) in enumerate(zip(carried, kinds, strict=True)):
+        if kind == "sum" and before in reads:
             raise ValueError(
                 f"microbatch_scan: iterations of {label} read leaf {index} of the carry ({before.aval.str_short()}), "
                 "to which they add. Microbatches cannot see each other's sums; use the total after the loop."
@@ -134,15 +117,9 @@ def _kinds(scan: Scan, label: str) -> list[Any]:
     return kinds
 
 
-def _aliases(body: Any) -> tuple[dict[Any, Any], list[Any]]:
-    """Variables that are others under a name (weakly and strongly typed values differ in that), and other equations."""
-    same: dict[Any, Any] = {}
-    work = []
-    for eqn in body.eqns:
-        renames = eqn.primitive.name == "convert_element_type" and _compat.is_var(eqn.invars[0])
-        if renames and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype:
-            source = eqn.invars[0]
-            same[eqn.outvars[0]] = same.get(source, source)
-        else:
-            work.append(eqn)
-    return same, work
+def _step(addends: Sequence[Addend]) -> Any:
+    """The constant that a counter grows by, None where it is no counter."""
+    if len(addends) != 1 or _compat.is_var(addends[0].atom):
+        return None
+    (step,) = addends
+    return step.sign * step.atom.val if jnp.issubdtype(step.atom.aval.dtype, jnp.integer) else None
