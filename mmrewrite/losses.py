@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mmrewrite.functions import own_nodes, returns_of
@@ -301,9 +301,9 @@ def keys_closed_over(loss: Loss) -> list[str]:
     return sorted(set(found))
 
 
-def mutable_call(loss: Loss) -> ast.Call | None:
-    """A call in the loss that returns changed collections: `model.apply(..., mutable=["batch_stats"])`."""
-    for node in loss.nodes():
+def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:
+    """The call that returns changed collections: `model.apply(..., mutable=["batch_stats"])`."""
+    for node in nodes:
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
                 value = keyword.value

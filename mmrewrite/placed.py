@@ -255,6 +255,7 @@ class _Reader:
             f"{RUNTIME}.stage": self.read_layers,
             f"{RUNTIME}.stage_scan": self.read_stacked_layers,
             f"{RUNTIME}.microbatch": self.read_loop,
+            f"{RUNTIME}.microbatch_loop": self.read_loop,
             f"{RUNTIME}.microbatch_scan": self.read_loop,
             f"{RUNTIME}.register_task": self.read_registration,
         }
@@ -383,7 +384,7 @@ class _Reader:
         return str(name or ast.unparse(call)), False
 
     def read_loop(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
-        """`mm.microbatch(...)` or `mm.microbatch_scan(...)`."""
+        """`mm.microbatch(...)`, `mm.microbatch_loop(...)` or `mm.microbatch_scan(...)`."""
 
         def given(name: str, position: int | None = None) -> Value | None:
             node = _keyword(call, name)

@@ -81,6 +81,7 @@ class Draft:
     tasks: set[str] = field(default_factory=set)
     done: set[Hint] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
+    local_names: set[tuple[Scope, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.facts)
@@ -220,6 +221,13 @@ class Site:
         self.draft.names.add(chosen)
         return chosen
 
+    def local_name(self, name: str) -> str:
+        """A name for something new in the scope of the statement: `name`, or that with a number."""
+        taken = self.draft.local_names
+        chosen = next(each for each in numbered(name) if self.scope.is_free(each) and (self.scope, each) not in taken)
+        taken.add((self.scope, chosen))
+        return chosen
+
     # What changes
 
     def piece(self, statement: ast.stmt) -> Piece:
@@ -265,12 +273,48 @@ class Site:
         end = source.line_end(statement.end_lineno or statement.lineno)
         self._insert(end, code, indentation(source, statement), None, apart)
 
+    def wrap_block(self, first: str | None, last: str, below: str, loop: ast.For) -> None:
+        """Put statements at the beginning and at the end of a loop's block, and one below it.
+
+        Comments at the end of the block stay in it.
+        """
+        source, indent = self.facts.source, indentation(self.facts.source, loop)
+        inner = indentation(source, loop.body[0])
+        if first is not None:
+            line, _ = source.position(self.piece(loop).end)
+            self._insert(source.line_end(line), first, inner, loop.body[0], apart=False)
+        end = line = loop.end_lineno or loop.lineno
+        while line < len(source.line_starts):
+            line += 1
+            text = source.line(line).strip()
+            if text.startswith("#") and len(source.line(line).rstrip()) - len(text) > len(indent):
+                end = line
+            elif text:
+                break
+        self._insert(source.line_end(end), last, inner, None, apart=False)
+        for _ in range(1 if indent else 2):
+            self.draft.inserts.append(Insert(source.line_end(end), "", "", self.codemod, self.hint))
+        self._insert(source.line_end(end), below, indent, None, apart=False)
+
     def insert_with(self, code: str, other: Hint, *, apart: bool = False) -> None:
         """Put a new statement where another hint put its own, after it."""
         source = self.facts.source
         first = other.carrier_start if other.own_line else self.piece_start(other.statement)
         line, _ = source.position(first)
         self._insert(source.line_starts[line - 1], code, indentation(source, other.statement), other.statement, apart)
+
+    def insert_blank_above(self, statement: ast.stmt) -> None:
+        """Put the blank lines above a statement, and the comments above it, that a `def` in its place has."""
+        source, line = self.facts.source, statement.lineno
+        while line > 1 and source.line(line - 1).lstrip().startswith("#"):
+            line -= 1
+        blank = 0
+        while line - blank > 1 and not source.line(line - blank - 1).strip():
+            blank += 1
+        holder = self.facts.names.parents.get(statement)
+        if holder is None or getattr(holder, "body", [None])[0] is not statement:
+            for _ in range((2 if holder is None else 1) - blank):
+                self.draft.inserts.append(Insert(source.line_starts[line - 1], "", "", self.codemod, self.hint))
 
     def piece_start(self, statement: ast.stmt) -> int:
         """Offset of a statement's first character, decorators included."""

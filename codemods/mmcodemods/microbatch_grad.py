@@ -13,6 +13,7 @@ position.
 Refused: star-args and several arguments that could be the batch, a loss that does not visibly end in a mean or a sum
 and a hint without `reduce=`, batch normalisation, and a random key without `rng=`, because each of these would change
 the numbers in silence; `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps.
+A loop in Python is for `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
 
@@ -24,21 +25,21 @@ from typing import TypeVar
 
 import libcst as cst
 
+from mmrewrite.accumulation import refuse_cutting
 from mmrewrite.batches import choose_batch
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.gradients import find_gradient
 from mmrewrite.losses import (
     Loss,
     by_example,
+    changes_collections,
     find_function,
     is_batch_norm,
     keys_closed_over,
     looks_like_key,
-    mutable_call,
     reduction_of,
 )
 from mmrewrite.regions import Reach
-from mmrewrite.vocabulary import FOR, STATEMENT
 
 Item = TypeVar("Item", cst.Arg, cst.Param)
 
@@ -49,15 +50,9 @@ class MicrobatchGrad(MeshCodemod):
     """Wraps the gradient function."""
 
     directive = "microbatch"
-    kinds = frozenset((STATEMENT, FOR))
 
     def rewrite(self) -> None:
         """Work out which argument is cut, how results are put together and what becomes of random keys."""
-        if isinstance(self.site.statement, ast.For | ast.AsyncFor):
-            self.refuse(
-                "a loop that accumulates gradients by hand; write one `jax.value_and_grad(...)` call over the whole "
-                "batch instead, and hint that; or write the loop as `jax.lax.scan`"
-            )
         self.target: cst.Call | None = None
         self.loop: cst.Call | None = None
         self.uses: list[cst.Call] = []
@@ -84,12 +79,7 @@ class MicrobatchGrad(MeshCodemod):
         if len(loops) > 1:
             self.refuse("more than one loop in this statement; give each a statement of its own")
         (call,) = loops
-        for argument in self.hint.arguments:
-            if argument.name not in ("count", "schedule"):
-                self.refuse(
-                    f"`{self.site.text(call.func)}` cuts the batch itself, so `{argument.name}=` has no meaning; write "
-                    "`count=` with the number of its iterations, and `schedule=`"
-                )
+        refuse_cutting(self.site, f"`{self.site.text(call.func)}`")
         body = call.args[2 if self.site.resolve(call.func) == "jax.lax.fori_loop" else 0 :][:1]
         function = find_function(self.site, body[0], self.site.facts, self.site.scope) if body else None
         if function is not None:
@@ -209,7 +199,7 @@ class MicrobatchGrad(MeshCodemod):
 
     def check_state(self, loss: Loss) -> None:
         """State that every microbatch would change is not something that gradients can be averaged over."""
-        call = mutable_call(loss)
+        call = changes_collections(loss.nodes())
         if call is not None:
             self.refuse(
                 "the loss changes collections of the model (`mutable=`), and each microbatch would change them in "

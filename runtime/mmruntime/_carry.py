@@ -83,7 +83,8 @@ def needed(jaxpr: Any, wanted: Iterable[Any]) -> tuple[list[Any], set[Any]]:
 
 def _is_renamed(eqn: Any) -> bool:
     """Whether an equation only makes a weakly typed value a strongly typed one, or the other way round."""
-    return eqn.primitive.name == "convert_element_type" and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
+    is_conversion: bool = eqn.primitive.name == "convert_element_type"
+    return is_conversion and bool(eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype)
 
 
 def _is_widened(eqn: Any) -> bool:

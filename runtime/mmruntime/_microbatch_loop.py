@@ -127,7 +127,7 @@ def _given(carry: tuple[Any, ...], after: tuple[Any, ...]) -> list[Any]:
     """What the loop began with, for every leaf of the carry after an iteration; None where there was no such leaf."""
     given: list[Any] = []
     for before, shapes in zip(carry, after, strict=True):
-        same = jax.tree.structure(before) == jax.tree.structure(shapes)
+        same = _is_one_tree(before, shapes)
         given += jax.tree.leaves(before) if same else [None] * len(jax.tree.leaves(shapes))
     return given
 
@@ -139,9 +139,14 @@ def _first_changes(traced: Any, carry: tuple[Any, ...], after: tuple[Any, ...]) 
     carried: list[Any] = []
     for before, shapes in zip(carry, after, strict=True):
         mine = [next(variables) for _ in jax.tree.leaves(before)]
-        same = jax.tree.structure(before) == jax.tree.structure(shapes)
+        same = _is_one_tree(before, shapes)
         carried += mine if same else [None] * len(jax.tree.leaves(shapes))
     return changes(jaxpr, carried, jaxpr.outvars, widens=True)
+
+
+def _is_one_tree(one: Any, other: Any) -> bool:
+    structure: Any = jax.tree.structure(one)
+    return bool(structure == jax.tree.structure(other))
 
 
 def _check_carry(expected: tuple[Any, ...], found: tuple[Any, ...], index: int, body: Callable[..., Any]) -> None:
@@ -150,7 +155,7 @@ def _check_carry(expected: tuple[Any, ...], found: tuple[Any, ...], index: int, 
         return [f"{name} {leaf.dtype}{list(leaf.shape)}" for name, leaf in leaves]
 
     one, other = shapes(expected), shapes(found)
-    if one != other or jax.tree.structure(expected) != jax.tree.structure(found):
+    if one != other or not _is_one_tree(expected, found):
         pairs = [(first, then) for first, then in zip(one, other, strict=False) if first != then]
         what = pairs or [(jax.tree.structure(expected), jax.tree.structure(found))]
         raise ValueError(

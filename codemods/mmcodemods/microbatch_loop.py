@@ -1,0 +1,75 @@
+"""Run the iterations of a loop that accumulates gradients as microbatches.
+
+    for i in range(4):  # mm: microbatch(count=4, schedule="1f1b")
+        loss, g = jax.value_and_grad(loss_fn)(params, batch[i])
+        grads = jax.tree.map(jnp.add, grads, g)
+    ->  def accumulate(i, grads):
+            loss, g = jax.value_and_grad(loss_fn)(params, batch[i])
+            grads = jax.tree.map(jnp.add, grads, g)
+            return grads
+        grads = mm.microbatch_loop(accumulate, count=4, schedule="1f1b")(range(4), grads)
+
+What the loop adds up is what an iteration reads of the one before it. The lines of the loop stay as they are, and so
+does what comes after it, such as a division by the number of microbatches. When the step is traced, the runtime
+refuses a loop that does more than add to what it carries.
+
+Refused: loops that leave early, that change something other than their own names (`losses.append(loss)`), whose last
+values are read afterwards, that hand a random key or collections of the model from one iteration to the next.
+See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import libcst as cst
+
+from mmrewrite.accumulation import carried_names, refuse_cutting
+from mmrewrite.codemod import MeshCodemod
+from mmrewrite.losses import changes_collections
+from mmrewrite.vocabulary import FOR
+
+
+class MicrobatchLoop(MeshCodemod):
+    """Makes a function of the loop's body and calls it for every iteration."""
+
+    directive = "microbatch"
+    kinds = frozenset((FOR,))
+
+    def rewrite(self) -> None:
+        """Find what is carried from one iteration to the next, and write the function around the lines of the loop."""
+        loop = self.site.statement
+        if not isinstance(loop, ast.For):
+            self.refuse("an `async for` cannot be traced; write a plain `for`")
+        refuse_cutting(self.site, "a `for` loop")
+        for statement in loop.body:
+            changing = changes_collections(ast.walk(statement))
+            if changing is not None:
+                self.refuse(
+                    "the loop changes collections of the model (`mutable=`), and each microbatch would change them in "
+                    "turn; use a normalisation without running statistics",
+                    changing,
+                )
+        names = carried_names(self.site, loop)
+        carried = ", ".join(names)
+        self.function = self.site.local_name("accumulate")
+        is_plain = isinstance(loop.target, ast.Name)
+        item = self.site.text(loop.target) if is_plain else self.site.local_name("item")
+        self.parameters = [item, *names]
+        arguments = ", ".join([self.function, *(f"{each.name}={each.text}" for each in self.hint.arguments)])
+        items = self.site.text(loop.iter)
+        if isinstance(loop.iter, ast.Tuple) and not items.startswith("("):
+            items = f"({items})"
+        call = f"{self.site.runtime}.microbatch_loop({arguments})({items}, {carried})"
+        self.site.insert_blank_above(loop)
+        self.site.transform(loop, self)
+        unpack = None if is_plain else f"{self.site.text(loop.target)} = {item}"
+        self.site.wrap_block(unpack, f"return {carried}", f"{carried} = {call}", loop)
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.FunctionDef:
+        """`for i in range(n):` becomes `def accumulate(i, grads):`."""
+        return cst.FunctionDef(
+            name=cst.Name(self.function),
+            params=cst.Parameters([cst.Param(cst.Name(name)) for name in self.parameters]),
+            body=updated_node.body,
+        )
