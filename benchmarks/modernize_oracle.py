@@ -24,6 +24,7 @@ with `jax = "mid"` asks for the other one: for programs that 0.4.13 is too old f
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -66,13 +67,25 @@ def restore():
 
 
 def _replicating(pjit):
-    """`pjit` as it was before 0.4.13, which alone drops a whole `in_axis_resources=None` instead of replicating."""
+    """`pjit` as it was before 0.4.4: four arguments by position, and `lower` with an argument of its own.
+
+    A whole `in_axis_resources=None` means replicated: 0.4.13 alone drops it.
+    """
+    positions = ("in_shardings", "out_shardings", "static_argnums", "donate_argnums")
 
     def replicating(fun, *args, **kwargs):
+        kwargs.update(zip(positions, args))  # noqa: B905
         for side in ("in", "out"):
             if side + "_axis_resources" in kwargs:
                 kwargs[side + "_shardings"] = kwargs.pop(side + "_axis_resources")
-        return pjit(fun, *args, **kwargs)
+        compiled = pjit(fun, **kwargs)
+
+        @functools.wraps(fun)
+        def call(*args, **kwargs):
+            return compiled(*args, **kwargs)
+
+        call.lower = lambda *args, _global_avals=None, **kwargs: compiled.lower(*args, **kwargs)
+        return call
 
     return replicating
 

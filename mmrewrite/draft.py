@@ -12,15 +12,13 @@ from mmrewrite.collect import CommentHints, Hint
 from mmrewrite.comments import first_line
 from mmrewrite.engine import Settings
 from mmrewrite.imports import NewImport, Placement, import_block, place_import
-from mmrewrite.piece import Cut
+from mmrewrite.piece import Cut, indent_unit
 from mmrewrite.project import RUNTIME, Facts, Project
 from mmrewrite.regions import MESH_DIRECTIVES
 from mmrewrite.site import Draft, Insert, Refuse, Site, Wrong
 from mmrewrite.unimport import removed_imports
 from mmrewrite.values import Edit, HintError, HintReference, Refusal
 from mmrewrite.vocabulary import DIRECTIVES
-
-DEFAULT_UNIT = "    "
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def draft_module(
     while True:
         active = [hint for hint in facts.hints.hints if hint.start not in blocked]
         draft = Draft(
-            facts, project, tuple(_cuts(facts, active, codemods)), _indent_unit(facts), settings.width, settings.axes
+            facts, project, tuple(_cuts(facts, active, codemods)), indent_unit(facts), settings.width, settings.axes
         )
         stopped = _run(draft, active, codemods, refused, errors)
         if not stopped:
@@ -252,18 +250,3 @@ def _import_edits(draft: Draft) -> Iterator[Edit]:
     hints = tuple(sorted({hint.reference for hint in draft.done}))
     for offset, imports in places.items():
         yield Edit(offset, offset, import_block(facts.source, imports), tuple(users), hints)
-
-
-def _indent_unit(facts: Facts) -> str:
-    """What one more level of indentation looks like in this module."""
-    source = facts.source
-    for statement, holder in facts.names.parents.items():
-        # What a `case` holds is two levels below its `match`.
-        if isinstance(holder, ast.Match) or first_line(statement) == holder.lineno:
-            continue
-        inner, outer = source.line(first_line(statement)), source.line(first_line(holder))
-        indent = inner[: len(inner) - len(inner.lstrip())]
-        own = outer[: len(outer) - len(outer.lstrip())]
-        if indent.startswith(own) and len(indent) > len(own):
-            return indent[len(own) :]
-    return DEFAULT_UNIT

@@ -11,6 +11,7 @@ import io
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
@@ -19,6 +20,10 @@ from mmrewrite.layout import fit, longest_line
 from mmrewrite.source import SourceText
 from mmrewrite.values import HintReference
 
+if TYPE_CHECKING:
+    from mmrewrite.project import Facts
+
+DEFAULT_UNIT = "    "
 _OPEN = "if 1:"
 _BODY = " pass"
 
@@ -119,9 +124,17 @@ def render_statement(code: str, indent: str, newline: str, runtime: str, width: 
     """
     first, *rest = code.split("\n")
     lines = newline.join([first, *(f"{indent}{line}" if line else "" for line in rest)])
-    return _unwrap(
-        fit(_wrap(lines, indent, newline, header=False), runtime, width, unit, newline), indent, header=False
-    )
+    return fit_statement(lines, indent, runtime, width, unit, newline)
+
+
+def fit_statement(
+    text: str, indent: str, runtime: str | None, width: int, unit: str, newline: str, *, header: bool = False
+) -> str:
+    """A statement's own text, or with `header` that of a compound one's header, with calls broken as `fit` does it.
+
+    The text does not begin with its indentation.
+    """
+    return _unwrap(fit(_wrap(text, indent, newline, header), runtime, width, unit, newline), indent, header)
 
 
 def own_span(source: SourceText, statement: ast.stmt) -> tuple[int, int, bool]:
@@ -142,6 +155,21 @@ def indentation(source: SourceText, statement: ast.stmt) -> str:
     """The whitespace that the line of a statement begins with."""
     text = source.line(first_line(statement))
     return text[: len(text) - len(text.lstrip())]
+
+
+def indent_unit(facts: Facts) -> str:
+    """What one more level of indentation looks like in this module."""
+    source = facts.source
+    for statement, holder in facts.names.parents.items():
+        # What a `case` holds is two levels below its `match`.
+        if isinstance(holder, ast.Match) or first_line(statement) == holder.lineno:
+            continue
+        inner, outer = source.line(first_line(statement)), source.line(first_line(holder))
+        indent = inner[: len(inner) - len(inner.lstrip())]
+        own = outer[: len(outer) - len(outer.lstrip())]
+        if indent.startswith(own) and len(indent) > len(own):
+            return indent[len(own) :]
+    return DEFAULT_UNIT
 
 
 def begins_its_line(source: SourceText, statement: ast.stmt) -> bool:

@@ -51,6 +51,15 @@ def test_check_fails_for_changes_and_for_refusals(folder: Path) -> None:
     assert modernize("--check").exit_code == 1
 
 
+def test_calls_that_grow_are_broken_at_the_projects_line_length(folder: Path) -> None:
+    (folder / "a.py").write_text("import jax\nx = jax.tree_map(len, (1, 2))\ny = jax.tree_map(len, ())\n")
+    (folder / "pyproject.toml").write_text("[tool.ruff]\nline-length = 36\n")
+    modernize("--target-jax", "0.4.13")
+    assert (folder / "a.py").read_text() == (
+        "import jax\nx = jax.tree_util.tree_map(\n    len, (1, 2)\n)\ny = jax.tree_util.tree_map(len, ())\n"
+    )
+
+
 def test_strict_fails_for_refusals(folder: Path) -> None:
     assert modernize("--strict").exit_code == 0
     (folder / "b.py").write_text(REFUSED)

@@ -47,7 +47,9 @@ class _ModernizeRun(Run):
     def rewrite(self) -> tuple[Rewrite, ...]:
         usual = [name for name, codemod in self.registry.items() if not codemod.on_request_only]
         settings = Settings(
-            self.selected(self.registry, Registry(), usual), parse_target(self.target or self.config.target_jax)
+            self.selected(self.registry, Registry(), usual),
+            parse_target(self.target or self.config.target_jax),
+            self.config.width,
         )
         return modernize_project(self.selection.files, self.registry, load=load_file, settings=settings)
 

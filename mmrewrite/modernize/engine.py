@@ -26,11 +26,12 @@ class Settings:
     """What the user asked for, beyond the files.
 
     `selected` names the codemods that may run, None for those that run without being asked for. `target` is the oldest
-    JAX that the written code must run on.
+    JAX that the written code must run on. `width` is how long a line may become that a rewrite makes longer.
     """
 
     selected: frozenset[str] | None = None
     target: tuple[int, ...] = DEFAULT_TARGET
+    width: int = 100
 
     def runs(self, name: str, codemod: type[ModernizeCodemod]) -> bool:
         """Whether a codemod may write anything."""

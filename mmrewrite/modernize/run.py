@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mmrewrite.engine import bug
+from mmrewrite.modernize.breaks import break_grown_calls
 from mmrewrite.modernize.chains import XmapChains, leave_chains, leave_modules
 from mmrewrite.modernize.engine import Codemods, Settings
 from mmrewrite.modernize.guards import guard_of
@@ -139,7 +140,7 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
             kept |= {name for codemod in codemods.values() for name in codemod.keeps(module)}
             if draft.edits or context.analysis(XmapChains).line_in(module) is None:
                 draft.edits += tuple(ImportEdits(draft, context, owners, active, kept).edits())
-            outcome.edits = tuple(_ordered(draft.edits))
+            outcome.edits = break_grown_calls(tuple(_ordered(draft.edits)), module, settings.width)
         except Exception as error:
             outcome.failure = bug(_where(error))
         outcome.left += mentions(module, owners)

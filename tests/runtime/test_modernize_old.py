@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -33,23 +34,28 @@ def load_oracle() -> ModuleType:
 ORACLE = load_oracle()
 
 
-def main_of(case: Path) -> Path:
-    """The program to run: what was written, and what was not rewritten as it was."""
-    return case / "after.py" if (case / "after.py").exists() else case / "after" / "main.py"
+def main_of(case: Path, folder: Path) -> Path:
+    """The program to run: what was written, and what was not rewritten as it was; put together in `folder`."""
+    if (case / "after.py").exists():
+        return case / "after.py"
+    for part in ("before", "after"):
+        if (case / part).is_dir():
+            shutil.copytree(case / part, folder, dirs_exist_ok=True)
+    return folder / "main.py"
 
 
 @contextlib.contextmanager
-def importable(folders: list[Path]):
+def importable(folder: Path):
     """Modules beside the program can be imported, and are forgotten afterwards."""
     before = set(sys.modules)
-    sys.path[:0] = map(str, folders)
+    sys.path.insert(0, str(folder))
     try:
         yield
     finally:
-        del sys.path[: len(folders)]
+        sys.path.remove(str(folder))
         for name in set(sys.modules) - before:
             place = getattr(sys.modules[name], "__file__", None) or ""
-            if any(place.startswith(str(folder)) for folder in folders):
+            if place.startswith(str(folder)):
                 del sys.modules[name]
 
 
@@ -58,12 +64,12 @@ def test_there_are_recorded_programs() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}/{case.name}")
-def test_a_modernized_program_makes_what_it_made(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_modernized_program_makes_what_it_made(case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    main = main_of(case)
+    main = main_of(case, tmp_path)
     recorded = json.loads((case / "old.json").read_text(encoding="utf-8"))
     with (
-        importable([case / "after", case / "before"]),
+        importable(main.parent),
         jax.numpy_rank_promotion("allow"),
         jax.numpy_dtype_promotion("standard"),
         warnings.catch_warnings(),
