@@ -42,7 +42,7 @@ def carried_names(site: Site, loop: ast.For) -> list[str]:
     _check_statements(site, loop.body, assigned)
     flow = Flow(site.facts, scope)
     exposed = flow.exposed_in(loop) & assigned
-    carried = sorted(exposed, key=lambda name: _first_line(scope, name, inside))
+    carried = sorted(exposed, key=lambda name: _first_place(loop, name))
     for name in carried:
         _check_carried(site, loop, name, inside)
     for name in sorted(assigned):
@@ -162,9 +162,10 @@ def _statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         yield from _statements(_inner(statement))
 
 
-def _first_line(scope: Scope, name: str, inside: set[ast.stmt]) -> tuple[int, int]:
-    places = [binding.node for binding in scope.bindings[name] if binding.statement in inside]
-    return min((getattr(node, "lineno", 0), getattr(node, "col_offset", 0)) for node in places)
+def _first_place(loop: ast.For, name: str) -> tuple[int, int]:
+    """Where the loop first assigns a name."""
+    stored = (node for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return min(((node.lineno, node.col_offset) for node in stored if node.id == name), default=(0, 0))
 
 
 def _read_by(scope: Scope, loop: ast.For) -> Iterator[Scope]:

@@ -9,6 +9,7 @@ from mmrewrite.closures import Closed, cannot_be_given, closed_over
 from mmrewrite.collect import Argument
 from mmrewrite.gradients import Gradient
 from mmrewrite.losses import Loss, looks_like_key
+from mmrewrite.reductions import is_size
 from mmrewrite.site import Site
 from mmrewrite.vocabulary import nearest
 
@@ -143,7 +144,9 @@ class _Chooser:
     def only_closed(self, keys: list[str]) -> int:
         """Position that the one value gets which the loss takes from around it."""
         data = [
-            closed.name for closed in self.closed if closed.is_data and not closed.is_key and closed.name not in keys
+            closed.name
+            for closed in self.closed
+            if closed.is_data and not closed.is_key and closed.name not in keys and not self.is_size(closed.name)
         ]
         if len(data) == 1:
             return self.position(data[0], None)
@@ -157,6 +160,10 @@ class _Chooser:
             "the loss takes its batch from around it, and more than one value could be that; write "
             f"argnum=({names}) with only those that have one row per example"
         )
+
+    def is_size(self, name: str) -> bool:
+        """Whether a name that the loss closes over is the size of something."""
+        return self.loss is not None and is_size(self.loss, ast.Name(name, ast.Load()))
 
     def argument_call(self) -> ast.Call:
         """A call whose arguments show what the gradient function is given."""

@@ -81,7 +81,15 @@ class Flow:
                     defined |= self._stored(item)
                 more, defined = self._run(statement.body, defined)
                 return exposed | more, defined
-            case ast.Try() | ast.TryStar() | ast.Match():
+            case ast.Try() | ast.TryStar():
+                exposed, after = self._run([*statement.body, *statement.orelse], defined)
+                for handler in statement.handlers:
+                    exposed |= self._read(handler.type, defined) if handler.type is not None else set()
+                    more, other = self._run(handler.body, defined | {handler.name or ""})
+                    exposed, after = exposed | more, after & other
+                more, last = self._run(statement.finalbody, defined)
+                return exposed | more, after | last
+            case ast.Match():
                 return self._read(statement, defined), defined
             case ast.AugAssign():
                 exposed = self._read(statement, defined)

@@ -11,7 +11,8 @@ A loss that takes the batch from around it gets it as a parameter, and a batch t
 position.
 
 Refused: star-args and several arguments that could be the batch, a loss that does not visibly end in a mean or a sum
-and a hint without `reduce=`, batch normalisation, and a random key without `rng=`, because each of these would change
+and a hint without `reduce=`, a `reduce=` that the loss contradicts (a sum over the batch that is divided by the size of
+the whole batch is a sum), batch normalisation, and a random key without `rng=`, because each of these would change
 the numbers in silence; `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps.
 A loop in Python is for `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
@@ -31,14 +32,13 @@ from mmrewrite.codemod import MeshCodemod
 from mmrewrite.gradients import find_gradient
 from mmrewrite.losses import (
     Loss,
-    by_example,
     changes_collections,
     find_function,
     is_batch_norm,
     keys_closed_over,
     looks_like_key,
-    reduction_of,
 )
+from mmrewrite.reductions import MEAN, SUM, Fixed, by_example, fixed_divisor, is_size, reduction_of
 from mmrewrite.regions import Reach
 
 Item = TypeVar("Item", cst.Arg, cst.Param)
@@ -180,10 +180,19 @@ class MicrobatchGrad(MeshCodemod):
     def reduce(self, loss: Loss | None) -> str:
         """The hint's `reduce`, else what the loss visibly ends in."""
         given = self.hint.argument("reduce")
+        fixed = Fixed(loss, self.cut(), frozenset(self.batch.appended)) if loss is not None else None
+        found = None
+        if loss is not None and fixed is not None:
+            found = reduction_of(self.site, loss, self.gradient.has_aux, fixed)
+            if given is not None:
+                self.check_given(given.value, loss, found, fixed)
         if given is not None:
             return given.text
-        found = reduction_of(self.site, loss, self.gradient.has_aux) if loss is not None else None
-        rows = by_example(self.site, loss) if loss is not None and found is not None and self.gradient.has_aux else None
+        rows = (
+            by_example(self.site, loss, fixed)
+            if found is not None and loss and fixed and self.gradient.has_aux
+            else None
+        )
         if rows is not None:
             tree = f'(("{found}", "concat"), "{found}")' if self.gradient.with_value else f'("{found}", "concat")'
             self.refuse(
@@ -196,6 +205,39 @@ class MicrobatchGrad(MeshCodemod):
                 f'cannot see whether {what} ends in a mean or a sum over the batch; write reduce="mean" or reduce="sum"'
             )
         return f'"{found}"'
+
+    def cut(self) -> frozenset[int] | None:
+        """Positions of the arguments that are cut, None where they are computed."""
+        try:
+            value = ast.literal_eval(self.batch.argnum)
+        except ValueError:
+            return None
+        return frozenset(value if isinstance(value, tuple | list) else (value,))
+
+    def check_given(self, given: ast.expr, loss: Loss, found: str | None, fixed: Fixed) -> None:
+        """A `reduce=` that contradicts the end of the loss is wrong by the number of microbatches."""
+        words = self.words_of_loss(given) & {MEAN, SUM}
+        divisor = fixed_divisor(loss, self.gradient.has_aux, fixed)
+        if divisor is not None and MEAN in words and (found == SUM or (found is None and is_size(loss, divisor))):
+            self.refuse(
+                f'the loss divides by `{ast.unparse(divisor)}`, which is the same in every microbatch, and "mean" '
+                'would divide once more, by their number; write reduce="sum", or divide by the size of what the loss '
+                "is given"
+            )
+        if found is not None and words - {found}:
+            effect = "divide it by" if found == SUM else "multiply it with"
+            self.refuse(
+                f"the loss ends in a {found} over the batch, and this reduce= would {effect} the number of "
+                f'microbatches; write "{found}" for it'
+            )
+
+    def words_of_loss(self, given: ast.expr) -> set[object]:
+        """What a `reduce=` says about the loss and its gradients, as far as it is written out."""
+        items: list[ast.expr] = [given]
+        if isinstance(given, ast.Tuple) and given.elts:
+            items = [given.elts[0], *(given.elts[-1:] if self.gradient.with_value else [])]
+            items = [item.elts[0] if isinstance(item, ast.Tuple) and item.elts else item for item in items]
+        return {item.value for item in items if isinstance(item, ast.Constant)}
 
     def check_state(self, loss: Loss) -> None:
         """State that every microbatch would change is not something that gradients can be averaged over."""

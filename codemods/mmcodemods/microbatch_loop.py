@@ -27,6 +27,7 @@ import libcst as cst
 from mmrewrite.accumulation import carried_names, refuse_cutting
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.losses import changes_collections
+from mmrewrite.piece import indentation
 from mmrewrite.vocabulary import FOR
 
 
@@ -57,7 +58,8 @@ class MicrobatchLoop(MeshCodemod):
         item = self.site.text(loop.target) if is_plain else self.site.local_name("item")
         self.parameters = [item, *names]
         arguments = ", ".join([self.function, *(f"{each.name}={each.text}" for each in self.hint.arguments)])
-        items = self.site.text(loop.iter)
+        # Its lines are indented again as those of a new statement.
+        items = self.site.text(loop.iter).replace(f"\n{indentation(self.site.facts.source, loop)}", "\n")
         if isinstance(loop.iter, ast.Tuple) and not items.startswith("("):
             items = f"({items})"
         call = f"{self.site.runtime}.microbatch_loop({arguments})({items}, {carried})"
