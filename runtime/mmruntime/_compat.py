@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -164,12 +164,52 @@ def source_lines(eqn: Any) -> str:
     return str(source_info_util.summarize(eqn.source_info))
 
 
-def concrete_mesh() -> jax.sharding.Mesh:
-    """The mesh of `jax.set_mesh`, else of a `with mesh:` block, else an empty one; also while tracing."""
+def ambient_mesh() -> jax.sharding.Mesh:
+    """The mesh of `jax.set_mesh`, else an empty one; also while tracing."""
     from jax._src import mesh  # noqa: PLC0415  (private: `jax.sharding.get_mesh` raises while tracing)
 
     found: jax.sharding.Mesh = mesh.get_concrete_mesh()
-    return mesh.thread_resources.env.physical_mesh if found.empty else found
+    return found
+
+
+def resource_mesh() -> jax.sharding.Mesh:
+    """The mesh of a `with mesh:` block, else an empty one."""
+    from jax._src import mesh  # noqa: PLC0415  (private: no public way to ask for it)
+
+    found: jax.sharding.Mesh = mesh.thread_resources.env.physical_mesh
+    return found
+
+
+@contextmanager
+def as_resource(mesh: jax.sharding.Mesh) -> Iterator[None]:
+    """What `with mesh:` does in this thread, without the warning that it is deprecated.
+
+    `warnings.catch_warnings` would not do: it changes the filters of all threads.
+    """
+    from jax._src import config  # noqa: PLC0415  (private: the public `Mesh.__enter__` warns)
+    from jax._src.mesh import thread_resources  # noqa: PLC0415
+
+    def tell() -> None:
+        thread_resources.env = thread_resources.stack[-1]
+        meshes = (env.physical_mesh for env in thread_resources.stack)
+        config.mesh_context_manager.set_local(tuple(mesh for mesh in meshes if not mesh.empty))
+
+    thread_resources.stack.append(thread_resources.stack[-1].with_mesh(mesh))
+    tell()
+    try:
+        yield
+    finally:
+        thread_resources.stack.pop()
+        tell()
+
+
+@contextmanager
+def compiled_for(mesh: jax.sharding.Mesh) -> Iterator[None]:
+    """Where `jax.jit` runs on a mesh whatever its arguments say; as `jax.set_mesh`, but also while tracing."""
+    from jax._src.sharding_impls import _internal_use_concrete_mesh  # noqa: PLC0415  (private: `set_mesh` raises)
+
+    with _internal_use_concrete_mesh(mesh), jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        yield
 
 
 def replicate(copies: Sequence[Any], sharding: Any) -> Any:

@@ -10,19 +10,24 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mmruntime import _compat
+from mmruntime._mesh_context import NoMeshError, current_mesh, mesh_context, with_sharding_constraint
+from mmruntime._pjit import pjit
 from mmruntime._positional import PositionalSharding
 
 __all__ = [
+    "NoMeshError",
     "PositionalSharding",
     "current_mesh",
     "device_put_replicated",
     "device_put_sharded",
+    "mesh_context",
+    "pjit",
     "pmap_sharding",
     "replicate_none",
     "tree_map",
+    "with_sharding_constraint",
 ]
 
 
@@ -41,19 +46,6 @@ def replicate_none(specs: Any, mesh: Mesh | None = None) -> Any:
         return NamedSharding(mesh, spec) if mesh is not None and isinstance(spec, PartitionSpec) else spec
 
     return jax.tree.map(explicit, specs, is_leaf=lambda spec: spec is None or isinstance(spec, PartitionSpec))
-
-
-def current_mesh() -> Mesh | AbstractMesh:
-    """The mesh in context, or an empty one (`.empty` is true): what `thread_resources.env.physical_mesh` was.
-
-    Inside `jax.jit` as well as outside it is the mesh of the surrounding `jax.set_mesh(mesh)`, with its devices, or the
-    abstract mesh where only `jax.sharding.use_abstract_mesh` says which, or the mesh of an old `with mesh:` block.
-    """
-    mesh = _compat.concrete_mesh()
-    if not mesh.empty:
-        return mesh
-    abstract = jax.sharding.get_abstract_mesh()
-    return mesh if abstract.empty else abstract
 
 
 def device_put_replicated(x: Any, devices: Sequence[Any]) -> Any:
