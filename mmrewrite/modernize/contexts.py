@@ -28,12 +28,14 @@ RESOURCE_ENVS = frozenset(
 
 _HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
 
-WITH, ENTERED, DECORATOR, STATEMENT, ENVIRONMENT = "with", "entered", "decorator", "statement", "environment"
+WITH, ENTERED, DECORATOR, ENVIRONMENT = "with", "entered", "decorator", "environment"
+# By hand: `mesh.__enter__()` and `mesh.__exit__(...)`.
+STATEMENT, LEFT = "statement", "left"
 
 
 @dataclass(frozen=True, eq=False)
 class MeshContext:
-    """One place where a mesh is put in context.
+    """One place where a mesh is put in context, or taken out of it by hand.
 
     `node` is the expression of the mesh, `holder` the statement that puts it there, `item` the part of a `with`. What
     runs in the context is `body`, where that can be seen.
@@ -79,6 +81,8 @@ def find_contexts(module: ModuleUses) -> Iterator[MeshContext]:
                     yield MeshContext(module, ENTERED, mesh, holder, _rest_of(module, holder))
             elif node.func.attr == "__enter__" and is_mesh(module, node.func.value):
                 yield MeshContext(module, STATEMENT, node.func.value, holder, _rest_of(module, holder))
+            elif node.func.attr == "__exit__" and is_mesh(module, node.func.value):
+                yield MeshContext(module, LEFT, node.func.value, holder, ())
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
             target = node.targets[0]
             if target.attr == "env" and _names(module, target.value) in ENVIRONMENTS:

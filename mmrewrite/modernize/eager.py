@@ -6,7 +6,15 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
-from mmrewrite.modernize.contexts import DECORATOR, ENTERED, ENVIRONMENT, RESOURCE_ENVS, STATEMENT, MeshContext
+from mmrewrite.modernize.contexts import (
+    DECORATOR,
+    ENTERED,
+    ENVIRONMENT,
+    LEFT,
+    RESOURCE_ENVS,
+    STATEMENT,
+    MeshContext,
+)
 from mmrewrite.modernize.pjit import CONSTRAINTS, PARTIALS, PJIT
 from mmrewrite.modernize.reach import WideReach
 from mmrewrite.modernize.uses import ModuleUses
@@ -94,12 +102,14 @@ class Eager:
             return (
                 "the mesh is a decorator here, which `jax.set_mesh` cannot be; write `with mesh:` inside the function"
             )
+        if context.kind == LEFT:
+            return "the mesh is entered and left by hand; write `with mesh:`"
         if context.kind in (STATEMENT, ENVIRONMENT):
             if not isinstance(holder, ast.Expr | ast.Assign) or module.scope_of(context.node).kind != "module":
                 return "the mesh stays in context after this function returns, for whatever code comes then"
             if any(isinstance(node, ast.Attribute) and node.attr == "__exit__" for node in ast.walk(module.facts.tree)):
                 return "the mesh is entered and left by hand; write `with mesh:`"
-        if context.kind == ENVIRONMENT and self._environment_mesh(context) is None:
+        if context.kind == ENVIRONMENT and self.environment_mesh(context) is None:
             return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
         if context.kind == ENTERED and not isinstance(holder, ast.Expr):
             return "the value of `enter_context(mesh)` is used, and `jax.set_mesh(mesh)` gives None; use `mesh` itself"
@@ -117,7 +127,8 @@ class Eager:
                     return f"line {node.lineno} calls `{ast.unparse(node.func)}`, which may look for the mesh"
         return None
 
-    def _environment_mesh(self, context: MeshContext) -> ast.expr | None:
+    def environment_mesh(self, context: MeshContext) -> ast.expr | None:
+        """The mesh of `thread_resources.env = ResourceEnv(mesh, ())`, None for other environments."""
         value = context.node
         if isinstance(value, ast.Call) and value.args:
             made = context.module.facts.names.resolve(value.func, context.module.scope_of(value))

@@ -140,10 +140,10 @@ class ImportEdits:
             return True
         word = re.compile(rf"\b{re.escape(local)}\b")
         for node in ast.walk(facts.tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and word.search(node.value):
-                holder = self.module.parents.get(node)
-                if not isinstance(holder, ast.Expr | ast.JoinedStr):
-                    return True
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or not word.search(node.value):
+                continue
+            if not isinstance(self.module.parents.get(node), ast.Expr | ast.JoinedStr) and not self._is_key(node):
+                return True
         name = f"{facts.names.name}.{local}"
         return any(
             item.name in (name, f"{facts.names.name}.*")
@@ -151,6 +151,20 @@ class ImportEdits:
             if other is not self.module
             for item in other.imported
         )
+
+    def _is_key(self, node: ast.Constant) -> bool:
+        """Whether a string is a key, as in `config["mesh"]`; not in `Optional["Mesh"]` and `globals()["Mesh"]`."""
+        holder = self.module.parents.get(node)
+        if isinstance(holder, ast.Dict):
+            return node in holder.keys
+        if not isinstance(holder, ast.Subscript) or holder.slice is not node or isinstance(holder.value, ast.Call):
+            return False
+        inner: ast.AST = node
+        for above in self.module.above(node):
+            if inner in (getattr(above, "annotation", None), getattr(above, "returns", None)):
+                return False
+            inner = above
+        return True
 
     def _is_whole_body(self, statement: ast.stmt) -> bool:
         holder = self.module.parents.get(statement)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 from mmrewrite.modernize.site import Site
 from mmrewrite.modernize.uses import ModuleUses, Use
@@ -97,6 +98,12 @@ def needs_mesh(module: ModuleUses, spec: ast.expr) -> bool:
     return kind != "sharding"
 
 
+def has_spec(module: ModuleUses, spec: ast.expr) -> bool:
+    """Whether a partition spec is written in a tree of specs, rather than a sharding."""
+    kind = kind_of(module, spec)
+    return any(has_spec(module, part) for part in parts_of(spec)) if kind == "tree" else kind == "spec"
+
+
 def has_leaf(spec: ast.expr) -> bool:
     """Whether a tree of specs may hold any: `()` does not."""
     return any(map(has_leaf, parts_of(spec))) if isinstance(spec, ast.Tuple | ast.List | ast.Dict) else True
@@ -147,9 +154,22 @@ def make_explicit(site: Site, spec: ast.expr, mesh: str | None) -> None:
     elif kind == "spec" and mesh:
         site.wrap(spec, f"{site.spell('jax.sharding.NamedSharding')}({mesh}, ", ")")
     elif kind == "gone":
-        site.refuse(f"`{site.text(spec)}` has no successor; write the sharding that it stands for", spec)
+        _refuse_gone(site, spec)
     elif kind == "unknown" and not _is_explicit_already(site, spec):
         site.wrap(spec, f"{site.spell('mmruntime.compat.replicate_none')}(", f", {mesh})" if mesh else ")")
+
+
+def refuse_gone(site: Site, spec: ast.expr) -> None:
+    """Refuse a tree of specs with a value that JAX has no more."""
+    kind = kind_of(site.module, spec)
+    if kind == "gone":
+        _refuse_gone(site, spec)
+    for part in parts_of(spec) if kind == "tree" else ():
+        refuse_gone(site, part)
+
+
+def _refuse_gone(site: Site, spec: ast.expr) -> NoReturn:
+    site.refuse(f"`{site.text(spec)}` has no successor; write the sharding that it stands for", spec)
 
 
 def _is_explicit_already(site: Site, spec: ast.expr) -> bool:

@@ -1,32 +1,54 @@
-"""Sites that one mesh context reaches, and in which of two styles they are rewritten together.
+"""Sites that one mesh context reaches, and in which of three styles they are rewritten.
 
 Named: every spec becomes a `NamedSharding` of the mesh, whose name each site can see, and the context goes away. That
 is exact whatever else the context holds. Set: the context becomes `jax.set_mesh(mesh)` and specs stay. Then everything
-that is created in it lands on the whole mesh, so it is taken only where nothing is.
+that is created in it lands on the whole mesh, so it is taken only where nothing is. In both, all sites of a region are
+rewritten, or none.
+
+Compat: the context becomes `compat.mesh_context(mesh)`, which is what `with mesh:` was, and what takes specs becomes
+`compat.pjit` and `compat.with_sharding_constraint`, which ask for the mesh when they are called. Each of the three
+works with what is left of the others, so here every site stands by itself, and nothing depends on what cannot be seen.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mmrewrite.modernize.contexts import ENVIRONMENTS, WITH, MeshContext, find_contexts
+from mmrewrite.modernize.contexts import (
+    ENVIRONMENT,
+    ENVIRONMENTS,
+    LEFT,
+    STATEMENT,
+    WITH,
+    MeshContext,
+    find_contexts,
+)
 from mmrewrite.modernize.eager import Eager
-from mmrewrite.modernize.engine import Codemods
 from mmrewrite.modernize.guards import guard_of
-from mmrewrite.modernize.pjit import CONSTRAINTS, PJIT, XMAPS, Specs, has_leaf, needs_mesh, specs_of
+from mmrewrite.modernize.pjit import (
+    CONSTRAINTS,
+    PJIT,
+    XMAPS,
+    Specs,
+    has_leaf,
+    has_spec,
+    is_alias,
+    needs_mesh,
+    new_keyword,
+    specs_of,
+)
 from mmrewrite.modernize.reach import WideReach
 from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.visible import MeshName, mesh_name
-from mmrewrite.values import Refusal
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.run import Decision
+    pass
 
-NAMED, SET, NEITHER = "named", "set", "neither"
+NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 
 # Libraries that look for a mesh in context. They must find one, so the context must stay.
 _LOOK_FOR_A_MESH = (
@@ -70,6 +92,17 @@ class Member:
         return is_used and not any(map(has_leaf, self.specs.values))
 
     @property
+    def is_resolved_late(self) -> bool:
+        """Whether this is a `pjit` that only the mesh in context, when it is called, makes complete."""
+        is_hidden = self.specs is not None and self.specs.is_hidden
+        return self.kind == "pjit" and (self.needs_mesh or self.has_no_spec or is_hidden)
+
+    @property
+    def is_other_name(self) -> bool:
+        """Whether this gives `pjit` another name, by which others call it."""
+        return self.kind == "pjit" and isinstance(self.node, ast.expr) and is_alias(self.module, self.node)
+
+    @property
     def place(self) -> str:
         """Where it is, for messages."""
         return f"{self.module.facts.path}:{getattr(self.node, 'lineno', 1)}"
@@ -88,8 +121,6 @@ class Plan:
 class _Region:
     members: list[Member]
     contexts: dict[Member, list[MeshContext]]
-    reached: dict[MeshContext, set[ast.AST]]
-    style: str = NEITHER
     names: dict[MeshContext, MeshName] = field(default_factory=dict)
 
     def of(self, kind: str) -> list[Member]:
@@ -105,12 +136,10 @@ class MeshRegions:
         self._eager = Eager(context.modules, self._reach)
         self._members = [member for module in context.modules.values() for member in _members(module)]
         self._plans: dict[ast.AST, Plan] = {}
-        self._groups: dict[ast.AST, int] = {}
-        self._is_orphan: dict[Member, bool] = {}
-        for number, region in enumerate(self._regions()):
+        self._regions = list(self._find())
+        self._groups = {member.node: number for number, region in enumerate(self._regions) for member in region.members}
+        for region in self._regions:
             self._decide(region)
-            for member in region.members:
-                self._groups[member.node] = number
 
     def plan(self, node: ast.AST) -> Plan:
         """What is to be done at a site."""
@@ -129,7 +158,23 @@ class MeshRegions:
         """The number of the region that a site belongs to."""
         return self._groups.get(node)
 
-    def _regions(self) -> Iterator[_Region]:
+    def stands_by_itself(self, node: ast.AST) -> bool:
+        """Whether a site may be rewritten although others of its region stay."""
+        return self.plan(node).style == COMPAT
+
+    def make_compat(self, number: int) -> bool:
+        """Plan the compat style for a region that cannot be rewritten whole; whether that changes anything."""
+        region = self._regions[number]
+        is_whole = any(self.plan(member.node).style in (NAMED, SET) for member in region.members)
+        if not is_whole or self._why_not_compat(region) is not None:
+            return False
+        self._plan_all(region, Plan(COMPAT))
+        return True
+
+    def _plan_all(self, region: _Region, plan: Plan) -> None:
+        self._plans |= {member.node: plan for member in region.members}
+
+    def _find(self) -> Iterator[_Region]:
         reached = {
             member.context: self._reach.closure(member.module, member.context.body)
             for member in self._members
@@ -154,72 +199,86 @@ class MeshRegions:
             if member.kind == "pjit":
                 below = self._reach.closure(member.module, [member.module.statement_of(member.node)])
                 for other in self._members:
-                    if other is not member and other.kind != "pjit" and _is_in(other, below):
+                    is_joined = other.kind != "pjit" or other.is_other_name
+                    if other is not member and is_joined and _is_in(other, below):
                         parent[root(other)] = root(member)
+        by_hand: dict[ModuleUses, Member] = {}
+        for context, member in owners.items():
+            if context.kind in (STATEMENT, LEFT):
+                parent[root(member)] = root(by_hand.setdefault(member.module, member))
         groups: dict[Member, list[Member]] = {}
         for member in self._members:
             groups.setdefault(root(member), []).append(member)
         for members in groups.values():
-            yield _Region(
-                members,
-                {member: by_member[member] for member in members},
-                {c: reached[c] for c in reached if owners[c] in members},
-            )
+            yield _Region(members, {member: by_member[member] for member in members})
 
     def _decide(self, region: _Region) -> None:
-        for member in region.members:
-            self._plans[member.node] = Plan(NEITHER)
+        self._plan_all(region, Plan(NEITHER))
+        pjits = region.of("pjit")
         if not region.of("context"):
-            for member in region.of("pjit"):
-                if member.has_no_spec and not (member.specs and member.specs.is_hidden):
-                    reason = (
-                        "without specs this runs on the mesh in context, and no `with mesh:` in view reaches it; "
-                        "write `jax.jit` if there is none, else give it specs"
-                    )
-                    self._plans[member.node] = Plan(NEITHER, reason=reason)
-                elif member.needs_mesh:
-                    reason = (
-                        "no `with mesh:` in view reaches this, so its specs have no mesh; "
-                        "give them one with `NamedSharding(mesh, spec)`"
-                    )
-                    self._plans[member.node] = Plan(NEITHER, reason=reason)
+            if any(member.is_resolved_late for member in pjits):
+                self._plans |= {member.node: Plan(COMPAT) for member in pjits}
             return
         for member in region.of("shim"):
             for context in region.of("context"):
                 reason = f"{member.place} chooses by the version of JAX, and what a mesh context reaches goes together"
                 self._plans[context.node] = Plan(NEITHER, reason=reason)
             return
-        if any(
-            member.kind == "xmap" or (member.specs is not None and member.specs.is_hidden) for member in region.members
-        ):
-            # Its refusal draws in the others.
+        why_not_named, why_not_set = self._why_not_whole(region), None
+        if why_not_named is None:
+            why_not_named = self._named(region)
+            if why_not_named is None:
+                return
+            why_not_set = self._why_not_set(region)
+            if why_not_set is None:
+                self._plan_all(region, Plan(SET))
+                return
+        why_not_compat = self._why_not_compat(region)
+        if why_not_compat is None:
+            self._plan_all(region, Plan(COMPAT))
             return
+        culprit, reason = why_not_set or (region.of("context")[0], why_not_named)
+        others = "; ".join(dict.fromkeys((why_not_named, why_not_compat)) if why_not_set else (why_not_compat,))
+        text = f"{reason}. Either change that, or make another way possible: {others}"
+        self._plans[culprit.node] = Plan(NEITHER, reason=text)
+
+    def _why_not_whole(self, region: _Region) -> str | None:
+        """What of a region cannot be seen or rewritten, so that not all of it can be, else None."""
+        for member in region.members:
+            if member.kind == "xmap":
+                return f"{member.place} has no replacement"
+            if member.specs is not None and member.specs.is_hidden:
+                return f"{member.place} hides its specs"
         for member in region.of("context"):
             assert member.context is not None
             for facts in self._reach.not_given(member.module, member.context.body):
                 if any(other.kind != "library" for other in _members(ModuleUses(facts))):
-                    reason = f"this reaches {facts.path}, which is not among the files given; give it as well"
-                    self._plans[member.node] = Plan(NEITHER, reason=reason)
-                    return
-        why_not_named = self._named(region)
-        if why_not_named is None:
-            return
-        why_not_set = self._set(region)
-        if why_not_set is None:
-            for member in region.members:
-                self._plans[member.node] = Plan(SET)
-            return
-        culprit, reason = why_not_set
-        context = region.of("context")[0]
-        text = f"{reason}. Either change that, or make `NamedSharding(mesh, spec)` possible everywhere: {why_not_named}"
-        if culprit is None:
-            self._plans[context.node] = Plan(NEITHER, reason=text)
-        else:
-            self._plans[culprit.node] = Plan(NEITHER, reason=text)
+                    return f"this reaches {facts.path}, which is not among the files given; give it as well"
+        return None
+
+    def _why_not_compat(self, region: _Region) -> str | None:
+        """What would not be the same with `compat.mesh_context`, else None."""
+        for member in region.of("library"):
+            return f"{member.place} looks for the mesh in context"
+        for member in region.of("jit"):
+            return f"{member.place} gives `jax.jit` a spec of the mesh in context"
+        contexts = [member for member in region.of("context") if member.context is not None]
+        for member in contexts:
+            assert member.context is not None
+            if member.context.kind == ENVIRONMENT:
+                if self._eager.environment_mesh(member.context) is None:
+                    return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
+                if any(other.context is not None and other.context.kind != ENVIRONMENT for other in contexts):
+                    return f"{member.place} changes the environment that `with mesh:` returns to"
+        return None
 
     def _named(self, region: _Region) -> str | None:
         """Plan the named style, or say why it cannot be."""
-        for kind, what in (("guard", "asks for the mesh in context"), ("library", "looks for the mesh in context")):
+        for kind, what in (
+            ("guard", "asks for the mesh in context"),
+            ("library", "looks for the mesh in context"),
+            ("jit", "gives `jax.jit` a spec of the mesh in context"),
+        ):
             for member in region.of(kind):
                 return f"{member.place} {what}"
         if not any(member.needs_mesh for member in region.members):
@@ -257,13 +316,16 @@ class MeshRegions:
         self._plans |= plans
         return None
 
-    def _set(self, region: _Region) -> tuple[Member | None, str] | None:
-        """Why a region cannot be rewritten with `jax.set_mesh`, else None."""
+    def _why_not_set(self, region: _Region) -> tuple[Member, str] | None:
+        """Why a region cannot be rewritten with `jax.set_mesh`, and where, else None."""
         for member in region.of("context"):
             assert member.context is not None
             reason = self._eager.problem(member.context)
             if reason is not None:
                 return member, reason
+        for member in region.members:
+            if member.needs_mesh and not region.contexts[member]:
+                return member, f"{member.place} is reached by no `with mesh:` that is in view"
         return None
 
 
@@ -285,6 +347,11 @@ def _members(module: ModuleUses) -> Iterator[Member]:
         if kind == "guard" and id(use.statement) in contexts:
             continue
         yield Member(module, use.node, kind, specs=specs_of(module, use) if kind in ("pjit", "constraint") else None)
+    for use in module.uses(("jax.jit",)):
+        holder = module.parents[use.node]
+        given = [*holder.keywords] if isinstance(holder, ast.Call) else []
+        if any(new_keyword(keyword.arg) and has_spec(module, keyword.value) for keyword in given):
+            yield Member(module, use.node, "jit")
     yield from _shims(module, kinds)
     for head, chain in module.chains:
         found = module.facts.names.resolve(chain[-1], module.scope_of(head)) or ""
@@ -320,44 +387,3 @@ def _not_removable(context: MeshContext) -> str | None:
     if len(context.holder.items) > 1 and (context.name is not None or isinstance(context.node, ast.Call)):
         return "makes the mesh among other items of a `with`; make it in a statement above"
     return None
-
-
-DRAWN = "left as it is, because what one mesh context reaches is rewritten together"
-
-
-def is_drawn(decision: Decision) -> bool:
-    """Whether a site stays only because others do."""
-    return decision.refusal is not None and decision.refusal.reason.startswith(DRAWN)
-
-
-class Regions:
-    """Draws every site of a region into the refusal of one."""
-
-    def __init__(self, context: Context, codemods: Codemods) -> None:
-        self._context, self._codemods = context, codemods
-
-    def together(self, decisions: Sequence[Decision]) -> list[Decision]:
-        """The decisions, with those refused that share a region with one that stays."""
-        regional = [decision for decision in decisions if self._codemods[decision.codemod].regional]
-        if not regional:
-            return list(decisions)
-        regions = self._context.analysis(MeshRegions)
-        causes: dict[int, Decision] = {}
-        for decision in regional:
-            number = regions.group(decision.place.node)
-            if number is not None and decision.stays and not is_drawn(decision):
-                causes.setdefault(number, decision)
-        return [self._drawn(decision, regions, causes) for decision in decisions]
-
-    def _drawn(self, decision: Decision, regions: MeshRegions, causes: dict[int, Decision]) -> Decision:
-        number = regions.group(decision.place.node)
-        cause = causes.get(number) if number is not None else None
-        stays = decision.stays and not is_drawn(decision)
-        if cause is None or stays or not self._codemods[decision.codemod].regional:
-            return decision
-        source = decision.place.module.facts.source
-        node = decision.place.node
-        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        line, column = source.position(source.offset(line, column))
-        reason = f"{DRAWN}: {cause.place.path}:{getattr(cause.place.node, 'lineno', 1)} stays as it is"
-        return replace(decision, refusal=Refusal(decision.place.path, line, column, reason, decision.codemod))

@@ -14,9 +14,9 @@ from mmrewrite.modernize.engine import Codemods, Settings
 from mmrewrite.modernize.guards import guard_of
 from mmrewrite.modernize.imports import ImportEdits
 from mmrewrite.modernize.notebook import SUFFIX, NotANotebook, Notebook
-from mmrewrite.modernize.regions import Regions
 from mmrewrite.modernize.site import Context, ModuleDraft, Place, PointEdit, Site
 from mmrewrite.modernize.strings import mentions
+from mmrewrite.modernize.together import decide_together
 from mmrewrite.modernize.uses import ModuleUses, group_by_name
 from mmrewrite.project import Facts, Loader, Project, SourceFile, Unreadable, read_facts
 from mmrewrite.rewrite import apply_edits, text_kept
@@ -117,7 +117,11 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
         for name, codemod in ordered.items()
         for place in codemod.find(module, context)
     ]
-    decisions = Regions(context, codemods).together(leave_chains(decisions, context))
+
+    def judge_again(decision: Decision) -> Decision:
+        return leave_chains([_judge(decision.place, decision.codemod, codemods, context)], context)[0]
+
+    decisions = decide_together(leave_chains(decisions, context), context, codemods, judge_again)
     decisions = leave_modules(decisions, context, codemods)
     for decision in decisions:
         outcome = outcomes[decision.place.path]

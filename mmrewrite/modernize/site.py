@@ -107,6 +107,15 @@ class Site:
         holder = self.module.parents.get(self.node)
         return holder if isinstance(holder, ast.Call) and holder.func is self.node else None
 
+    @property
+    def is_written_here(self) -> bool:
+        """Whether the name is that of an import, rather than of an assignment that is rewritten itself."""
+        assert self.use is not None
+        if self.use.is_direct:
+            return True
+        found = self.context.project.definition(self.use.written or "", self.facts)
+        return found is not None and found[1].kind == "import"
+
     def resolve(self, node: ast.expr, scope: Scope | None = None) -> str | None:
         """Full name of what an expression stands for, such as `jax.jit`, else None."""
         return self.facts.names.resolve(node, scope or self.module.scope_of(node))

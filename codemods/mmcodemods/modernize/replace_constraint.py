@@ -5,6 +5,8 @@
 
 The specs change only where the mesh context goes away, as `replace_mesh_context` decides; there, calls of
 `jax.lax.with_sharding_constraint` with a bare spec change as well. The keyword `axis_resources` becomes `shardings`.
+Where the context becomes `compat.mesh_context(mesh)`, `compat.with_sharding_constraint` stands for the function, and
+takes the same arguments.
 
 Refused: starred and `**` arguments; regions of which a part must stay.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for the function.
@@ -17,8 +19,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.pjit import CONSTRAINTS, OLD_CONSTRAINTS, call_of, make_explicit, specs_of
-from mmrewrite.modernize.regions import NAMED, MeshRegions
+from mmrewrite.modernize.pjit import CONSTRAINTS, OLD_CONSTRAINTS, call_of, make_explicit, needs_mesh, specs_of
+from mmrewrite.modernize.regions import COMPAT, NAMED, MeshRegions
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 
@@ -43,6 +45,12 @@ class ReplaceConstraint(ModernizeCodemod):
             self.refuse(plan.reason)
         call, _ = call_of(site.module, use.node)
         specs = specs_of(site.module, use).values
+        is_explicit = call is not None and bool(specs) and not any(needs_mesh(site.module, spec) for spec in specs)
+        if plan.style == COMPAT and not is_explicit:
+            site.needs("0.10", "`mmruntime.compat`")
+            if site.is_written_here:
+                site.replace(use.node, site.spell("mmruntime.compat.with_sharding_constraint"))
+            return
         if call is not None:
             hidden = [
                 *(a for a in call.args if isinstance(a, ast.Starred)),

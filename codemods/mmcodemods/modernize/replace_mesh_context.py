@@ -1,4 +1,4 @@
-"""Replace `with mesh:`, which put a mesh in context, by shardings that name it or by `jax.set_mesh`.
+"""Replace `with mesh:`, which put a mesh in context, by shardings that name it, or by another context.
 
     with Mesh(devices, ("data",)) as mesh:
         y = step(x)
@@ -7,10 +7,12 @@
 
 That is where every `pjit` and every constraint that the context reaches can name the mesh: their specs become
 `NamedSharding(mesh, spec)`, which is exact whatever else runs there. Else the context becomes
-`with jax.set_mesh(mesh):`, where nothing in it creates arrays or computes outside of what is compiled with specs.
+`with jax.set_mesh(mesh):`, where nothing in it creates arrays or computes outside of what is compiled with specs. Else
+it becomes `with compat.mesh_context(mesh):`, which moves nothing, and what takes specs asks for the mesh when it is
+called.
 
-Refused: contexts that reach code that cannot be rewritten or seen; where `jax.set_mesh` is needed: creation of arrays
-and calls of plain `jax.jit` in the block, contexts inside compiled functions, meshes as decorators or left by hand.
+Refused: contexts that reach code that chooses by the version of JAX, or hints of Flax and specs of `jax.jit`, which
+look for the mesh of `jax.set_mesh` alone; environments that are no `ResourceEnv(mesh, ...)`; call chains of an `xmap`.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for `jax.set_mesh`.
 """
 
@@ -22,8 +24,9 @@ from collections.abc import Iterator
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext
 from mmrewrite.modernize.dedent import take_out_of_with
-from mmrewrite.modernize.regions import DRAWN, NAMED, SET, MeshRegions
+from mmrewrite.modernize.regions import COMPAT, NAMED, SET, MeshRegions
 from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.together import DRAWN
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -52,6 +55,9 @@ class ReplaceMeshContext(ModernizeCodemod):
         elif plan.style == SET:
             self.site.needs("0.7.1", "jax.set_mesh")
             self._set(context)
+        elif plan.style == COMPAT:
+            self.site.needs("0.10", "`mmruntime.compat`")
+            self._make_compat(context)
         else:
             self.refuse(DRAWN)
 
@@ -97,10 +103,21 @@ class ReplaceMeshContext(ModernizeCodemod):
             site.edit(statement_start, start, f"{set_mesh}(")
             site.edit(end, statement_end, ")")
         elif context.kind == ENVIRONMENT:
-            assert isinstance(node, ast.Call)
-            mesh_start, mesh_end = site.span(node.args[0])
-            statement_start, statement_end = site.span(context.holder)
-            site.edit(statement_start, mesh_start, f"{set_mesh}(")
-            site.edit(mesh_end, statement_end, ")")
+            self._enter(context, f"{set_mesh}(", ")")
         else:
             site.wrap(node, f"{set_mesh}(", ")")
+
+    def _make_compat(self, context: MeshContext) -> None:
+        mesh_context = self.site.spell("mmruntime.compat.mesh_context")
+        if context.kind == ENVIRONMENT:
+            self._enter(context, f"{mesh_context}(", ").__enter__()")
+        else:
+            self.site.wrap(context.node, f"{mesh_context}(", ")")
+
+    def _enter(self, context: MeshContext, before: str, after: str) -> None:
+        """Have a statement stand for `thread_resources.env = ResourceEnv(mesh, ...)`."""
+        assert isinstance(context.node, ast.Call)
+        mesh_start, mesh_end = self.site.span(context.node.args[0])
+        statement_start, statement_end = self.site.span(context.holder)
+        self.site.edit(statement_start, mesh_start, before)
+        self.site.edit(mesh_end, statement_end, after)

@@ -11,9 +11,11 @@ Where the mesh has no name that reaches here, specs stay specs and the context b
 said "replicated" and says "as it comes" to `jax.jit`, so every `None` becomes `P()`; trees of specs that are made at
 run time go through `mmruntime.compat.replicate_none`. Specs that were left out stay left out.
 
-Refused: starred and `**` arguments; a fourth or fifth positional argument that does not tell which of its three
-historical meanings it has; `pjit` as a value, such as one that is bound to either of two functions; specs without a
-mesh context in view; regions of which a part must stay.
+Where neither is exact, or no mesh context is in view, `compat.pjit` stands for `pjit`. It takes the same arguments and
+asks for the mesh in context when it is called, so it may also be bound to either of two functions, or be given `**`.
+
+Refused: starred arguments; a fourth or fifth positional argument that does not tell which of its three historical
+meanings it has; regions of which a part must stay.
 See https://docs.jax.dev/en/latest/jax.experimental.pjit.html for what became of `pjit`.
 """
 
@@ -23,8 +25,8 @@ import ast
 from collections.abc import Iterator
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.pjit import PJIT, call_of, is_alias, make_explicit, new_keyword, specs_of
-from mmrewrite.modernize.regions import MeshRegions
+from mmrewrite.modernize.pjit import PJIT, call_of, is_alias, make_explicit, new_keyword, refuse_gone, specs_of
+from mmrewrite.modernize.regions import COMPAT, MeshRegions
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 
@@ -54,21 +56,18 @@ class ReplacePjit(ModernizeCodemod):
         if plan.reason is not None:
             self.refuse(plan.reason)
         call, is_partial = call_of(site.module, self.use.node)
-        if call is None:
+        if plan.style == COMPAT:
+            site.needs("0.10", "`mmruntime.compat`")
+            if call is not None:
+                self._keep_call(call, is_partial)
+        elif call is None:
             self._check_value()
         else:
             self._rewrite_call(call, is_partial)
             for spec in specs_of(site.module, self.use).values:
                 make_explicit(site, spec, plan.mesh)
-        if self._is_written_here():
-            site.replace(self.use.node, site.spell("jax.jit"))
-
-    def _is_written_here(self) -> bool:
-        """Whether the name is that of an import, rather than of an assignment that is rewritten itself."""
-        if self.use.is_direct:
-            return True
-        found = self.site.context.project.definition(self.use.written or "", self.site.facts)
-        return found is not None and found[1].kind == "import"
+        if site.is_written_here:
+            site.replace(self.use.node, site.spell("mmruntime.compat.pjit" if plan.style == COMPAT else "jax.jit"))
 
     def _check_value(self) -> None:
         """A use that is no call: a decorator, or another name for `pjit`."""
@@ -77,10 +76,24 @@ class ReplacePjit(ModernizeCodemod):
             return
         self.refuse("`pjit` is used as a value here, so its calls cannot be seen; call it where it is meant")
 
-    def _rewrite_call(self, call: ast.Call, is_partial: bool) -> None:
+    def _keep_call(self, call: ast.Call, is_partial: bool) -> None:
+        """`compat.pjit` takes what `pjit` took, but for the positions that have meant several things."""
         positional = call.args[1:] if is_partial else call.args
+        self._check_starred(call)
+        for index, argument in enumerate(positional):
+            if index > 2:
+                start, _ = self.site.span(argument)
+                self.site.edit(start, start, f"{self._position(index, argument)}=")
+        for spec in specs_of(self.site.module, self.use).values:
+            refuse_gone(self.site, spec)
+
+    def _check_starred(self, call: ast.Call) -> None:
         if any(isinstance(argument, ast.Starred) for argument in call.args):
             self.refuse("a starred argument hides which is which; write the arguments out")
+
+    def _rewrite_call(self, call: ast.Call, is_partial: bool) -> None:
+        positional = call.args[1:] if is_partial else call.args
+        self._check_starred(call)
         if any(keyword.arg is None for keyword in call.keywords):
             self.refuse("`**` hides which keywords are given; write them out")
         if is_partial and positional:
