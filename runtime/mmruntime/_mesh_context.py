@@ -117,7 +117,7 @@ def resolve(specs: Any, mesh: Mesh | AbstractMesh, where: str) -> Any:
         where: The argument that the specs are, for the message.
 
     Raises:
-        NoMeshError: If there is a spec, and the mesh is empty.
+        RuntimeError: If there is a spec, and the mesh is empty. It is a `ValueError` as well.
     """
 
     def place(spec: Any) -> Any:
@@ -155,7 +155,7 @@ def with_sharding_constraint(x: Any, shardings: Any = OMITTED, *, axis_resources
         axis_resources: The older name of `shardings`.
 
     Raises:
-        NoMeshError: If there is a spec, and no mesh is in context.
+        RuntimeError: If there is a spec, and no mesh is in context. It is a `ValueError` as well.
         TypeError: If no shardings are given.
         ValueError: If both `shardings` and `axis_resources` are given.
     """

@@ -98,7 +98,8 @@ def pjit(
 
     Returns:
         A function that compiles `fun` for each mesh, with `lower`, `trace`, `eval_shape` and `clear_cache`. Without a
-        mesh in context it is `jax.jit`, where specs are an error (`NoMeshError`) and `None` means nothing.
+        mesh in context it is `jax.jit`, where specs are an error (both `RuntimeError` and `ValueError`) and
+        `None` means nothing.
 
     Raises:
         ValueError: If an argument is given under both of its names.

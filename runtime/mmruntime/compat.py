@@ -12,12 +12,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mmruntime._mesh_context import NoMeshError, current_mesh, mesh_context, with_sharding_constraint
+from mmruntime._mesh_context import current_mesh, mesh_context, with_sharding_constraint
 from mmruntime._pjit import pjit
 from mmruntime._positional import PositionalSharding
 
 __all__ = [
-    "NoMeshError",
     "PositionalSharding",
     "current_mesh",
     "device_put_replicated",
