@@ -21,7 +21,7 @@ from mmrewrite.functions import JIT, is_jit_decorator
 from mmrewrite.jits import carried, jit_call, jit_decorator
 from mmrewrite.meshes import mesh_expression
 from mmrewrite.project import Facts, Project
-from mmrewrite.regions import Reach, holds
+from mmrewrite.regions import Reach, Reached, holds
 from mmrewrite.values import Refusal
 from mmrewrite.vocabulary import DEF, STATEMENT, kind_of
 
@@ -66,24 +66,45 @@ class CompileForMesh(MeshCodemod):
 
     @classmethod
     def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
-        """Steps that reach a task and are compiled by plain `jax.jit`."""
+        """Steps that reach a task and are compiled by plain `jax.jit`, but not as a part of a step for the mesh."""
         tasks = [
             (facts, hint.statement)
             for facts in modules
             for hint in facts.hints.hints
             if hint.directive in ("task", "stages")
         ]
+        steps = [
+            item
+            for facts in modules
+            for hint in facts.hints.hints
+            if hint.directive in ("mjit", "parallelize")
+            for item in reach.from_node(facts, hint.statement)
+        ]
         for facts in modules if tasks else ():
             hinted = {hint.statement for hint in facts.hints.hints if hint.directive in ("mjit", "parallelize")}
             for function in _plain_steps(facts, hinted):
                 reached = list(reach.from_node(facts, function))
-                if any(holds(item, where, task) for item in reached for where, task in tasks):
+                if not _is_called_in(steps, facts, function) and any(
+                    holds(item, where, task) for item in reached for where, task in tasks
+                ):
                     column = function.col_offset + 1
                     reason = (
                         f"`{function.name}` reaches a task, and plain `jax.jit` would inline it: all of it runs where "
                         "its arguments are; write `# mm: mjit` where it is compiled"
                     )
                     yield Refusal(facts.path, function.lineno, column, reason, "compile_for_mesh")
+
+
+def _is_called_in(steps: Sequence[Reached], facts: Facts, function: ast.FunctionDef) -> bool:
+    """Whether a function is called in what is compiled for the mesh: there a `jax.jit` within is part of the step."""
+    holder = next(iter(facts.names.around(function)), None)
+    if not any(holds(item, facts, function) for item in steps):
+        return False
+    if not isinstance(holder, ast.ClassDef) or function.name == "__call__":
+        return True
+    # Of a class, all is reached at once; a method only where something has its name.
+    nodes = (node for item in steps for node in ast.walk(item.node))
+    return any(isinstance(node, ast.Attribute) and node.attr == function.name for node in nodes)
 
 
 def _plain_steps(facts: Facts, hinted: set[ast.stmt]) -> Iterator[ast.FunctionDef]:
