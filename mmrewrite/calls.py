@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.comments import first_line, span
-from mmrewrite.names import Module, Scope
+from mmrewrite.names import Binding, Module, Scope, absolute_import
 from mmrewrite.source import SourceText
 from mmrewrite.vocabulary import ALONE, CALL, DIRECTIVES, FOR, IGNORE, OTHER, STATEMENT, SWITCHES, WITH, kind_of
 
@@ -96,9 +96,36 @@ class HintCalls:
     imports: list[HintImport] = field(default_factory=list)
 
 
-def find_calls(source: SourceText, names: Module) -> HintCalls:
+@dataclass(frozen=True)
+class Handed:
+    """What modules of the project hand on: full names, such as `pkg.compat.hints`, and what of ours they mean.
+
+    `unclear` are full names that mean hints or something else, as after an import in `try` and `except`.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    unclear: frozenset[str] = frozenset()
+
+    @property
+    def every(self) -> frozenset[str]:
+        """All names, clear or not."""
+        return self.unclear.union(self.names)
+
+    def meaning(self, target: str) -> str:
+        """A full name with what is handed on in the place of the name under which it is."""
+        for full, meaning in self.names.items():
+            if target == full or target.startswith(f"{full}."):
+                return meaning + target.removeprefix(full)
+        return target
+
+    def is_hints(self, target: str | None) -> bool:
+        """Whether an imported name means hints, or does unless it means something else."""
+        return target is not None and (means_hints(self.meaning(target)) or target in self.unclear)
+
+
+def find_calls(source: SourceText, names: Module, handed: Handed | None = None) -> HintCalls:
     """Every use of a hint function, in the order of the file. The tree is left as it is."""
-    return _Finder(source, names).run()
+    return _Finder(source, names, handed or Handed()).run()
 
 
 def strip_calls(tree: ast.Module, calls: Collection[HintCall], imports: Collection[HintImport]) -> None:
@@ -135,8 +162,8 @@ class _Stripper(ast.NodeTransformer):
 
 
 class _Finder:
-    def __init__(self, source: SourceText, names: Module) -> None:
-        self.source, self.names = source, names
+    def __init__(self, source: SourceText, names: Module, handed: Handed) -> None:
+        self.source, self.names, self.handed = source, names, handed
         self.found = HintCalls()
         self.handled: set[ast.expr] = set()
 
@@ -344,7 +371,7 @@ class _Finder:
         for statement, scope in self.names.scopes.items():
             if isinstance(statement, ast.Import | ast.ImportFrom):
                 for alias in statement.names:
-                    if _is_hints(statement, alias):
+                    if self.is_hints(statement, alias):
                         aliases[id(alias)] = (statement, alias)
                     elif alias.name == "*" and getattr(statement, "module", None) == MODULE:
                         start, end = span(self.source, statement)
@@ -355,8 +382,8 @@ class _Finder:
                     continue
                 owner = scope.owner(node.id)
                 bindings = owner.bindings[node.id] if owner else []
-                mine = [binding for binding in bindings if _means_hints(binding.target)]
-                if mine and len(bindings) > 1 and self.names.resolve(node, scope) is None:
+                mine = [binding for binding in bindings if self.handed.is_hints(binding.target)]
+                if mine and self.is_unclear(bindings, node, scope):
                     if id(mine[0].node) not in reported:
                         reported.add(id(mine[0].node))
                         start, end = span(self.source, node)
@@ -373,15 +400,24 @@ class _Finder:
                 HintImport(statement, alias, tuple(statement.names), tuple(sorted(uses.get(key, ()))))
             )
 
+    def is_unclear(self, bindings: Sequence[Binding], node: ast.Name, scope: Scope) -> bool:
+        """Whether a name that means hints means something else as well, here or where it is handed on."""
+        if any(binding.target in self.handed.unclear for binding in bindings):
+            return True
+        return len(bindings) > 1 and self.names.resolve(node, scope) is None
 
-def _is_hints(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
-    if isinstance(statement, ast.Import):
-        return _means_hints(alias.name)
-    return statement.level == 0 and alias.name != "*" and _means_hints(f"{statement.module}.{alias.name}")
+    def is_hints(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
+        """Whether an import brings in hints by this name."""
+        if isinstance(statement, ast.Import):
+            return self.handed.is_hints(alias.name)
+        names = self.names
+        module = absolute_import(names.name, names.is_package, statement.module, statement.level)
+        return module is not None and alias.name != "*" and self.handed.is_hints(f"{module}.{alias.name}")
 
 
-def _means_hints(target: str | None) -> bool:
-    return target is not None and (target in (PACKAGE, MODULE) or target.startswith(f"{MODULE}."))
+def means_hints(qualified: str) -> bool:
+    """Whether a full name is that of the hints, of their package, or of one of them."""
+    return qualified in (PACKAGE, MODULE) or qualified.startswith(f"{MODULE}.")
 
 
 def _own_expressions(statement: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:

@@ -280,6 +280,7 @@ class Run:
             registry,
             load=load_file,
             adopt=lambda place: self.selection.adopt(place, self.rules),
+            importing=lambda wanted: self.selection.importing(wanted, self.rules),
             settings=settings,
         )
         return tuple(sorted(results, key=lambda result: result.path))

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mmrewrite.calls import PACKAGE, HintCall, HintImport, Misused, find_calls, strip_calls
+from mmrewrite.calls import PACKAGE, Handed, HintCall, HintImport, Misused, find_calls, strip_calls
 from mmrewrite.comments import MARK, Comment, Misplaced, find_comments, span, statement_of
 from mmrewrite.directives import Argument as Argument
 from mmrewrite.directives import Problem, Written, arguments_of, directive_of, ignored_by
@@ -113,7 +113,12 @@ class Collected:
 
 
 def collect_hints(
-    path: str, source: SourceText, names: Module, codemods: Collection[str], left: Mapping[int, str] | None = None
+    path: str,
+    source: SourceText,
+    names: Module,
+    codemods: Collection[str],
+    left: Mapping[int, str] | None = None,
+    handed: Handed | None = None,
 ) -> Collected:
     """Read every hint of a module.
 
@@ -125,8 +130,9 @@ def collect_hints(
         names: Its scopes, for the names that stand for hints.
         codemods: The names that `ignore` may hold.
         left: Offsets of calls that are to stay as they are, and why.
+        handed: Names under which other modules hand hints on.
     """
-    return _Collector(path, source, names, codemods, left or {}).run()
+    return _Collector(path, source, names, codemods, left or {}, handed or Handed()).run()
 
 
 @dataclass(frozen=True)
@@ -155,16 +161,23 @@ class _Body:
 
 class _Collector:
     def __init__(
-        self, path: str, source: SourceText, names: Module, codemods: Collection[str], left: Mapping[int, str]
+        self,
+        path: str,
+        source: SourceText,
+        names: Module,
+        codemods: Collection[str],
+        left: Mapping[int, str],
+        handed: Handed,
     ) -> None:
         self.path, self.source, self.names, self.codemods, self.to_leave = path, source, names, codemods, left
+        self.handed = handed
         self.found = Collected()
         self.off_since: int | None = None
 
     def run(self) -> Collected:
         carriers: list[Comment | HintCall | Misused] = [*find_comments(self.source, self.names.tree)]
-        if PACKAGE in self.source.text:
-            used = find_calls(self.source, self.names)
+        if PACKAGE in self.source.text or self.handed.every:
+            used = find_calls(self.source, self.names, self.handed)
             self.found.imports = used.imports
             carriers += [*used.calls, *used.misused]
             carriers.sort(key=lambda carrier: carrier.start)

@@ -6,7 +6,7 @@ LibCST parses the statements that change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from mmrewrite.codemod import MeshCodemod
     from mmrewrite.project import Loader, SourceFile
     from mmrewrite.reachable import Adopt
+
+# The files of a run that were not given, and whose bytes are wanted.
+Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
 
 MARKERS = (b"mm:", b"mmrewrite")
 
@@ -48,6 +51,7 @@ class Sources:
     given: Sequence[SourceFile]
     load: Loader
     adopt: Adopt
+    importing: Importing
 
 
 def may_have_hints(data: bytes) -> bool:
@@ -72,6 +76,7 @@ def rewrite_project(
     *,
     load: Loader | None = None,
     adopt: Adopt | None = None,
+    importing: Importing | None = None,
     settings: Settings | None = None,
 ) -> tuple[Rewrite, ...]:
     """Rewrite the modules of one run together, since hints in one may need the mesh of another.
@@ -82,6 +87,8 @@ def rewrite_project(
         load: Bytes of a file that a name leads into, None where there is no such file.
         adopt: A file to which imports lead, by its place, if it may change although it is not among `files`; it changes
             where it has logical axis names and the program that imports it has a mesh.
+        importing: The files that are not among `files` and whose bytes a function wants, asked where a module of the
+            project hands the hint functions on to others.
         settings: What the user asked for.
 
     Returns:
@@ -93,7 +100,7 @@ def rewrite_project(
     if marked:
         from mmrewrite.rewrite import rewrite_marked
 
-        sources = Sources(files, load or _nothing, adopt or _nothing)
+        sources = Sources(files, load or _nothing, adopt or _nothing, importing or (lambda _: ()))
         results |= rewrite_marked(marked, codemods, sources, settings or Settings())
     given = [file.path for file in files]
     return tuple(results[path] for path in (*given, *sorted(results.keys() - set(given))))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mmrewrite.calls import PACKAGE
+from mmrewrite.calls import PACKAGE, Handed
 from mmrewrite.collect import Collected, Hint, collect_hints
 from mmrewrite.comments import MARK
 from mmrewrite.names import Binding, Module, Scope, absolute_import, read_names
@@ -73,20 +73,25 @@ class Unreadable:
 
 
 def read_facts(
-    file: SourceFile, codemods: Collection[str], left: Mapping[int, str] | None = None
+    file: SourceFile,
+    codemods: Collection[str],
+    left: Mapping[int, str] | None = None,
+    handed: Handed | None = None,
 ) -> Facts | Unreadable:
     """Parse one file with `ast` and collect its names and hints.
 
     The tree is that of the program without the hints that are calls. `left` says which of these are to stay, by their
-    offset, and why.
+    offset, and why; `handed` are names under which other modules hand hints on.
     """
     try:
         source = SourceText.decode(file.data)
         tree = parse_quietly(source.text)
         names = read_names(tree, file.module, file.is_package)
-        hints = collect_hints(file.path, source, names, codemods, left)
+        names.follow = (handed or Handed()).meaning
+        hints = collect_hints(file.path, source, names, codemods, left, handed)
         if hints.calls:
             names = read_names(tree, file.module, file.is_package)
+            names.follow = (handed or Handed()).meaning
     except SourceError as error:
         return Unreadable(file, str(error))
     except SyntaxError as error:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mmrewrite.calls import Handed
 from mmrewrite.collect import Hint
 from mmrewrite.engine import Settings, Sources, bug
+from mmrewrite.handed import read_hinted
 from mmrewrite.project import Facts, Loader, Project, SourceFile, Unreadable, has_mark, place_of, read_facts
 from mmrewrite.reachable import with_axis_names
 from mmrewrite.source import SourceText
@@ -42,19 +44,27 @@ def rewrite_marked(
     """Rewrite the files that passed the first gate, and those that they lead to and that name axes."""
     results: dict[str, Rewrite] = {}
     hinted: list[Facts] = []
-    for file in sorted(files, key=lambda file: file.path):
-        if not has_mark(file):
-            continue
-        facts = _read(file, codemods, settings)
+    marked = [file for file in files if has_mark(file)]
+
+    def importing(wanted: Callable[[bytes], bool]) -> Iterator[SourceFile]:
+        yield from (file for file in sources.given if wanted(file.data))
+        yield from sources.importing(wanted)
+
+    def read(file: SourceFile, handed: Handed) -> Facts | Unreadable:
+        return _read(file, codemods, settings, handed)
+
+    found, handed = read_hinted(marked, importing, read)
+    for facts in found:
         if isinstance(facts, Unreadable):
-            results[file.path] = Rewrite(file.path, file.data, file.data, failure=facts.message)
+            results[facts.file.path] = Rewrite(facts.file.path, facts.file.data, facts.file.data, failure=facts.message)
         else:
             hinted.append(facts)
     if not any(True for facts in hinted for _ in facts.hints.hints):
         for facts in hinted:
             results[facts.path] = _unchanged(facts)
         return results
-    others = {place_of(file): file for file in sources.given if not has_mark(file)}
+    read_already = {facts.file.path for facts in found}
+    others = {place_of(file): file for file in sources.given if file.path not in read_already}
 
     def load(place: str) -> bytes | None:
         return others[place].data if place in others else sources.load(place)
@@ -63,18 +73,20 @@ def rewrite_marked(
     decided = _decide(hinted, codemods, load, settings)
     for facts in hinted:
         results[facts.path] = _result(facts, decided)
-    return _checked(results, hinted, codemods, load, settings)
+    return _checked(results, hinted, codemods, load, settings, handed)
 
 
-def _read(file: SourceFile, codemods: Mapping[str, type[MeshCodemod]], settings: Settings) -> Facts | Unreadable:
+def _read(
+    file: SourceFile, codemods: Mapping[str, type[MeshCodemod]], settings: Settings, handed: Handed
+) -> Facts | Unreadable:
     """One file, in which hints that are calls and stay are part of the program."""
-    facts = read_facts(file, codemods.keys())
+    facts = read_facts(file, codemods.keys(), handed=handed)
     if isinstance(facts, Unreadable) or not facts.hints.calls:
         return facts
     ordered = in_order(codemods)
     reasons = {called.hint.start: _left_because(called.hint, ordered, settings) for called in facts.hints.calls}
     left = {start: because for start, because in reasons.items() if because is not None}
-    return read_facts(file, codemods.keys(), left) if left else facts
+    return read_facts(file, codemods.keys(), left, handed) if left else facts
 
 
 def _unchanged(facts: Facts) -> Rewrite:
@@ -289,6 +301,7 @@ def _checked(
     codemods: Mapping[str, type[MeshCodemod]],
     load: Loader,
     settings: Settings,
+    handed: Handed,
 ) -> dict[str, Rewrite]:
     """Hold our own output to what it promises: it parses, and a second pass leaves it alone."""
     again: list[Facts] = []
@@ -298,7 +311,7 @@ def _checked(
             again.append(facts)
             continue
         file = SourceFile(facts.path, result.result, facts.file.module, facts.file.is_package, facts.file.root)
-        second = _read(file, codemods, settings)
+        second = _read(file, codemods, settings, handed)
         if isinstance(second, Facts):
             again.append(second)
         else:

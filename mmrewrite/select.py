@@ -38,6 +38,15 @@ class Selection:
             return None
         return source_file(path, data)
 
+    def importing(self, wanted: Callable[[bytes], bool], rules: Rules) -> Iterator[SourceFile]:
+        """Files that were looked at and not wanted by their content then, and are now."""
+        known = {file.path for file in self.files}
+        for place, (path, _) in sorted(self.looked_at.items()):
+            data = load_file(path) if shown(path) not in known else None
+            file = self.adopt(place, rules) if data is not None and wanted(data) else None
+            if file is not None:
+                yield file
+
 
 @dataclass(eq=False)
 class Rules:

@@ -21,11 +21,20 @@ def removed_imports(facts: Facts, consumed: Sequence[HintCall]) -> Iterator[Remo
         if found.uses and all(any(start <= use < end for start, end in functions) for use in found.uses):
             together[found.statement] = found.together
             unused.setdefault(found.statement, []).append(found.alias)
-    for statement, aliases in unused.items():
+    whole: list[tuple[int, int]] = []
+    for statement, aliases in sorted(unused.items(), key=lambda item: item[0].lineno):
         if len(aliases) < len(together[statement]):
             yield from _names(facts.source, together[statement], aliases)
-        else:
-            yield from _statement(facts, statement)
+            continue
+        removal = _statement(facts, statement)
+        yield removal
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        if (removal.start, removal.end) == (facts.source.line_starts[first - 1], facts.source.line_end(last)):
+            # Imports below each other go away as one.
+            above = whole.pop()[0] if whole and whole[-1][1] == first - 1 else first
+            whole.append((above, last))
+    for first, last in whole:
+        yield from _spacing(facts.source, first, last)
 
 
 def _names(source: SourceText, aliases: Sequence[ast.alias], unused: Collection[ast.alias]) -> Iterator[Removal]:
@@ -40,23 +49,21 @@ def _names(source: SourceText, aliases: Sequence[ast.alias], unused: Collection[
                 yield Removal(span(source, aliases[index - 1])[1], end)
 
 
-def _statement(facts: Facts, statement: ast.stmt) -> Iterator[Removal]:
+def _statement(facts: Facts, statement: ast.stmt) -> Removal:
     source = facts.source
     start, end = span(source, statement)
     first, last = statement.lineno, statement.end_lineno or statement.lineno
     rest = source.text[end : source.line_end(last)]
     if facts.names.is_only(statement):
-        yield Removal(start, end, "pass")
-    elif not begins_its_line(source, statement):
-        yield Removal(source.text.rindex(";", 0, start), end)
-    elif rest.lstrip().startswith(";"):
+        return Removal(start, end, "pass")
+    if not begins_its_line(source, statement):
+        return Removal(source.text.rindex(";", 0, start), end)
+    if rest.lstrip().startswith(";"):
         rest = rest.lstrip()[1:]
-        yield Removal(start, source.line_end(last) - len(rest.lstrip(" \t")))
-    elif rest.strip():
-        yield Removal(start, end + len(rest) - len(rest.lstrip()))
-    else:
-        yield Removal(source.line_starts[first - 1], source.line_end(last))
-        yield from _spacing(source, first, last)
+        return Removal(start, source.line_end(last) - len(rest.lstrip(" \t")))
+    if rest.strip():
+        return Removal(start, end + len(rest) - len(rest.lstrip()))
+    return Removal(source.line_starts[first - 1], source.line_end(last))
 
 
 def _spacing(source: SourceText, first: int, last: int) -> Iterator[Removal]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mmrewrite.child import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
 from mmrewrite.entries import Entry, hinted_entries
+from mmrewrite.handed import read_hinted
 from mmrewrite.placed import devices_needed, may_place, read_regions
 from mmrewrite.plan import Table
 from mmrewrite.project import Facts, Project, has_mark, read_facts
@@ -162,7 +163,11 @@ def verify(
         NotVerified: If there is nothing to call, or nothing that would change.
         NotRun: If this Python lacks JAX, or the rewritten program cannot be built.
     """
-    read = [read_facts(file, tuple(codemods)) for file in selection.files if has_mark(file)]
+    read, _ = read_hinted(
+        [file for file in selection.files if has_mark(file)],
+        lambda wanted: selection.importing(wanted, rules),
+        lambda file, handed: read_facts(file, tuple(codemods), handed=handed),
+    )
     modules = [facts for facts in read if isinstance(facts, Facts)]
     entries = _entries(modules, wanted)
     if not any(result.changed for result in results):

@@ -291,6 +291,18 @@ class TestConfiguration:
         assert result.exit_code == 2
         assert message in result.stderr
 
+    def test_hints_that_a_module_of_the_project_hands_on(self) -> None:
+        put("pkg/compat.py", "from mmrewrite import hints as marks\n")
+        put("pkg/__init__.py", "")
+        hinted = put("pkg/model.py", "from .compat import marks\n\n\n@marks.task(stage=0)\ndef f(x):\n    return x\n")
+        other = put("other.py", "import marks\n\n\n@marks.task(stage=0)\ndef f(x):\n    return x\n")
+        before = other.read_bytes()
+        assert run("apply").exit_code == 0
+        assert "@functools.partial(mm.task, " in hinted.read_text()
+        assert "marks" not in hinted.read_text()
+        assert other.read_bytes() == before
+        assert run("diff", "--exit-code").exit_code == 0
+
     def test_axes_and_line_length(self) -> None:
         put("pyproject.toml", "[tool.mmrewrite.axes]\nbatch = 'data'\nembed = false\n[tool.black]\nline-length = 130\n")
         put("a.py", "# mm: mesh(data=2)\nx = 1\n")
