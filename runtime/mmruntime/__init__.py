@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,22 @@ _HOMES = {
 }
 _MODULES = ("compat", "flax", "schedules")
 
+_PLUMBING = "it set up MultiMesh's own compiler and runtime, which JAX needs nothing of. Leave it out."
+# Names that MultiMesh has or had, and this package does not.
+_ABSENT = {
+    "MeshWrapper": "MultiMesh took its place.",
+    "compile_hlo_module": "mm.mjit(step, mesh=mesh).plan(*shapes) compiles without running and says what it needs.",
+    "enable_task_fusion": "neighbouring tasks of one submesh are always one stage. Leave it out.",
+    "mark_gradient": "gradients are found in the trace. Leave it out.",
+    "mark_loss": "losses need no mark. Leave it out.",
+    "no_op_custom_call": _PLUMBING,
+    "only_fuse_loop_tasks": "neighbouring tasks of one submesh are always one stage. Leave it out.",
+    "recompute_from_arguments_if_cost_less_than": "mm.enable_recomputation switches that, for all cheap values.",
+    "register_custom_call_target": _PLUMBING,
+    "set_startup_config": _PLUMBING,
+    "shutdown": "there is nothing to shut down. Leave it out.",
+}
+
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
@@ -77,9 +94,16 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = importlib.import_module(f"{__name__}.{name}")
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_advice(name)}")
     globals()[name] = value
     return value
+
+
+def _advice(name: str) -> str:
+    if name in _ABSENT:
+        return f": {_ABSENT[name]}"
+    near = difflib.get_close_matches(name, (*_HOMES, *_MODULES), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def __dir__() -> list[str]:

@@ -7,49 +7,54 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
+from mmruntime import _check
+
 # One dimension's logical names: none, or several in the order they were written.
 Names = tuple[str, ...]
 Pairs = tuple[tuple[str, str | None], ...]
 
 
-def normalize_pairs(pairs: Iterable[Sequence[str | None]] | Mapping[str, Any] | None, what: str) -> Pairs | None:
+def normalize_pairs(
+    pairs: Iterable[Sequence[str | None]] | Mapping[str, Any] | None, what: str, name: str = "logical_axes"
+) -> Pairs | None:
     """Logical axes as a tuple of `(logical, device)` pairs.
 
     Args:
         pairs: Pairs, or a mapping; a device axis may be None (replicated, on purpose) or a sequence of axes.
         what: What they belong to, for the message.
+        name: What the user calls them, for the message.
 
     Raises:
         TypeError: If an entry is not a pair of names.
     """
     if pairs is None:
         return None
+    expected = "(logical, device) pairs of names such as ('batch', 'data')"
     result: list[tuple[str, str | None]] = []
-    for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
-        if isinstance(pair, str) or len(tuple(pair)) != 2 or not isinstance(pair[0], str):
-            raise TypeError(
-                f"{what}: logical_axes must be (logical, device) pairs of names such as ('batch', 'data'), "
-                f"got {pair!r}."
-            )
-        logical, device = str(pair[0]), pair[1]
-        if device is None or isinstance(device, str):
-            result.append((logical, device))
-        else:
-            result.extend((logical, str(axis)) for axis in device)
+    for pair in pairs.items() if isinstance(pairs, Mapping) else _check.items(what, name, pairs, expected):
+        both = _check.items(what, name, pair, expected) if not isinstance(pair, str) else []
+        if len(both) != 2 or not isinstance(both[0], str) or not both[0]:
+            raise _check.wrong(what, name, expected, pair)
+        logical, device = both
+        axes = [device] if device is None or isinstance(device, str) else _check.items(what, name, device, expected)
+        if not all(axis is None or (isinstance(axis, str) and axis) for axis in axes):
+            raise _check.wrong(what, name, expected, pair)
+        result.extend((logical, axis) for axis in axes)
     return tuple(result)
 
 
-def spec_names(spec: Any, rank: int) -> tuple[Names, ...]:
+def spec_names(spec: Any, rank: int, what: str = "with_sharding_constraint") -> tuple[Names, ...]:
     """The logical names of each dimension of a value of the given rank.
 
     Raises:
+        TypeError: If an entry is neither a name nor several names nor None.
         ValueError: If the spec has more entries than the value has dimensions.
     """
     entries = tuple(spec)
     if len(entries) > rank:
         raise ValueError(
-            f"with_sharding_constraint: {PartitionSpec(*entries)} names {len(entries)} dimensions, "
-            f"but the value has {rank}. Drop the surplus names."
+            f"{what}: {PartitionSpec(*entries)} names {len(entries)} dimensions, but the value has {rank}. Drop the "
+            "surplus names."
         )
     names: list[Names] = []
     for entry in entries:
@@ -58,7 +63,10 @@ def spec_names(spec: Any, rank: int) -> tuple[Names, ...]:
         elif isinstance(entry, str):
             names.append((entry,))
         else:
-            names.append(tuple(entry))
+            carried = tuple(_check.items(what, "an entry of a spec", entry, "a name, several names or None"))
+            for name in carried:
+                _check.text(what, "a name in a spec", name)
+            names.append(carried)
     return (*names, *([()] * (rank - len(entries))))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mmruntime import _compat
+from mmruntime import _check, _compat
 from mmruntime._axes import Names, mesh_axes, translate
 from mmruntime._constraint import eager_layout, placed_later
 from mmruntime._contexts import transforms_ignored
@@ -61,15 +60,17 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
         ValueError: If `devices=` is given beside `mesh=`, or does not fit `device_axes=`.
     """
     if not callable(fun):
-        raise TypeError(f"task: expected a function to place, got {fun!r}. Write mm.task(f, task=...)(x).")
+        raise TypeError(f"task: expected a function to place, got {_check.shown(fun)}. Write mm.task(f, task=...)(x).")
     if isinstance(fun, type):
         raise TypeError(
             f"task: {fun.__name__} is a class, whose call makes an object; the object's call is the task. Write "
             f"mm.task({fun.__name__}(...), task=...)(x); for a class of Flax modules there is mm.flax.task."
         )
     placed = as_task(task, fields, "task")
-    if name is not None or placed.name is None:
-        placed = placed.replace(name=name or _name_of(fun))
+    if name is not None:
+        placed = placed.replace(name=_check.text("task", "name", name))
+    elif placed.name is None:
+        placed = placed.replace(name=_name_of(fun))
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored():
@@ -185,7 +186,9 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
         raise TypeError(f"{what}: give task= or its fields, not both (got task={task!r} and {', '.join(fields)}).")
     if task is not None:
         if not isinstance(task, Task):
-            raise TypeError(f"{what}: task must be a mm.Task, got {task!r}. Write task=mm.Task(mesh_slice={{...}}).")
+            raise TypeError(
+                f"{what}: task must be a mm.Task, got {_check.shown(task)}. Write task=mm.Task(mesh_slice={{...}})."
+            )
         return task
     fields = dict(fields)
     known = [field.name for field in dataclasses.fields(Task)]
@@ -196,11 +199,7 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
         )
     for name in fields:
         if name not in (*known, "devices", "device_axes"):
-            near = difflib.get_close_matches(name, known, n=1)
-            raise TypeError(
-                f"{what}: unknown field {name!r}" + (f"; did you mean {near[0]!r}?" if near else ".") + " A task has "
-                f"{', '.join(known)}."
-            )
+            raise _check.unknown(what, "field", name, known)
     devices = fields.pop("devices", None)
     device_axes = fields.pop("device_axes", None)
     if devices is not None:
@@ -217,13 +216,22 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
 
 
 def _mesh_of(devices: Any, device_axes: Any, what: str) -> TaskMesh | Mesh:
-    grid = np.asarray(devices, dtype=object)
-    names = ("x",) if device_axes is None else tuple(device_axes)
+    expected = "devices, or their positions in the mesh in use, in a list or an array"
+    if not isinstance(devices, np.ndarray):
+        devices = np.asarray(_check.items(what, "devices", devices, expected), dtype=object)
+    grid = devices.astype(object)
+    names = ("x",) if device_axes is None else _check.axis_names(what, "device_axes", device_axes)
     if len(names) != grid.ndim:
         raise ValueError(
             f"{what}: device_axes {names} has {len(names)} names, but devices= has {grid.ndim} dimensions "
             f"{grid.shape}. Give one name per dimension."
         )
-    if all(isinstance(device, int | np.integer) for device in grid.flat):
-        return TaskMesh(devices=grid.astype(np.int64), axis_sizes=grid.shape, axis_names=names)
-    return auto_mesh(grid, names)
+    if grid.size and all(isinstance(device, jax.Device) for device in grid.flat):
+        return auto_mesh(grid, names)
+    try:
+        ids = [_check.integer(what, "devices", device, 0) for device in grid.flat]
+    except TypeError:
+        raise _check.wrong(what, "devices", expected, devices) from None
+    if not ids:
+        raise ValueError(f"{what}: devices= is empty; a task runs on one device or more.")
+    return TaskMesh(devices=np.reshape(ids, grid.shape), axis_sizes=grid.shape, axis_names=names)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from mmruntime import _compat
+from mmruntime import _check, _compat
 from mmruntime._axes import Names, spec_names
 from mmruntime._contexts import autoshard_enabled, transforms_ignored
 from mmruntime._mesh import current_mesh
@@ -82,44 +82,67 @@ def with_sharding_constraint(x: T, axis_resources: Any) -> T:
 
     Raises:
         ValueError: If a spec has more entries than its array has dimensions, or the pytree is no prefix of `x`.
-        TypeError: If a leaf is not a spec.
+        TypeError: If a leaf of the specs is none, or `x` holds something else than arrays.
         RuntimeError: From `jax.lax.with_sharding_constraint`, if names are mesh axes and there is no mesh.
     """
+    return constrain(x, axis_resources, "with_sharding_constraint")
+
+
+def constrain(x: T, axis_resources: Any, what: str) -> T:
+    """`with_sharding_constraint` under another name, for messages."""
+    check_specs(axis_resources, what)
     logical = autoshard_enabled() and not transforms_ignored()
 
-    def is_spec(node: Any) -> bool:
-        return node is None or isinstance(node, PartitionSpec | NamedSharding) or _is_plain_spec(node)
-
-    def constrain(spec: Any, subtree: Any) -> Any:
+    def over(spec: Any, subtree: Any) -> Any:
         if spec is None:
             return subtree
         if isinstance(spec, NamedSharding):
             if not logical and not _PLACED_LATER.value:
                 return jax.lax.with_sharding_constraint(subtree, spec)
             spec = spec.spec
-        if not isinstance(spec, PartitionSpec) and not _is_plain_spec(spec):
-            raise TypeError(
-                f"with_sharding_constraint: expected a PartitionSpec of logical axis names, got {spec!r}. "
-                'Write for example P("batch", None).'
-            )
         if not logical and not _PLACED_LATER.value:
             mesh = current_mesh()
             axes = PartitionSpec(*spec)
             return jax.lax.with_sharding_constraint(subtree, axes if mesh is None else NamedSharding(mesh.mesh, axes))
-        return jax.tree.map(
-            lambda leaf: _bind(jnp.asarray(leaf), names=spec_names(spec, jnp.ndim(leaf)), logical=logical), subtree
-        )
+        return jax.tree.map(lambda leaf: name_axes(leaf, spec), subtree)
+
+    def name_axes(leaf: Any, spec: Any) -> Any:
+        try:
+            array = None if isinstance(leaf, str | bytes) else jnp.asarray(leaf)
+        except TypeError:
+            array = None
+        if array is None:
+            raise _check.wrong(what, "what is constrained", "an array, or a pytree of arrays", leaf)
+        return _bind(array, names=spec_names(spec, array.ndim, what), logical=logical)
 
     try:
-        result: T = jax.tree.map(constrain, axis_resources, x, is_leaf=is_spec)
+        result: T = jax.tree.map(over, axis_resources, x, is_leaf=_is_spec)
     except ValueError as error:
-        if str(error).startswith("with_sharding_constraint"):
+        if str(error).startswith(what):
             raise
         raise ValueError(
-            f"with_sharding_constraint: the specs {axis_resources!r} are not a prefix of the value's tree "
-            f"{jax.tree.structure(x)}. Give one spec, or one per branch."
+            f"{what}: the specs {axis_resources!r} are not a prefix of the value's tree {jax.tree.structure(x)}. Give "
+            "one spec, or one per branch."
         ) from error
     return result
+
+
+def check_specs(specs: Any, what: str) -> None:
+    """Check that the leaves of a pytree are specs.
+
+    Raises:
+        TypeError: If one is none.
+    """
+    for leaf in jax.tree.leaves(specs, is_leaf=_is_spec):
+        if not _is_spec(leaf):
+            raise TypeError(
+                f"{what}: expected a PartitionSpec of logical axis names, got {_check.shown(leaf)}. Write for example "
+                'P("batch", None).'
+            )
+
+
+def _is_spec(node: Any) -> bool:
+    return node is None or isinstance(node, PartitionSpec | NamedSharding) or _is_plain_spec(node)
 
 
 def _is_plain_spec(node: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from mmruntime import _compat
+from mmruntime import _check, _compat
 
 _AUTOSHARD = _compat.user_context(True)
 _FAST_PATH = _compat.user_context(True)
@@ -85,7 +85,7 @@ def autoshard(flag: bool | None = True) -> Iterator[None]:
     Args:
         flag: Whether the names of `with_sharding_constraint` are logical ones; None changes nothing.
     """
-    with _AUTOSHARD(_flag("autoshard", flag, autoshard_enabled())):
+    with _AUTOSHARD(_flag("autoshard", "flag", flag, autoshard_enabled())):
         yield
 
 
@@ -99,7 +99,7 @@ def ignore_transforms(ignore: bool | None = True) -> Iterator[None]:
     Args:
         ignore: False switches them on again inside an outer `ignore_transforms()`; None changes nothing.
     """
-    with _IGNORED(_flag("ignore_transforms", ignore, transforms_ignored())):
+    with _IGNORED(_flag("ignore_transforms", "ignore", ignore, transforms_ignored())):
         yield
 
 
@@ -111,7 +111,7 @@ def enable_fast_path(enable: bool | None = None) -> Iterator[None]:
         enable: False cuts such a step into programs like any other, which is slower and only serves to compare;
             None changes nothing. On by default.
     """
-    with _FAST_PATH(_flag("enable_fast_path", enable, fast_path_enabled())):
+    with _FAST_PATH(_flag("enable_fast_path", "enable", enable, fast_path_enabled())):
         yield
 
 
@@ -125,7 +125,7 @@ def enable_recomputation(enable: bool | None = None) -> Iterator[None]:
     Args:
         enable: False computes each value once and sends it to the others; None changes nothing. On by default.
     """
-    with _RECOMPUTATION(_flag("enable_recomputation", enable, recomputation_enabled())):
+    with _RECOMPUTATION(_flag("enable_recomputation", "enable", enable, recomputation_enabled())):
         yield
 
 
@@ -145,10 +145,10 @@ def context(
         ignore_transforms: As in `mm.ignore_transforms`.
     """
     with (
-        _AUTOSHARD(_flag("autoshard", autoshard, autoshard_enabled())),
-        _RECOMPUTATION(_flag("enable_recomputation", enable_recomputation, recomputation_enabled())),
-        _FAST_PATH(_flag("enable_fast_path", enable_fast_path, fast_path_enabled())),
-        _IGNORED(_flag("ignore_transforms", ignore_transforms, transforms_ignored())),
+        _AUTOSHARD(_flag("context", "autoshard", autoshard, autoshard_enabled())),
+        _RECOMPUTATION(_flag("context", "enable_recomputation", enable_recomputation, recomputation_enabled())),
+        _FAST_PATH(_flag("context", "enable_fast_path", enable_fast_path, fast_path_enabled())),
+        _IGNORED(_flag("context", "ignore_transforms", ignore_transforms, transforms_ignored())),
     ):
         yield
 
@@ -170,7 +170,7 @@ class replicate_parameters_smaller_than_num_elements:
         if isinstance(num_elements, bool) or not isinstance(num_elements, int) or num_elements < 0:
             raise ValueError(
                 "replicate_parameters_smaller_than_num_elements: expected a number of elements, 0 or more, got "
-                f"{num_elements!r}."
+                f"{_check.shown(num_elements)}."
             )
         self._before = replicated_below()
         _REPLICATED_BELOW.set_global(num_elements)
@@ -187,9 +187,9 @@ class replicate_parameters_smaller_than_num_elements:
         _REPLICATED_BELOW.set_global(self._before)
 
 
-def _flag(name: str, value: bool | None, current: bool) -> bool:
+def _flag(what: str, name: str, value: bool | None, current: bool) -> bool:
     if value is None:
         return current
     if not isinstance(value, bool):
-        raise TypeError(f"{name}: expected True, False or None (no change), got {value!r}.")
+        raise _check.wrong(what, name, "True, False or None (no change)", value)
     return value

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from mmruntime import _compat
+from mmruntime import _check, _compat
 
 # Arguments that configured MultiMesh's own runtime, and their defaults there.
 _WITHOUT_EFFECT = {
@@ -81,6 +81,7 @@ def init(
 
     Raises:
         RuntimeError: If JAX was used before, so that `cpus`, `gpus` or `dump` would come too late.
+        TypeError: If something is of another type.
         ValueError: If `cpus` or `gpus` is negative.
 
     Warns:
@@ -94,9 +95,13 @@ def init(
             "networks and threads itself. Leave them out.",
             stacklevel=2,
         )
-    for name, count in (("cpus", cpus), ("gpus", gpus)):
-        if count is not None and count < 0:
-            raise ValueError(f"init: {name}={count} must not be negative.")
+    cpus = _check.optional_integer("init", "cpus", cpus, 0)
+    gpus = _check.optional_integer("init", "gpus", gpus, 0)
+    if dump is not None:
+        _check.text("init", "dump", dump)
+    _check.flag("init", "dump_all_passes", dump_all_passes)
+    if distributed is not None:
+        _check.flag("init", "distributed", distributed)
     _set_devices(cpus, gpus)
     _set_dump(dump, dump_all_passes)
     if distributed is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -10,7 +11,7 @@ import jax
 from jax.experimental.custom_partitioning import custom_partitioning as custom_partitioning
 from jax.sharding import Mesh
 
-from mmruntime import _compat
+from mmruntime import _check, _compat
 from mmruntime._call import task_in_use
 from mmruntime._mesh import TaskMesh, current_mesh
 from mmruntime._multimesh import MultiMesh
@@ -42,8 +43,16 @@ def shard_map(
         such functions must share one.
 
     Raises:
+        TypeError: If `fun` is no function, `mesh` no mesh, or an option is unknown.
         ValueError: When called, if there is no mesh to run on.
     """
+    _check.function("shard_map", "fun", fun)
+    if mesh is not None and not isinstance(mesh, Mesh | TaskMesh):
+        raise _check.wrong("shard_map", "mesh", "a mm.MultiMesh, a mm.TaskMesh or a jax.sharding.Mesh", mesh)
+    known = [name for name in inspect.signature(jax.shard_map).parameters if name not in ("f", "mesh")]
+    for name in options:
+        if name not in known:
+            raise _check.unknown("shard_map", "option", name, known)
 
     @functools.wraps(fun)
     def mapped(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -12,7 +12,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from mmruntime import schedules
 from mmruntime._task import Task
+
+Rows = tuple[tuple[schedules.Action | str | tuple[int, str], ...], ...]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -48,7 +51,7 @@ class LoopSpec:
         count: Number of microbatches.
         num_slices: How many of the scan's operands are cut into microbatches.
         schedule: Name of the schedule, or a hashable schedule object.
-        custom: Rows of task names per submesh, or None.
+        custom: Rows of task names per submesh, as `schedules.custom` takes them, or None.
         num_stages: How many stages the user expects the tasks to make, or None.
         interleave: How many of them on each submesh, or None.
     """
@@ -56,7 +59,7 @@ class LoopSpec:
     count: int
     num_slices: int = 0
     schedule: Hashable = "gpipe"
-    custom: tuple[tuple[tuple[int, str], ...], ...] | None = None
+    custom: Rows | None = None
     num_stages: int | None = None
     interleave: int | None = None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from mmruntime import _compat
+from mmruntime import _check, _compat
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -46,8 +46,8 @@ class TaskMesh:
         abstract: An `AbstractMesh` to take sizes and names from instead.
 
     Raises:
-        TypeError: If neither `abstract` nor both sizes and names are given.
-        ValueError: If the number of devices is not the product of the sizes, or an id is given twice.
+        TypeError: If neither `abstract` nor both sizes and names are given, or something is of another type.
+        ValueError: If the number of devices is not the product of the sizes, or an id is given twice or negative.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class TaskMesh:
         abstract: AbstractMesh | None = None,
     ) -> None:
         if abstract is not None:
+            if not isinstance(abstract, AbstractMesh | Mesh):
+                raise _check.wrong("TaskMesh", "abstract", "a jax.sharding.AbstractMesh", abstract)
             axis_sizes, axis_names = abstract.axis_sizes, abstract.axis_names
         if axis_sizes is None or axis_names is None:
             raise TypeError("TaskMesh: give axis_sizes= and axis_names=, or abstract=.")
-        sizes, names = tuple(axis_sizes), tuple(axis_names)
-        if len(sizes) != len(names):
-            raise ValueError(f"TaskMesh: {len(sizes)} axis sizes {sizes} for {len(names)} axis names {names}.")
-        ids = np.asarray(devices if isinstance(devices, np.ndarray) else list(devices), dtype=np.int64)
+        sizes, names = _check.axes("TaskMesh", axis_sizes, axis_names)
+        ids = _device_ids(devices)
         if ids.size != int(np.prod(sizes)):
             raise ValueError(
                 f"TaskMesh: {ids.size} devices {ids.ravel().tolist()} do not fill axes "
@@ -85,6 +85,7 @@ class TaskMesh:
         """The same axes on other devices.
 
         Raises:
+            TypeError: If the ids are no integers.
             ValueError: If there are more or fewer devices than this mesh has.
         """
         return TaskMesh(devices=devices, abstract=self.mesh)
@@ -118,3 +119,25 @@ class TaskMesh:
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
         return f"TaskMesh({axes}; devices {self.devices.ravel().tolist()})"
+
+
+def _device_ids(devices: Any) -> np.ndarray:
+    """Device ids in the shape that they were given in.
+
+    Raises:
+        TypeError: If they are no integers.
+        ValueError: If one is negative.
+    """
+    expected = "integers, the positions of devices in the mesh in use"
+    if not isinstance(devices, np.ndarray):
+        devices = np.asarray(_check.items("TaskMesh", "devices", devices, expected), dtype=object)
+    flat = list(devices.flat)
+    if any(hasattr(device, "device_kind") for device in flat):
+        raise _check.wrong("TaskMesh", "devices", f"{expected} (for devices of JAX there is jax.sharding.Mesh)", flat)
+    try:
+        ids = [_check.integer("TaskMesh", "devices", device) for device in flat]
+    except TypeError:
+        raise _check.wrong("TaskMesh", "devices", expected, devices) from None
+    if any(number < 0 for number in ids):
+        raise ValueError(f"TaskMesh: device ids count from 0, got {ids}.")
+    return np.asarray(ids, np.int64).reshape(devices.shape)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime import _compat, schedules
-from mmruntime._constraint import with_sharding_constraint
+from mmruntime import _check, _compat, schedules
+from mmruntime._constraint import check_specs, constrain
 from mmruntime._contexts import transforms_ignored
-from mmruntime._marks import LOOPS, LoopSpec
+from mmruntime._marks import LOOPS, LoopSpec, Rows
 
 R = TypeVar("R")
 
@@ -74,24 +74,45 @@ def microbatch(
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
             or `reduce` is neither "sum" nor "mean" nor "concat" for some result.
-        TypeError: If neither or both of `size` and `count` are given, or a result cannot be added up.
+        TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
+            be added up.
     """
+    _check.function("microbatch", "fun", fun, "a function, such as jax.value_and_grad(loss)")
     if (size is None) == (count is None):
         raise TypeError(
             f"microbatch: give size= (examples per microbatch) or count= (how many), got {size=}, {count=}."
         )
-    if custom_schedule is not None and schedule not in (None, "custom"):
-        raise ValueError(f"microbatch: custom_schedule= goes with schedule='custom' or none, got {schedule!r}.")
-    if schedule == "custom" and custom_schedule is None:
+    dim = _check.integer("microbatch", "dim", dim)
+    size = _check.optional_integer("microbatch", "size", size, 1)
+    count = _check.optional_integer("microbatch", "count", count, 1)
+    interleave = _check.optional_integer("microbatch", "interleave", interleave, 1)
+    num_stages = _check.optional_integer("microbatch", "num_stages", num_stages, 1)
+    _check.optional_integer("microbatch", "unrolling", unrolling)
+    by_name = isinstance(schedule, str)
+    if custom_schedule is not None and schedule is not None and not (by_name and schedule == "custom"):
+        raise ValueError(
+            f"microbatch: custom_schedule= goes with schedule='custom' or none, got {_check.shown(schedule)}."
+        )
+    if by_name and schedule == "custom" and custom_schedule is None:
         raise ValueError(
             "microbatch: schedule='custom' needs custom_schedule=, the rows of the order, one per submesh. Or name one "
             f"of {', '.join(schedules.names())}."
         )
-    if isinstance(schedule, str) and schedule != "custom":
-        schedules.make(schedule, 1, 1)
-    keys = () if rng is None else (rng,) if isinstance(rng, int) else tuple(rng)
-    sliced = (argnum,) if isinstance(argnum, int | np.integer) else tuple(argnum)
-    concatenates = "concat" in jax.tree.leaves(reduce)
+    if custom_schedule is None:
+        check_schedule("microbatch", schedule)
+    rows = None if custom_schedule is None else _rows(custom_schedule)
+    keys = () if rng is None else _positions("rng", rng)
+    sliced = _positions("argnum", argnum)
+    # Of several arguments the tuple is cut, of one the argument itself.
+    is_one = not isinstance(argnum, Iterable)
+    kinds = jax.tree.leaves(reduce, is_leaf=lambda kind: kind is None)
+    for kind in kinds:
+        if not isinstance(kind, str) or kind not in ("sum", "mean", "concat"):
+            raise ValueError(
+                'microbatch: reduce must be "sum", "mean" or "concat" (or a prefix tree of them), got '
+                f"{_check.shown(kind)}."
+            )
+    check_specs(arg_shardings, "microbatch: arg_shardings")
 
     @functools.wraps(fun)
     def accumulate(*args: Any, **kwargs: Any) -> R:
@@ -106,29 +127,30 @@ def microbatch(
         for key in keys:
             if not 0 <= key < len(args) or key in sliced:
                 raise TypeError(f"microbatch: rng={key} must be the position of another positional argument.")
-        batch = args[argnum] if isinstance(argnum, int | np.integer) else tuple(args[position] for position in sliced)
+            _check_keys(key, args[key])
+        batch = args[sliced[0]] if is_one else tuple(args[position] for position in sliced)
         if arg_shardings is not None:
-            batch = with_sharding_constraint(batch, arg_shardings)
+            batch = constrain(batch, arg_shardings, "microbatch: arg_shardings")
         pieces, num_microbatches = _slice(batch, dim, size, count, label_of(fun))
         rest = [None if position in sliced else arg for position, arg in enumerate(args)]
 
         def once(piece: Any, index: Any) -> R:
             call = list(rest)
-            for position, part in zip(sliced, (piece,) if isinstance(argnum, int | np.integer) else piece, strict=True):
+            for position, part in zip(sliced, (piece,) if is_one else piece, strict=True):
                 call[position] = part
             for key in keys:
                 call[key] = jax.tree.map(lambda k: jax.random.fold_in(k, index), call[key], is_leaf=_is_key)
             result = fun(*call, **kwargs)
-            return _apart(result, reduce, index, num_microbatches) if concatenates else result
+            return _apart(result, reduce, index, num_microbatches) if "concat" in kinds else result
 
         spec = LoopSpec(
             num_microbatches,
             schedule=schedule or "gpipe",
-            custom=None if custom_schedule is None else _freeze_rows(custom_schedule),
+            custom=rows,
             num_stages=num_stages,
             interleave=interleave,
         )
-        total = accumulate_pieces(once, pieces, bool(keys) or concatenates, spec, label_of(fun))
+        total = accumulate_pieces(once, pieces, bool(keys) or "concat" in kinds, spec, label_of(fun))
         return _reduce(total, reduce, num_microbatches, dim)
 
     return accumulate
@@ -162,14 +184,12 @@ def _slice(batch: Any, dim: int, size: int | None, count: int | None, label: str
     (length,) = set(sizes.values())
     what, each = ("size", size) if size is not None else ("count", count)
     assert each is not None
-    if not isinstance(each, int | np.integer) or each < 1:
-        raise ValueError(f"microbatch: {what} must be a positive integer, got {each!r}.")
     if length % each or length < each:
         raise ValueError(
             f"microbatch: a batch of {length} examples along {dim=} cannot be cut evenly by {what}={each} in {label}. "
             f"Choose a divisor of {length}, or pad the batch."
         )
-    num = length // int(each) if size is not None else int(each)
+    num = length // each if size is not None else each
     per = length // num
 
     def cut(leaf: Any) -> Any:
@@ -219,19 +239,57 @@ def accumulate_pieces(
     return result
 
 
-def _freeze_rows(rows: Any) -> tuple[tuple[tuple[int, str], ...], ...]:
-    frozen = []
-    for row in rows:
-        seen: dict[str, int] = {}
-        cells = []
-        for cell in row:
-            if isinstance(cell, str):
-                cells.append((seen.get(cell, 0), cell))
-                seen[cell] = seen.get(cell, 0) + 1
-            else:
-                cells.append((int(cell[0]), str(cell[1])))
-        frozen.append(tuple(cells))
-    return tuple(frozen)
+def _rows(custom_schedule: Any) -> Rows:
+    expected = "rows of task names, or of (microbatch, task name), one row for each submesh"
+    if isinstance(custom_schedule, schedules.Schedule | schedules.Auto):
+        raise _check.wrong(
+            "microbatch", "custom_schedule", f"{expected} (schedule= takes such a value)", custom_schedule
+        )
+
+    def check(cell: Any) -> Any:
+        if isinstance(cell, str | schedules.Action):
+            return cell
+        pair = _check.items("microbatch", "a cell of custom_schedule", cell, expected)
+        if len(pair) != 2 or not isinstance(pair[1], str):
+            raise _check.wrong("microbatch", "a cell of custom_schedule", expected, cell)
+        return _check.integer("microbatch", "a microbatch in custom_schedule", pair[0]), pair[1]
+
+    rows = _check.items("microbatch", "custom_schedule", custom_schedule, expected)
+    return tuple(tuple(map(check, _check.items("microbatch", "custom_schedule", row, expected))) for row in rows)
+
+
+def _positions(name: str, value: Any) -> tuple[int, ...]:
+    """Positions of arguments, from the number or numbers that the user gave."""
+    several = isinstance(value, Iterable)
+    given = _check.items("microbatch", name, value, "the position of an argument, or several") if several else [value]
+    return tuple(_check.integer("microbatch", name, position) for position in given)
+
+
+def check_schedule(what: str, schedule: Any) -> None:
+    """Check what was given as `schedule=`.
+
+    Raises:
+        TypeError: If it is neither a name nor a schedule nor a wish for one.
+        ValueError: If there is no schedule of that name.
+    """
+    if isinstance(schedule, str):
+        try:
+            schedules.make(schedule, 1, 1)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from None
+    elif not isinstance(schedule, schedules.Schedule | schedules.Auto | None):
+        expected = "a name of mmruntime.schedules.names(), a schedules.Schedule or a schedules.Auto"
+        raise _check.wrong(what, "schedule", expected, schedule)
+
+
+def _check_keys(position: int, given: Any) -> None:
+    for leaf in jax.tree.leaves(given, is_leaf=_is_key):
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
+            raise TypeError(
+                f"microbatch: rng={position} must be the position of a PRNG key, such as jax.random.key(0), but the "
+                f"argument there is {_check.shown(leaf)}."
+            )
 
 
 def _apart(result: R, how: Any, index: Any, num: int) -> R:
@@ -251,10 +309,6 @@ def _reduce(total: R, how: Any, num: int, dim: int) -> R:
             return subtree
         if kind == "concat":
             return jax.tree_util.tree_map_with_path(concatenate, subtree)
-        if kind != "mean":
-            raise ValueError(
-                f'microbatch: reduce must be "sum", "mean" or "concat" (or a prefix tree of them), got {kind!r}.'
-            )
         return jax.tree_util.tree_map_with_path(mean, subtree)
 
     def concatenate(path: Any, leaf: Any) -> Any:

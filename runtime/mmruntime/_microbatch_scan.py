@@ -9,11 +9,11 @@ from typing import Any, ParamSpec, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime import _compat, schedules
+from mmruntime import _check, _compat, schedules
 from mmruntime._carry import Addend, changes, needed
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import LoopSpec
-from mmruntime._microbatch import accumulate_pieces, label_of
+from mmruntime._microbatch import accumulate_pieces, check_schedule, label_of
 from mmruntime._scans import Scan, replace_scan
 
 P = ParamSpec("P")
@@ -41,11 +41,13 @@ def microbatch_scan(
         The function, with the same signature.
 
     Raises:
+        TypeError: If something is of another type.
         ValueError: If there is not exactly one scan, a leaf of its carry is of none of the three kinds, the number of
             iterations is not `count`, or the schedule is unknown.
     """
-    if isinstance(schedule, str):
-        schedules.make(schedule, 1, 1)
+    _check.function("microbatch_scan", "fun", fun, "jax.lax.scan or a function that makes one loop")
+    count = _check.optional_integer("microbatch_scan", "count", count, 1)
+    check_schedule("microbatch_scan", schedule)
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored() or _compat.at_top_level():

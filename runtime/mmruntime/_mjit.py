@@ -13,14 +13,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 from jax.sharding import Mesh
 
-from mmruntime import _compat, _mesh
+from mmruntime import _check, _compat, _mesh
 from mmruntime._compat import is_var
 from mmruntime._compile import Compiled, compile_program
 from mmruntime._contexts import fast_path_enabled, jax_settings, switches
 from mmruntime._inputs import boxed_names, lay_out_inputs
 from mmruntime._ir import Step, is_scalar
 from mmruntime._like import Initializer, match
-from mmruntime._multimesh import MultiMesh
+from mmruntime._multimesh import MultiMesh, device_list
 from mmruntime._order import schedule_loops
 from mmruntime._place import Placement, place
 from mmruntime._processes import check_runs_here, runs_here
@@ -37,6 +37,7 @@ from mmruntime._signature import (
     argument_name,
     carried_state,
     chosen_arguments,
+    parameters_of,
     paths,
     signature,
 )
@@ -88,7 +89,7 @@ class MeshFunction(Generic[P, R]):
         self._donate_names = frozenset(donate_names)
         self._static = frozenset(static)
         self._static_names = frozenset(static_names)
-        self._arguments = tuple(inspect.signature(fun).parameters)
+        self._arguments = tuple(parameters_of(fun))
         self._plans: dict[Any, Plan] = {}
         self._latest: Plan | None = None
         self._repeat: Repeat | None = None
@@ -340,6 +341,7 @@ def mjit(
     static_argnums: int | Sequence[int] | None = (),
     static_argnames: str | Iterable[str] | None = (),
     out_like: MeshFunction[..., Any] | None = None,
+    **options: Any,
 ) -> MeshFunction[P, R] | Initializer[P, R]:
     """Compile a step for a mesh: each of its tasks becomes programs on the task's own submesh.
 
@@ -357,6 +359,7 @@ def mjit(
             step's arguments, or a tuple of them (found by tree, shapes and types), and comes out where the
             step wants it, bit-equal to `jax.jit(fun)`. Each submesh computes only its own part. Goes alone:
             the mesh is the step's, and other arguments are bound with `functools.partial`.
+        **options: Refused with what to write instead, as `in_shardings` of `jax.jit` is.
 
     Returns:
         The compiled step; `.explain()` tells what runs where.
@@ -365,9 +368,13 @@ def mjit(
         NotImplementedError: When called, if a step with tasks on several submeshes has devices of several processes.
         ValueError: If there is no mesh, or `fun` has no argument of such a position or name. When called: if the step
             of `out_like` has no argument like the result.
-        TypeError: If `mesh` is neither a `MultiMesh` nor a `jax.sharding.Mesh`, or `out_like` is no step.
+        TypeError: If `mesh` is neither a `MultiMesh` nor a `jax.sharding.Mesh`, `out_like` is no step, something else
+            is of another type, or there are further options.
         RuntimeError: When called, if the step of `out_like` was neither called nor planned.
     """
+    _check.function("mjit", "fun", fun)
+    for name in options:
+        raise _not_taken(name, _label(fun))
     if out_like is not None:
         if not isinstance(out_like, MeshFunction):
             raise TypeError(
@@ -382,15 +389,20 @@ def mjit(
             "static_argnums": static_argnums,
             "static_argnames": static_argnames,
         }
-        given = [name for name, value in others.items() if value is not None and value != ()]
+        given = [
+            name for name, value in others.items() if value is not None and not (isinstance(value, tuple) and not value)
+        ]
         if given:
             raise TypeError(
                 f"mjit: out_like= goes alone, got {', '.join(given)} as well. The mesh is the step's; bind what is "
                 "static with functools.partial."
             )
         return initializer(fun, out_like)
-    if mesh is None and devices is not None:
-        mesh = MultiMesh(axis_sizes=(len(devices),), axis_names=("x",), devices=list(devices))
+    if mesh is not None and devices is not None:
+        raise ValueError("mjit: give mesh= or devices=, not both; a mesh has its devices.")
+    if devices is not None:
+        flat = device_list("mjit", devices)
+        mesh = MultiMesh(axis_sizes=(len(flat),), axis_names=("x",), devices=flat)
     if mesh is None:
         mesh = _mesh.current_mesh()
     if mesh is None:
@@ -400,10 +412,34 @@ def mjit(
     if isinstance(mesh, Mesh) and not isinstance(mesh, MultiMesh):
         mesh = MultiMesh(global_mesh=mesh)
     if not isinstance(mesh, MultiMesh):
-        raise TypeError(f"mjit: mesh must be a mm.MultiMesh or a jax.sharding.Mesh, got {mesh!r}.")
+        raise _check.wrong("mjit", "mesh", "a mm.MultiMesh or a jax.sharding.Mesh", mesh)
     donate, donate_names = chosen_arguments(fun, "donate", donate_argnums, donate_argnames)
     static, static_names = chosen_arguments(fun, "static", static_argnums, static_argnames)
     return MeshFunction(fun, mesh, donate, donate_names, static, static_names)
+
+
+# What `jax.jit` takes and a step does not, with what to write instead.
+_LAYOUTS = (
+    "is not taken: a task lays out what it reads and makes. Name the axes of a value in {label}, "
+    'mm.with_sharding_constraint(x, P("batch")), and map the names with logical_axes= of the mesh or the task'
+)
+_INSTEAD = {
+    "in_shardings": _LAYOUTS
+    + "; arguments may come in any layout, and after {label}.plan(*args) abstract_args() tells the one that they keep.",
+    "out_shardings": _LAYOUTS + "; jax.device_put(result, sharding) moves a result afterwards.",
+    "keep_unused": "is not taken: every argument of a step is kept. Leave it out.",
+    "inline": "is not taken: a step inside of another is always inlined. Leave it out.",
+    "backend": "is not taken: the devices are those of the mesh. Give mesh=, or devices=.",
+    "device": "is not taken: the devices are those of the mesh. Give mesh=, or devices=.",
+    "compiler_options": "is not taken; set XLA_FLAGS in the environment.",
+}
+
+
+def _not_taken(name: str, label: str) -> TypeError:
+    if name in _INSTEAD:
+        return TypeError(f"mjit: {name}= {_INSTEAD[name].format(label=label)}")
+    known = [each for each in inspect.signature(mjit).parameters if each not in ("fun", "options")]
+    return _check.unknown("mjit", "option", name, known)
 
 
 def initializer(fun: Callable[P, R], step: MeshFunction[..., Any], argument: int | None = None) -> Initializer[P, R]:

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from mmruntime import _check
 from mmruntime._axes import Pairs, normalize_pairs
 from mmruntime._mesh import TaskMesh, auto_mesh, current_mesh, using
 from mmruntime._registry import Context, Registration, TaskCallback
@@ -29,14 +30,15 @@ class MultiMesh(Mesh):
     Args:
         axis_sizes: Size of each axis. With fewer devices in the product than there are, the first are taken.
         axis_names: Name of each axis.
-        devices: The devices; `jax.devices()` if left out.
+        devices: The devices, in the mesh's order; `jax.devices()` if left out.
         global_mesh: A `jax.sharding.Mesh` to wrap; the three above are then not needed.
         logical_axes: `(logical, device)` pairs for the tasks that have none of their own; a device axis of
             None means "replicated, on purpose".
 
     Raises:
-        TypeError: If sizes or names are missing.
-        ValueError: If the axes need more devices than there are, or a pair names an unknown axis.
+        TypeError: If sizes or names are missing, or something is of another type.
+        ValueError: If the axes need more devices than there are, `global_mesh` has other axes than those given, or a
+            pair names an unknown axis.
     """
 
     # What JAX's own class keeps in each object.
@@ -63,7 +65,9 @@ class MultiMesh(Mesh):
         if global_mesh is None:
             if axis_sizes is None or axis_names is None:
                 raise TypeError("MultiMesh: give axis_sizes= and axis_names=, or global_mesh=.")
-            global_mesh = _lay_out(tuple(axis_sizes), tuple(axis_names), devices)
+            global_mesh = _lay_out(*_check.axes("MultiMesh", axis_sizes, axis_names), devices)
+        else:
+            _check_axes_of(global_mesh, axis_sizes, axis_names)
         mesh = auto_mesh(global_mesh.devices, global_mesh.axis_names)
         # JAX's class refuses assignments.
         vars(self).update(
@@ -92,14 +96,16 @@ class MultiMesh(Mesh):
         """The submesh at the given indices; every axis stays, the sliced ones with size 1.
 
         Raises:
+            TypeError: If an index is no integer.
             ValueError: If an axis is unknown or an index is out of range.
         """
         picked: list[Any] = [slice(None)] * len(self.axis_names)
-        for axis, index in indices.items():
+        for axis, given in indices.items():
             if axis not in self.shape:
                 raise ValueError(
                     f"MultiMesh.slice: no axis {axis!r}; the axes are {', '.join(map(repr, self.axis_names))}."
                 )
+            index = _check.integer("MultiMesh.slice", axis, given)
             if not 0 <= index < self.shape[axis]:
                 raise ValueError(f"MultiMesh.slice: {axis}={index} is out of range 0..{self.shape[axis] - 1}.")
             picked[self.axis_names.index(axis)] = slice(index, index + 1)
@@ -163,13 +169,7 @@ def _rebuild(mesh: Mesh, logical_axes: Pairs | None, context: Context) -> MultiM
 
 
 def _lay_out(sizes: tuple[int, ...], names: tuple[str, ...], devices: Sequence[Any] | np.ndarray | None) -> Mesh:
-    if len(sizes) != len(names):
-        raise ValueError(f"MultiMesh: {len(sizes)} axis sizes {sizes} for {len(names)} axis names {names}.")
-    if len(set(names)) != len(names):
-        raise ValueError(f"MultiMesh: an axis name is given twice in {names}.")
-    if any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
-        raise ValueError(f"MultiMesh: axis sizes must be positive integers, got {sizes}.")
-    available = list(np.asarray(jax.devices() if devices is None else devices, dtype=object).flat)
+    available = device_list("MultiMesh", jax.devices() if devices is None else devices)
     need = int(np.prod(sizes))
     if need > len(available):
         axes = " x ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
@@ -183,10 +183,40 @@ def _lay_out(sizes: tuple[int, ...], names: tuple[str, ...], devices: Sequence[A
     return auto_mesh(picked.reshape(sizes), names)
 
 
+def _check_axes_of(mesh: Any, sizes: Any, names: Any) -> None:
+    if not isinstance(mesh, Mesh):
+        raise _check.wrong("MultiMesh", "global_mesh", "a jax.sharding.Mesh", mesh)
+    for name, given, there in (("axis_sizes", sizes, mesh.axis_sizes), ("axis_names", names, mesh.axis_names)):
+        if given is not None and tuple(_check.items("MultiMesh", name, given, f"left out, or {there}")) != there:
+            raise ValueError(
+                f"MultiMesh: {name}={given!r}, but global_mesh= has {there}. Leave {name}= out, or wrap another mesh."
+            )
+
+
+def device_list(what: str, devices: Any) -> list[Any]:
+    """Devices, flat.
+
+    Args:
+        what: The function that was given them, for messages.
+        devices: A sequence of devices, or an array of them of any shape.
+
+    Raises:
+        TypeError: If they are no devices.
+    """
+    expected = "a sequence of devices, such as jax.devices()"
+    if not isinstance(devices, np.ndarray):
+        devices = np.asarray(_check.items(what, "devices", devices, expected), dtype=object)
+    flat = list(devices.flat)
+    if not all(isinstance(device, jax.Device) for device in flat):
+        raise _check.wrong(what, "devices", expected, flat)
+    return flat
+
+
 def slice_global_mesh(**indices: int) -> TaskMesh:
     """The submesh of the `MultiMesh` in use at the given indices, with ids relative to it.
 
     Raises:
+        TypeError: If an index is no integer.
         ValueError: If no mesh is in use, an axis is unknown or an index out of range.
     """
     mesh = current_mesh()
@@ -195,6 +225,7 @@ def slice_global_mesh(**indices: int) -> TaskMesh:
             f"slice_global_mesh({', '.join(f'{k}={v}' for k, v in indices.items())}): no MultiMesh is in use. "
             "Call it inside `with mesh:`, or in a step that is compiled by mm.mjit(..., mesh=mesh)."
         )
+    indices = {axis: _check.integer("slice_global_mesh", axis, index) for axis, index in indices.items()}
     submesh = mesh.slice(**indices)
     return TaskMesh(
         devices=mesh.single_slice_ids(**indices),

@@ -8,10 +8,10 @@ from typing import Any, TypeVar, overload
 import jax
 import numpy as np
 
-from mmruntime import _mesh
+from mmruntime import _check, _mesh
 from mmruntime._like import Initializer
 from mmruntime._mjit import MeshFunction, initializer, mjit
-from mmruntime._multimesh import MultiMesh
+from mmruntime._multimesh import MultiMesh, device_list
 
 R = TypeVar("R")
 Params = TypeVar("Params")
@@ -21,9 +21,9 @@ Batch = TypeVar("Batch")
 @overload
 def parallelize(
     fun: Callable[[Params, Batch], R],
-    *,
     init_params: Callable[[], Params],
     get_input_batch: Callable[[], Batch],
+    *,
     initial_batch: Batch | None = None,
     devices: Sequence[Any] | np.ndarray | None = None,
     mesh: MultiMesh | None = None,
@@ -33,9 +33,9 @@ def parallelize(
 @overload
 def parallelize(
     fun: Callable[[Params, Batch], R],
-    *,
     init_params: Callable[[], Params],
     get_input_batch: None = None,
+    *,
     initial_batch: Batch,
     devices: Sequence[Any] | np.ndarray | None = None,
     mesh: MultiMesh | None = None,
@@ -44,9 +44,9 @@ def parallelize(
 
 def parallelize(
     fun: Callable[[Any, Any], R],
-    *,
     init_params: Callable[[], Any] | None = None,
     get_input_batch: Callable[[], Any] | None = None,
+    *,
     initial_batch: Any = None,
     devices: Sequence[Any] | np.ndarray | None = None,
     mesh: MultiMesh | None = None,
@@ -75,7 +75,7 @@ def parallelize(
         ValueError: If there is neither a batch nor a function that makes one, or both `devices` and `mesh`.
     """
     if not callable(fun):
-        raise TypeError(f"parallelize: expected a function of (params, batch), got {fun!r}.")
+        raise TypeError(f"parallelize: expected a function of (params, batch), got {_check.shown(fun)}.")
     if init_params is None:
         raise TypeError(
             "parallelize: init_params is missing. Give a function without arguments that makes the parameters, such "
@@ -95,15 +95,19 @@ def parallelize(
     if mesh is not None and devices is not None:
         raise ValueError("parallelize: give mesh= or devices=, not both; a mesh has its devices.")
     if mesh is not None and not isinstance(mesh, MultiMesh):
-        raise TypeError(f"parallelize: mesh must be a mm.MultiMesh, got {mesh!r}.")
+        raise _check.wrong("parallelize", "mesh", "a mm.MultiMesh", mesh)
     if mesh is None and devices is None:
         mesh = _mesh.current_mesh()
     if mesh is None:
-        flat = list(np.asarray(jax.devices() if devices is None else devices, dtype=object).flat)
+        flat = device_list("parallelize", jax.devices() if devices is None else devices)
         mesh = MultiMesh(axis_sizes=(len(flat),), axis_names=("x",), devices=flat)
     step = mjit(fun, mesh=mesh)
     params = _shapes(init_params, "init_params")
-    batch = _shapes(get_input_batch, "get_input_batch") if initial_batch is None else _abstract(initial_batch)
+    batch = (
+        _shapes(get_input_batch, "get_input_batch")
+        if initial_batch is None
+        else abstract_batch("parallelize", "initial_batch", initial_batch)
+    )
     step.plan(params, batch)
     init = initializer(init_params, step, argument=0)
     if get_input_batch is None:
@@ -120,8 +124,23 @@ def _shapes(make: Any, name: str) -> Any:
         ) from error
 
 
-def _abstract(batch: Any) -> Any:
+def abstract_batch(what: str, name: str, batch: Any) -> Any:
+    """Shapes and types of an example batch.
+
+    Args:
+        what: The function that was given it, for messages.
+        name: Its parameter.
+        batch: A pytree of arrays and numbers.
+
+    Raises:
+        TypeError: If a leaf is neither an array nor a number.
+    """
+
     def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.ndarray | np.generic | int | float | complex):
+            raise _check.wrong(what, name, "an array, or a pytree of arrays", leaf)
+        if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(leaf)))
 
     return jax.tree.map(shape, batch)

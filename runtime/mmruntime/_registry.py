@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from mmruntime import _check
 from mmruntime._contexts import transforms_ignored
 from mmruntime._task import Task
 
@@ -30,9 +31,21 @@ class Registration:
     choose: TaskCallback
 
     def find(self, scope: str) -> str | None:
-        """The capture group's text where the pattern matches a scope path such as `Net/layer_1`."""
+        """The capture group's text where the pattern matches a scope path such as `Net/layer_1`.
+
+        Raises:
+            ValueError: If the pattern matches and its group is empty.
+        """
         match = self.pattern.search(scope)
-        return None if match is None else match.group(1)
+        if match is None:
+            return None
+        group = match.group(1)
+        if not group:
+            raise ValueError(
+                f"register_task: {self.matcher!r} matches the scope {scope!r} with nothing in its capture group, which "
+                "names the task. Let the group match at least one character, as in (layer_\\d+)."
+            )
+        return group
 
 
 def _compile(matcher: str) -> re.Pattern[str]:
@@ -57,6 +70,8 @@ def make_registration(matcher: str, callback: TaskCallback | None, task: Task | 
     """
     if not isinstance(matcher, str) or not matcher:
         raise TypeError(f"register_task: the matcher must be a scope name or a regular expression, got {matcher!r}.")
+    if callback is not None:
+        _check.function(f"register_task({matcher!r})", "callback", callback, "a function of (match_group, backprop)")
     if task is None and callback is None:
         raise TypeError(f"register_task({matcher!r}): give task=mm.Task(...) or callback=..., got neither.")
     if task is not None and not isinstance(task, Task):
@@ -146,10 +161,20 @@ def clear_tasks() -> None:
 
 @contextlib.contextmanager
 def tasks(configurable: Callable[[], Callable[[], object]]) -> Iterator[None]:
-    """Registrations for a while: clears them, runs `configurable()()`, and clears them at the end."""
+    """Registrations for a while: clears them, runs `configurable()()`, and clears them at the end.
+
+    Args:
+        configurable: Returns a function without arguments that registers tasks.
+
+    Raises:
+        TypeError: If it is no such function.
+    """
+    _check.function("tasks", "configurable", configurable, "a function that returns one that registers tasks")
     clear_tasks()
     try:
-        configurable()()
+        register = configurable()
+        _check.function("tasks", "the result of configurable()", register, "a function that registers tasks")
+        register()
         yield
     finally:
         clear_tasks()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from mmruntime import _check
 from mmruntime._ir import Step, num_elements
 
 _BY_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -105,13 +106,14 @@ def chosen_arguments(
         argnames: Names.
 
     Raises:
+        TypeError: If a position is no integer or a name no string.
         ValueError: If the function has no such position or name.
     """
-    numbers = [argnums] if isinstance(argnums, int) else list(argnums or ())
-    names = [argnames] if isinstance(argnames, str) else list(argnames or ())
+    numbers = _listed(f"{option}_argnums", argnums, int, "the position of an argument, or several")
+    names = _listed(f"{option}_argnames", argnames, str, "the name of an argument, or several")
     if not numbers and not names:
         return [], []
-    parameters = inspect.signature(fun).parameters
+    parameters = parameters_of(fun)
     kinds = [parameter.kind for parameter in parameters.values()]
     ordered = [
         name for name, parameter in parameters.items() if parameter.kind in (parameter.POSITIONAL_ONLY, _BY_EITHER)
@@ -137,6 +139,31 @@ def chosen_arguments(
     names += [ordered[number] for number in numbers if number < len(ordered)]
     numbers += [ordered.index(name) for name in names if name in ordered]
     return numbers, names
+
+
+def _listed(option: str, given: Any, kind: type[Any], expected: str) -> list[Any]:
+    if given is None:
+        return []
+    if isinstance(given, str):
+        found: list[Any] = [given]
+    elif isinstance(given, Iterable):
+        found = _check.items("mjit", option, given, expected)
+    else:
+        found = [given]
+    if kind is int:
+        return [_check.integer("mjit", option, each) for each in found]
+    if not all(isinstance(each, str) for each in found):
+        raise _check.wrong("mjit", option, expected, given)
+    return found
+
+
+def parameters_of(fun: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function, as far as Python can tell: some built-in ones have no signature."""
+    try:
+        return inspect.signature(fun).parameters
+    except ValueError:
+        anything = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return {name: inspect.Parameter(name, kind) for name, kind in zip(("args", "kwargs"), anything, strict=True)}
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
-from mmruntime import _call, _compat, _mesh
+from mmruntime import _call, _check, _compat, _mesh
 from mmruntime._contexts import transforms_ignored
 from mmruntime._scans import Scan, replace_scan
 from mmruntime._task import Task, cut, stage
@@ -40,9 +40,15 @@ def stage_scan(fun: Callable[P, R], *, axis: str = "stage", weights: Sequence[fl
         The function, with the same signature.
 
     Raises:
+        TypeError: If something is of another type.
         ValueError: If there is not exactly one scan, it has fewer iterations than `axis` has slices, `axis` is not in
             the mesh, or `weights` has another length.
     """
+
+    _check.function("stage_scan", "fun", fun, "jax.lax.scan or a function that makes one scan")
+    _check.text("stage_scan", "axis", axis)
+    if weights is not None:
+        weights = _check.numbers("stage_scan", "weights", weights, "numbers, one per layer")
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         mesh = _mesh.current_mesh()

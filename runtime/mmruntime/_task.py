@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mmruntime import _mesh
+from jax.sharding import Mesh
+
+from mmruntime import _check, _mesh
 from mmruntime._axes import normalize_pairs
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
     from mmruntime._mesh import TaskMesh
     from mmruntime._multimesh import MultiMesh
 
@@ -99,6 +99,10 @@ class Task:
 
     Give a submesh by `mesh` or by `mesh_slice`; with neither, the piece is not placed.
 
+    Raises:
+        TypeError: If a field is of another type.
+        ValueError: If both `mesh` and `mesh_slice` are given, or the halves of `split_backprop` have one name.
+
     Attributes:
         name: Identity of the task in reports; tasks of one name are one task.
         mesh: The submesh: a `TaskMesh` (device ids relative to the mesh in use) or a `jax.sharding.Mesh`.
@@ -119,17 +123,24 @@ class Task:
     loop_dependent_mesh_slice: Callable[[int], Mapping[str, int]] | None = None
 
     def __post_init__(self) -> None:
-        label = f"Task {self.name!r}" if self.name else "Task"
-        if self.name is not None and (not isinstance(self.name, str) or not self.name):
-            raise TypeError(f"Task: name must be a non-empty string, got {self.name!r}.")
+        if self.name is not None:
+            _check.text("Task", "name", self.name)
+        label = "Task" if self.name is None else f"Task {self.name!r}"
+        if self.mesh is not None and not isinstance(self.mesh, _mesh.TaskMesh | Mesh):
+            raise _check.wrong(label, "mesh", "a mm.TaskMesh or a jax.sharding.Mesh", self.mesh)
         if self.mesh is not None and self.mesh_slice is not None:
             raise ValueError(
                 f"{label}: give mesh= or mesh_slice=, not both (got {self.mesh!r} and {self.mesh_slice!r})."
             )
-        if self.mesh_slice is not None and not isinstance(self.mesh_slice, StageSlice | Mapping):
-            raise TypeError(f"{label}: mesh_slice must map axis names to indices, got {self.mesh_slice!r}.")
+        if self.mesh_slice is not None and not isinstance(self.mesh_slice, StageSlice):
+            object.__setattr__(self, "mesh_slice", _check.indices(label, "mesh_slice", self.mesh_slice))
         object.__setattr__(self, "logical_axes", normalize_pairs(self.logical_axes, label))
-        object.__setattr__(self, "extra_axes", normalize_pairs(self.extra_axes, label))
+        object.__setattr__(self, "extra_axes", normalize_pairs(self.extra_axes, label, "extra_axes"))
+        if self.split_backprop is not None:
+            object.__setattr__(self, "split_backprop", _suffixes(label, self.split_backprop))
+        if self.loop_dependent_mesh_slice is not None:
+            expected = 'a function of the iteration, such as lambda i: {"stage": i % 2}'
+            _check.function(label, "loop_dependent_mesh_slice", self.loop_dependent_mesh_slice, expected)
 
     def replace(self, **fields: Any) -> Task:
         """The same task with other fields."""
@@ -152,6 +163,20 @@ class Task:
 
     def __hash__(self) -> int:
         return hash(self._key())
+
+
+def _suffixes(label: str, given: Any) -> tuple[str, str]:
+    expected = 'a pair of suffixes, such as ("_activations", "_gradients")'
+    pair = _check.items(label, "split_backprop", given, expected)
+    if len(pair) != 2 or not all(isinstance(suffix, str) for suffix in pair):
+        raise _check.wrong(label, "split_backprop", expected, given)
+    first, second = pair
+    if first == second:
+        raise ValueError(
+            f"{label}: split_backprop={given!r} gives both halves of the backward pass one name. Write two suffixes, "
+            'such as ("_activations", "_gradients").'
+        )
+    return first, second
 
 
 def stage(
@@ -177,16 +202,19 @@ def stage(
         slice is looked up when the step is compiled for one.
 
     Raises:
+        TypeError: If something is of another type.
         ValueError: If `index` is out of range, `weights` has another length or a negative entry, there
             are fewer layers than slices, or `axis` is not in the mesh.
     """
+    index, count = _check.integer("stage", "index", index), _check.integer("stage", "count", count, 1)
+    _check.text("stage", "axis", axis)
     if not 0 <= index < count:
         raise ValueError(f"stage: {index=} must lie in 0..{count - 1} (count={count}).")
     if isinstance(weights, str):
         if weights != "flops":
             raise ValueError(f'stage: weights must be numbers, one per layer, or "flops", got {weights!r}.')
     elif weights is not None:
-        weights = tuple(float(weight) for weight in weights)
+        weights = _check.numbers("stage", "weights", weights, 'numbers, one per layer, or "flops"')
         if len(weights) != count:
             raise ValueError(
                 f"stage: weights has {len(weights)} entries, but there are {count=} layers. Give one per layer."

@@ -182,7 +182,7 @@ def test_earlier_arguments_are_accepted() -> None:
             (jnp.cos,),
             {"logical_axis": ()},
             TypeError,
-            r"task: unknown field 'logical_axis'; did you mean 'logical_axes'\? A task has name, mesh,",
+            r"task: unknown field 'logical_axis'; did you mean 'logical_axes'\? There are name, mesh,",
             id="unknown_field",
         ),
         pytest.param(

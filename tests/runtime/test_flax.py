@@ -230,7 +230,7 @@ def test_nnx_modules_and_optimizers_are_tasks() -> None:
         ),
         pytest.param(
             lambda: mm.flax.task(nn.Dense, meshslice={"stage": 0}),
-            r"flax.task: unknown field 'meshslice'; did you mean 'mesh_slice'\? A task has name, mesh, ",
+            r"flax.task: unknown field 'meshslice'; did you mean 'mesh_slice'\? There are name, mesh, ",
             id="unknown_field",
         ),
         pytest.param(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from flax import linen as nn
 from flax import nnx
 from flax.core.scope import subtract_filters
 
-from mmruntime import _call
+from mmruntime import _call, _check
 from mmruntime._task import Task
 
 M = TypeVar("M")
@@ -48,11 +48,14 @@ def task(
         TypeError: If `model` is not a Flax module class, or both `task=` and fields are given.
     """
     if not isinstance(model, type) or not issubclass(model, nn.Module | nnx.Module):
-        given = repr(model) if isinstance(model, type) else f"a {type(model).__name__} object"
+        given = _check.shown(model) if isinstance(model, type) else f"a {type(model).__name__} object"
         raise TypeError(
             f"flax.task: expected a Flax module class, got {given}. For a module object or a function, write "
             "mm.task(module, task=...)(x)."
         )
+    if name is not None:
+        _check.text("flax.task", "name", name)
+    _check.flag("flax.task", "keep_paths", keep_paths)
     chosen = _call.as_task(task, fields, "flax.task")
     if issubclass(model, nn.Module) and not keep_paths:
         return _under_mod(model, name, chosen)
@@ -152,13 +155,16 @@ def shard_axes(*axis_names: str | None, init: Callable[..., Any] | None = None) 
         `nn.with_partitioning`.
 
     Raises:
-        TypeError: If a name is neither a string nor None (several names for one dimension are a tuple).
+        TypeError: If a name is neither a string nor None (several names for one dimension are a tuple), or `init` is no
+            function.
     """
     for axis in axis_names:
         if axis is not None and not isinstance(axis, str) and not _is_names(axis):
-            raise TypeError(f"shard_axes: axis names must be strings or None, got {axis!r}.")
+            raise _check.wrong("shard_axes", "an axis name", "a string, several strings or None", axis)
+    if init is not None:
+        _check.function("shard_axes", "init", init, "an initializer, such as nn.initializers.zeros")
     return nn.with_partitioning(init if init is not None else nn.initializers.xavier_normal(), axis_names)
 
 
 def _is_names(axis: Any) -> bool:
-    return isinstance(axis, Sequence) and all(isinstance(name, str) for name in axis)
+    return isinstance(axis, tuple | list) and all(isinstance(name, str) for name in axis)

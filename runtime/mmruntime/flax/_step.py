@@ -12,9 +12,11 @@ from flax import linen as nn
 from flax.training.train_state import TrainState
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from mmruntime import _check
 from mmruntime._constraint import with_sharding_constraint
 from mmruntime._mjit import MeshFunction, initializer, mjit
 from mmruntime._multimesh import MultiMesh
+from mmruntime._parallelize import abstract_batch
 
 Step = MeshFunction[[TrainState, Any], tuple[jax.Array, TrainState]]
 # MultiMesh's seed of the initial parameters.
@@ -75,7 +77,7 @@ def parallelize_step(
         `TrainState` of parameters from `jax.random.key(42)`, each made on its own submesh.
 
     Raises:
-        TypeError: If `model` is no linen module, or its loss no scalar.
+        TypeError: If `model` is no linen module, its loss no scalar, or something else of another type.
         ValueError: If there is no batch or more than one, or the model has collections besides "params".
     """
     if not isinstance(model, nn.Module):
@@ -83,6 +85,11 @@ def parallelize_step(
             f"parallelize_step: expected a flax.linen module, got {type(model).__name__}. For nnx modules and plain "
             "functions write the step yourself and compile it with mm.mjit(step, mesh=mesh)."
         )
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise _check.wrong("parallelize_step", "optimizer", "an optax optimizer, such as optax.sgd(0.1)", optimizer)
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise _check.wrong("parallelize_step", "mesh", "a mm.MultiMesh or a jax.sharding.Mesh", mesh)
+    _check.flag("parallelize_step", "replicate_inputs", replicate_inputs)
     if (global_batch is None) == (local_batch is None):
         raise ValueError(
             "parallelize_step: give an example batch as either global_batch= (of all processes) or local_batch= (of "
@@ -90,7 +97,10 @@ def parallelize_step(
         )
     if mesh is None:
         mesh = MultiMesh(axis_sizes=(len(jax.devices()),), axis_names=("x",))
-    batch = _shapes(global_batch, 1) if local_batch is None else _shapes(local_batch, jax.process_count())
+    if local_batch is None:
+        batch = abstract_batch("parallelize_step", "global_batch", global_batch)
+    else:
+        batch = _of_all_processes(abstract_batch("parallelize_step", "local_batch", local_batch))
 
     def init(key: Any, batch: Any) -> TrainState:
         params = model.init(key, batch)
@@ -134,11 +144,12 @@ def parallelize_step(
     return step, state, step.multimesh, _prepare(step, jax.tree.structure(local_batch))
 
 
-def _shapes(batch: Any, processes: int) -> Any:
-    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
-        sizes = np.shape(leaf)
-        dtype = jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(leaf))
-        return jax.ShapeDtypeStruct((sizes[0] * processes, *sizes[1:]) if sizes else (), dtype)
+def _of_all_processes(batch: Any) -> Any:
+    """Shapes of the batch that all processes load together, from those of one."""
+
+    def shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        sizes = leaf.shape
+        return jax.ShapeDtypeStruct((sizes[0] * jax.process_count(), *sizes[1:]) if sizes else (), leaf.dtype)
 
     return jax.tree.map(shape, batch)
 
@@ -151,6 +162,7 @@ def _prepare(step: Step, tree: Any) -> Callable[[Any], Any]:
             raise ValueError(f"prepare_batch: expected a batch of the tree {tree}, as local_batch has, got {given}.")
         if jax.process_count() == 1:
             wanted = jax.tree.map(lambda leaf: leaf.sharding, step.abstract_args()[1])
+            jax.tree_util.tree_map_with_path(_check_divides, host_batch, wanted)
             return jax.device_put(host_batch, wanted)
         mesh = step.multimesh.mesh
         (first, *_) = mesh.axis_names
@@ -162,3 +174,14 @@ def _prepare(step: Step, tree: Any) -> Callable[[Any], Any]:
         return jax.tree.map(assemble, host_batch)
 
     return prepare_batch
+
+
+def _check_divides(path: Any, leaf: Any, sharding: Any) -> None:
+    try:
+        sharding.shard_shape(np.shape(leaf))
+    except ValueError as error:
+        raise ValueError(
+            f"prepare_batch: batch{jax.tree_util.keystr(path)} has the shape {np.shape(leaf)}, which the step's layout "
+            f"{sharding.spec} on axes {dict(sharding.mesh.shape)} cannot cut evenly. Give batches of the size of "
+            "local_batch, or drop the last incomplete one."
+        ) from error

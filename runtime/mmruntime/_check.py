@@ -1,0 +1,179 @@
+"""Checks of what users give, each with one form of message: what was given, and what was expected."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+_LONGEST = 100
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: its `repr`, cut off where it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... (of type {type(value).__name__})"
+
+
+def wrong(what: str, name: str, expected: str, value: Any) -> TypeError:
+    """The error for a value of the wrong type.
+
+    Args:
+        what: The function or class that was given it.
+        name: What the user calls it: its parameter's name.
+        expected: What it must be; may say what to write.
+        value: The value.
+    """
+    return TypeError(f"{what}: {name} must be {expected}, got {shown(value)}.")
+
+
+def unknown(what: str, kind: str, name: str, known: Sequence[str]) -> TypeError:
+    """The error for a keyword argument that is not there, with the nearest one that is.
+
+    Args:
+        what: The function or class that was given it.
+        kind: What its keyword arguments are called: "option", or "field" of a task.
+        name: The keyword.
+        known: Those that there are.
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    guess = f"; did you mean {near[0]!r}?" if near else "."
+    return TypeError(f"{what}: unknown {kind} {name!r}{guess} There are {', '.join(known)}.")
+
+
+def integer(what: str, name: str, value: Any, least: int | None = None) -> int:
+    """An integer of Python's, NumPy's or JAX's, but no bool, as an `int`.
+
+    Raises:
+        TypeError: If it is none.
+        ValueError: If it is less than `least`.
+    """
+    kind = "an integer" if least is None else "a positive integer" if least == 1 else f"an integer, {least} or more"
+    if isinstance(value, bool | np.bool_):
+        raise wrong(what, name, kind, value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise wrong(what, name, kind, value) from None
+    if least is not None and number < least:
+        raise ValueError(f"{what}: {name} must be {kind}, got {number}.")
+    return number
+
+
+def optional_integer(what: str, name: str, value: Any, least: int | None = None) -> int | None:
+    """As `integer`, or None."""
+    return None if value is None else integer(what, name, value, least)
+
+
+def flag(what: str, name: str, value: Any) -> bool:
+    """A bool.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if not isinstance(value, bool):
+        raise wrong(what, name, "True or False", value)
+    return value
+
+
+def text(what: str, name: str, value: Any) -> str:
+    """A string that is not empty.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if not isinstance(value, str) or not value:
+        raise wrong(what, name, "a non-empty string", value)
+    return value
+
+
+def function(what: str, name: str, value: Any, expected: str = "a function") -> None:
+    """Something that can be called.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if not callable(value):
+        raise wrong(what, name, expected, value)
+
+
+def items(what: str, name: str, value: Any, expected: str) -> list[Any]:
+    """What a sequence or iterable holds; strings, mappings and sets are none.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set):
+        try:
+            return list(value)
+        except TypeError:  # An array without dimensions.
+            pass
+    raise wrong(what, name, expected, value)
+
+
+def numbers(what: str, name: str, value: Any, expected: str) -> tuple[float, ...]:
+    """A sequence of real numbers.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    given = items(what, name, value, expected)
+    if any(isinstance(each, str | bytes) for each in given):
+        raise wrong(what, name, expected, value)
+    try:
+        return tuple(float(each) for each in given)
+    except (TypeError, ValueError):
+        raise wrong(what, name, expected, value) from None
+
+
+def axes(what: str, sizes: Any, names: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Sizes and names of a mesh's axes.
+
+    Raises:
+        TypeError: If the sizes are no integers or the names no strings.
+        ValueError: If there are not as many of both, a size is not positive, or a name is there twice.
+    """
+    expected = "a sequence of positive integers, one per axis"
+    given = tuple(items(what, "axis_sizes", sizes, expected))
+    named = axis_names(what, "axis_names", names)
+    try:
+        checked = tuple(integer(what, "axis_sizes", size) for size in given)
+    except TypeError:
+        raise wrong(what, "axis_sizes", expected, given) from None
+    if len(checked) != len(named):
+        raise ValueError(f"{what}: {len(checked)} axis sizes {checked} for {len(named)} axis names {named}.")
+    if any(size < 1 for size in checked):
+        raise ValueError(f"{what}: axis sizes must be positive integers, got {checked}.")
+    return checked, named
+
+
+def axis_names(what: str, name: str, value: Any) -> tuple[str, ...]:
+    """Names of a mesh's axes.
+
+    Raises:
+        TypeError: If they are no sequence of strings.
+        ValueError: If one is there twice.
+    """
+    expected = 'a sequence of names such as ("stage", "data")'
+    names = tuple(items(what, name, value, expected))
+    if not all(isinstance(axis, str) and axis for axis in names):
+        raise wrong(what, name, expected, value)
+    if len(set(names)) != len(names):
+        raise ValueError(f"{what}: an axis name is given twice in {names}.")
+    return names
+
+
+def indices(what: str, name: str, value: Any) -> dict[str, int]:
+    """A mapping of axis names to indices.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if not isinstance(value, Mapping):
+        raise TypeError(f'{what}: {name} must map axis names to indices, such as {{"stage": 0}}, got {shown(value)}.')
+    for axis in value:
+        text(what, f"an axis of {name}", axis)
+    return {axis: integer(what, f"{name}[{axis!r}]", index) for axis, index in value.items()}
