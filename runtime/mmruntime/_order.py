@@ -204,20 +204,34 @@ def schedule_loops(step: Step, placement: Placement, segments: Segments) -> tupl
     """
     loops = [index for index, region in enumerate(step.regions) if region.loop is not None]
     chosen: dict[int, Chosen] = {}
-    by_task: list[int] = []
+    refused: dict[int, ValueError] = {}
     for index in loops:
         try:
             chosen[index] = make_schedule(index, step, placement, segments)
-        except ValueError:
-            by_task.append(index)
-    if by_task:
-        segments = segment(step, placement, by_task)
-        for index in by_task:
-            chosen[index] = make_schedule(index, step, placement, segments)
+        except ValueError as error:
+            refused[index] = error
+    if refused:
+        merged, segments = segments, segment(step, placement, list(refused))
+        for index, first in refused.items():
+            try:
+                chosen[index] = make_schedule(index, step, placement, segments)
+            except ValueError:
+                loop = step.regions[index].loop
+                if loop is not None and _names_several_tasks(loop, merged.by_region[index]):
+                    raise
+                # Of the two cuts, the user knows the one that `explain` shows.
+                raise first from None
     for index, each in chosen.items():
         if each.schedule.splits_backward:
             split_backward(step, segments, index)
     return segments, chosen
+
+
+def _names_several_tasks(loop: LoopSpec, segments: Iterable[Segment]) -> bool:
+    """Whether rows of a custom schedule name several tasks of one program, so that each is to be a stage."""
+    cells = [cell for row in loop.custom or () for cell in row if not isinstance(cell, schedules.Action)]
+    named = {cell if isinstance(cell, str) else cell[1] for cell in cells}
+    return any(each.forward and len(named.intersection(each.tasks)) > 1 for each in segments)
 
 
 def order_loop(

@@ -66,7 +66,8 @@ def make_registration(matcher: str, callback: TaskCallback | None, task: Task | 
 
     Raises:
         TypeError: If neither a task nor a callback was given, or the task is not a `Task`.
-        ValueError: If the pattern is not a regular expression with at most one capture group.
+        ValueError: If the pattern is not a regular expression with at most one capture group, or the task has neither a
+            submesh nor logical axes.
     """
     if not isinstance(matcher, str) or not matcher:
         raise TypeError(f"register_task: the matcher must be a scope name or a regular expression, got {matcher!r}.")
@@ -75,7 +76,12 @@ def make_registration(matcher: str, callback: TaskCallback | None, task: Task | 
     if task is None and callback is None:
         raise TypeError(f"register_task({matcher!r}): give task=mm.Task(...) or callback=..., got neither.")
     if task is not None and not isinstance(task, Task):
-        raise TypeError(f"register_task({matcher!r}): task must be a mm.Task, got {task!r}.")
+        raise _check.wrong(f"register_task({matcher!r})", "task", "a mm.Task", task)
+    if task is not None and task == Task(name=task.name):
+        raise ValueError(
+            f"register_task({matcher!r}): {task} says neither where nor how. Give it mesh_slice= or mesh=, or "
+            "logical_axes= for a scope that runs on the whole mesh."
+        )
     try:
         pattern = _compile(matcher)
     except re.error as error:
@@ -117,7 +123,8 @@ class Context:
 
         Raises:
             TypeError: If neither is given.
-            ValueError: If the pattern is not a regular expression with exactly one capture group.
+            ValueError: If the pattern is not a regular expression with exactly one capture group, or `task` has neither
+                a submesh nor logical axes.
         """
         registration = make_registration(matcher, callback, task)
         self.registrations = [known for known in self.registrations if known.matcher != matcher]

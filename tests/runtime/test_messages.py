@@ -1,4 +1,4 @@
-"""What `register_task` and `microbatch` say about mistakes, by the text: what was given and what to write."""
+"""What is said about mistakes, by the text: what was given and what to write. Wrong types have tests of their own."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import mmruntime as mm
+from mmruntime import schedules
 from tests.runtime.helpers import layer, normal, on, stages, weights
 
 
@@ -23,6 +24,13 @@ def chosen(group, backprop):
             r"register_task\('layer_0'\): give task=mm\.Task\(\.\.\.\) or callback=.*got neither",
         ),
         ("layer_0", {"task": 3}, TypeError, r"register_task\('layer_0'\): task must be a mm\.Task, got 3"),
+        ("layer_0", {"callback": 3}, TypeError, r"callback must be a function of \(match_group, backprop\), got 3"),
+        (
+            "layer_0",
+            {"task": mm.Task(name="first")},
+            ValueError,
+            r"says neither where nor how\. Give it mesh_slice= or mesh=, or logical_axes=",
+        ),
         (3, {"callback": chosen}, TypeError, r"matcher must be a scope name or a regular expression, got 3"),
         ("layer_(", {"callback": chosen}, ValueError, r"'layer_\(' is not a regular expression: "),
         (
@@ -32,7 +40,7 @@ def chosen(group, backprop):
             r"has 2 capture groups; it must have exactly one, .*Write the others as \(\?:\.\.\.\)",
         ),
     ],
-    ids=["neither", "no_task", "no_text", "no_expression", "groups"],
+    ids=["neither", "no_task", "no_callback", "empty_task", "no_text", "no_expression", "groups"],
 )
 def test_registrations(matcher, fields, error, message):
     for register in (mm.register_task, mm.Context().register_task, stages(2).register_task):
@@ -55,6 +63,35 @@ def test_callbacks_must_return_tasks():
     )
     with pytest.raises(ValueError, match=message):
         mm.mjit(scoped, mesh=mesh)(jnp.zeros(2))
+
+
+@pytest.mark.parametrize("matcher", ["(x*)", r"(head)|layer_\d"], ids=["empty", "not_taken"])
+def test_the_captured_text_names_the_task(matcher):
+    mesh = stages(2)
+    mesh.register_task(matcher, callback=chosen)
+    with pytest.raises(
+        ValueError, match=r"matches the scope 'layer_0' with nothing in its capture group.*at least one"
+    ):
+        mm.mjit(scoped, mesh=mesh).plan(jnp.zeros(2))
+
+
+def test_a_task_takes_its_name_from_the_matcher_or_the_captured_text():
+    mesh = stages(2)
+    mesh.register_task("layer_0", task=mm.Task(mesh_slice={"stage": 0}))
+    mesh.register_task(r"(layer_\d+)", callback=lambda group, backprop: mm.Task(mesh_slice={"stage": 1}))
+    report = mm.mjit(scoped, mesh=mesh).plan(jnp.zeros(2))
+    assert [row.tasks for row in report.tasks] == [("layer_0",), ("layer_1",)]
+
+
+def test_a_registered_task_without_a_submesh_gives_the_axes_of_the_whole_mesh():
+    mesh = stages(2, data=4)
+    mesh.register_task("layer_1", task=mm.Task(logical_axes=(("batch", "data"),)))
+
+    def step(x):
+        with jax.named_scope("layer_1"):
+            return mm.with_sharding_constraint(jnp.cos(x), ("batch",))
+
+    assert mm.mjit(step, mesh=mesh)(jnp.zeros(4)).sharding.spec == jax.P("data")
 
 
 def test_tasks_of_one_name_must_be_one_task():
@@ -80,6 +117,24 @@ def total(w, x):
         ),
         ({"count": 2, "schedule": "custom"}, ValueError, r"schedule='custom' needs custom_schedule=, the rows of the"),
         ({"count": 2, "rng": 1}, TypeError, r"rng=1 must be the position of another positional argument"),
+        (
+            {"count": 2, "rng": 0},
+            TypeError,
+            r"rng=0 must be the position of a PRNG key, such as jax\.random\.key\(0\), but the argument there is array",
+        ),
+        ({"count": 2, "argnum": 2}, TypeError, r"argnum=2 is the argument to slice, but total was called with 2 pos"),
+        ({"count": 2, "dim": 2}, ValueError, r"dim=2 is out of range for batch of shape \(4, 4\)"),
+        ({"count": 0}, ValueError, r"count must be a positive integer, got 0"),
+        (
+            {"count": 2, "arg_shardings": ("batch", None, None)},
+            ValueError,
+            r"arg_shardings: \w+\('batch', None, None\) names 3 dimensions, but the value has 2\. Drop",
+        ),
+        (
+            {"count": 2, "custom_schedule": schedules.make("1f1b", 2, 2)},
+            TypeError,
+            r"custom_schedule must be rows of task names.*\(schedule= takes such a value\)",
+        ),
         ({"count": 2, "reduce": "max"}, ValueError, r'reduce must be "sum", "mean" or "concat" .*, got \'max\''),
         (
             {"count": 2, "reduce": ("sum", "sum")},
@@ -87,11 +142,11 @@ def total(w, x):
             r"reduce=\('sum', 'sum'\) is not a prefix of the result's",
         ),
     ],
-    ids=["neither", "both", "two_schedules", "no_rows", "rng", "reduce", "no_prefix"],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_microbatch_options(options, error, message):
     with pytest.raises(error, match=f"microbatch: {message}"):
-        mm.microbatch(total, argnum=1, **options)(weights(1)[0], normal(4, 4))
+        mm.microbatch(total, **{"argnum": 1, **options})(weights(1)[0], normal(4, 4))
 
 
 @pytest.mark.parametrize(
@@ -126,3 +181,52 @@ def test_integers_have_no_mean():
         TypeError, match=r'reduce="mean" cannot average result\[\'n\'\] of type int32\. Give reduce= as a'
     ):
         counted(np.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            "in_shardings",
+            r"in_shardings= is not taken: .*mm\.with_sharding_constraint\(x, P\(\"batch\"\)\).*any layout",
+        ),
+        ("out_shardings", r"out_shardings= is not taken: .*logical_axes= .*jax\.device_put\(result, sharding\) moves"),
+        ("backend", r"backend= is not taken: the devices are those of the mesh"),
+        ("donate_argnum", r"unknown option 'donate_argnum'; did you mean 'donate_argnums'\? There are mesh, devices,"),
+        ("colour", r"unknown option 'colour'\. There are mesh, devices, donate_argnums"),
+    ],
+    ids=lambda value: value.split()[0].rstrip("="),
+)
+def test_what_mjit_does_not_take(option, message):
+    with pytest.raises(TypeError, match=f"mjit: {message}"):
+        mm.mjit(scoped, mesh=stages(2), **{option: None})
+
+
+def test_a_mesh_has_its_devices():
+    with pytest.raises(ValueError, match=r"mjit: give mesh= or devices=, not both; a mesh has its devices"):
+        mm.mjit(scoped, mesh=stages(2), devices=jax.devices())
+    jax_mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("stage",))
+    assert mm.MultiMesh(global_mesh=jax_mesh, axis_sizes=(2,)).axis_names == ("stage",)
+    with pytest.raises(ValueError, match=r"MultiMesh: axis_names=\('x',\), but global_mesh= has \('stage',\)\. Leave"):
+        mm.MultiMesh(global_mesh=jax_mesh, axis_names=("x",))
+
+
+def test_options_of_shard_map():
+    with pytest.raises(
+        TypeError, match=r"shard_map: unknown option 'in_spec'; did you mean 'in_specs'\? There are .*in_specs"
+    ):
+        mm.shard_map(jnp.cos, in_spec=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("shutdown", r"has no attribute 'shutdown': there is nothing to shut down\. Leave it out"),
+        ("compile_hlo_module", r"'compile_hlo_module': mm\.mjit\(step, mesh=mesh\)\.plan\(\*shapes\) compiles without"),
+        ("microbatches", r"has no attribute 'microbatches'; did you mean 'microbatch'\?"),
+        ("nothing_like_it", r"has no attribute 'nothing_like_it'$"),
+    ],
+)
+def test_names_that_are_not_there(name, message):
+    with pytest.raises(AttributeError, match=message):
+        getattr(mm, name)

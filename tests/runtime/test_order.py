@@ -7,6 +7,7 @@ import pytest
 
 import mmruntime as mm
 from mmruntime import schedules
+from tests.runtime.helpers import stages
 
 MICROBATCHES = 4
 
@@ -136,7 +137,7 @@ def test_a_rematerialised_backward_pass_is_split_and_no_work_is_done_twice(input
     [
         {"schedule": "auto"},
         {"schedule": schedules.make("zb-h2", 2, MICROBATCHES)},
-        {"custom_schedule": [["layer_0"] * 4 + ["layer_0_bwd"] * 4, ["layer_2", "layer_2_bwd"] * 4]},
+        {"custom_schedule": [["layer_0"] * 4 + ["layer_0_bwd"] * 4, [f"1{k}{i}" for i in range(4) for k in "FB"]]},
     ],
     ids=["auto", "value", "custom"],
 )
@@ -185,9 +186,26 @@ def test_a_schedule_for_other_stages_is_refused(inputs):
         run((0, 0, 1, 1), inputs, schedule=schedules.make("gpipe", 3, MICROBATCHES))
 
 
-def test_a_custom_schedule_with_an_unknown_task_shows_the_tasks(inputs):
-    with pytest.raises(ValueError, match=r"no task 'layer_9'.*The tasks are layer_0"):
-        run((0, 0, 1, 1), inputs, custom_schedule=[["layer_9"] * 4, ["layer_2"] * 4])
+FIRST, LAST = ["layer_0"] * 4 + ["layer_0_bwd"] * 4, ["layer_2", "layer_2_bwd"] * 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([["layer_9"] * 4, ["layer_2"] * 4], r"There is no task 'layer_9'\..*The tasks are layer_0, .*\n.*\[layer_9\]"),
+        ([FIRST[1:], LAST], r"Task 'layer_0' has 3 microbatches, but there are 4\. Name it once for each"),
+        ([FIRST, [(i // 2, "layer_2") for i in range(8)]], r"1F0 appears twice\. Keep one\.\n.*\n.*\[1F0\]"),
+        ([FIRST, LAST[:6]], r"Task 'layer_2' has 3 microbatches, but there are 4.*\n.*\n.*\[layer_2\]"),
+        ([FIRST, LAST[::-1]], r"on submesh 1, 1B0 comes before 1F0, which it needs\. Move 1F0 before 1B0"),
+        ([FIRST + LAST], r"puts stage 1 on submesh 1, but there are 1 rows .*Write one row for each submesh"),
+        ([FIRST, FIRST], r"Task 'layer_0' has 8 microbatches, but there are 4"),
+    ],
+    ids=["unknown", "count", "twice", "missing", "order", "one_row", "wrong_row"],
+)
+def test_custom_schedules_that_cannot_run_show_the_cell(rows, message, inputs):
+    step = mm.mjit(make_step((0, 0, 1, 1), custom_schedule=rows), mesh=stages(2))
+    with pytest.raises(ValueError, match=message):
+        step.plan(*inputs)
 
 
 def test_an_unknown_schedule_is_refused_when_the_loop_is_written():
@@ -196,12 +214,12 @@ def test_an_unknown_schedule_is_refused_when_the_loop_is_written():
 
 
 def test_the_expected_stages_are_checked_and_tasks_cut_to_make_them(inputs, oracle):
-    for options, stages in (({"num_stages": 2}, (0, 1)), ({"num_stages": 4, "interleave": 2}, (0, 0, 1, 1))):
+    for options, expected in (({"num_stages": 2}, (0, 1)), ({"num_stages": 4, "interleave": 2}, (0, 0, 1, 1))):
         result, report = run((0, 0, 1, 1), inputs, schedule="gpipe", **options)
-        assert report.loops[0].stages == stages
+        assert report.loops[0].stages == expected
         for a, b in zip(result, oracle, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
-    with pytest.raises(ValueError, match=r"num_stages=3, but the tasks make 4 stages, on submeshes \(0, 0, 1, 1\)"):
+    with pytest.raises(ValueError, match=r"num_stages=3, but the tasks make 2 stages, on submeshes \(0, 1\)"):
         run((0, 0, 1, 1), inputs, num_stages=3)
     with pytest.raises(
         ValueError, match=r"interleave=3 stages on each submesh, but the tasks make stages on submeshes"

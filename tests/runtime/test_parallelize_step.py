@@ -209,3 +209,19 @@ def test_prepare_batch_takes_batches_like_the_example() -> None:
     assert step(state, prepared)[0].shape == ()
     with pytest.raises(ValueError, match=r"prepare_batch: expected a batch of the tree .*'weight'.*, got .*'x'"):
         prepare_batch({"x": batch["x"]})
+
+
+def test_a_batch_that_the_step_cannot_cut() -> None:
+    class Cut(nn.Module):
+        @nn.compact
+        def __call__(self, batch):
+            return mm.with_sharding_constraint(nn.Dense(2)(mm.with_sharding_constraint(batch, P("x"))), P()).mean()
+
+    mesh = make_mesh()
+    _, _, _, prepare_batch = mm.flax.parallelize_step(
+        Cut(), optax.sgd(0.1), mesh, local_batch=X, replicate_inputs=False
+    )
+    with pytest.raises(
+        ValueError, match=r"prepare_batch: batch has the shape .*cannot cut evenly\. Give batches of the"
+    ):
+        prepare_batch(X[:-1])

@@ -72,7 +72,10 @@ def test_device_lists_need_not_be_contiguous_or_in_order() -> None:
             id="mesh_and_slice",
         ),
         pytest.param(
-            {"mesh_slice": 3}, TypeError, r"Task: mesh_slice must map axis names to indices, such as .*, got 3", id="slice"
+            {"mesh_slice": 3},
+            TypeError,
+            r"Task: mesh_slice must map axis names to indices, such as .*, got 3",
+            id="slice",
         ),
         pytest.param(
             {"name": "a", "logical_axes": [("batch", "x", "y")]},

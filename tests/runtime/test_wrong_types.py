@@ -60,7 +60,7 @@ VALUES = {
     "array": np.arange(2),
     "jax_array": jnp.ones(2),
     "spec": PartitionSpec("a"),
-    "task": mm.Task(),
+    "task": mm.Task(mesh_slice={"stage": 0}),
     "mesh": Mesh(np.array(jax.devices()[:2]), ("x",)),
     "abstract_mesh": AbstractMesh((2,), ("x",)),
     "multimesh": MESH,
@@ -138,7 +138,7 @@ CASES = {
     ),
     "register_task": (
         mm.Context().register_task,
-        {"matcher": "layer", "task": mm.Task()},
+        {"matcher": "layer", "task": mm.Task(mesh_slice={"stage": 0})},
         {"matcher": "text", "callback": f"none {FUNCTIONS}", "task": "none task"},
     ),
     "tasks": (lambda configurable: mm.tasks(configurable).__enter__(), {}, {"configurable": "multimesh mesh"}),

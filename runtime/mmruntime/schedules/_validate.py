@@ -46,7 +46,7 @@ def _check_shape(schedule: "Schedule") -> None:
         if not 0 <= submesh < num_submeshes:
             raise ValueError(
                 f"The placement puts stage {stage} on submesh {submesh}, but there are {num_submeshes} rows "
-                f"(submeshes 0 to {num_submeshes - 1})."
+                f"(submeshes 0 to {num_submeshes - 1}). Write one row for each submesh."
             )
     if schedule.replicas and len(schedule.replicas) != num_stages:
         raise ValueError(
