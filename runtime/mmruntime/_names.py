@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ class TaskFinder:
         self._registrations = registrations
         self._found: dict[tuple[tuple[str, ...], bool], Task | None] = {}
         self.names: dict[str, Task] = {}
+        self._warned: set[tuple[str, str]] = set()
 
     def find(self, eqn: Any) -> tuple[Task | None, bool]:
         """The task of an equation, None if it has none, and whether it is of the backward pass.
@@ -63,6 +65,7 @@ class TaskFinder:
                 group = registration.find(path)
                 if group is None:
                     continue
+                self._warn_of_others(registration, path)
                 task = registration.choose(group, backward)
                 assert task.name is not None
                 known = self.names.setdefault(task.name, task)
@@ -73,6 +76,18 @@ class TaskFinder:
                     )
                 return task
         return None
+
+    def _warn_of_others(self, taken: Registration, path: str) -> None:
+        for other in self._registrations:
+            both = taken.matcher, other.matcher
+            if other is not taken and both not in self._warned and taken.overlaps(other, path):
+                self._warned.add(both)
+                warnings.warn(
+                    f"register_task: {taken.matcher!r} matches part of a name in the scope {path!r}, which "
+                    f"{other.matcher!r} matches as well and does not get. Write a bare name, which matches whole names "
+                    "only, or end the expression with (?=/|$).",
+                    stacklevel=2,
+                )
 
     def inside(self, jaxpr: Any, test: Callable[[Any], bool]) -> bool:
         """Whether a jaxpr holds, at any depth, an equation that is a task's or that passes a test."""

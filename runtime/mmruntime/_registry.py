@@ -47,6 +47,15 @@ class Registration:
             )
         return group
 
+    def overlaps(self, other: Registration, scope: str) -> bool:
+        """Whether this one matches only part of a name in a scope path that the other one matches as well."""
+        match = self.pattern.search(scope)
+        if match is None or other.pattern.search(scope) is None:
+            return False
+        return any(
+            "/" not in (scope[edge - 1], scope[edge]) for edge in (match.start(), match.end()) if 0 < edge < len(scope)
+        )
+
 
 def _compile(matcher: str) -> re.Pattern[str]:
     if "(" not in matcher:

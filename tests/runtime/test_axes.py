@@ -64,13 +64,13 @@ def test_pairs_must_be_pairs():
         normalize_pairs(["batch"], "Task 'a'")
 
 
-def test_an_unknown_logical_name_is_replicated_with_one_warning():
+def test_an_unknown_logical_name_is_replicated_with_one_warning_and_the_report_has_what_was_dropped():
     mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"), logical_axes=(("batch", "data"),))
 
     def step(x):
         for index in range(2):
             x = mm.task(
-                lambda v: mm.with_sharding_constraint(v * 2, P("bacth")),
+                lambda v: mm.with_sharding_constraint(v * 2, P("bacth", "batch")),
                 name=f"t{index}",
                 task=mm.Task(mesh_slice={"stage": index}),
             )(x)
@@ -78,9 +78,12 @@ def test_an_unknown_logical_name_is_replicated_with_one_warning():
 
     compiled = mm.mjit(step, mesh=mesh)
     with pytest.warns(UserWarning, match="'bacth' is in no logical_axes.*did you mean 'batch'") as caught:
-        out = compiled(jnp.ones(4))
+        out = compiled(jnp.ones((4, 1)))
     assert len(caught) == 1
     assert out.sharding.is_fully_replicated
+    dropped = {(row.task, row.name, row.dimension): row.outcome for row in compiled.explain().names}
+    assert set(dropped) == {(task, *name) for task in ("t0", "t1") for name in (("bacth", 0), ("batch", 1))}
+    assert dropped["t0", "batch", 1] == "dropped: data is taken or larger than the dimension"
 
 
 def test_names_cross_from_task_to_task_and_each_translates_them():

@@ -75,6 +75,28 @@ def test_the_captured_text_names_the_task(matcher):
         mm.mjit(scoped, mesh=mesh).plan(jnp.zeros(2))
 
 
+def both_layers(x):
+    for name in ("layer_1", "layer_10"):
+        with jax.named_scope(name):
+            x = jnp.cos(x)
+    return x
+
+
+def test_bare_names_are_whole_and_expressions_that_are_not_warn():
+    mesh = stages(2)
+    for index, name in enumerate(("layer_1", "layer_10")):
+        mesh.register_task(name, task=mm.Task(mesh_slice={"stage": index}))
+    report = mm.mjit(both_layers, mesh=mesh).plan(jnp.zeros(2))
+    assert [row.tasks for row in report.tasks] == [("layer_1",), ("layer_10",)]
+    mesh.clear()
+    for index, name in enumerate(("(layer_1)", "(layer_10)")):
+        mesh.register_task(name, task=on(index))
+    message = r"'\(layer_1\)' matches part of a name in the scope 'layer_10', which '\(layer_10\)' matches as well and"
+    with pytest.warns(UserWarning, match=message):
+        report = mm.mjit(both_layers, mesh=mesh).plan(jnp.zeros(2))
+    assert [row.tasks for row in report.tasks] == [("stage_0",)]
+
+
 def test_a_task_takes_its_name_from_the_matcher_or_the_captured_text():
     mesh = stages(2)
     mesh.register_task("layer_0", task=mm.Task(mesh_slice={"stage": 0}))

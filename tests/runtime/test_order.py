@@ -215,8 +215,9 @@ def test_an_unknown_schedule_is_refused_when_the_loop_is_written():
 
 def test_the_expected_stages_are_checked_and_tasks_cut_to_make_them(inputs, oracle):
     for options, expected in (({"num_stages": 2}, (0, 1)), ({"num_stages": 4, "interleave": 2}, (0, 0, 1, 1))):
-        result, report = run((0, 0, 1, 1), inputs, schedule="gpipe", **options)
+        result, report = run((0, 0, 1, 1), inputs, **options)
         assert report.loops[0].stages == expected
+        assert report.loops[0].order.name == "gpipe"
         for a, b in zip(result, oracle, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
     with pytest.raises(ValueError, match=r"num_stages=3, but the tasks make 2 stages, on submeshes \(0, 1\)"):

@@ -263,7 +263,9 @@ def test_optax_chain_with_masks_and_accumulators():
 # Numbers of microbatches, shapes, outputs.
 
 
-@pytest.mark.parametrize(("count", "schedule"), [(1, "1f1b"), (2, "gpipe"), (2, "1f1b"), (3, "wavefront"), (3, "1f1b")])
+@pytest.mark.parametrize(
+    ("count", "schedule"), [(1, "1f1b"), (2, "gpipe"), (2, "1f1b"), (3, "wavefront"), (3, "zb-h2")]
+)
 def test_fewer_microbatches_than_stages(count, schedule):
     train(sgd_step(four_layers, count=count, schedule=schedule), stages(4), weights(4), batches(2, examples=6))
 
