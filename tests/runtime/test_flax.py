@@ -235,7 +235,7 @@ def test_nnx_modules_and_optimizers_are_tasks() -> None:
         ),
         pytest.param(
             lambda: mm.flax.shard_axes("data", 1),
-            r"shard_axes: axis names must be strings or None, got 1",
+            r"shard_axes: an axis name must be a string, several strings or None, got 1",
             id="axis_number",
         ),
     ],

@@ -88,7 +88,13 @@ def test_says_what_has_no_effect() -> None:
             id="cpus",
         ),
         pytest.param({"dump": "d"}, RuntimeError, r"init: dump='d' comes too late, JAX has started", id="dump"),
-        pytest.param({"cpus": -1}, ValueError, r"init: cpus=-1 must not be negative", id="negative"),
+        pytest.param({"cpus": -1}, ValueError, r"init: cpus must be an integer, 0 or more, got -1", id="negative"),
+        pytest.param({"cpus": "8"}, TypeError, r"init: cpus must be an integer, 0 or more, got '8'", id="text"),
+        pytest.param({"gpus": 1.5}, TypeError, r"init: gpus must be an integer, 0 or more, got 1\.5", id="float"),
+        pytest.param({"dump": 3}, TypeError, r"init: dump must be a non-empty string, got 3", id="number"),
+        pytest.param(
+            {"distributed": "mpi"}, TypeError, r"init: distributed must be True or False, got 'mpi'", id="flag"
+        ),
     ],
 )
 def test_mistakes(arguments, error, message) -> None:

@@ -144,9 +144,7 @@ def total(w, x):
             TypeError,
             r"rng=0 must be the position of a PRNG key, such as jax\.random\.key\(0\), but the argument there is array",
         ),
-        ({"count": 2, "argnum": 2}, TypeError, r"argnum=2 is the argument to slice, but total was called with 2 pos"),
-        ({"count": 2, "dim": 2}, ValueError, r"dim=2 is out of range for batch of shape \(4, 4\)"),
-        ({"count": 0}, ValueError, r"count must be a positive integer, got 0"),
+        ({"size": 0}, ValueError, r"size must be a positive integer, got 0"),
         (
             {"count": 2, "arg_shardings": ("batch", None, None)},
             ValueError,

@@ -39,7 +39,7 @@ def device_ids(array) -> list[int]:
 
 
 def test_three_results_place_parameters_and_batch_by_their_use() -> None:
-    step, init, batch = mm.parallelize(model, init_params=init_params, get_input_batch=get_batch)
+    step, init, batch = mm.parallelize(model, init_params, get_batch)
     params, x = init(), batch()
     jax.tree.map(np.testing.assert_array_equal, (params, x), jax.jit(lambda: (init_params(), get_batch()))())
     assert [device_ids(array) for array in (*params, x)] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]]
