@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mmruntime import _compat, schedules
+from mmruntime import _check, _compat, schedules
 from mmruntime._align import Iteration, align
 from mmruntime._carry import Addend, Change, changes, needed
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import LoopSpec
-from mmruntime._microbatch import accumulate_pieces, label_of
+from mmruntime._microbatch import accumulate_pieces, check_schedule, label_of
 
 
 def microbatch_loop(
@@ -41,11 +41,13 @@ def microbatch_loop(
         A function of the items and the carried values, which returns these as `body` does.
 
     Raises:
+        TypeError: If something is of another type.
         ValueError: If an iteration does not just add to the carry or is another computation than the first, there are
             not `count` items, or the schedule is unknown.
     """
-    if isinstance(schedule, str):
-        schedules.make(schedule, 1, 1)
+    _check.function("microbatch_loop", "body", body, "a function of one iteration")
+    count = _check.optional_integer("microbatch_loop", "count", count, 0)
+    check_schedule("microbatch_loop", schedule)
 
     @functools.wraps(body)
     def run(items: Iterable[Any], *carry: Any) -> Any:

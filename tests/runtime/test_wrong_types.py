@@ -167,6 +167,11 @@ CASES = {
         {"fun": jax.lax.scan},
         {"fun": FUNCTIONS, "count": "none integer", "schedule": "none schedule auto"},
     ),
+    "microbatch_loop": (
+        mm.microbatch_loop,
+        {"body": loss},
+        {"body": FUNCTIONS, "count": "none integer", "schedule": "none schedule auto"},
+    ),
     "parallelize": (
         mm.parallelize,
         {"fun": loss, "init_params": params, "get_input_batch": batch},
@@ -285,4 +290,5 @@ def test_every_parameter_of_every_public_name_is_here() -> None:
         expected = set(inspect.signature(function.__init__ if name == "MultiMesh" else function).parameters) - {"self"}
         if name in ("slice_global_mesh", "flax.shard_axes"):
             expected = set(CASES[name][2])
+        assert name in CASES, f"{name} is public: add what suits each of its parameters"
         assert set(CASES[name][2]) == expected, name
