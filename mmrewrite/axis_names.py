@@ -70,7 +70,7 @@ def found_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iterat
 
     Args:
         facts: The module.
-        known: The logical names of the project; `jax.lax.with_sharding_constraint` with other names stays.
+        known: The logical names of the project; `jax.lax.with_sharding_constraint` stays if it has none of them.
         jaxtyping: Whether the annotations of tasks are layouts.
     """
     for statement, scope in facts.names.scopes.items():
@@ -104,10 +104,18 @@ def _layout(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) 
         translated = isinstance(spec, ast.Call) and facts.names.resolve(spec.func, scope) in _TRANSLATORS
         if translated and isinstance(spec, ast.Call) and spec.args:
             return _entries(facts, spec.args[0], scope)
-        names = _names_in(facts, spec, scope)
-        if not names or not names <= frozenset(known):
+        if _names_in(facts, spec, scope).isdisjoint(known):
             return None
     return _entries(facts, spec, scope)
+
+
+def stray_names(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) -> list[str]:
+    """Names in a constraint of `jax.lax` that are none of the `known` logical ones, while others in it are."""
+    spec = layout_argument(call)
+    if spec is None or facts.names.resolve(call.func, scope) not in DEVICE:
+        return []
+    names = _names_in(facts, spec, scope)
+    return [] if names.isdisjoint(known) else sorted(names.difference(known))
 
 
 def layout_argument(call: ast.Call) -> ast.expr | None:

@@ -78,13 +78,14 @@ class CalledHint:
 class Collected:
     """Everything the carriers of one module say.
 
-    `found` are hints that the program says without being asked, `imports` the names that it has for `mmrewrite.hints`,
-    `switched_off` and `ignored` the text that codemods are kept away from.
+    `found` are hints that the program says without being asked, with the logical `axis_names` of the project; `imports`
+    are the names that it has for `mmrewrite.hints`, `switched_off` and `ignored` the text that codemods are kept from.
     """
 
     comments: list[CommentHints] = field(default_factory=list)
     calls: list[CalledHint] = field(default_factory=list)
     found: list[Hint] = field(default_factory=list)
+    axis_names: frozenset[str] = frozenset()
     switched_off: list[tuple[int, int]] = field(default_factory=list)
     ignored: list[tuple[tuple[int, int], frozenset[str]]] = field(default_factory=list)
     ignored_statements: list[tuple[ast.stmt, frozenset[str]]] = field(default_factory=list)

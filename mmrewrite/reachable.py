@@ -33,7 +33,8 @@ def with_axis_names(
         mine = [group for group in groups if facts in group]
         # A step may get its mesh from a module that nothing imports yet.
         mine = mine or (groups if len(groups) == 1 else [])
-        known = {name for group in mine for name in declared_names(group, settings.axes)}
+        known = frozenset(name for group in mine for name in declared_names(group, settings.axes))
+        facts.hints.axis_names = known
         facts.hints.found = list(found_hints(facts, known, settings.jaxtyping)) if mine else []
     return modules
 

@@ -8,7 +8,8 @@
 So do `with_sharding_constraint` of `flax.linen.partitioning`, and that of `jax.lax` where it names logical axes, in
 modules that a program with hints and a mesh imports.
 
-Refused: rules or a mesh for one call, because the mesh has them for all.
+Refused: rules or a mesh for one call, because the mesh has them for all; constraints of `jax.lax` of whose names only
+some are logical, because in one layout the others would mean nothing.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.
 """
 
@@ -18,7 +19,7 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.axis_names import layout_argument
+from mmrewrite.axis_names import layout_argument, stray_names
 from mmrewrite.codemod import expression
 from mmrewrite.constraints import WRAPPER, ConstraintCodemod
 from mmrewrite.vocabulary import CALL
@@ -52,6 +53,13 @@ class ConstrainCall(ConstraintCodemod):
         name = self.site.text(call.func)
         if not call.args or any(isinstance(argument, ast.Starred) for argument in call.args):
             self.refuse(f"cannot see what `{name}` constrains; pass the value as its first argument", call)
+        stray = stray_names(self.site.facts, call, self.site.scope, self.site.facts.hints.axis_names)
+        if stray:
+            self.refuse(
+                f"`{self.site.text(call)}` names logical axes and `{stray[0]}`, which is none of them; write the "
+                f"logical name of that dimension, or give `{stray[0]}` a device axis in `axes(...)`",
+                call,
+            )
         layout = layout_argument(call)
         more = [self.site.text(argument) for argument in call.args[1:] if argument is not layout]
         more += [f"{keyword.arg or '**'}=" for keyword in call.keywords if keyword.value is not layout]
