@@ -1,6 +1,7 @@
 """Whether modernized programs do what they did: old code on an old JAX against rewritten code on today's.
 
     python benchmarks/modernize_oracle.py --old PYTHON [--mid PYTHON] [--new PYTHON ...] [--record] [CASE ...]
+    python benchmarks/modernize_oracle.py --project DIR [--project DIR ...] [--imports] [--new PYTHON ...]
 
 A CASE is a folder with `before.py`, or with a folder `before` that has a `main.py`: a program that ends in `out =
 ...`. By default the cases are those fixtures that have an `old.json`. Each program runs as it is in a process of its
@@ -11,6 +12,9 @@ The exit status is 1 when anything differs.
 
 `--record` writes what the old JAX gave to `old.json` in each case's folder; `tests/runtime/test_modernize_old.py`
 compares with that where no old JAX is installed.
+
+`--project` runs nothing: it rewrites a copy of any project and holds the text to what is promised about it, see
+`modernize_project.py` beside this file.
 
 The environments, with Python 3.10:
 
@@ -296,8 +300,18 @@ def main():
     parser.add_argument("--mid", help="Python with JAX 0.6.2")
     parser.add_argument("--new", action="append", help="Python with a JAX of today; may be given several times")
     parser.add_argument("--record", action="store_true", help="write old.json into each case's folder")
+    parser.add_argument("--project", action="append", default=[], help="a folder whose text is checked instead")
+    parser.add_argument("--imports", action="store_true", help="import what changed in the projects as well")
     parser.add_argument("case", nargs="*")
     options = parser.parse_args()
+    if options.project:
+        import modernize_project
+
+        sys.exit(
+            1
+            if modernize_project.main(options.project, options.new or [sys.executable], imports=options.imports)
+            else 0
+        )
     found = cases(options.case)
     width = max((len(f"{case.parent.name}/{case.name}") for case in found), default=0)
     bad = 0
