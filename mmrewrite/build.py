@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.engine import bug
+from mmrewrite.newer import parse_any
 from mmrewrite.rewrite import apply_edits
 from mmrewrite.select import MANIFEST, Rules, load_file, shown, source_file, walk
-from mmrewrite.source import SourceError, SourceText, parse_quietly
+from mmrewrite.source import SourceError, SourceText
 from mmrewrite.values import Edit, Rewrite
 from mmrewrite.write import write_new
 
@@ -160,7 +161,7 @@ def _generated(data: bytes, path: str, modules: set[str]) -> bytes:
     text = apply_edits(source, [_header(source, shown(path)), *edits])
     result = source.encode(text)
     try:
-        parse_quietly(text)
+        parse_any(text)
     except SyntaxError as error:
         raise NotBuilt(f"{shown(path)}: " + bug(f"the mirrored file does not parse: {error}")) from None
     return result
@@ -188,7 +189,7 @@ def _relative_imports(source: SourceText, path: str, modules: set[str]) -> list[
         return []
     package = file.module.split(".") if file.is_package else file.module.split(".")[:-1]
     edits = []
-    for node in ast.walk(parse_quietly(source.text)):
+    for node in ast.walk(parse_any(source.text)):
         if isinstance(node, ast.ImportFrom) and not node.level and node.module in modules:
             start = source.offset(node.lineno, node.col_offset)
             match = _FROM.match(source.text, start)

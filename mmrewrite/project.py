@@ -12,7 +12,8 @@ from mmrewrite.calls import PACKAGE, Handed
 from mmrewrite.collect import Collected, Hint, collect_hints
 from mmrewrite.comments import MARK
 from mmrewrite.names import Binding, Module, Scope, absolute_import, read_names
-from mmrewrite.source import SourceError, SourceText, parse_quietly
+from mmrewrite.newer import parse_any
+from mmrewrite.source import SourceError, SourceText
 
 RUNTIME = "mmruntime"
 
@@ -85,7 +86,7 @@ def read_facts(
     """
     try:
         source = SourceText.decode(file.data)
-        tree = parse_quietly(source.text)
+        tree = parse_any(source.text)
         names = read_names(tree, file.module, file.is_package)
         names.follow = (handed or Handed()).meaning
         hints = collect_hints(file.path, source, names, codemods, left, handed)
