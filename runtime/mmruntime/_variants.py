@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from jax.sharding import Mesh
 
-from mmruntime import _compat, schedules
+from mmruntime import _check, _compat, schedules
 from mmruntime._compat import Var, is_var
 from mmruntime._ir import Op, Region, Step
 from mmruntime._marks import LoopSpec
@@ -110,19 +109,18 @@ def _replicated(loop: LoopSpec, num_submeshes: int) -> schedules.Schedule | None
 
 def _slice(task: Task, iteration: int, multimesh: MultiMesh) -> Slice:
     assert task.loop_dependent_mesh_slice is not None
-    chosen = task.loop_dependent_mesh_slice(iteration)
-    if not isinstance(chosen, Mapping):
-        raise TypeError(
-            f"Task {task.name!r}: loop_dependent_mesh_slice({iteration}) must give a mapping of axes to indices "
-            f'such as {{"stage": {iteration}}}, got {chosen!r}.'
-        )
-    size = multimesh.slice(**chosen).size
+    what = f"loop_dependent_mesh_slice({iteration})"
+    chosen = _check.indices(f"Task {task.name!r}", what, task.loop_dependent_mesh_slice(iteration))
+    try:
+        size = multimesh.slice(**chosen).size
+    except ValueError as error:
+        raise ValueError(f"Task {task.name!r}: {what} gives {chosen}: {error}") from error
     default = _default(task)
     expected = multimesh.slice(**(default or _first(task))).size
     if size != expected:
         raise ValueError(
-            f"Task {task.name!r}: loop_dependent_mesh_slice({iteration}) gives {dict(chosen)} with {size} devices, but "
-            f"{default or _first(task)} has {expected}. All slices of a task must have as many devices."
+            f"Task {task.name!r}: {what} gives {chosen} with {size} devices, but {default or _first(task)} has "
+            f"{expected}. All slices of a task must have as many devices."
         )
     return tuple(sorted(chosen.items()))
 

@@ -87,12 +87,28 @@ def test_slices_of_other_sizes_are_refused():
         mm.mjit(lambda x: mm.microbatch(mm.task(jnp.sum, task=task), count=2)(x), mesh=mesh)(jnp.ones(4))
 
 
-def test_the_function_must_give_a_mapping():
+@pytest.mark.parametrize(
+    ("choose", "error", "message"),
+    [
+        (lambda k: k, TypeError, r"loop_dependent_mesh_slice\(0\) must map axis names to indices, such as .*, got 0"),
+        (
+            lambda k: {"stage": k / 2},
+            TypeError,
+            r"loop_dependent_mesh_slice\(0\)\['stage'\] must be an integer, got 0\.0",
+        ),
+        (
+            lambda k: {"stag": k},
+            ValueError,
+            r"\(0\) gives \{'stag': 0\}: MultiMesh\.slice: no axis 'stag'; the axes are",
+        ),
+        (lambda k: {"stage": k + 1}, ValueError, r"\(1\) gives \{'stage': 2\}: .* stage=2 is out of range 0\.\.1"),
+    ],
+    ids=["number", "float", "axis", "range"],
+)
+def test_the_function_must_give_slices_of_the_mesh(choose, error, message):
     mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
-    task = mm.Task(name="odd", loop_dependent_mesh_slice=lambda k: k)
-    with pytest.raises(
-        TypeError, match=r"loop_dependent_mesh_slice\(0\) must give a mapping of axes to indices .* got 0"
-    ):
+    task = mm.Task(name="odd", loop_dependent_mesh_slice=choose)
+    with pytest.raises(error, match=f"Task 'odd': .*{message}"):
         mm.mjit(lambda x: mm.microbatch(mm.task(jnp.sum, task=task), count=2)(x), mesh=mesh)(jnp.ones(4))
 
 
