@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mmruntime.schedules
-from mmruntime.schedules import Action, Schedule, custom, draw, html, make, names, simulate, svg
+from mmruntime.schedules import Action, Auto, Schedule, custom, draw, html, make, names, simulate, svg
 
 PATTERNS = [(0,), (0, 0), (0, 1, 0), (1, 0), (0, 1, 2, 1, 0), (0, 0, 1), (0, 1, 0, 1, 1, 0, 2)]
 ANY_PLACEMENT = ["gpipe", "1f1b", "wavefront", "looped-bfs", "zb-h1", "zb-h2", "zero-bubble-h2"]
@@ -529,3 +529,36 @@ class TestPictures:
 
     def test_no_time_at_all(self):
         ElementTree.fromstring(svg(simulate(make("1f1b", 2, 2), 0, 0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: simulate("1f1b"), "simulate: expected a Schedule, such as make(\"1f1b\", 4, 8); got '1f1b'"),
+        (lambda: simulate(make("1f1b", 2, 2), forward="fast"), "forward must be a number, or a sequence of them"),
+        (lambda: simulate(make("1f1b", 2, 2), forward=["a", 1]), "forward must be a number, or a sequence of them"),
+        (
+            lambda: simulate(make("1f1b", 2, 2), latency="low"),
+            "latency and bandwidth must be numbers; got latency='low'",
+        ),
+        (lambda: draw("1f1b"), "draw: expected a Schedule, or a Simulation as simulate() returns it; got '1f1b'"),
+        (
+            lambda: svg(make("1f1b", 2, 2)),
+            "svg: expected a Simulation, as simulate(schedule) returns it; got Schedule(",
+        ),
+        (lambda: html(3), "html: expected a Simulation, as simulate(schedule) returns it; got 3"),
+        (lambda: Auto(memory=len), "Auto: memory must be a number, or one for each of them; got <built-in"),
+        (lambda: custom(3), "custom: expected rows of cells, one row for each submesh; got 3"),
+        (lambda: custom(["0F0"]), "custom: expected rows of cells, one row for each submesh; got ['0F0']"),
+        (lambda: custom([["0F0"]], tasks=["up"]), "custom: tasks must map names to (kind, stage)"),
+        (lambda: custom([["0F0"]], num_microbatches="1"), "custom: num_microbatches must be an integer; got '1'"),
+        (lambda: custom([["0F0"]], placement="0"), "custom: placement must give each stage a submesh"),
+    ],
+    ids=lambda value: value.split()[0].rstrip(":") if isinstance(value, str) else "",
+)
+def test_wrong_types_are_told(call, message):
+    assert message in error_text(call, kind=TypeError)
+
+
+def test_a_placement_that_is_none():
+    assert "placement must give each stage a submesh from 0 to 1" in error_text(make, "1f1b", 2, 2, placement=3)

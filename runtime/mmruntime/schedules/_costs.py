@@ -1,8 +1,9 @@
 """Costs for every virtual stage, from one number or a sequence."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import SupportsFloat
 
 Cost = float | Sequence[float]
 
@@ -17,6 +18,19 @@ class Costs:
     backward_weight: tuple[float, ...]
 
 
+def numbers(what: str, value: object, expected: str) -> tuple[float, ...]:
+    """A sequence of numbers as floats.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        given = list(value)
+        if all(isinstance(number, SupportsFloat) for number in given):
+            return tuple(map(float, given))
+    raise TypeError(f"{what} must be {expected}; got {value!r}.")
+
+
 def per_stage(cost: Cost, what: str, num_stages: int, num_submeshes: int) -> tuple[float, ...]:
     """One number for each virtual stage.
 
@@ -24,12 +38,13 @@ def per_stage(cost: Cost, what: str, num_stages: int, num_submeshes: int) -> tup
     of it: half of it where each submesh has two. A sequence is taken as it is, one number for each virtual stage.
 
     Raises:
+        TypeError: If it is neither a number nor a sequence of numbers.
         ValueError: If the sequence has another length, or a number is negative or not finite.
     """
     if isinstance(cost, int | float):
         costs = (cost * num_submeshes / num_stages,) * num_stages
     else:
-        costs = tuple(map(float, cost))
+        costs = numbers(what, cost, "a number, or a sequence of them, one for each (virtual) stage")
         if len(costs) != num_stages:
             raise ValueError(
                 f"{what} gives {len(costs)} costs for {num_stages} stages. Give one for each (virtual) stage, or one "
@@ -66,8 +81,11 @@ def transfer_times(
     """How long a link is busy with each stage's output. One number of bytes is that of every stage, undivided.
 
     Raises:
+        TypeError: If one of them is no number.
         ValueError: If the latency or a size is negative, or the bandwidth is not above 0.
     """
+    if not (isinstance(latency, int | float) and isinstance(bandwidth, int | float)):
+        raise TypeError(f"latency and bandwidth must be numbers; got {latency=} and {bandwidth=}.")
     if latency < 0 or not bandwidth > 0:
         raise ValueError(f"latency must be at least 0 and bandwidth above 0; got {latency=} and {bandwidth=}.")
     sizes = (transfer_bytes,) * num_stages if isinstance(transfer_bytes, int | float) else transfer_bytes

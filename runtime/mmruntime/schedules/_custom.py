@@ -61,6 +61,12 @@ def custom(
             square brackets.
         TypeError: If something is neither of these.
     """
+    if not isinstance(tasks, Mapping | None):
+        raise TypeError(f'custom: tasks must map names to (kind, stage), such as {{"up": ("F", 0)}}; got {tasks!r}.')
+    if not isinstance(num_microbatches, int | None):
+        raise TypeError(f"custom: num_microbatches must be an integer; got {num_microbatches!r}.")
+    if placement is not None and not _are_integers(placement):
+        raise TypeError(f"custom: placement must give each stage a submesh, such as (0, 1, 1, 0); got {placement!r}.")
     if isinstance(order, os.PathLike):
         order = Path(order).read_text(encoding="utf-8")
     if isinstance(order, str):
@@ -73,7 +79,7 @@ def custom(
                     f"{num_stages=} and {num_microbatches=}."
                 )
             order = (order.rows if isinstance(order, MakesRows) else order)(num_stages, num_microbatches)
-        cells = [list(row) for row in order]
+        cells = _cells(order)
         schedule = from_rows(name, _actions(cells, tasks or {}, num_microbatches))
     if num_microbatches is not None or placement is not None:
         home = schedule.placement if placement is None else tuple(placement)
@@ -88,6 +94,18 @@ def custom(
         )
     schedule.validate(live_bound)
     return schedule
+
+
+def _are_integers(given: object) -> bool:
+    return isinstance(given, Iterable) and all(isinstance(number, int) for number in given)
+
+
+def _cells(order: object) -> list[list[Cell]]:
+    if isinstance(order, Iterable):
+        rows = list(order)
+        if all(isinstance(row, Iterable) and not isinstance(row, str | bytes) for row in rows):
+            return [list(row) for row in rows]
+    raise TypeError(f"custom: expected rows of cells, one row for each submesh; got {order!r}.")
 
 
 def _actions(

@@ -19,8 +19,13 @@ def draw(what: Schedule | Simulation, *, width: int = 120) -> str:
     Args:
         what: A simulation, or a schedule, which is then simulated with all costs 1.
         width: Most characters of a line of the timeline.
+
+    Raises:
+        TypeError: If `what` is neither.
     """
     simulation = simulate(what) if isinstance(what, Schedule) else what
+    if not isinstance(simulation, Simulation):
+        raise TypeError(f"draw: expected a Schedule, or a Simulation as simulate() returns it; got {what!r}.")
     schedule = simulation.schedule
     shortest = min((event.end - event.start for event in simulation.timeline if event.end > event.start), default=1.0)
     label = len(str(schedule.num_microbatches - 1)) + 1

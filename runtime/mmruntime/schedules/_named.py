@@ -1,7 +1,7 @@
 """The schedules that have a name."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ._action import Action
 from ._dualpipe import dualpipe, dualpipe_v
@@ -89,7 +89,7 @@ def placements(num_submeshes: int, chunks: int | None, placement: Sequence[int] 
     if placement is None:
         round_robin = (*range(num_submeshes),) * (chunks or 1)
         return (round_robin, v_placement(num_submeshes)) if chunks == 2 and num_submeshes > 1 else (round_robin,)
-    home = tuple(placement)
+    home = tuple(placement) if isinstance(placement, Iterable) else ()
     if not home or not all(isinstance(submesh, int) and 0 <= submesh < num_submeshes for submesh in home):
         raise ValueError(
             f"placement must give each stage a submesh from 0 to {num_submeshes - 1} (num_stages is the number of "

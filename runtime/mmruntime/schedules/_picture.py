@@ -17,8 +17,14 @@ def svg(simulation: Simulation, *, width: int = 1200) -> str:
         simulation: What to draw.
         width: Width in pixels. Labels are left out where a cell is too narrow.
     """
+    _check("svg", simulation)
     title = f"Timeline of schedule {simulation.schedule.name}"
     return lanes(simulated_lanes(simulation), simulation.makespan, width=width, title=title)
+
+
+def _check(function: str, simulation: object) -> None:
+    if not isinstance(simulation, Simulation):
+        raise TypeError(f"{function}: expected a Simulation, as simulate(schedule) returns it; got {simulation!r}.")
 
 
 def simulated_lanes(
@@ -65,6 +71,7 @@ def simulated_lanes(
 
 def html(simulation: Simulation) -> str:
     """The step as one HTML page that needs nothing else: the picture, its numbers, and the schedule as CSV."""
+    _check("html", simulation)
     schedule = simulation.schedule
     has_bytes = simulation.peak_bytes is not None
     rows = []

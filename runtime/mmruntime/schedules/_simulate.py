@@ -138,8 +138,11 @@ def simulate(
             it if left out.
 
     Raises:
+        TypeError: If the schedule is no `Schedule`, or a cost no number.
         ValueError: If the schedule is not valid, or a cost is negative, not finite or of the wrong length.
     """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f'simulate: expected a Schedule, such as make("1f1b", 4, 8); got {schedule!r}.')
     schedule.validate()
     stages, submeshes = schedule.num_stages, schedule.num_submeshes
     costs = stage_costs(stages, submeshes, forward, backward_input, backward_weight, backward)

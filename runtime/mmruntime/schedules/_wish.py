@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ._auto import Choice, auto
-from ._costs import Cost
+from ._costs import Cost, numbers
 from ._named import named
 from ._simulate import simulate
 
@@ -64,7 +64,7 @@ class Auto:
         for name in ("memory", "memory_bytes", "forward", "backward_input", "backward_weight"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float | str):
-                object.__setattr__(self, name, tuple(map(float, value)))
+                object.__setattr__(self, name, numbers(f"Auto: {name}", value, "a number, or one for each of them"))
 
     def choose(
         self,
