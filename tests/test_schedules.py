@@ -544,7 +544,7 @@ class TestPictures:
         (lambda: draw("1f1b"), "draw: expected a Schedule, or a Simulation as simulate() returns it; got '1f1b'"),
         (
             lambda: svg(make("1f1b", 2, 2)),
-            "svg: expected a Simulation, as simulate(schedule) returns it; got Schedule(",
+            "svg: expected a Simulation, as simulate(schedule) returns it; got <Schedule",
         ),
         (lambda: html(3), "html: expected a Simulation, as simulate(schedule) returns it; got 3"),
         (lambda: Auto(memory=len), "Auto: memory must be a number, or one for each of them; got <built-in"),
