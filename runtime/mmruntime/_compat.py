@@ -228,6 +228,72 @@ def no_mesh() -> AbstractContextManager[Any]:
     return jax.set_mesh(None)
 
 
+def dispatcher(
+    name: str,
+    run: Callable[..., tuple[Any, Any]],
+    static: Sequence[int],
+    static_names: Sequence[str],
+) -> Callable[..., Any] | None:
+    """A function that recognises a call like an earlier one as the functions of `jax.jit` do, without any Python.
+
+    Calls are alike if `jax.jit` says so: trees, shapes, types, weak types, shardings, static arguments, and the settings
+    and contexts of JAX that are part of its cache key are equal.
+
+    Args:
+        name: What profilers show.
+        run: Called with the arguments of a call unlike the earlier ones; gives its result, and the `shortcut` by which
+            calls like it are run from then on, or None if they are to come to `run` again.
+        static: Positions of the static arguments.
+        static_names: Names of the static keyword arguments.
+
+    Returns:
+        The function; None if this JAX has no such thing.
+    """
+    try:
+        from jax._src import tree_util  # noqa: PLC0415  (private: `jax.jit` has no public hook for what is not traced)
+        from jax._src.lib import _jax  # noqa: PLC0415
+
+        found: Callable[..., Any] = _jax.pjit(
+            name,
+            None,
+            # The last of the three says whether to forget this kind of call.
+            lambda *args, **kwargs: (*run(*args, **kwargs), False),
+            list(static),
+            list(static_names),
+            pxla.JitGlobalCppCacheKeys(),
+            tree_util.dispatch_registry,
+            pxla.cc_shard_arg,
+        )
+    except (ImportError, AttributeError, TypeError) as error:
+        log.debug("Repeated calls of %s are recognised in Python: %s", name, error)
+        return None
+    return found
+
+
+def shortcut(
+    compiled: Any, constants: Sequence[Any], read: Sequence[bool], out_tree: Any, outputs: Sequence[Any]
+) -> Any:
+    """How a `dispatcher` runs a compiled program by itself.
+
+    Args:
+        compiled: The result of `lower(...).compile()`, of flat arguments: the constants, then the inputs that are read.
+        constants: Arrays that are arguments of every run.
+        read: For each input of the call, whether it is an argument of the program.
+        out_tree: The tree of the call's results.
+        outputs: The results of a run.
+
+    Returns:
+        None if only Python can run it, as where it calls back into Python.
+    """
+    from jax._src import pjit  # noqa: PLC0415  (private: what `jax.jit` tells its own dispatch)
+
+    executable = compiled._executable
+    if getattr(executable.unsafe_call, "has_host_callbacks", True):
+        return None
+    data = pjit._get_fastpath_data(executable, out_tree, list(read), list(outputs), (), [], None, list(constants))
+    return None if data is None else data._replace(kept_var_bitvec=[*[True] * len(constants), *read])
+
+
 def load_elsewhere(compiled: Any, borders: Borders, elsewhere: Sequence[Borders]) -> list[Any]:
     """A compiled program on other devices, without compiling it again.
 

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from mmruntime import _check, _compat, _mesh
 from mmruntime._compat import is_var
 from mmruntime._compile import Compiled, compile_program
-from mmruntime._contexts import fast_path_enabled, jax_settings, switches
+from mmruntime._contexts import fast_path_enabled, jax_settings, read_prng_impl, switches
 from mmruntime._inputs import boxed_names, lay_out_inputs
 from mmruntime._ir import Step, is_scalar
 from mmruntime._like import Initializer, match
@@ -25,7 +25,7 @@ from mmruntime._order import schedule_loops
 from mmruntime._place import Placement, place
 from mmruntime._processes import check_runs_here, runs_here
 from mmruntime._program import Program, build, build_whole
-from mmruntime._registry import registrations
+from mmruntime._registry import Registration, changes, registered, registrations
 from mmruntime._report import Report, report
 from mmruntime._run import Runner, WholeRunner
 from mmruntime._segment import Segments, segment
@@ -91,8 +91,14 @@ class MeshFunction(Generic[P, R]):
         self._static_names = frozenset(static_names)
         self._arguments = tuple(parameters_of(fun))
         self._plans: dict[Any, Plan] = {}
+        self._dispatchers: dict[Plan, Callable[..., Any] | None] = {}
         self._latest: Plan | None = None
         self._repeat: Repeat | None = None
+        # If the latest plan is one program, what recognises a repeated call, and what has to hold besides.
+        self._direct: Callable[..., Any] | None = None
+        self._changes = 0
+        self._registered: tuple[Registration, ...] = ()
+        self._prng_impl: Any = None
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """The method, bound, where a class has this as an attribute; `obj.step.explain()` reaches the step."""
@@ -100,15 +106,31 @@ class MeshFunction(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step. Returns as soon as all of its programs are issued."""
+        if (
+            self._direct is not None
+            and (self._changes == changes.count or self._same_registrations())
+            and self._prng_impl == read_prng_impl(jax.config)
+        ):
+            try:
+                return self._direct(*args, **kwargs)  # type: ignore[no-any-return]
+            except ValueError:
+                # Static arguments that are not hashable are reported in words of our own.
+                self._split(args, kwargs)
+                raise
         if not _compat.at_top_level():
             # Inside another transformation the marked program is an ordinary one.
             result: R = self._fun(*args, **kwargs)
             return result
+        plan, _, outputs = self._run(args, kwargs)
+        return jax.tree.unflatten(plan.out_tree, outputs)  # type: ignore[no-any-return]
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Plan, list[Any], list[Any]]:
+        """Run the step; its plan, and the flat inputs and outputs."""
         if self._repeat is not None and self._latest is not None:
+            plan = self._latest
             leaves, tree = jax.tree.flatten((args, kwargs))
             if self._repeat.fits(leaves, tree, self._settings()):
-                outputs = self._latest.runner(leaves)
-                return jax.tree.unflatten(self._latest.out_tree, outputs)  # type: ignore[no-any-return]
+                return plan, leaves, plan.runner(leaves)
         call = self._split(args, kwargs)
         plan = self._plan_of(call, to_run=True)
         first = self._latest is not plan
@@ -121,7 +143,7 @@ class MeshFunction(Generic[P, R]):
                 plan.runner.misplaced,
                 len(call.leaves),
             )
-        return jax.tree.unflatten(plan.out_tree, outputs)  # type: ignore[no-any-return]
+        return plan, call.leaves, outputs
 
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Report:
         """Trace, place and compile for these arguments (or `jax.ShapeDtypeStruct`s) without running."""
@@ -185,13 +207,42 @@ class MeshFunction(Generic[P, R]):
     def _use(self, plan: Plan, call: Call) -> None:
         """Make a plan the latest, which the next call may repeat."""
         self._latest = plan
-        once = call.static_args or call.static_kwargs or not self._runs_here(plan)
+        runs_here = self._runs_here(plan)
+        once = call.static_args or call.static_kwargs or not runs_here
         self._repeat = None if once else Repeat(call.tree, call.signatures, self._settings())
+        if plan not in self._dispatchers:
+            self._dispatchers[plan] = self._dispatcher(plan)
+        self._direct = self._dispatchers[plan] if runs_here else None
+        self._changes, self._registered = changes.count, registered(self._context)
+        self._prng_impl = read_prng_impl(jax.config)
+
+    def _same_registrations(self) -> bool:
+        """Whether contexts were only entered and left since the latest plan was chosen."""
+        now = changes.count
+        same = registered(self._context) == self._registered
+        if same:
+            self._changes = now
+        return same
+
+    def _dispatcher(self, plan: Plan) -> Callable[..., Any] | None:
+        """What runs calls like those that the plan's one program ran without any work in Python."""
+        runner = plan.runner
+        if not isinstance(runner, WholeRunner):
+            return None
+
+        def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            if not _compat.at_top_level():
+                return self._fun(*args, **kwargs), None
+            used, inputs, outputs = self._run(args, kwargs)
+            # Only calls of the latest plan may pass by here, or `explain` would not know which it is.
+            shortcut = runner.shortcut(inputs, outputs, plan.out_tree) if used is plan else None
+            return jax.tree.unflatten(used.out_tree, outputs), shortcut
+
+        return _compat.dispatcher(_label(self._fun), run, sorted(self._static), sorted(self._static_names))
 
     def _settings(self) -> Hashable:
         """What a plan depends on besides the arguments."""
         return switches(), jax_settings(), registrations(self._context)
-
     def _plan_of(self, call: Call, *, to_run: bool = False) -> Plan:
         plan = self._plans.get(call.key)
         if plan is None:

@@ -113,6 +113,16 @@ def make_registration(matcher: str, callback: TaskCallback | None, task: Task | 
     return Registration(matcher, pattern, choose)
 
 
+class _Changes:
+    """How often registrations changed, or contexts were entered or left: while it stays, so do those in force."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+changes = _Changes()
+
+
 class Context:
     """Holds registrations; inside `with context:` they apply to the steps that are traced there."""
 
@@ -138,13 +148,16 @@ class Context:
         registration = make_registration(matcher, callback, task)
         self.registrations = [known for known in self.registrations if known.matcher != matcher]
         self.registrations.append(registration)
+        changes.count += 1
 
     def clear(self) -> None:
         """Forget all registrations of this context."""
         self.registrations = []
+        changes.count += 1
 
     def __enter__(self) -> Self:
         _STACK.append(self)
+        changes.count += 1
         return self
 
     def __exit__(
@@ -154,6 +167,7 @@ class Context:
         traceback: TracebackType | None,
     ) -> None:
         _STACK.remove(self)
+        changes.count += 1
 
 
 _MODULE = Context()
@@ -202,9 +216,13 @@ def registrations(own: Context | None) -> tuple[Registration, ...]:
     Args:
         own: The context of the mesh that the step is compiled for; tried before those entered.
     """
-    if transforms_ignored():
-        return ()
-    contexts = [context for context in reversed(_STACK) if context is not own]
-    if own is not None:
-        contexts.insert(0, own)
-    return tuple(registration for context in contexts for registration in context.registrations)
+    return () if transforms_ignored() else registered(own)
+
+
+def registered(own: Context | None) -> tuple[Registration, ...]:
+    """The registrations that are in force for a step unless transforms are ignored, as `registrations` gives them."""
+    found = [] if own is None else [*own.registrations]
+    for context in reversed(_STACK):
+        if context is not own and context.registrations:
+            found += context.registrations
+    return tuple(found)

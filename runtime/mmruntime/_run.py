@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._compile import Compiled
 from mmruntime._ir import Step, is_scalar
@@ -238,7 +239,7 @@ def _given_up(step: Step, program: Program, donated: Collection[int]) -> frozens
 
 
 class WholeRunner(Runner):
-    """A step that is one program: called as directly as the function that `jax.jit` makes.
+    """A step that is one program.
 
     The arguments are those of `Runner`.
     """
@@ -262,21 +263,40 @@ class WholeRunner(Runner):
         # Layouts of arguments that need not be moved, compared with those of the next call.
         self._fitting: list[Any] = []
         self._captured = [value for _, value in self._constants]
+        self._read = [place is not None for place in program.inputs]
         # Whether the outputs are what the program gives, in order.
         self._gives_outputs = [slot for slot, _, _ in self._outputs] == results
         self._gives_outputs &= not self._copied and self._spread is None
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once; returns as soon as it is issued."""
-        if not self._gives_outputs:
-            return super().__call__(inputs)
         operands = inputs if self._all_read else [inputs[position] for position, _ in self._wanted]
+        if not self._runs_as_is(operands):
+            return super().__call__(inputs)
+        self.misplaced = 0
+        values: list[Any] = self._call(*self._captured, *operands)
+        return values
+
+    def shortcut(self, inputs: Sequence[Any], outputs: Sequence[Any], out_tree: Any) -> Any:
+        """How `_compat.dispatcher` runs calls like one that was just run; None if `__call__` does more than that.
+
+        Args:
+            inputs: What it was called with.
+            outputs: What it gave.
+            out_tree: The tree of that.
+        """
+        if not self._runs_as_is([inputs[position] for position, _ in self._wanted]):
+            return None
+        return _compat.shortcut(self._call, self._captured, self._read, out_tree, outputs)
+
+    def _runs_as_is(self, operands: Sequence[Any]) -> bool:
+        """Whether arguments need not be moved, and what the program makes of them is what the caller gets."""
+        if not self._gives_outputs:
+            return False
         layouts = [getattr(value, "sharding", None) for value in operands]
         if layouts != self._fitting:
             for value, placed, (_, wanted) in zip(operands, layouts, self._wanted, strict=True):
                 if placed is not None and not placed.is_equivalent_to(wanted, value.ndim):
-                    return super().__call__(inputs)
+                    return False
             self._fitting = layouts
-        self.misplaced = 0
-        values: list[Any] = self._call(*operands, *self._captured)
-        return values
+        return True

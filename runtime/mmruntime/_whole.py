@@ -14,8 +14,8 @@ from mmruntime._ir import Op, Region, Step
 
 
 def borders(step: Step) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
-    """What the whole step reads (inputs, then captured arrays, that are used) and writes (its computed outputs)."""
-    given = (*step.invars, *step.constants)
+    """What the whole step reads (captured arrays, then inputs, that are used) and writes (its computed outputs)."""
+    given = (*step.constants, *step.invars)
     used: set[Var] = set()
     for region in step.regions:
         used.update(region.slices.values(), *(op.reads() for op in region.ops))
