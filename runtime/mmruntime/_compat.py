@@ -236,8 +236,8 @@ def dispatcher(
 ) -> Callable[..., Any] | None:
     """A function that recognises a call like an earlier one as the functions of `jax.jit` do, without any Python.
 
-    Calls are alike if `jax.jit` says so: trees, shapes, types, weak types, shardings, static arguments, and the settings
-    and contexts of JAX that are part of its cache key are equal.
+    Calls are alike if `jax.jit` says so: trees, shapes, types, weak types, shardings, static arguments, and what else
+    is part of its cache key are equal: settings, contexts, and the transformation that is tracing.
 
     Args:
         name: What profilers show.
@@ -251,7 +251,7 @@ def dispatcher(
     """
     try:
         from jax._src import tree_util  # noqa: PLC0415  (private: `jax.jit` has no public hook for what is not traced)
-        from jax._src.lib import _jax  # noqa: PLC0415
+        from jax._src.lib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415
 
         found: Callable[..., Any] = _jax.pjit(
             name,

@@ -44,6 +44,7 @@ from mmruntime._signature import (
 from mmruntime._timeline import Measurement, Timeline, measure, record
 from mmruntime._trace import trace
 from mmruntime._variants import expand_replicas, expand_variants
+from mmruntime._whole import compute_results
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -243,6 +244,7 @@ class MeshFunction(Generic[P, R]):
     def _settings(self) -> Hashable:
         """What a plan depends on besides the arguments."""
         return switches(), jax_settings(), registrations(self._context)
+
     def _plan_of(self, call: Call, *, to_run: bool = False) -> Plan:
         plan = self._plans.get(call.key)
         if plan is None:
@@ -313,6 +315,8 @@ class MeshFunction(Generic[P, R]):
         whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
         if to_run:
             check_runs_here(_label(fun), self._multimesh.mesh, placement, whole=whole)
+        if whole:
+            compute_results(step, placement)
         segments = segment(step, placement)
         shardings = Shardings(step, placement, self._multimesh)
         lay_out_inputs(step, placement, shardings, boxed_names(call.tree))

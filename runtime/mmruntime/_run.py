@@ -215,7 +215,7 @@ class Runner:
     def _layout(self, index: int, value: Any) -> Any:
         """How a copied result is laid out: an input that nothing reads may be a number, or anywhere."""
         _, position, wanted = self._outputs[index]
-        if position is not None and (wanted == self._everywhere or not isinstance(value, jax.Array)):
+        if position is not None and (not np.shape(value) or not isinstance(value, jax.Array)):
             return wanted
         return value.sharding
 

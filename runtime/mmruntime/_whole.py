@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
-from mmruntime._ir import Op, Region, Step
+from mmruntime._ir import Op, Region, Step, is_tiny
+from mmruntime._place import Placement
 
 
 def borders(step: Step) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
@@ -21,6 +22,39 @@ def borders(step: Step) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
         used.update(region.slices.values(), *(op.reads() for op in region.ops))
     outputs = (atom for atom in step.outvars if is_var(atom) and atom not in given)
     return tuple(var for var in given if var in used), tuple(dict.fromkeys(outputs))
+
+
+def compute_results(step: Step, placement: Placement) -> None:
+    """Make the program compute every result that it can, as `jax.jit` does, so that nothing is left to do after it.
+
+    Results that are an input, a captured array or a number, and those that are given before, become copies, which cost
+    nothing where the input is donated. An array that nothing else reads stays out and where it is, unless it is tiny or
+    there is only one device for it.
+
+    Args:
+        step: The step; its results are replaced.
+        placement: Where it runs; the copies are added.
+    """
+    (mesh,) = placement.submeshes.meshes
+    read = {var for op in step.ops() for var in op.reads()}
+    read |= {stacked for region in step.regions for stacked in region.slices.values()}
+    left_out = {var for var in step.invars if var not in read and not is_tiny(var) and mesh.size > 1}
+    taken = {*step.invars, *step.constants} - left_out
+    copies = []
+    for index, atom in enumerate(step.outvars):
+        if is_var(atom) and atom not in taken:
+            if atom not in left_out:
+                taken.add(atom)
+            continue
+        copy = _compat.new_var(atom.aval)
+        copies.append(Op(_compat.copy_eqn(atom, copy)))
+        step.outvars[index] = copy
+    if not copies:
+        return
+    if not step.regions or step.regions[-1].loop is not None:
+        step.regions.append(Region())
+    step.regions[-1].ops += copies
+    placement.of.update(dict.fromkeys(copies, (0,)))
 
 
 def whole_function(step: Step, in_mesh_axes: Callable[[Op], Any]) -> Callable[..., list[Any]]:
