@@ -250,7 +250,8 @@ def dispatcher(
         The function; None if this JAX has no such thing.
     """
     try:
-        from jax._src import tree_util  # noqa: PLC0415  (private: `jax.jit` has no public hook for what is not traced)
+        # Private: what `jax.jit` itself is made of; it has no public hook for programs that were compiled ahead.
+        from jax._src import tree_util  # noqa: PLC0415
         from jax._src.lib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415
 
         found: Callable[..., Any] = _jax.pjit(
@@ -285,13 +286,18 @@ def shortcut(
     Returns:
         None if only Python can run it, as where it calls back into Python.
     """
-    from jax._src import pjit  # noqa: PLC0415  (private: what `jax.jit` tells its own dispatch)
+    try:
+        from jax._src import pjit  # noqa: PLC0415  (private: what `jax.jit` tells its own dispatch)
 
-    executable = compiled._executable
-    if getattr(executable.unsafe_call, "has_host_callbacks", True):
+        executable = compiled._executable
+        if executable.unsafe_call.has_host_callbacks:
+            return None
+        # It asks for inputs only to count them; those that nobody reads are not among the program's arguments.
+        data = pjit._get_fastpath_data(executable, out_tree, list(read), list(outputs), (), [], None, list(constants))
+        return None if data is None else data._replace(kept_var_bitvec=[*[True] * len(constants), *read])
+    except (ImportError, AttributeError, TypeError) as error:
+        log.debug("Repeated calls are run in Python: %s", error)
         return None
-    data = pjit._get_fastpath_data(executable, out_tree, list(read), list(outputs), (), [], None, list(constants))
-    return None if data is None else data._replace(kept_var_bitvec=[*[True] * len(constants), *read])
 
 
 def load_elsewhere(compiled: Any, borders: Borders, elsewhere: Sequence[Borders]) -> list[Any]:

@@ -239,7 +239,7 @@ def _given_up(step: Step, program: Program, donated: Collection[int]) -> frozens
 
 
 class WholeRunner(Runner):
-    """A step that is one program.
+    """A step that is one program. Repeated calls of it need no Python: see `shortcut`.
 
     The arguments are those of `Runner`.
     """
