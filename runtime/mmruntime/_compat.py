@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import source_info_util
+from jax._src import config, source_info_util
 from jax._src.core import trace_state_clean  # no public successor of `jax.core.trace_state_clean`
 from jax._src.interpreters import pxla
 from jax.core import ShapedArray
@@ -54,6 +54,11 @@ remat_p = primitives.remat_p
 add_any_p = primitives.add_jaxvals_p
 add_p = primitives.add_p
 sub_p = primitives.sub_p
+
+
+# The kind of random keys: of the settings that change what is traced, the one that is no part of `jax.jit`'s own cache
+# key. Here it is read without any Python, unlike `jax.config.jax_default_prng_impl`.
+default_prng_impl: Any = config.default_prng_impl
 
 
 def user_context(default: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -22,10 +22,6 @@ _IGNORED = _compat.user_context(False)
 _RECOMPUTATION = _compat.user_context(True)
 _REPLICATED_BELOW = _compat.user_context(0)
 
-
-# `jax.jit`'s own cache key has every setting and switch that is read here, but for these: the implementation of random
-# keys, and what only checks results.
-read_prng_impl: Callable[[Any], Any] = operator.attrgetter("jax_default_prng_impl")
 
 _read_settings = operator.attrgetter(
     "jax_debug_nans",

@@ -14,9 +14,9 @@ import jax
 from jax.sharding import Mesh
 
 from mmruntime import _check, _compat, _mesh
-from mmruntime._compat import is_var
+from mmruntime._compat import default_prng_impl, is_var
 from mmruntime._compile import Compiled, compile_program
-from mmruntime._contexts import fast_path_enabled, jax_settings, read_prng_impl, switches
+from mmruntime._contexts import fast_path_enabled, jax_settings, switches
 from mmruntime._inputs import boxed_names, lay_out_inputs
 from mmruntime._ir import Step, is_scalar
 from mmruntime._like import Initializer, match
@@ -110,7 +110,7 @@ class MeshFunction(Generic[P, R]):
         if (
             self._direct is not None
             and (self._changes == changes.count or self._same_registrations())
-            and self._prng_impl == read_prng_impl(jax.config)
+            and self._prng_impl == default_prng_impl.value
         ):
             try:
                 return self._direct(*args, **kwargs)  # type: ignore[no-any-return]
@@ -215,7 +215,7 @@ class MeshFunction(Generic[P, R]):
             self._dispatchers[plan] = self._dispatcher(plan)
         self._direct = self._dispatchers[plan] if runs_here else None
         self._changes, self._registered = changes.count, registered(self._context)
-        self._prng_impl = read_prng_impl(jax.config)
+        self._prng_impl = default_prng_impl.value
 
     def _same_registrations(self) -> bool:
         """Whether contexts were only entered and left since the latest plan was chosen."""
