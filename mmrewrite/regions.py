@@ -53,7 +53,7 @@ class Reach:
     def _names_in(self, reached: Reached) -> Iterator[Reached]:
         facts, names = reached.facts, reached.facts.names
         scope = self._scope(reached)
-        for node in ast.walk(reached.node):
+        for node in self._walk(reached):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 owner = scope.owner(node.id)
                 for binding in owner.bindings[node.id] if owner else ():
@@ -66,6 +66,10 @@ class Reach:
             else:
                 for imported in imported_names(node, facts):
                     yield from self._definition(imported, facts)
+
+    def _walk(self, reached: Reached) -> Iterator[ast.AST]:
+        """The nodes of what was reached whose names are followed."""
+        return ast.walk(reached.node)
 
     def _scope(self, reached: Reached) -> Scope:
         names, node = reached.facts.names, reached.node

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mmrewrite.modernize.engine import Codemods
 from mmrewrite.modernize.guards import guard_of
 from mmrewrite.modernize.pjit import XMAPS
-from mmrewrite.modernize.reach import WideReach
+from mmrewrite.modernize.reach import NarrowReach
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.values import Refusal
@@ -40,7 +40,7 @@ class XmapChains:
         self._first = {module: node.lineno for node, (module, _) in reversed(xmaps.items())}
         if not xmaps:
             return
-        reach = WideReach(context.project, context.modules)
+        reach = NarrowReach(context.project, context.modules)
         units = [unit for module in context.modules.values() for unit in _units(module)]
         reached = {statement: reach.closure(module, [statement]) for module, statement in units}
         holders = {node: {node, *module.above(node)} for node, (module, _) in xmaps.items()}

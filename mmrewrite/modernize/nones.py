@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
+from mmrewrite.modernize.pjit import parts_of
 from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.names import Scope
@@ -38,7 +38,7 @@ class _Search:
             return self._in_name(module, node.id, module.scope_of(node))
         if isinstance(node, ast.Call):
             return self._in_call(module, node)
-        return any(self.in_tree(module, part) for part in _parts(node))
+        return any(self.in_tree(module, part) for part in parts_of(node))
 
     def _in_name(self, module: ModuleUses, name: str, scope: Scope) -> bool:
         owner = scope.owner(name)
@@ -69,21 +69,6 @@ class _Search:
         other = self.context.modules.get(place[0].path) or ModuleUses(place[0])
         returned = (node.value for node in ast.walk(place[1].node) if isinstance(node, ast.Return) and node.value)
         return any(self.in_tree(other, value) for value in returned)
-
-
-def _parts(node: ast.AST) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Tuple | ast.List):
-        yield from node.elts
-    elif isinstance(node, ast.Dict):
-        yield from node.values
-    elif isinstance(node, ast.IfExp):
-        yield from (node.body, node.orelse)
-    elif isinstance(node, ast.DictComp):
-        yield node.value
-    elif isinstance(node, ast.ListComp | ast.GeneratorExp):
-        yield node.elt
-    elif isinstance(node, ast.Starred | ast.NamedExpr):
-        yield node.value
 
 
 def _is_part_of(target: ast.expr, name: str) -> bool:

@@ -109,14 +109,20 @@ def has_leaf(spec: ast.expr) -> bool:
     return any(map(has_leaf, parts_of(spec))) if isinstance(spec, ast.Tuple | ast.List | ast.Dict) else True
 
 
-def parts_of(spec: ast.expr) -> Iterator[ast.expr]:
-    """The parts of a tree that is written out."""
-    if isinstance(spec, ast.Tuple | ast.List):
-        yield from spec.elts
-    elif isinstance(spec, ast.Dict):
-        yield from spec.values
-    elif isinstance(spec, ast.IfExp):
-        yield from (spec.body, spec.orelse)
+def parts_of(tree: ast.AST) -> Iterator[ast.expr]:
+    """The parts of a tree that is written out, or what those of a comprehension are made by."""
+    if isinstance(tree, ast.Tuple | ast.List):
+        yield from tree.elts
+    elif isinstance(tree, ast.Dict):
+        yield from tree.values
+    elif isinstance(tree, ast.IfExp):
+        yield from (tree.body, tree.orelse)
+    elif isinstance(tree, ast.DictComp):
+        yield tree.value
+    elif isinstance(tree, ast.ListComp | ast.GeneratorExp):
+        yield tree.elt
+    elif isinstance(tree, ast.Starred | ast.NamedExpr):
+        yield tree.value
 
 
 def kind_of(module: ModuleUses, spec: ast.expr) -> str:

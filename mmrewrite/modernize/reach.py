@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
+from mmrewrite.modernize.pjit import PARTIALS, PJIT
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project import Facts, Project
 from mmrewrite.regions import Reach, Reached
@@ -16,8 +17,7 @@ class WideReach(Reach):
     def __init__(self, project: Project, modules: Mapping[str, ModuleUses]) -> None:
         super().__init__(project)
         self.project = project
-        self._given = {id(module.facts) for module in modules.values()}
-        self._modules = modules
+        self._by_facts = {id(module.facts): module for module in modules.values()}
         self.members: dict[str, list[Reached]] = {}
         for module in modules.values():
             for node in ast.walk(module.facts.tree):
@@ -30,9 +30,12 @@ class WideReach(Reach):
 
     def _names_in(self, reached: Reached) -> Iterator[Reached]:
         yield from super()._names_in(reached)
-        for node in ast.walk(reached.node):
+        for node in self._walk(reached):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                yield from self.members.get(node.attr, ())
+                yield from self._members_of(reached, node)
+
+    def _members_of(self, reached: Reached, node: ast.Attribute) -> Iterable[Reached]:
+        return self.members.get(node.attr, ())
 
     def closure(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> set[ast.AST]:
         """`nodes` and every definition that they lead to."""
@@ -44,6 +47,54 @@ class WideReach(Reach):
             reached.facts.path: reached.facts
             for node in nodes
             for reached in self.from_node(module.facts, node)
-            if id(reached.facts) not in self._given
+            if id(reached.facts) not in self._by_facts
         }
         return [found[path] for path in sorted(found)]
+
+
+class NarrowReach(WideReach):
+    """Errs less: `self.step` leads to what its own class calls so; other attributes lead where their names say."""
+
+    def _members_of(self, reached: Reached, node: ast.Attribute) -> Iterable[Reached]:
+        if not isinstance(node.value, ast.Name) or node.value.id not in ("self", "cls"):
+            return ()
+        module = self._by_facts.get(id(reached.facts))
+        found = self.members.get(node.attr, [])
+        if module is None:
+            return found
+        owner = _class_of(module, node)
+        own = [other for other in found if other.facts is reached.facts and owner is _class_of(module, other.node)]
+        return own or found
+
+
+def _class_of(module: ModuleUses, node: ast.AST) -> ast.AST | None:
+    return next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+
+
+class UncompiledReach(WideReach):
+    """Stops at functions that `pjit` compiles: what they lead to runs where they were compiled for."""
+
+    def _walk(self, reached: Reached) -> Iterator[ast.AST]:
+        module = self._by_facts.get(id(reached.facts))
+        queue = [reached.node]
+        while queue:
+            node = queue.pop()
+            yield node
+            compiled = list(_compiled_in(module, node)) if module is not None else []
+            queue += [child for child in ast.iter_child_nodes(node) if child not in compiled]
+
+
+def _compiled_in(module: ModuleUses, node: ast.AST) -> Iterator[ast.AST]:
+    """The children of a node that `pjit` compiles: the function of a call, the body of a decorated definition."""
+    if isinstance(node, ast.Call) and _is_pjit(module, node.func):
+        yield from node.args[:1]
+        yield from (keyword for keyword in node.keywords if keyword.arg == "fun")
+    elif isinstance(node, ast.FunctionDef) and any(_is_pjit(module, decorator) for decorator in node.decorator_list):
+        yield from node.body
+
+
+def _is_pjit(module: ModuleUses, node: ast.expr) -> bool:
+    names, scope = module.facts.names, module.scope_of(node)
+    if isinstance(node, ast.Call):
+        return names.resolve(node.func, scope) in PARTIALS and bool(node.args) and _is_pjit(module, node.args[0])
+    return names.resolve(node, scope) in PJIT

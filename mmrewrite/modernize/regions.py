@@ -40,7 +40,7 @@ from mmrewrite.modernize.pjit import (
     new_keyword,
     specs_of,
 )
-from mmrewrite.modernize.reach import WideReach
+from mmrewrite.modernize.reach import UncompiledReach, WideReach
 from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.visible import MeshName, mesh_name
@@ -55,8 +55,20 @@ _LOOK_FOR_A_MESH = (
     "flax.linen.with_logical_constraint",
     "flax.linen.with_logical_partitioning",
     "flax.linen.with_partitioning",
-    "flax.linen.partitioning",
-    "flax.linen.spmd",
+    *(
+        f"flax.linen.{module}.{name}"
+        for module in ("partitioning", "spmd")
+        for name in (
+            "LogicallyPartitioned",
+            "Partitioned",
+            "param_with_axes",
+            "variable_with_axes",
+            "with_logical_constraint",
+            "with_logical_partitioning",
+            "with_partitioning",
+            "with_sharding_constraint",
+        )
+    ),
     "flax.nnx.with_partitioning",
     "flax.nnx.with_sharding_constraint",
     "flax.partitioning",
@@ -131,9 +143,10 @@ class MeshRegions:
     """The regions of a project, and the plan of every site in them."""
 
     def __init__(self, context: Context) -> None:
-        self._modules = context.modules
+        self._project, self._modules = context.project, context.modules
         self._reach = WideReach(context.project, context.modules)
         self._eager = Eager(context.modules, self._reach)
+        self._uncompiled: UncompiledReach | None = None
         self._members = [member for module in context.modules.values() for member in _members(module)]
         self._plans: dict[ast.AST, Plan] = {}
         self._regions = list(self._find())
@@ -258,19 +271,27 @@ class MeshRegions:
 
     def _why_not_compat(self, region: _Region) -> str | None:
         """What would not be the same with `compat.mesh_context`, else None."""
-        for member in region.of("library"):
-            return f"{member.place} looks for the mesh in context"
-        for member in region.of("jit"):
-            return f"{member.place} gives `jax.jit` a spec of the mesh in context"
-        contexts = [member for member in region.of("context") if member.context is not None]
-        for member in contexts:
-            assert member.context is not None
-            if member.context.kind == ENVIRONMENT:
-                if self._eager.environment_mesh(member.context) is None:
-                    return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
-                if any(other.context is not None and other.context.kind != ENVIRONMENT for other in contexts):
-                    return f"{member.place} changes the environment that `with mesh:` returns to"
+        for kind, what in (
+            ("library", "looks for the mesh in context"),
+            ("jit", "gives `jax.jit` a spec of the mesh in context"),
+        ):
+            for member in region.of(kind):
+                if self._runs_uncompiled(region, member):
+                    return f"{member.place} {what}"
+        for member in region.of("context"):
+            context = member.context
+            if context is not None and context.kind == ENVIRONMENT and self._eager.environment_mesh(context) is None:
+                return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
         return None
+
+    def _runs_uncompiled(self, region: _Region, member: Member) -> bool:
+        """Whether a context leads to something that is not part of what `pjit` compiles, for the mesh in context."""
+        if self._uncompiled is None:
+            self._uncompiled = UncompiledReach(self._project, self._modules)
+        return any(
+            _is_in(member, self._uncompiled.closure(context.module, context.body))
+            for context in region.contexts[member]
+        )
 
     def _named(self, region: _Region) -> str | None:
         """Plan the named style, or say why it cannot be."""

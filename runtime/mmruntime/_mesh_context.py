@@ -38,8 +38,21 @@ _ENTRIES = _compat.user_context(())
 
 
 class _Entered(threading.local):
+    """What this thread has put in context: how to take each out again, and whether `assign_mesh` put it there."""
+
     def __init__(self) -> None:
-        self.stack: list[contextlib.ExitStack] = []
+        self.stack: list[tuple[contextlib.ExitStack, bool]] = []
+
+    def push(self, mesh: Mesh, *, is_assigned: bool) -> None:
+        with contextlib.ExitStack() as stack:
+            ambient = _compat.ambient_mesh()
+            stack.enter_context(_compat.as_resource(mesh))
+            stack.enter_context(_ENTRIES((*_ENTRIES.value, _Entry(mesh, ambient, _compat.resource_mesh()))))
+            self.stack.append((stack.pop_all(), is_assigned))
+
+    def pop_assigned(self) -> None:
+        while self.stack and self.stack[-1][1]:
+            self.stack.pop()[0].close()
 
 
 _entered = _Entered()
@@ -64,11 +77,7 @@ class mesh_context(contextlib.ContextDecorator):
         """The mesh."""
         if not isinstance(self._mesh, Mesh):
             return self._mesh.__enter__()
-        with contextlib.ExitStack() as stack:
-            ambient = _compat.ambient_mesh()
-            stack.enter_context(_compat.as_resource(self._mesh))
-            stack.enter_context(_ENTRIES((*_ENTRIES.value, _Entry(self._mesh, ambient, _compat.resource_mesh()))))
-            _entered.stack.append(stack.pop_all())
+        _entered.push(self._mesh, is_assigned=False)
         return self._mesh
 
     def __exit__(
@@ -82,10 +91,22 @@ class mesh_context(contextlib.ContextDecorator):
         if not isinstance(self._mesh, Mesh):
             left: bool | None = self._mesh.__exit__(kind, error, trace)
             return left
+        _entered.pop_assigned()
         if not _entered.stack:
             raise RuntimeError("mesh_context: left without being entered in this thread.")
-        _entered.stack.pop().close()
+        _entered.stack.pop()[0].close()
+        _entered.pop_assigned()
         return None
+
+
+def assign_mesh(mesh: Mesh) -> None:
+    """Puts a mesh in context until a surrounding or a later `mesh_context` is left.
+
+    This is what `thread_resources.env = ResourceEnv(mesh, ())` did, in this thread. An empty mesh takes back the one
+    before.
+    """
+    _entered.pop_assigned()
+    _entered.push(mesh, is_assigned=True)
 
 
 def current_mesh() -> Mesh | AbstractMesh:

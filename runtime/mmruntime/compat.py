@@ -12,12 +12,13 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mmruntime._mesh_context import current_mesh, mesh_context, with_sharding_constraint
+from mmruntime._mesh_context import assign_mesh, current_mesh, mesh_context, with_sharding_constraint
 from mmruntime._pjit import pjit
 from mmruntime._positional import PositionalSharding
 
 __all__ = [
     "PositionalSharding",
+    "assign_mesh",
     "current_mesh",
     "device_put_replicated",
     "device_put_sharded",

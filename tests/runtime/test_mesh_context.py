@@ -303,6 +303,27 @@ def test_entering_and_leaving():
         compat.mesh_context(MESH).__exit__(None, None, None)
 
 
+def test_an_assigned_mesh_stays_until_a_context_is_left():
+    """As `thread_resources.env` is set by leaving a `with`, to that of the surrounding one."""
+    compat.assign_mesh(MESH)
+    compat.assign_mesh(OTHER)
+    assert compat.current_mesh() == OTHER
+    with compat.mesh_context(LINE):
+        assert compat.current_mesh() == LINE
+        compat.assign_mesh(MESH)
+        assert compat.current_mesh() == MESH
+        with compat.mesh_context(OTHER):
+            assert compat.current_mesh() == OTHER
+        assert compat.current_mesh() == LINE
+        compat.assign_mesh(MESH)
+    assert compat.current_mesh().empty
+    compat.assign_mesh(MESH)
+    compat.assign_mesh(Mesh(np.empty((), dtype=object), ()))
+    assert compat.current_mesh().empty
+    with compat.mesh_context(OTHER):
+        pass
+
+
 def test_as_a_decorator_and_in_a_stack():
     @compat.mesh_context(MESH)
     def f():

@@ -103,21 +103,20 @@ class ReplaceMeshContext(ModernizeCodemod):
             site.edit(statement_start, start, f"{set_mesh}(")
             site.edit(end, statement_end, ")")
         elif context.kind == ENVIRONMENT:
-            self._enter(context, f"{set_mesh}(", ")")
+            self._assign(context, set_mesh)
         else:
             site.wrap(node, f"{set_mesh}(", ")")
 
     def _make_compat(self, context: MeshContext) -> None:
-        mesh_context = self.site.spell("mmruntime.compat.mesh_context")
         if context.kind == ENVIRONMENT:
-            self._enter(context, f"{mesh_context}(", ").__enter__()")
+            self._assign(context, self.site.spell("mmruntime.compat.assign_mesh"))
         else:
-            self.site.wrap(context.node, f"{mesh_context}(", ")")
+            self.site.wrap(context.node, f"{self.site.spell('mmruntime.compat.mesh_context')}(", ")")
 
-    def _enter(self, context: MeshContext, before: str, after: str) -> None:
-        """Have a statement stand for `thread_resources.env = ResourceEnv(mesh, ...)`."""
+    def _assign(self, context: MeshContext, function: str) -> None:
+        """Have a call stand for `thread_resources.env = ResourceEnv(mesh, ...)`."""
         assert isinstance(context.node, ast.Call)
         mesh_start, mesh_end = self.site.span(context.node.args[0])
         statement_start, statement_end = self.site.span(context.holder)
-        self.site.edit(statement_start, mesh_start, before)
-        self.site.edit(mesh_end, statement_end, after)
+        self.site.edit(statement_start, mesh_start, f"{function}(")
+        self.site.edit(mesh_end, statement_end, ")")

@@ -3,11 +3,16 @@
     mesh = pxla.thread_resources.env.physical_mesh
     ->  mesh = compat.current_mesh()
 
+    env = maps.thread_resources.env
+    return env.physical_mesh.empty
+    ->  env = compat.current_mesh()
+        return env.empty
+
 `mmruntime.compat.current_mesh` is the mesh of `jax.set_mesh(mesh)`, with its devices, also inside compiled functions,
 and an empty mesh where there is none: guards such as `if mesh.empty` and `mesh.devices.shape == ()` go on working,
 which they do not with `thread_resources` under `jax.set_mesh`.
 
-Refused: everything but `env.physical_mesh` and `env.shape`, such as an environment that is kept in a variable.
+Refused: everything but `env.physical_mesh` and `env.shape`, also of a local name that an environment is given.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for the context of today.
 """
 
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NoReturn
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.contexts import ENVIRONMENT, ENVIRONMENTS, RESOURCE_ENVS
@@ -41,15 +47,38 @@ class ReplaceThreadResources(ModernizeCodemod):
     def rewrite(self) -> None:
         """Replace `thread_resources.env.physical_mesh`."""
         env = self.site.module.parents[self.use.node]
-        mesh = self.site.module.parents[env]
-        is_env = isinstance(env, ast.Attribute) and env.attr == "env"
-        if not (is_env and isinstance(mesh, ast.Attribute) and isinstance(mesh.ctx, ast.Load)):
-            self.refuse("only `env.physical_mesh` and `env.shape` of `thread_resources` have successors; ask for these")
+        holder = self.site.module.parents[env]
+        if not isinstance(env, ast.Attribute) or env.attr != "env":
+            self._refuse_others()
         current = f"{self.site.spell('mmruntime.compat.current_mesh')}()"
-        if mesh.attr == "physical_mesh":
-            self.site.replace(mesh, current)
-        elif mesh.attr == "shape":
+        if isinstance(holder, ast.Assign):
+            self._replace_kept(holder)
+            self.site.replace(env, current)
+        elif not isinstance(holder, ast.Attribute) or not isinstance(holder.ctx, ast.Load):
+            self._refuse_others()
+        elif holder.attr == "physical_mesh":
+            self.site.replace(holder, current)
+        elif holder.attr == "shape":
             # The sizes of the mesh, and of loops, which went with `xmap`.
-            self.site.replace(mesh, f"{current}.shape")
+            self.site.replace(env, current)
         else:
-            self.refuse("only `env.physical_mesh` and `env.shape` of `thread_resources` have successors; ask for these")
+            self._refuse_others()
+
+    def _replace_kept(self, statement: ast.Assign) -> None:
+        """Have the local name that an environment is given stand for its mesh."""
+        site, (target, *others) = self.site, statement.targets
+        owner = site.scope.owner(target.id) if isinstance(target, ast.Name) else None
+        if others or owner is None or owner.kind != "function" or not isinstance(target, ast.Name):
+            self._refuse_others()
+        if len(owner.bindings[target.id]) > 1:
+            self._refuse_others()
+        for head, chain in site.module.chains:
+            if head.id == target.id and site.module.scope_of(head).owner(head.id) is owner:
+                asked = chain[1] if len(chain) > 1 else None
+                if not isinstance(asked, ast.Attribute) or asked.attr not in ("physical_mesh", "shape"):
+                    self._refuse_others()
+                if asked.attr == "physical_mesh":
+                    site.replace(asked, target.id)
+
+    def _refuse_others(self) -> NoReturn:
+        self.refuse("only `env.physical_mesh` and `env.shape` of `thread_resources` have successors; ask for these")
