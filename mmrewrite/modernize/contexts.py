@@ -61,7 +61,7 @@ def find_contexts(module: ModuleUses) -> Iterator[MeshContext]:
 
     A `MultiMesh` is entered by `with mesh:` to this day, so modules that may have one are left alone.
     """
-    roots = {item.name.partition(".")[0] for item in module.imported}
+    roots = {item.name.partition(".")[0] for item in module.imported if not _is_compat(item.name)}
     if roots & _HAVE_MULTIMESH or "jax" not in roots:
         return
     for node in ast.walk(module.facts.tree):
@@ -87,6 +87,11 @@ def find_contexts(module: ModuleUses) -> Iterator[MeshContext]:
             target = node.targets[0]
             if target.attr == "env" and _names(module, target.value) in ENVIRONMENTS:
                 yield MeshContext(module, ENVIRONMENT, node.value, node, _rest_of(module, node))
+
+
+def _is_compat(name: str) -> bool:
+    """Whether an import is one that `modernize` has written, which says nothing about a `MultiMesh`."""
+    return name == "mmruntime.compat" or name.startswith("mmruntime.compat.")
 
 
 def _meshes_of(module: ModuleUses, node: ast.expr) -> Iterator[ast.expr]:
