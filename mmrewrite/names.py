@@ -104,7 +104,13 @@ class Module:
     identifiers: set[str]
     follow: Callable[[str], str] = field(default=lambda qualified: qualified)
     synonyms: Mapping[str, str] = field(default_factory=lambda: SYNONYMS)
-    star: ast.ImportFrom | None = None
+    stars: list[ast.ImportFrom] = field(default_factory=list)
+    star_gives: Callable[[ast.ImportFrom, str], bool] = field(default=lambda star, name: True)
+
+    @property
+    def star(self) -> ast.ImportFrom | None:
+        """The last `from ... import *` whose names may be any, None where there is none."""
+        return self.stars[-1] if self.stars else None
 
     def top_level(self, statement: ast.stmt) -> ast.stmt:
         """The statement of the module's body that holds `statement`."""
@@ -151,8 +157,9 @@ class Module:
     def _resolve_name(self, name: str, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:
         owner = scope.owner(name)
         if owner is None:
-            return f"builtins.{name}" if name in _BUILTINS and self.star is None else None
-        if self.star is not None and owner is self.scope and not self._is_bound_below(name, self.star.lineno):
+            is_free = name in _BUILTINS and not any(self.star_gives(star, name) for star in self.stars)
+            return f"builtins.{name}" if is_free else None
+        if owner is self.scope and any(self._is_bound_by(star, name) for star in self.stars):
             return None
         key = (id(owner), name)
         if key in seen:
@@ -160,9 +167,11 @@ class Module:
         found = {self._resolve_binding(binding, owner, seen | {key}) for binding in owner.bindings[name]}
         return found.pop() if len(found) == 1 else None
 
-    def _is_bound_below(self, name: str, line: int) -> bool:
+    def _is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:
+        """Whether a name of the module may mean what `from ... import *` gives, rather than what is bound below it."""
         statements = [binding.statement for binding in self.scope.bindings[name]]
-        return any(statement is not None and statement.lineno >= line for statement in statements)
+        is_below = any(statement is not None and statement.lineno >= star.lineno for statement in statements)
+        return not is_below and self.star_gives(star, name)
 
     def _resolve_binding(self, binding: Binding, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:
         if binding.target is not None:
@@ -291,7 +300,7 @@ class _Collector:
         for alias in node.names:
             if alias.name == "*":
                 if (node.module or "").partition(".")[0] not in sys.stdlib_module_names or node.level:
-                    self.module.star = node
+                    self.module.stars.append(node)
             else:
                 target = f"{module}.{alias.name}" if module else None
                 self.bind(scope, alias.asname or alias.name, "import", node, target=target)

@@ -132,7 +132,7 @@ class Project:
         self.withheld: set[Hint] = set()
         for item in self.facts.values():
             self._by_place[place_of(item.file)] = item
-            item.names.follow = self._follower(item)
+            self._connect(item)
 
     def module(self, name: str, near: Facts) -> Facts | None:
         """The project's module called `name`, as code in `near` imports it."""
@@ -153,11 +153,19 @@ class Project:
         facts = read_facts(SourceFile(place, data, name, is_package, root), self._codemods)
         if isinstance(facts, Unreadable):
             return None
-        facts.names.follow = self._follower(facts)
+        self._connect(facts)
         return facts
 
-    def _follower(self, near: Facts) -> Callable[[str], str]:
-        return lambda qualified: self._follow(qualified, near)
+    def _connect(self, facts: Facts) -> None:
+        """Have the names of a module lead into the others."""
+        facts.names.follow = lambda qualified: self._follow(qualified, facts)
+        facts.names.star_gives = lambda star, name: self._star_gives(star, name, facts)
+
+    def _star_gives(self, star: ast.ImportFrom, name: str, near: Facts) -> bool:
+        """Whether `from ... import *` may bind `name`: that of a module of the project binds what it has."""
+        module = absolute_import(near.names.name, near.names.is_package, star.module, star.level)
+        facts = self.module(module, near) if module else None
+        return facts is None or bool(facts.names.stars) or name in facts.names.scope.bindings
 
     def _follow(self, qualified: str, near: Facts) -> str:
         """Where a name of the project comes from: `pkg.aliases.P` may be `jax.sharding.PartitionSpec`."""
