@@ -111,6 +111,11 @@ class Handed:
         """All names, clear or not."""
         return self.unclear.union(self.names)
 
+    @property
+    def modules(self) -> frozenset[str]:
+        """The modules that hand something on."""
+        return frozenset(full.rpartition(".")[0] for full in self.every)
+
     def meaning(self, target: str) -> str:
         """A full name with what is handed on in the place of the name under which it is."""
         for full, meaning in self.names.items():
@@ -373,7 +378,7 @@ class _Finder:
                 for alias in statement.names:
                     if self.is_hints(statement, alias):
                         aliases[id(alias)] = (statement, alias)
-                    elif alias.name == "*" and getattr(statement, "module", None) == MODULE:
+                    elif isinstance(statement, ast.ImportFrom) and alias.name == "*" and self.hides_hints(statement):
                         start, end = span(self.source, statement)
                         reason = "`*` hides which names are hints; write `from mmrewrite import hints`"
                         self.found.misused.append(Misused(start, end, reason))
@@ -399,6 +404,15 @@ class _Finder:
             self.found.imports.append(
                 HintImport(statement, alias, tuple(statement.names), tuple(sorted(uses.get(key, ()))))
             )
+
+    def hides_hints(self, star: ast.ImportFrom) -> bool:
+        """Whether a `*` brings in hints that are used here."""
+        names = self.names
+        module = absolute_import(names.name, names.is_package, star.module, star.level)
+        handed = [full.rpartition(".")[2] for full in self.handed.every if full.rpartition(".")[0] == module]
+        return module == MODULE or any(
+            name not in names.scope.bindings and not names.scope.is_unused(name) for name in handed
+        )
 
     def is_unclear(self, bindings: Sequence[Binding], node: ast.Name, scope: Scope) -> bool:
         """Whether a name that means hints means something else as well, here or where it is handed on."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mmrewrite.calls import Handed, means_hints
 from mmrewrite.engine import Importing
+from mmrewrite.names import absolute_import
 from mmrewrite.project import Facts, SourceFile, Unreadable
 
 Read = Callable[[SourceFile, Handed], Facts | Unreadable]
@@ -62,7 +63,11 @@ def _mentions(handed: Handed) -> Callable[[bytes], bool]:
 
 def _imports(facts: Facts, handed: Handed) -> bool:
     """Whether a module imports a name that is handed on, or a module and takes the name from it."""
-    targets = set(_targets(facts))
+    targets, star = set(_targets(facts)), facts.names.star
+    if star is not None:
+        names = facts.names
+        if absolute_import(names.name, names.is_package, star.module, star.level) in handed.modules:
+            return True
     for full in handed.every:
         module, _, name = full.rpartition(".")
         if full in targets or (module in targets and f".{name}" in facts.source.text):
