@@ -5,7 +5,7 @@
 Each folder in FOLDER is one case: hinted Python files and a `score.toml` with
 
     title = "what it is"
-    expect = "rewritten"            # or "refused": nothing changes, and a refusal matches `refusal`
+    expect = "rewritten"            # or "refused": nothing changes, a refusal matches `refusal`, `check --strict` fails
     refusal = "a regular expression"
     run = "run"                     # optional: a module of the case that runs it
     tolerance = 1e-4                # optional: of the scale of each array
@@ -69,7 +69,11 @@ def main() -> int:
     parser.add_argument("--markdown", action="store_true", help="print the table as markdown")
     options = parser.parse_args()
     cases = sorted(path.parent for path in options.folder.glob("*/score.toml"))
-    scores = [score(case) for case in cases if options.only in (None, case.name)]
+    scores = []
+    for case in cases:
+        if options.only in (None, case.name):
+            scores.append(score(case))
+            print(f"{case.name}: {'ok' if scores[-1].passed else 'WRONG'}", file=sys.stderr, flush=True)
     show(scores, options.markdown)
     return 0 if scores and all(score.passed for score in scores) else 1
 
@@ -98,6 +102,8 @@ def score(case: Path) -> Score:
             found += ", not stable"
         if expected == "refused" and not explained:
             found += ", for another reason"
+        if found == "refused" and tool("check", "--strict", str(copy)).returncode != 1:
+            found += ", and `check --strict` passes"
         passed = found == expected and equal
         return Score(told["title"], expected, found, len(messages), largest, places, passed)
 

@@ -75,6 +75,7 @@ def find_gradient(site: Site) -> Gradient:
     named = [(call, _made_by_name(site, call.func, site.scope)) for call in calls]
     found = [(call, maker) for call, maker in named if maker is not None]
     if len(found) != 1:
+        _refuse_bound_twice(site, calls)
         site.refuse(
             "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
             "or directly"
@@ -83,6 +84,18 @@ def find_gradient(site: Site) -> Gradient:
     assert isinstance(call.func, ast.Name)
     loads = _loads(site, call.func.id, site.scope.owner(call.func.id))
     return _gradient(site, maker, call, by_name=True, uses=(Use(call, site.statement),), complete=loads == 1)
+
+
+def _refuse_bound_twice(site: Site, calls: list[ast.Call]) -> None:
+    for call in calls:
+        if not isinstance(call.func, ast.Name):
+            continue
+        name, owner = call.func.id, site.scope.owner(call.func.id)
+        bindings = owner.bindings[name] if owner is not None else []
+        values = [binding.value for binding in bindings if isinstance(binding.value, ast.Call)]
+        if len(bindings) > 1 and any(site.resolve(value.func, owner) in GRADIENTS for value in values):
+            lines = ", ".join(f"line {binding.statement.lineno}" for binding in bindings if binding.statement)
+            site.refuse(f"`{name}` has several meanings ({lines}); give this gradient function a name of its own", call)
 
 
 def is_gradient_decorator(names: Module, decorator: ast.expr, scope: Scope) -> str | None:

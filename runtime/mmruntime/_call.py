@@ -31,10 +31,36 @@ R = TypeVar("R")
 _IN_USE = _compat.user_context(None)
 
 
+class _AnyEagerTask:
+    """Stands for the task of an eager call in the keys of jit caches: equal whichever task it is.
+
+    Otherwise a model that is initialised layer by layer would compile each operation anew for every layer.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AnyEagerTask)
+
+    def __hash__(self) -> int:
+        return hash(_AnyEagerTask)
+
+
+# Whether something has asked for the task in use: from then on eager calls have their own task in their keys.
+_asked = False
+
+
 def task_in_use() -> Task | None:
     """The task whose call is being traced or run; of nested ones the outermost, as for placement."""
-    found: Task | None = _IN_USE.value
-    return found
+    global _asked
+    _asked = True
+    return _outermost()
+
+
+def _outermost() -> Task | None:
+    found: Task | _AnyEagerTask | None = _IN_USE.value
+    return found.task if isinstance(found, _AnyEagerTask) else found
 
 
 def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = None, **fields: Any) -> Callable[P, R]:
@@ -75,8 +101,9 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored():
             return fun(*args, **kwargs)
-        with _IN_USE(task_in_use() or placed):
-            if _compat.at_top_level():
+        used, eager = _outermost() or placed, _compat.at_top_level()
+        with _IN_USE(_AnyEagerTask(used) if eager and not _asked else used):
+            if eager:
                 mesh = None if writes_state(fun, args, kwargs) else _submesh_now(placed)
                 return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
             assert placed.name is not None
@@ -142,8 +169,11 @@ def writes_state(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     """Whether a call stores tracers in `fun` itself or in its arguments, which an inner jit would leak or lose.
 
     A Flax linen module that is being initialised, or applied with mutable collections, and every nnx
-    object do so; they are marked by a name scope instead.
+    object do so; so does whatever runs inside a Haiku transform, which keeps its random keys and states
+    there. They are marked by a name scope instead.
     """
+    if _inside_haiku_transform():
+        return True
     owner = getattr(fun, "__self__", fun)
     linen = sys.modules.get("flax.linen")
     if linen is not None and isinstance(owner, linen.Module):
@@ -157,6 +187,18 @@ def writes_state(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
         return isinstance(node, nnx.Pytree | nnx.Variable)
 
     return is_stateful(owner) or any(map(is_stateful, jax.tree.leaves((args, kwargs), is_leaf=is_stateful)))
+
+
+def _inside_haiku_transform() -> bool:
+    haiku = sys.modules.get("haiku")
+    if haiku is None:
+        return False
+    try:
+        haiku.running_init()
+    except ValueError:
+        # What Haiku raises outside of every transform; it has no function that tells.
+        return False
+    return True
 
 
 def _name_of(fun: Any) -> str:

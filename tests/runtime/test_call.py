@@ -81,6 +81,20 @@ def test_a_flax_model_can_be_applied_eagerly_stage_by_stage() -> None:
     np.testing.assert_allclose(out, jax.jit(Net().apply)(params, x), rtol=1e-5, atol=1e-6)
 
 
+def test_eager_calls_of_several_tasks_share_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mmruntime._call._asked", False)
+    traced = []
+
+    @jax.jit
+    def double(x):
+        traced.append(x)
+        return 2 * x
+
+    for index in range(3):
+        mm.task(double, f"layer_{index}", mesh_slice={"stage": index})(jnp.ones(4))
+    assert len(traced) == 1
+
+
 def test_the_wrapper_looks_like_the_function() -> None:
     def encode(x, *, train=False):
         """Encode."""

@@ -98,6 +98,18 @@ def test_an_eager_task_maps_over_its_submesh() -> None:
     assert out.devices() == set(mesh.devices[1])
 
 
+def test_eager_tasks_that_share_a_compiled_function_map_over_their_own_submeshes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mmruntime._call._asked", False)
+    helper = jax.jit(lambda x: centred(x))
+    with make_mesh() as mesh:
+        outs = [mm.task(helper, f"layer_{index}", mesh_slice={"stage": index})(X) for index in (0, 1, 0)]
+    for out, index in zip(outs, (0, 1, 0), strict=True):
+        np.testing.assert_allclose(out, X - X.mean(), rtol=1e-5, atol=1e-7)
+        assert out.devices() == set(mesh.devices[index])
+
+
 def test_without_a_mesh_it_says_where_it_can_be_called() -> None:
     with pytest.raises(ValueError, match=r"shard_map: no mesh for shard. Call it inside a task that has a submesh"):
         jax.jit(centred)(X)
