@@ -18,12 +18,14 @@ from mmrewrite.engine import rewrite_project
 from mmrewrite.registry import Registry
 from mmrewrite.source import SourceText
 from mmrewrite.values import Rewrite
+from mmrewrite.vocabulary import DIRECTIVES
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CASES = sorted(path.parent for name in ("before", "before.py") for path in FIXTURES.glob(f"*/*/{name}"))
 CALLS = sorted(path.parent for path in FIXTURES.glob("*/*/before_hints.py"))
 REGISTRY = Registry()
 HINT = re.compile(r"(?<!`)# mm: [^\r\n]*")
+LIBRARY = re.compile(r"^(?:import|from) (equinox|flax|haiku|jaxtyping)\b", re.MULTILINE)
 PLACE = re.compile(r"^\d+:\d+: |\b(lines? |\w+\.py:|\(line )\d+(?::\d+)?")
 
 # Folders that are not named after a codemod.
@@ -118,6 +120,9 @@ def messages(result: Rewrite) -> list[str]:
 
 def test_most_fixtures_are_there_for_calls_as_well() -> None:
     assert len(CALLS) >= 80
+    comments = [line for folder in CALLS for line in HINT.findall((folder / "before.py").read_text("latin-1"))]
+    said = {word for line in comments for word in re.findall(r"[:;] (\w+)", line)}
+    assert set(DIRECTIVES) <= said
 
 
 def test_second_run_changes_nothing(case: Case) -> None:
@@ -183,8 +188,8 @@ def test_numbers_are_equal(folder: Path) -> None:
         pytest.skip("the runtime is not there")
     if jax.device_count() < 8:
         pytest.skip("needs eight devices")
-    if b"flax" in case.before["before.py"]:
-        pytest.importorskip("flax")
+    for library in set(LIBRARY.findall(case.before["before.py"].decode("latin-1"))):
+        pytest.importorskip(library)
     called = folder / "before_hints.py"
     before = run(called.read_bytes() if called.exists() else case.before["before.py"], jax)
     after = run(case.after["before.py"], jax)

@@ -19,6 +19,7 @@ from mmruntime._constraint import eager_layout, placed_later
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import TASKS
 from mmruntime._mesh import TaskMesh, auto_mesh, current_mesh
+from mmruntime._nnx import has_stateful, is_stateful
 from mmruntime._operands import by_operands
 from mmruntime._place import task_mesh
 from mmruntime._shard import axis_pairs
@@ -179,14 +180,7 @@ def writes_state(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     if linen is not None and isinstance(owner, linen.Module):
         scope = owner.scope
         return scope is not None and bool(scope.root.mutable)
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is None:
-        return False
-
-    def is_stateful(node: Any) -> bool:
-        return isinstance(node, nnx.Pytree | nnx.Variable)
-
-    return is_stateful(owner) or any(map(is_stateful, jax.tree.leaves((args, kwargs), is_leaf=is_stateful)))
+    return is_stateful(owner) or has_stateful((args, kwargs))
 
 
 def _inside_haiku_transform() -> bool:

@@ -15,6 +15,7 @@ from mmruntime import _check, _compat, schedules
 from mmruntime._constraint import check_specs, constrain
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import LOOPS, LoopSpec, Rows
+from mmruntime._nnx import made_anew
 
 R = TypeVar("R")
 
@@ -73,7 +74,8 @@ def microbatch(
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
-            or `reduce` is neither "sum" nor "mean" nor "concat" for some result.
+            an nnx object among the arguments is changed, or `reduce` is neither "sum" nor "mean" nor "concat" for
+            some result.
         TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
             be added up.
     """
@@ -140,7 +142,9 @@ def microbatch(
                 call[position] = part
             for key in keys:
                 call[key] = jax.tree.map(lambda k: jax.random.fold_in(k, index), call[key], is_leaf=_is_key)
-            result = fun(*call, **kwargs)
+            (call, keywords), check = made_anew((call, kwargs), label_of(fun))
+            result = fun(*call, **keywords)
+            check()
             return _apart(result, reduce, index, num_microbatches) if "concat" in kinds else result
 
         spec = LoopSpec(

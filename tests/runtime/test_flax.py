@@ -274,3 +274,28 @@ def test_other_methods_need_keep_paths() -> None:
         )
     with pytest.raises(TypeError, match=r"Task\[Compact\].encode: in this form only __call__ is a task. Pass keep_pat"):
         model.apply(variables, X, method="encode")
+
+
+def test_microbatches_of_an_nnx_module_that_must_not_change() -> None:
+    class Dropped(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.dense, self.dropout = nnx.Linear(3, 2, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.dropout(self.dense(x))
+
+    def loss(model, x):
+        return jnp.mean(model(x) ** 2)
+
+    def cut(model, x):
+        return mm.microbatch(nnx.value_and_grad(loss), size=2, argnum=1, reduce="mean")(model, x)
+
+    x, model = jnp.arange(12.0).reshape(4, 3) / 12, Dropped(nnx.Rngs(0))
+    plain = nnx.value_and_grad(loss)(model.dense, x)
+    for found in (cut(model.dense, x), nnx.jit(cut)(model.dense, x)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), plain, found)
+    with pytest.raises(
+        ValueError, match=r"changes dropout.rngs.count.value of an nnx object that it is given, in every"
+    ):
+        cut(model, x)
+    assert int(model.dropout.rngs.count[...]) == 0
