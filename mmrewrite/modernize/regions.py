@@ -15,7 +15,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from mmrewrite.modernize.contexts import (
     ENVIRONMENT,
@@ -44,9 +43,7 @@ from mmrewrite.modernize.reach import UncompiledReach, WideReach
 from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.visible import MeshName, mesh_name
-
-if TYPE_CHECKING:
-    pass
+from mmrewrite.project import Facts
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 
@@ -147,6 +144,8 @@ class MeshRegions:
         self._reach = WideReach(context.project, context.modules)
         self._eager = Eager(context.modules, self._reach)
         self._uncompiled: UncompiledReach | None = None
+        self._uncompiled_closures: dict[MeshContext, set[ast.AST]] = {}
+        self._has_members: dict[str, bool] = {}
         self._members = [member for module in context.modules.values() for member in _members(module)]
         self._plans: dict[ast.AST, Plan] = {}
         self._regions = list(self._find())
@@ -265,9 +264,15 @@ class MeshRegions:
         for member in region.of("context"):
             assert member.context is not None
             for facts in self._reach.not_given(member.module, member.context.body):
-                if any(other.kind != "library" for other in _members(ModuleUses(facts))):
+                if self._depends_on_a_mesh(facts):
                     return f"this reaches {facts.path}, which is not among the files given; give it as well"
         return None
+
+    def _depends_on_a_mesh(self, facts: Facts) -> bool:
+        """Whether a module that was not given has something to rewrite together with a mesh context."""
+        if facts.path not in self._has_members:
+            self._has_members[facts.path] = any(member.kind != "library" for member in _members(ModuleUses(facts)))
+        return self._has_members[facts.path]
 
     def _why_not_compat(self, region: _Region) -> str | None:
         """What would not be the same with `compat.mesh_context`, else None."""
@@ -286,12 +291,14 @@ class MeshRegions:
 
     def _runs_uncompiled(self, region: _Region, member: Member) -> bool:
         """Whether a context leads to something that is not part of what `pjit` compiles, for the mesh in context."""
+        return any(_is_in(member, self._reached_uncompiled(context)) for context in region.contexts[member])
+
+    def _reached_uncompiled(self, context: MeshContext) -> set[ast.AST]:
         if self._uncompiled is None:
             self._uncompiled = UncompiledReach(self._project, self._modules)
-        return any(
-            _is_in(member, self._uncompiled.closure(context.module, context.body))
-            for context in region.contexts[member]
-        )
+        if context not in self._uncompiled_closures:
+            self._uncompiled_closures[context] = self._uncompiled.closure(context.module, context.body)
+        return self._uncompiled_closures[context]
 
     def _named(self, region: _Region) -> str | None:
         """Plan the named style, or say why it cannot be."""
@@ -351,7 +358,8 @@ class MeshRegions:
 
 
 def _members(module: ModuleUses) -> Iterator[Member]:
-    for context in find_contexts(module):
+    contexts = list(find_contexts(module))
+    for context in contexts:
         yield Member(module, context.node, "context", context)
     kinds = {
         **dict.fromkeys(PJIT, "pjit"),
@@ -359,13 +367,13 @@ def _members(module: ModuleUses) -> Iterator[Member]:
         **dict.fromkeys(XMAPS, "xmap"),
         **dict.fromkeys(ENVIRONMENTS, "guard"),
     }
-    contexts = {id(context.holder) for context in find_contexts(module)}
+    holders = {id(context.holder) for context in contexts}
     for use in module.uses(kinds):
         if guard_of(module, use.node) is not None:
             yield Member(module, use.node, "shim")
             continue
         kind = kinds[use.name]
-        if kind == "guard" and id(use.statement) in contexts:
+        if kind == "guard" and id(use.statement) in holders:
             continue
         yield Member(module, use.node, kind, specs=specs_of(module, use) if kind in ("pjit", "constraint") else None)
     for use in module.uses(("jax.jit",)):
@@ -374,10 +382,8 @@ def _members(module: ModuleUses) -> Iterator[Member]:
         if any(new_keyword(keyword.arg) and has_spec(module, keyword.value) for keyword in given):
             yield Member(module, use.node, "jit")
     yield from _shims(module, kinds)
-    for head, chain in module.chains:
-        found = module.facts.names.resolve(chain[-1], module.scope_of(head)) or ""
-        if any(found == name or found.startswith(f"{name}.") for name in _LOOK_FOR_A_MESH):
-            yield Member(module, chain[-1], "library")
+    for use in module.uses(module.names_below(_LOOK_FOR_A_MESH)):
+        yield Member(module, use.node, "library")
 
 
 def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:

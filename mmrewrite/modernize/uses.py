@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,6 +40,18 @@ class ImportedName:
     statement: ast.Import | ast.ImportFrom
     name: str
     local: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Meaning:
+    """The full name that an expression stands for; `position` is that of its chain of attributes in the module."""
+
+    position: int
+    head: ast.Name
+    node: ast.expr
+    dotted: str
+    name: str
+    scope: Scope
 
 
 @dataclass(eq=False)
@@ -100,24 +113,45 @@ class ModuleUses:
                 found.append((node, tuple(chain)))
         return tuple(found)
 
-    def uses(self, names: Collection[str]) -> Iterator[Use]:
-        """Expressions that stand for one of `names`, the longest where one holds another."""
-        for head, chain in self.chains:
+    @cached_property
+    def _meanings(self) -> dict[str, list[_Meaning]]:
+        """What stands for each full name."""
+        found: dict[str, list[_Meaning]] = defaultdict(list)
+        for position, (head, chain) in enumerate(self.chains):
             scope = self.scope_of(head)
             if scope.owner(head.id) is None:
                 continue
-            for node in reversed(chain):
+            for node in chain:
                 dotted = dotted_text(node)
-                found = self.facts.names.resolve_dotted(dotted, scope)
-                if found is not None and found in names:
-                    owner = scope.owner(head.id)
-                    bindings = owner.bindings[head.id] if owner is not None else []
-                    # `import jax` and `import jax.experimental.pjit` bind one name to one thing.
-                    targets = {binding.target for binding in bindings}
-                    target = targets.pop() if len(targets) == 1 else None
-                    written = target + dotted.removeprefix(head.id) if target is not None else None
-                    yield Use(node, found, written, scope, self.statement_of(head))
-                    break
+                name = self.facts.names.resolve_dotted(dotted, scope)
+                if name is not None:
+                    found[name].append(_Meaning(position, head, node, dotted, name, scope))
+        return found
+
+    def names_below(self, prefixes: Collection[str]) -> list[str]:
+        """Full names that the module uses and that are, or lie in, one of `prefixes`."""
+        return [
+            name
+            for name in self._meanings
+            if any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+        ]
+
+    def uses(self, names: Collection[str]) -> Iterator[Use]:
+        """Expressions that stand for one of `names`, the longest where one holds another."""
+        longest: dict[int, _Meaning] = {}
+        for name in dict.fromkeys(names):
+            for meaning in self._meanings.get(name, ()):
+                other = longest.get(meaning.position)
+                if other is None or len(meaning.dotted) > len(other.dotted):
+                    longest[meaning.position] = meaning
+        for _, meaning in sorted(longest.items()):
+            head, scope = meaning.head, meaning.scope
+            owner = scope.owner(head.id)
+            # `import jax` and `import jax.experimental.pjit` bind one name to one thing.
+            targets = {binding.target for binding in (owner.bindings[head.id] if owner is not None else ())}
+            target = targets.pop() if len(targets) == 1 else None
+            written = target + meaning.dotted.removeprefix(head.id) if target is not None else None
+            yield Use(meaning.node, meaning.name, written, scope, self.statement_of(head))
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, binding: Binding) -> Iterator[ImportedName]:
