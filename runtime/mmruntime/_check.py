@@ -151,14 +151,14 @@ def axes(what: str, sizes: Any, names: Any) -> tuple[tuple[int, ...], tuple[str,
 
 
 def axis_names(what: str, name: str, value: Any) -> tuple[str, ...]:
-    """Names of a mesh's axes.
+    """Names of a mesh's axes; a string is one name, as for `jax.sharding.Mesh`.
 
     Raises:
         TypeError: If they are no sequence of strings.
         ValueError: If one is there twice.
     """
     expected = 'a sequence of names such as ("stage", "data")'
-    names = tuple(items(what, name, value, expected))
+    names = (value,) if isinstance(value, str) else tuple(items(what, name, value, expected))
     if not all(isinstance(axis, str) and axis for axis in names):
         raise wrong(what, name, expected, value)
     if len(set(names)) != len(names):

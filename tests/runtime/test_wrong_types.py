@@ -85,7 +85,7 @@ CASES = {
         {
             "devices": "integers array",
             "axis_sizes": "none nothing integers array",
-            "axis_names": "none nothing names spec",
+            "axis_names": "none text nothing names spec",
             "abstract": "none abstract_mesh mesh multimesh",
         },
     ),
@@ -95,7 +95,7 @@ CASES = {
         {"axis_sizes": (2,), "axis_names": ("x",)},
         {
             "axis_sizes": "none nothing integers array",
-            "axis_names": "none nothing names spec",
+            "axis_names": "none text nothing names spec",
             "devices": "none nothing devices",
             "global_mesh": "none mesh multimesh",
             "logical_axes": PAIRS,
@@ -119,7 +119,7 @@ CASES = {
     "task with earlier arguments": (
         lambda devices, device_axes: mm.task(loss, devices=devices, device_axes=device_axes),
         {"devices": [0, 1], "device_axes": ("x",)},
-        {"devices": "none integers array devices", "device_axes": "none nothing names spec"},
+        {"devices": "none integers array devices", "device_axes": "none text nothing names spec"},
     ),
     "stage": (
         mm.stage,
