@@ -16,6 +16,7 @@ from mmrewrite.modernize.imports import ImportEdits
 from mmrewrite.modernize.notebook import SUFFIX, NotANotebook, Notebook
 from mmrewrite.modernize.site import Context, ModuleDraft, Place, PointEdit, Site
 from mmrewrite.modernize.strings import mentions
+from mmrewrite.modernize.unclear import unclear_uses
 from mmrewrite.modernize.together import decide_together
 from mmrewrite.modernize.uses import ModuleUses, group_by_name
 from mmrewrite.project import Facts, Loader, Project, SourceFile, Unreadable, read_facts
@@ -148,6 +149,8 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
         except Exception as error:
             outcome.failure = bug(_where(error))
         outcome.left += mentions(module, owners)
+        told = {(item.line, item.column) for item in (*outcome.refusals, *outcome.left)}
+        outcome.left += (item for item in unclear_uses(module, owners) if (item.line, item.column) not in told)
     return outcomes
 
 
