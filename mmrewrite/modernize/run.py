@@ -16,8 +16,8 @@ from mmrewrite.modernize.imports import ImportEdits
 from mmrewrite.modernize.notebook import SUFFIX, NotANotebook, Notebook
 from mmrewrite.modernize.site import Context, ModuleDraft, Place, PointEdit, Site
 from mmrewrite.modernize.strings import mentions
-from mmrewrite.modernize.unclear import unclear_uses
 from mmrewrite.modernize.together import decide_together
+from mmrewrite.modernize.unclear import unclear_uses
 from mmrewrite.modernize.uses import ModuleUses, group_by_name
 from mmrewrite.project import Facts, Loader, Project, SourceFile, Unreadable, read_facts
 from mmrewrite.rewrite import apply_edits, text_kept

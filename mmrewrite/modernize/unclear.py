@@ -43,7 +43,7 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:
 
 
 def _meanings(module: ModuleUses, name: str, scope: Scope, seen: frozenset[str]) -> set[str]:
-    """Full names that a name with several bindings may stand for, those aside that are clear where they are assigned."""
+    """Full names that a name with several bindings may stand for, but for what is clear where it is assigned."""
     found: set[str] = set()
     for binding in scope.bindings[name]:
         dotted = dotted_name(binding.value) if binding.value is not None else None
