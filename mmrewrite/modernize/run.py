@@ -149,7 +149,9 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
         except Exception as error:
             outcome.failure = bug(_where(error))
         outcome.left += mentions(module, owners)
-        told = {(item.line, item.column) for item in (*outcome.refusals, *outcome.left)}
+        told = {(item.line, item.column) for item in outcome.refusals} | {
+            (item.line, item.column) for item in outcome.left
+        }
         outcome.left += (item for item in unclear_uses(module, owners) if (item.line, item.column) not in told)
     return outcomes
 

@@ -1,4 +1,4 @@
-"""Names with several meanings, one of which is an old name: nothing is edited there, and each use is reported."""
+"""Names that may be an old one or something else: nothing is edited there, and each use is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmrewrite.values import Left
 
 
 def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:
-    """Where a name is read that is bound more than once in one scope, once to one of `names`.
+    """Where a name is read that is bound several times, once to one of `names`, or that an `import *` may hide.
 
     Code that chooses by the version of JAX copes with both, so it is passed over. What an assignment gives is looked at
     where it is assigned.
@@ -22,24 +22,34 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:
     for head, chain in module.chains:
         owner = module.scope_of(head).owner(head.id)
         bindings = owner.bindings[head.id] if owner is not None else []
-        if owner is None or len(bindings) < 2 or any(_is_guarded(module, binding) for binding in bindings):
+        if owner is None or module.facts.names.resolve(head, owner) is not None:
             continue
-        if module.facts.names.resolve(head, owner) is not None:
+        if any(_is_guarded(module, binding) for binding in bindings):
             continue
         meanings = _meanings(module, head.id, owner, frozenset())
         for node in reversed(chain):
             rest = dotted_text(node).removeprefix(head.id)
             old = sorted({meaning + rest for meaning in meanings} & set(names))
             if old:
-                lines = sorted({getattr(binding.node, "lineno", 1) for binding in bindings})
-                where = f"{', '.join(map(str, lines[:-1]))} and {lines[-1]}"
                 line, column = source.position(span(source, node)[0])
-                because = (
-                    f"`{head.id}` has several meanings, given on lines {where}, and one of them is `{old[0]}`; give "
-                    "each a name of its own"
-                )
+                because = _why(module, head.id, bindings, old[0])
                 yield Left(module.facts.path, line, column, ast.unparse(node), because)
                 break
+
+
+def _why(module: ModuleUses, name: str, bindings: Collection[Binding], old: str) -> str:
+    lines = sorted({getattr(binding.node, "lineno", 1) for binding in bindings})
+    if len(lines) == 1:
+        star = next((star for star in module.facts.names.stars if star.lineno >= lines[0]), None)
+        if star is not None:
+            given = f"{'.' * star.level}{star.module or ''}"
+            return (
+                f"it is `{old}` unless `from {given} import *` on line {star.lineno} gives `{name}` another meaning; "
+                f"import `{name}` below that, or from there what is needed by name"
+            )
+    where = " and ".join(filter(None, (", ".join(map(str, lines[:-1])), str(lines[-1]))))
+    meanings = f"`{name}` has several meanings, given on lines {where}, and one of them is `{old}`"
+    return f"{meanings}; give each a name of its own"
 
 
 def _meanings(module: ModuleUses, name: str, scope: Scope, seen: frozenset[str]) -> set[str]:
