@@ -93,8 +93,11 @@ def train_step(
 
 
 def example_arguments() -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
-    """Arguments for `mmrewrite plan --entry train:train_step --args train:example_arguments`."""
-    config = TrainConfig()
+    """Arguments for `mmrewrite plan` and `verify`: `--entry train:train_step --args train:example_arguments`.
+
+    Without dropout, as each microbatch draws masks of its own, and `verify` compares with the whole batch.
+    """
+    config = TrainConfig(dropout=0.0)
     corpus = load_corpus(config.text)
     batch = next(windows(corpus.train, config.batch_size, config.context, config.seed))
     return create_state(config, corpus.vocab_size), batch, jax.random.key(config.seed + 1)
