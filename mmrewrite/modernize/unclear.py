@@ -19,17 +19,21 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:
     where it is assigned.
     """
     source = module.facts.source
+    wanted = frozenset(names)
+    known: dict[tuple[Scope, str], set[str]] = {}
     for head, chain in module.chains:
         owner = module.scope_of(head).owner(head.id)
-        bindings = owner.bindings[head.id] if owner is not None else []
-        if owner is None or module.facts.names.resolve(head, owner) is not None:
+        if owner is None:
             continue
-        if any(_is_guarded(module, binding) for binding in bindings):
-            continue
-        meanings = _meanings(module, head.id, owner, frozenset())
-        for node in reversed(chain):
+        bindings = owner.bindings[head.id]
+        if (owner, head.id) not in known:
+            is_clear = module.facts.names.resolve(head, owner) is not None
+            is_left = is_clear or any(_is_guarded(module, binding) for binding in bindings)
+            known[owner, head.id] = set() if is_left else _meanings(module, head.id, owner, frozenset())
+        meanings = known[owner, head.id]
+        for node in reversed(chain) if meanings else ():
             rest = dotted_text(node).removeprefix(head.id)
-            old = sorted({meaning + rest for meaning in meanings} & set(names))
+            old = sorted({meaning + rest for meaning in meanings} & wanted)
             if old:
                 line, column = source.position(span(source, node)[0])
                 because = _why(module, head.id, bindings, old[0])
