@@ -78,13 +78,10 @@ class _Aligner:
         for position, row in enumerate(rows):
             if position not in tainted:
                 atoms = zip(*(eqn.invars for eqn in row), strict=True)
-                eqns.append(row[-1].replace(invars=[self.operand(each, row[-1]) for each in atoms]))
+                eqns.append(row[-1].replace(invars=[self.operand(each) for each in atoms]))
         last = self.iterations[-1]
         sums = [
-            [
-                Addend(self.operand([one.atom for one in each], None), each[-1].sign)
-                for each in zip(*addends, strict=True)
-            ]
+            [Addend(self.operand([one.atom for one in each]), each[-1].sign) for each in zip(*addends, strict=True)]
             for addends in zip(*(iteration.addends for iteration in self.iterations), strict=True)
         ]
         wanted = [addend.atom for addends in sums for addend in addends]
@@ -118,18 +115,22 @@ class _Aligner:
                     self.refuse(index, f"{what} (`{eqn.primitive}`)", eqn)
                 self.names[index].update(zip(eqn.outvars, row[-1].outvars, strict=True))
             for atoms in zip(*(eqn.invars for eqn in row), strict=True):
-                self.check(atoms, row)
+                if (other := self.other_source(atoms)) is not None:
+                    what = f"gives `{row[other].primitive}` another argument than the first"
+                    self.refuse(other, what, row[other])
         for index, iteration in enumerate(self.iterations):
             if len(iteration.eqns) != len(first.eqns):
                 self.refuse(index, f"has {len(iteration.eqns)} equations and the first has {len(first.eqns)}")
+        for addends in zip(*(iteration.addends for iteration in self.iterations), strict=True):
+            for each in zip(*addends, strict=True):
+                if (other := self.other_source([one.atom for one in each])) is not None:
+                    self.refuse(other, "adds another of its values to what it carries than the first")
         return rows
 
-    def check(self, atoms: Sequence[Any], row: Sequence[Any]) -> None:
-        """All iterations read what the same equation made, or all read values from outside."""
+    def other_source(self, atoms: Sequence[Any]) -> int | None:
+        """The iteration whose value was not made by the equation, if any, that made that of the first."""
         made = [self.names[index].get(atom) if _compat.is_var(atom) else None for index, atom in enumerate(atoms)]
-        for index, each in enumerate(made):
-            if each is not made[0]:
-                self.refuse(index, f"gives `{row[index].primitive}` another argument than the first", row[index])
+        return next((index for index, each in enumerate(made) if each is not made[0]), None)
 
     def evaluate_early(self, rows: Sequence[tuple[Any, ...]]) -> set[int]:
         """Evaluate what must be before the loop and make operands of it; the positions of these equations."""
@@ -177,12 +178,11 @@ class _Aligner:
         """What an atom from outside stands for."""
         return self.iterations[index].values[atom] if _compat.is_var(atom) else atom.val
 
-    def operand(self, atoms: Sequence[Any], eqn: Any) -> Any:
+    def operand(self, atoms: Sequence[Any]) -> Any:
         """The atom of the one body that stands for the same argument of every iteration."""
         last = atoms[-1]
-        made = [self.names[index].get(atom) if _compat.is_var(atom) else None for index, atom in enumerate(atoms)]
-        if made[-1] is not None:
-            return made[-1]
+        if _compat.is_var(last) and last in self.names[-1]:
+            return last
         values = [self.value(index, atom) for index, atom in enumerate(atoms)]
         if all(_is_same(value, values[0]) for value in values):
             if _compat.is_var(last):

@@ -21,6 +21,16 @@ def stages(count: int, **axes: int) -> mm.MultiMesh:
     return mm.MultiMesh(axis_sizes=(count, *axes.values()), axis_names=("stage", *axes))
 
 
+def all_devices(**axes: int) -> mm.MultiMesh:
+    """A mesh of all eight devices."""
+    return mm.MultiMesh(axis_sizes=tuple(axes.values()) or (8,), axis_names=tuple(axes) or ("x",))
+
+
+def submesh(devices: Sequence[int], **axes: int) -> mm.TaskMesh:
+    """The submesh of the devices at these positions of the mesh."""
+    return mm.TaskMesh(devices=devices, axis_sizes=tuple(axes.values()), axis_names=tuple(axes))
+
+
 def on(stage: int, name: str | None = None) -> mm.Task:
     """The task of one stage."""
     return mm.Task(name=name or f"stage_{stage}", mesh_slice={"stage": stage})
@@ -51,9 +61,33 @@ def layer(w: Any, x: Any) -> Any:
     return jnp.tanh(x @ w)
 
 
+def in_stages(params: Any, x: Any, count: int) -> Any:
+    """Layer i on stage i."""
+    for index in range(count):
+        x = mm.task(layer, task=on(index))(params[index], x)
+    return x
+
+
+def chain(params: Any, x: Any) -> Any:
+    """All layers, each on a stage of its own."""
+    return in_stages(params, x, len(params))
+
+
+def plain_chain(params: Any, x: Any) -> Any:
+    """`chain` without tasks."""
+    for w in params:
+        x = layer(w, x)
+    return x
+
+
 def squares(prediction: Any, target: Any) -> Any:
     """The sum of squared errors."""
     return ((prediction - target) ** 2).sum()
+
+
+def four_layers(params: Any, batch: Any) -> Any:
+    """The loss of four layers on four stages."""
+    return squares(in_stages(params, batch["x"], 4), batch["y"])
 
 
 def sgd(params: Any, grads: Any, rate: float = 0.05) -> Any:
@@ -78,6 +112,32 @@ def adam(state: dict[str, Any], grads: Any, rate: float = 0.05) -> dict[str, Any
         return p - rate * (m / (1 - 0.9**steps)) / (jnp.sqrt(v / (1 - 0.99**steps)) + 1e-3)
 
     return {"params": jax.tree.map(update, state["params"], mu, nu), "mu": mu, "nu": nu, "count": count}
+
+
+def value_and_grad(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """The loss and its gradient over microbatches."""
+    options.setdefault("count", 4)
+    return mm.microbatch(jax.value_and_grad(loss), argnum=1, **options)
+
+
+def sgd_step(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """A step of gradient descent over microbatches."""
+
+    def step(params: Any, batch: Any) -> Any:
+        value, grads = value_and_grad(loss, **options)(params, batch)
+        return sgd(params, grads), value
+
+    return step
+
+
+def adam_step(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """A step of Adam over microbatches."""
+
+    def step(state: Any, batch: Any) -> Any:
+        value, grads = value_and_grad(loss, **options)(state["params"], batch)
+        return adam(state, grads), value
+
+    return step
 
 
 def assert_close(found: Any, expected: Any, rtol: float) -> None:
@@ -142,6 +202,11 @@ def train(
             assert moved <= len(jax.tree.leaves(batch)), f"call {call}: {moved} arrays were not where they should be"
     assert len(step._plans) == 1
     return step, many
+
+
+def shard_shape(array: Any) -> tuple[int, ...]:
+    """The shape of the part of an array on one device."""
+    return array.sharding.shard_shape(array.shape)
 
 
 def executables(step: Any) -> list[tuple[Any, Any]]:

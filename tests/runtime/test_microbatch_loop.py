@@ -90,6 +90,11 @@ def test_loops_are_pipelined_and_give_the_same():
     assert len(step.explain().loops) == 3
 
 
+def in_turn(x, i, total, other):
+    small, large = jnp.sin(x[0]).sum(), jnp.cos(x[0]).sum()
+    return (total + large, other + small) if i % 2 else (total + small, other + large)
+
+
 def in_task(x, i, total):
     h = mm.task(jnp.sin, "wave", mesh_slice={"stage": 0})(x[0])
     return total + h[i : i + 1].sum()
@@ -110,6 +115,7 @@ def in_task(x, i, total):
             (0.0,),
             r"iteration 1 .*`reduce_sum` where the",
         ),
+        (in_turn, (0.0, 0.0), r"iteration 1 .* adds another of its values to what it carries than the first"),
         (in_task, (0.0,), r"computes `slice` with other settings than the first, in or after a task, at .*\.py"),
         (
             lambda x, i, total: jnp.append(total, x[i, 0]),
