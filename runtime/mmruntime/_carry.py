@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax.numpy as jnp
 
 from mmruntime import _compat
+from mmruntime._inline import inlined
+from mmruntime._marks import LOOPS, TASKS
 
 _ADDITIONS = (_compat.add_p, _compat.add_any_p)
 
@@ -70,6 +72,38 @@ def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widen
     return found
 
 
+def open_helpers(closed: Any, carried: Collection[int]) -> Any:
+    """A closed jaxpr with the equations of jitted functions that read its inputs at `carried`, in place of their calls.
+
+    A function that adds up, `@jax.jit def accumulate(a, b)`, is one equation in a trace, and hides that it is a sum.
+    Tasks and microbatch loops stay calls, and so does what reads nothing that is carried.
+    """
+    jaxpr, consts = _compat.split(closed)
+    constvars, values = list(jaxpr.constvars), list(consts)
+    tainted = {jaxpr.invars[position] for position in carried}
+    waiting, eqns = list(reversed(jaxpr.eqns)), []
+    while waiting:
+        eqn = waiting.pop()
+        if not any(_compat.is_var(atom) and atom in tainted for atom in eqn.invars):
+            eqns.append(eqn)
+        elif eqn.primitive is _compat.jit_p and not _is_marked(eqn):
+            inner, inner_consts = _compat.split(eqn.params["jaxpr"])
+            fresh = [_compat.new_var(var.aval) for var in inner.constvars]
+            constvars += fresh
+            values += inner_consts
+            given = inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars])
+            waiting += reversed(inlined(given, [*fresh, *eqn.invars], eqn.outvars, eqn))
+        else:
+            eqns.append(eqn)
+            tainted.update(var for var in eqn.outvars if _compat.is_var(var))
+    return _compat.with_consts(jaxpr.replace(constvars=constvars, eqns=eqns), values)
+
+
+def _is_marked(eqn: Any) -> bool:
+    name = eqn.params["name"]
+    return TASKS.find(name) is not None or LOOPS.find(name) is not None
+
+
 def needed(jaxpr: Any, wanted: Iterable[Any]) -> tuple[list[Any], set[Any]]:
     """The equations that `wanted` atoms come from, in order, and all variables that they or `wanted` read."""
     reads = {atom for atom in wanted if _compat.is_var(atom)}
@@ -82,9 +116,9 @@ def needed(jaxpr: Any, wanted: Iterable[Any]) -> tuple[list[Any], set[Any]]:
 
 
 def _is_renamed(eqn: Any) -> bool:
-    """Whether an equation only makes a weakly typed value a strongly typed one, or the other way round."""
-    is_conversion: bool = eqn.primitive.name == "convert_element_type"
-    return is_conversion and bool(eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype)
+    """Whether an equation copies a value, or makes a weakly typed one strongly typed or the other way round."""
+    is_renaming: bool = eqn.primitive.name in ("convert_element_type", "copy")
+    return is_renaming and bool(eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype)
 
 
 def _is_widened(eqn: Any) -> bool:

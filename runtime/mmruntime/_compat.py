@@ -110,6 +110,11 @@ def close(like: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequen
     return jex.ClosedJaxpr(jaxpr, [])
 
 
+def with_consts(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    """An open jaxpr closed over the values of its constants."""
+    return jex.ClosedJaxpr(jaxpr, list(consts))
+
+
 def scan_counts(eqn: Any) -> tuple[int, int]:
     """How many constants and how many carried values a scan has; JAX 0.12 keeps them as trees."""
     if "num_consts" in eqn.params:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from mmruntime import _check, _compat, schedules
 from mmruntime._align import Iteration, align
-from mmruntime._carry import Addend, Change, changes, needed
+from mmruntime._carry import Addend, Change, changes, needed, open_helpers
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import LoopSpec
 from mmruntime._microbatch import accumulate_pieces, check_schedule, label_of
@@ -109,8 +109,8 @@ def _trace(body: Callable[..., Any], item: Any, carry: tuple[Any, ...]) -> tuple
     def once(*leaves: Any) -> tuple[Any, ...]:
         return _as_tuple(body(item, *jax.tree.unflatten(tree, leaves)), len(carry), body)
 
-    traced: tuple[Any, tuple[Any, ...]] = jax.make_jaxpr(once, return_shape=True)(*leaves)
-    return traced
+    traced, shapes = jax.make_jaxpr(once, return_shape=True)(*leaves)
+    return open_helpers(traced, range(len(leaves))), shapes
 
 
 def _as_tuple(result: Any, count: int, body: Callable[..., Any]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _check, _compat, schedules
-from mmruntime._carry import Addend, changes, needed
+from mmruntime._carry import Addend, changes, needed, open_helpers
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import LoopSpec
 from mmruntime._microbatch import accumulate_pieces, check_schedule, label_of
@@ -62,6 +63,8 @@ def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, schedul
     if count is not None and count != scan.length:
         raise ValueError(f"microbatch_scan: the loop has {scan.length} iterations, but {count=}. Write one number.")
     consts, start, slices = scan.operands(operands)
+    carried = range(scan.num_consts, scan.num_consts + scan.num_carry)
+    scan = dataclasses.replace(scan, body=open_helpers(scan.body, carried))
     kinds = _kinds(scan, label)
     compute = _compat.as_fun(scan.body)
     sums = [position for position, kind in enumerate(kinds) if kind == "sum"]

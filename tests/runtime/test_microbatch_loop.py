@@ -32,17 +32,28 @@ def by_slices(loop, params, batch):
     return loop(accumulate, range(4), None, 0.0)
 
 
+@jax.jit
+def scaled(total, one):
+    return total + one * np.linspace(1, 2, 16, dtype=np.float32).reshape(4, 4)
+
+
+@jax.jit
+def add_up(total, one, kept):
+    return jax.tree.map(scaled, total, one), kept
+
+
 def by_rows(loop, params, batch):
-    """Items are pieces of arrays and keys, and there is one sum."""
+    """Items are pieces of arrays and keys, and there is one sum, which jitted functions of the program add up."""
     pieces = jax.tree.map(lambda leaf: leaf.reshape(4, 2, *leaf.shape[1:]), batch)
     keys = jax.random.split(jax.random.key(1), 4)
 
-    def accumulate(item, grads):
+    def accumulate(item, grads, kept):
         i, (rows, key) = item
         g = jax.grad(loss_fn)(params, {"x": rows, "y": pieces["y"][i]}, key)
-        return jax.tree.map(lambda total, one: total + one, grads, {"w": g})
+        return add_up(grads, {"w": g}, kept)
 
-    return loop(accumulate, enumerate(zip(pieces["x"], keys, strict=True)), {"w": jnp.ones_like(params)})
+    items = enumerate(zip(pieces["x"], keys, strict=True))
+    return loop(accumulate, items, {"w": jnp.ones_like(params)}, jnp.ones(2))
 
 
 def by_number(loop, params, batch):
@@ -108,6 +119,7 @@ def in_task(x, i, total):
         (lambda x, i, total, last: (total + x[i].sum(), x[i]), (0.0, 0.0), r"does more to `last` than"),
         (lambda x, i, total: total + x[i].sum() if i < 2 else x[i].sum(), (0.0,), r"does more to `total` than"),
         (lambda x, i, total, other: (total + x[i].sum(), other + total), (0.0, 0.0), r"does more to `other` than"),
+        (lambda x, i, total: jax.jit(jnp.multiply)(total, x[i].sum()), (1.0,), r"does more to `total` than"),
         (lambda x, i, total: total + x[i].sum() + jnp.sin(total), (0.0,), r"read what they carry \(`total`\) for more"),
         (lambda x, i, total: total + x[: i + 1].sum(), (0.0,), r"iteration 1 .* float32\[2, 4\] where the first makes"),
         (

@@ -113,11 +113,16 @@ PARAMS = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
 BATCH = {"x": X, "y": X[:, ::-1].copy()}
 
 
+@jax.jit
+def add_up(total, one):
+    return jax.tree.map(jnp.add, total, one)
+
+
 def scanned(scan, params, batch):
     def micro(carry, rows):
         total, grads, seen = carry
         loss, more = jax.value_and_grad(loss_fn)(params, rows)
-        return (total + loss, jax.tree.map(jnp.add, grads, more), seen + 1), loss
+        return (total + loss, add_up(grads, more), seen + 1), loss
 
     pieces = jax.tree.map(lambda leaf: leaf.reshape(4, 2, *leaf.shape[1:]), batch)
     (total, grads, seen), losses = scan(micro, (jnp.float32(1.0), jnp.zeros_like(params), 0), pieces)
