@@ -17,7 +17,7 @@ OLD_MESHES = {
     "jax.experimental.sharding.Mesh": "jax.sharding.Mesh",
     "jax._src.mesh.Mesh": "jax.sharding.Mesh",
 }
-MESHES = frozenset((*OLD_MESHES, "jax.sharding.Mesh", "jax.make_mesh", "jax.Mesh"))
+MESHES = frozenset((*OLD_MESHES, "jax.sharding.Mesh", "jax.make_mesh", "jax.Mesh", "mmruntime.compat.make_mesh"))
 ENVIRONMENTS = frozenset(
     f"{module}.thread_resources"
     for module in ("jax.experimental.maps", "jax.interpreters.pxla", "jax._src.mesh", "jax._src.maps")

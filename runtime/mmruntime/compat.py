@@ -12,7 +12,14 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mmruntime._mesh_context import assign_mesh, current_mesh, mesh_context, with_sharding_constraint
+from mmruntime._mesh_context import (
+    OMITTED,
+    assign_mesh,
+    choose,
+    current_mesh,
+    mesh_context,
+    with_sharding_constraint,
+)
 from mmruntime._pjit import pjit
 from mmruntime._positional import PositionalSharding
 
@@ -22,6 +29,7 @@ __all__ = [
     "current_mesh",
     "device_put_replicated",
     "device_put_sharded",
+    "make_mesh",
     "mesh_context",
     "pjit",
     "pmap_sharding",
@@ -114,6 +122,36 @@ def pmap_sharding(
             f"devices, got {len(devices)}."
         )
     return _over(devices, sharded_dim % len(shape))
+
+
+def make_mesh(
+    axis_shapes: Any = OMITTED,
+    axis_names: Any = OMITTED,
+    axis_types: Any = None,
+    *,
+    axis_sizes: Any = OMITTED,
+    devices: Sequence[Any] | None = None,
+) -> Mesh:
+    """`jax.make_mesh` whose axes are Auto where nothing else is said, as they were before JAX 0.9.
+
+    Args:
+        axis_shapes: The sizes of the axes. `axis_sizes` is its newer name.
+        axis_names: As many names; a string is one.
+        axis_types: The types of the axes; all Auto if left out.
+        axis_sizes: What JAX 0.12 calls `axis_shapes`.
+        devices: The devices, or more than are needed; all if left out.
+
+    Raises:
+        TypeError: If sizes or names are not given.
+        ValueError: If the sizes are given under both of their names, or do not agree with the names or the devices.
+    """
+    given = choose(axis_shapes, axis_sizes, ("axis_shapes", "axis_sizes"))
+    if given is OMITTED or axis_names is OMITTED:
+        missing = "sizes of the axes" if given is OMITTED else "names of the axes"
+        raise TypeError(f"make_mesh: no {missing} given; write `make_mesh((4, 2), ('data', 'model'))`.")
+    sizes = tuple(given)
+    types = (AxisType.Auto,) * len(sizes) if axis_types is None else axis_types
+    return jax.make_mesh(sizes, axis_names, axis_types=types, devices=devices)
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:

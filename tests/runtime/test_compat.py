@@ -288,3 +288,30 @@ def test_tree_map_leaves_none_alone_whatever_stands_against_it():
     assert compat.tree_map(lambda x: x is None, tree, is_leaf=lambda x: x is None) == {"a": False, "b": True}
     with pytest.raises(ValueError, match="None"):
         jax.tree.map(lambda x, y: x + y, tree, other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (((4, 2), ("x", "y")), {}),
+        (((n for n in (4, 2)), P("x", "y")), {"devices": DEVICES}),
+        (([8], "xy"), {}),
+        ((), {"axis_names": ("x",), "axis_sizes": (8,)}),
+        (((2,),), {"axis_names": ["x"]}),
+    ],
+)
+def test_make_mesh_has_auto_axes(arguments, options):
+    mesh = compat.make_mesh(*arguments, **options)
+    assert mesh.axis_types == (AxisType.Auto,) * mesh.devices.ndim
+
+
+def test_make_mesh_takes_what_jax_takes():
+    mesh = compat.make_mesh((2, 2), ("x", "y"), (AxisType.Explicit, AxisType.Auto), devices=DEVICES[4:])
+    assert mesh.axis_types == (AxisType.Explicit, AxisType.Auto)
+    assert mesh == jax.make_mesh((2, 2), ("x", "y"), (AxisType.Explicit, AxisType.Auto), devices=DEVICES[4:])
+    with pytest.raises(TypeError, match="no names of the axes given"):
+        compat.make_mesh((8,))
+    with pytest.raises(TypeError, match="no sizes of the axes given"):
+        compat.make_mesh(axis_names="x")
+    with pytest.raises(ValueError, match="both were given"):
+        compat.make_mesh((8,), "x", axis_sizes=(8,))

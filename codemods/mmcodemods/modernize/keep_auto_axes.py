@@ -6,10 +6,14 @@
 Since JAX 0.9 a mesh without axis types has Explicit axes: contractions over sharded dimensions raise, and
 `with_sharding_constraint` becomes an assertion. Code from before then means Auto.
 
+There are as many types as names, and as many as sizes: whichever of the two is written out is counted, also the names
+in a `P("x", "y")`; a string is one name. Else `len` of a variable is written. Where neither can be counted (`*`, `**`,
+both computed here, `make_mesh` as a value), `mmruntime.compat.make_mesh` counts when it is called.
+
 The sizes are given by position, since their keyword was `axis_shapes` before JAX 0.12 and is `axis_sizes` now.
 
 Refused: modules that know axis types (`AxisType`, `reshard`, `explicit_axes`, `auto_axes`, `out_sharding=`), since
-there the default may be meant; axis names that are computed; a `target-jax` before 0.7.
+there the default may be meant; a `target-jax` before 0.7.
 See https://docs.jax.dev/en/latest/notebooks/explicit-sharding.html
 """
 
@@ -17,13 +21,18 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from typing import ClassVar
 
 from mmrewrite.modernize.arguments import append_argument
 from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.pjit import PARTIALS, is_alias, kind_of
 from mmrewrite.names import dotted_name
 
 _EXPLICIT = re.compile(r"\b(?:AxisType\b(?!\.Auto)|reshard|explicit_axes|auto_axes|out_sharding)\b")
+_ASK_ABOUT_IT = frozenset(("inspect.signature", "builtins.getattr", "builtins.hasattr", "builtins.help"))
+_SIZES = ("axis_shapes", "axis_sizes")
+_ITERATORS = frozenset(f"builtins.{name}" for name in ("filter", "iter", "map", "reversed"))
 
 
 class KeepAutoAxes(ModernizeCodemod):
@@ -32,40 +41,102 @@ class KeepAutoAxes(ModernizeCodemod):
     names: ClassVar[tuple[str, ...]] = ("jax.make_mesh", "jax.experimental.mesh_utils.make_mesh")
 
     def rewrite(self) -> None:
-        """One argument more, or nothing where the axis types are given."""
+        """One argument more, the function that counts them, or nothing where the axis types are given."""
         call = self.site.call
         if call is None:
+            if self._is_made_later():
+                self._check_explicit()
+                self._use_compat()
             return
         given = {keyword.arg: keyword.value for keyword in call.keywords}
-        self._place_sizes(call)
-        if "axis_types" in given or len(call.args) > 2:
+        starred = None in given or any(isinstance(item, ast.Starred) for item in call.args)
+        if not starred and ("axis_types" in given or len(call.args) > 2):
+            self._place_sizes(call)
             return
+        self._check_explicit()
+        sizes = next((given[word] for word in _SIZES if word in given), call.args[0] if call.args else None)
+        names = given.get("axis_names") or (call.args[1] if len(call.args) > 1 else None)
+        times = None if starred or sizes is None or names is None else self._times(sizes, names)
+        if times is None or not self._is_in_order(call):
+            self._use_compat()
+            return
+        self._place_sizes(call)
+        self.site.needs("0.7", "`axis_types=`")
+        append_argument(self.site, call, f"axis_types=({self.site.spell('jax.sharding.AxisType.Auto')},){times}")
+
+    def _check_explicit(self) -> None:
         found = _EXPLICIT.search(self.site.source.text)
         if found:
             self.refuse(
                 f"this mesh has Explicit axes since JAX 0.9, which may be meant here, where `{found.group()}` is used; "
                 "say which with `axis_types=`"
             )
-        if None in given or any(isinstance(item, ast.Starred) for item in call.args):
-            self.refuse("`*` and `**` hide what `make_mesh` is told; say which axes with `axis_types=`", call)
-        names = given.get("axis_names") or (call.args[1] if len(call.args) > 1 else None)
-        if names is None:
-            self.refuse("a mesh without axis names; say which axes with `axis_types=`", call)
-        self.site.needs("0.7", "`axis_types=`")
-        auto = self.site.spell("jax.sharding.AxisType.Auto")
-        append_argument(self.site, call, f"axis_types=({auto},){self._times(names)}")
+
+    def _use_compat(self) -> None:
+        self.site.needs("0.10", "`mmruntime.compat`")
+        self.site.replace(self.use.node, self.site.spell("mmruntime.compat.make_mesh"))
+
+    def _is_made_later(self) -> bool:
+        """Whether a use that is no call leads to calls that are not seen, without axis types."""
+        if is_alias(self.site.module, self.use.node):
+            return False
+        holder = self.site.module.parents[self.use.node]
+        if not isinstance(holder, ast.Call):
+            return not isinstance(holder, ast.Attribute | ast.Compare)
+        made = self.site.resolve(holder.func)
+        is_partial = made in PARTIALS and holder.args[:1] == [self.use.node]
+        has_types = any(word.arg == "axis_types" for word in holder.keywords) or len(holder.args) > 3
+        return made not in _ASK_ABOUT_IT and not (is_partial and has_types)
+
+    def _is_in_order(self, call: ast.Call) -> bool:
+        """Whether the sizes can be given by position where they are."""
+        return all(word.arg not in _SIZES for word in call.keywords[1:])
 
     def _place_sizes(self, call: ast.Call) -> None:
-        sizes = next((word for word in call.keywords if word.arg in ("axis_shapes", "axis_sizes")), None)
+        sizes = next((word for word in call.keywords if word.arg in _SIZES), None)
         if sizes is not None:
-            if call.keywords[0] is not sizes:
+            if not self._is_in_order(call):
                 self.refuse("the keyword of the sizes differs between JAX 0.10 and 0.12; give them first, by position")
             self.site.edit(self.site.span(sizes)[0], self.site.span(sizes.value)[0], "")
 
-    def _times(self, names: ast.expr) -> str:
-        """What to multiply one axis type by, as source text."""
-        if isinstance(names, ast.Tuple | ast.List) and not any(isinstance(item, ast.Starred) for item in names.elts):
-            return "" if len(names.elts) == 1 else f" * {len(names.elts)}"
-        if dotted_name(names) is None:
-            self.refuse("the axis names are computed here; give them a name first, or say `axis_types=`", names)
-        return f" * len({self.site.text(names)})"
+    def _times(self, sizes: ast.expr, names: ast.expr) -> str | None:
+        """What to multiply one axis type by, as source text; None if nothing can be counted here."""
+        if self._is_known(names):
+            return f" * len({self.site.text(names)})"
+        count = self._count(names, is_names=True)
+        if count is None:
+            count = self._count(sizes, is_names=False)
+        if count is None:
+            is_counted = dotted_name(sizes) is not None and not self._is_iterator(sizes)
+            return f" * len({self.site.text(sizes)})" if is_counted else None
+        return "" if count == 1 else f" * {count}"
+
+    def _count(self, node: ast.expr, *, is_names: bool) -> int | None:
+        """How many entries an expression has that is written out."""
+        if is_names and isinstance(node, ast.Constant):
+            return 1 if isinstance(node.value, str) else None
+        parts: Sequence[ast.expr] | None = None
+        if isinstance(node, ast.Tuple | ast.List):
+            parts = node.elts
+        elif is_names and isinstance(node, ast.Call) and kind_of(self.site.module, node) == "spec":
+            parts = node.args if not node.keywords else None
+        return None if parts is None or any(isinstance(item, ast.Starred) for item in parts) else len(parts)
+
+    def _value(self, node: ast.expr) -> ast.expr | None:
+        """What a name is given, where it is given one thing only."""
+        binding = self.site.facts.names.binding(node.id, self.site.scope) if isinstance(node, ast.Name) else None
+        return binding.value if binding is not None else None
+
+    def _is_known(self, names: ast.expr) -> bool:
+        """Whether a variable is seen to hold several names, rather than a string, which is one."""
+        value = self._value(names)
+        return (
+            value is not None and not isinstance(value, ast.Constant) and self._count(value, is_names=True) is not None
+        )
+
+    def _is_iterator(self, sizes: ast.expr) -> bool:
+        """Whether a variable holds an iterator, which has no `len`."""
+        value = self._value(sizes)
+        return isinstance(value, ast.GeneratorExp) or (
+            isinstance(value, ast.Call) and self.site.resolve(value.func) in _ITERATORS
+        )
