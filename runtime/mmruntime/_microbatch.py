@@ -213,8 +213,9 @@ def accumulate_pieces(
 ) -> R:
     """The sum, leaf by leaf, of `once(piece, index)` over the leading dimension of `pieces`, marked as a loop.
 
-    `index` is the number of the microbatch, or None unless `needs_index`.
+    `index` is the number of the microbatch, or None unless `needs_index` or there are no pieces.
     """
+    needs_index = needs_index or not jax.tree.leaves(pieces)
     index = jnp.arange(spec.count, dtype=jnp.uint32) if needs_index else None
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (pieces, index))
     # Traced once: the loop's body evaluates the jaxpr.

@@ -142,6 +142,11 @@ def test_loops_that_are_no_sums_of_microbatches(body, carry, message):
         jax.eval_shape(lambda x: mm.microbatch_loop(functools.partial(body, x))(range(4), *carry), X)
 
 
+def test_iterations_that_differ_in_nothing():
+    found = jax.jit(lambda x: mm.microbatch_loop(lambda _, total: total + x)(range(3), jnp.ones(4)))(X[0])
+    np.testing.assert_allclose(found, 1 + 3 * X[0], rtol=1e-6)
+
+
 def test_wrong_count_and_schedule():
     with pytest.raises(ValueError, match=r"the loop has 3 iterations, but count=4\. Write one number\."):
         mm.microbatch_loop(lambda i, total: total + i, count=4)(range(3), 0)
