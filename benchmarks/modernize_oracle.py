@@ -148,7 +148,7 @@ def run_program(path):
     names = {"__name__": "program", "__file__": path}
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     with open(path, encoding="utf-8") as file:
-        exec(compile(file.read(), path, "exec"), names)
+        exec(compile(file.read(), path, "exec", dont_inherit=True), names)
     return describe(names["out"])
 
 

@@ -5,7 +5,7 @@ Each name does what an older JAX did, from what is only known when the program r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +34,7 @@ __all__ = [
     "pjit",
     "pmap_sharding",
     "replicate_none",
+    "shard_map",
     "tree_map",
     "with_sharding_constraint",
 ]
@@ -152,6 +153,42 @@ def make_mesh(
     sizes = tuple(given)
     types = (AxisType.Auto,) * len(sizes) if axis_types is None else axis_types
     return jax.make_mesh(sizes, axis_names, axis_types=types, devices=devices)
+
+
+def shard_map(
+    f: Callable[..., Any],
+    mesh: Any,
+    in_specs: Any,
+    out_specs: Any,
+    check_rep: bool = True,
+    auto: Collection[Any] = frozenset(),
+) -> Callable[..., Any]:
+    """`jax.shard_map` with the arguments, and the gradients, of `jax.experimental.shard_map.shard_map` before JAX 0.6.
+
+    The gradient of each shard's own loss is that shard's, whatever `check_rep` says: today's check makes it the sum
+    over the shards. So nothing is checked, and what the old check found in `out_specs` is not found.
+
+    Args:
+        f: The function, of one shard of each argument.
+        mesh: The mesh, concrete or abstract.
+        in_specs: Specs of the arguments: a tree that is a prefix of theirs.
+        out_specs: The same for the results. What they leave out must be equal on the devices that it is on.
+        check_rep: Whether the old one checked that.
+        auto: Axes of the mesh over which `f` is not mapped.
+
+    Raises:
+        ValueError: If `auto` has axes that the mesh lacks, or leaves none.
+    """
+    del check_rep
+    axes, left_out = frozenset(mesh.axis_names), frozenset(auto)
+    if not left_out <= axes or left_out == axes:
+        raise ValueError(
+            f"shard_map: auto={sorted(left_out)} of a mesh with the axes {tuple(mesh.axis_names)}; give some of these, "
+            "not all."
+        )
+    return jax.shard_map(
+        f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axes - left_out, check_vma=False
+    )
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:

@@ -315,3 +315,23 @@ def test_make_mesh_takes_what_jax_takes():
         compat.make_mesh(axis_names="x")
     with pytest.raises(ValueError, match="both were given"):
         compat.make_mesh((8,), "x", axis_sizes=(8,))
+
+
+def test_shard_map_keeps_the_gradient_of_each_shard():
+    mesh = Mesh(np.array(DEVICES).reshape(4, 2), ("x", "y"))
+    x, w = jnp.arange(32.0).reshape(8, 4), jnp.ones(4)
+
+    def gradient(w, x):
+        return jax.lax.psum(jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w), ("x", "y"))
+
+    expected = jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w)
+    for options in ({}, {"check_rep": True}, {"check_rep": False, "auto": frozenset()}):
+        mapped = compat.shard_map(gradient, mesh, (P(), P(("x", "y"))), P(), **options)
+        np.testing.assert_allclose(mapped(w, x), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("auto", [{"z"}, {"x", "y"}])
+def test_shard_map_needs_axes_of_the_mesh(auto):
+    mesh = Mesh(np.array(DEVICES).reshape(4, 2), ("x", "y"))
+    with pytest.raises(ValueError, match="give some of these, not all"):
+        compat.shard_map(lambda x: x, mesh, P(), P(), auto=auto)

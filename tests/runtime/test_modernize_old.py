@@ -77,7 +77,7 @@ def test_a_modernized_program_makes_what_it_made(case: Path, tmp_path: Path, mon
         warnings.catch_warnings(),
     ):
         names: dict[str, Any] = {"__name__": "program", "__file__": str(main)}
-        exec(compile(main.read_text(encoding="utf-8"), str(main), "exec"), names)
+        exec(compile(main.read_text(encoding="utf-8"), str(main), "exec", dont_inherit=True), names)
         found = ORACLE.describe(names["out"])
     # A mesh that the program has put in place for good.
     jax.set_mesh(None)
