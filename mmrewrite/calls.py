@@ -8,13 +8,14 @@ the program without them; `Removal` says what goes away in the text.
 from __future__ import annotations
 
 import ast
-import io
+import itertools
 import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.comments import first_line, span
 from mmrewrite.names import Binding, Module, Scope, absolute_import
+from mmrewrite.newer import parse_any, tokens
 from mmrewrite.source import SourceText
 from mmrewrite.vocabulary import ALONE, CALL, DIRECTIVES, FOR, IGNORE, OTHER, STATEMENT, SWITCHES, WITH, kind_of
 
@@ -323,12 +324,12 @@ class _Finder:
         return None if first is None else (first, last)
 
     def tokens(self, start: int, end: int) -> Iterator[tuple[tokenize.TokenInfo, int]]:
-        """The tokens of a piece of the text, and their offsets."""
+        """The tokens of the brackets of a call and of what is in them, and their offsets."""
         line, _ = self.source.position(start)
-        for token in tokenize.generate_tokens(io.StringIO(self.source.text[start:end], newline="").readline):
+        for token in itertools.islice(tokens(f"f{self.source.text[start:end]}"), 1, None):
             row, begin = token.start
             if row == 1:
-                yield token, start + begin
+                yield token, start + begin - 1
             elif line + row - 2 < len(self.source.line_starts):
                 yield token, self.source.line_starts[line + row - 2] + begin
 
@@ -457,7 +458,7 @@ def _stands_alone(text: str) -> bool:
     if "\n" not in text and "\r" not in text:
         return True
     try:
-        compile(text.lstrip(), "", "eval", ast.PyCF_ONLY_AST)
+        (statement,) = parse_any(text.lstrip()).body
     except (SyntaxError, ValueError):
         return False
-    return True
+    return isinstance(statement, ast.Expr)

@@ -13,6 +13,7 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mmrewrite.newer import newer_comments
 from mmrewrite.source import SourceText
 
 MARK = re.compile(r"#[ \t]*mm:")
@@ -83,6 +84,9 @@ def _comment_start(source: SourceText, tree: ast.Module, line: int, offset: int)
 def _comment_between_strings(source: SourceText, start: int, end: int, offset: int) -> int | None:
     """Strings side by side are one node of the tree: a comment may stand between two of them."""
     text = source.text[start:end]
+    newer = newer_comments(text)
+    if newer is not None:
+        return next((start + first for first, last in newer if first <= offset - start < last), None)
     for token in tokenize.generate_tokens(io.StringIO(f"(\n{text}\n)", newline="").readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mmrewrite.source import SourceText, parse_quietly
+from mmrewrite.newer import parse_any
+from mmrewrite.source import SourceText
 
 _TAB_COLUMNS = 4
 
@@ -57,7 +58,7 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
 def _parses(code: str) -> bool:
     """What does not parse is our bug, which is found and reported when the whole file is checked."""
     try:
-        parse_quietly(code)
+        parse_any(code)
     except SyntaxError:
         return False
     return True
@@ -108,7 +109,7 @@ def _pairs(source: SourceText) -> Iterator[tuple[int, int]]:
     for token in tokenize.generate_tokens(io.StringIO(source.text, newline="").readline):
         if token.type == tokenize.OP and token.string in "([{":
             opened.append(source.line_starts[token.end[0] - 1] + token.end[1])
-        elif token.type == tokenize.OP and token.string in ")]}":
+        elif token.type == tokenize.OP and token.string in ")]}" and opened:
             yield opened.pop(), source.line_starts[token.start[0] - 1] + token.start[1]
 
 
@@ -130,7 +131,7 @@ def _begins_line(source: SourceText, brackets: _Brackets) -> bool:
 
 def _all_brackets(source: SourceText, runtime: str | None) -> Iterator[tuple[_Brackets, bool]]:
     """Brackets of calls, and of tuples that are arguments; and whether they are a call's."""
-    queue: list[ast.AST] = [parse_quietly(source.text)]
+    queue: list[ast.AST] = [parse_any(source.text)]
     while queue:
         node = queue.pop(0)
         if isinstance(node, ast.Call) and _is_generated(node, runtime):

@@ -7,7 +7,6 @@ order, each given the original node and what the ones before it made of it.
 from __future__ import annotations
 
 import ast
-import io
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import libcst as cst
 
 from mmrewrite.comments import first_line, span
 from mmrewrite.layout import fit, longest_line
+from mmrewrite.newer import tokens
 from mmrewrite.source import SourceText
 from mmrewrite.values import HintReference
 
@@ -141,14 +141,17 @@ def own_span(source: SourceText, statement: ast.stmt) -> tuple[int, int, bool]:
     """Offsets of the text that is a statement's own, and whether that is only a header."""
     start, end = span(source, statement)
     decorators = getattr(statement, "decorator_list", ())
-    if not hasattr(statement, "body"):
+    body: list[ast.stmt] = getattr(statement, "body", [])
+    if not body:
         return start, end, False
     head = start
     if decorators:
         line = first_line(statement)
         text = source.line(line)
         head = source.line_starts[line - 1] + len(text) - len(text.lstrip())
-    return head, _header_end(source, start), True
+    is_decorated = first_line(body[0]) < body[0].lineno
+    inner = source.line_starts[first_line(body[0]) - 1] if is_decorated else span(source, body[0])[0]
+    return head, _header_end(source, start, inner), True
 
 
 def indentation(source: SourceText, statement: ast.stmt) -> str:
@@ -198,16 +201,16 @@ def _position(node: ast.AST) -> tuple[int, int]:
     return min((_position(child) for child in ast.iter_child_nodes(node)), default=(0, 0))
 
 
-def _header_end(source: SourceText, start: int) -> int:
-    """Offset just after the colon that ends the header which begins at `start`."""
+def _header_end(source: SourceText, start: int, end: int) -> int:
+    """Offset just after the colon that ends the header which begins at `start`, of a block that begins at `end`."""
     depth = 0
     line, column = source.position(start)
-    for token in tokenize.generate_tokens(io.StringIO(source.text[start:], newline="").readline):
+    for token in tokens(f"{source.text[start:end]}{_BODY}"):
         if token.type == tokenize.OP:
             depth += (token.string in "([{") - (token.string in ")]}")
             if token.string == ":" and depth == 0:
-                row, end = token.end
-                return start + end if row == 1 else source.line_starts[line + row - 2] + end
+                row, last = token.end
+                return start + last if row == 1 else source.line_starts[line + row - 2] + last
     raise AssertionError(f"no colon after line {line}, column {column}")
 
 

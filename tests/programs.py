@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import sys
-
 from hypothesis import strategies as st
 
-# What the host can parse; newer syntax is tried where it is newer, too.
-PEP_695, PEP_701 = (sys.version_info >= (3, 12),) * 2
+from mmrewrite.newer import parse_any
 
 # By the kind of statement that they may stand on.
 HINTS = {
@@ -122,9 +118,18 @@ atom = st.one_of(
     ),
     st.sampled_from(("f'{x}'", 'f"{f(x)!r:>{i}} {{}}"', "'''a\nb'''", "'a' 'b'", "lambda: 0", "(yield_ := 1)")),
 )
-if PEP_701:
-    atom = st.one_of(atom, st.sampled_from(('f"{x["a"]}"', "f'{f(\n  1)}'")))
-
+# Some of it is newer than Python 3.11 and 3.12.
+newer_atom = st.sampled_from(
+    (
+        'f"{x["a"]}"',
+        "f'{f(\n  1)}'",
+        "f'{\n\nx  # why\n}'",
+        "f'{x['# mm: task(stage=0)']}' 'b'",
+        "f'{f'{x['(']!r}'}'",
+        "t'{x}'",
+    )
+)
+atom = st.one_of(atom, atom, atom, newer_atom)
 callee = st.one_of(
     name,
     st.sampled_from(
@@ -250,7 +255,7 @@ parameters = st.sampled_from(
         "params: 'P', x: int = 0",
     )
 )
-type_parameters = st.sampled_from(("", "[T]", "[T: int, *Ts, **P]") if PEP_695 else ("",))
+type_parameters = st.sampled_from(("", "", "[T]", "[T: int, *Ts, **P]", "[\n\nT]"))
 
 
 @st.composite
@@ -303,7 +308,7 @@ def statement(draw: st.DrawFn, depth: int, in_function: bool) -> list[str]:
         else:
             lines += _indented(body)
         if kind == "try":
-            lines += ["except* ValueError:" if draw(st.booleans()) else "finally:", "    pass"]
+            lines += [draw(st.sampled_from(("except* ValueError:", "except x, y:", "finally:"))), "    pass"]
         elif kind in ("for", "if", "while") and draw(st.booleans()):
             lines += ["else:", "    pass"]
     if draw(st.integers(0, 2)) == 0:
@@ -359,9 +364,9 @@ def _reindented(line: str, unit: str) -> str:
 
 
 def parses(source: str) -> bool:
-    """Whether this Python takes a program."""
+    """Whether a Python takes a program."""
     try:
-        ast.parse(source)
+        parse_any(source)
     except (SyntaxError, ValueError):
         return False
     return True

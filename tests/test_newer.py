@@ -8,6 +8,7 @@ import pytest
 
 from mmrewrite.engine import rewrite_source
 from mmrewrite.newer import parse_any
+from mmrewrite.project import Facts, SourceFile, read_facts
 from mmrewrite.registry import Registry
 
 BEFORE = """\
@@ -30,7 +31,9 @@ def encode[T: jax.Array, *U](x: T, names=()) -> T:
 
 class Model[T]:
     def __call__(self, x, a):
-        y = encode(x)  # mm: task(stage=0)
+        y = encode(x, (f'{len(a['b'])} {
+
+x}', 1))  # mm: task(stage=0)
         z = f'é {a['b']} {
             i:{y}}'
         for block in self.blocks:  # mm: stages(axis="stage")
@@ -45,14 +48,51 @@ def test_a_hinted_module() -> None:
     after = result.result.decode()
     changed = sorted(set(after.splitlines()) - set(BEFORE.splitlines()))
     assert changed == [
+        '            encode, task=mm.Task(name="encode", mesh_slice={"stage": 0})',
         '            y = mm.task(block, task=mm.stage(layer, len(self.blocks), axis="stage"))(y)',
+        "        )(x, (f'{len(a['b'])} {",
         "        for layer, block in enumerate(self.blocks):",
-        '        y = mm.task(encode, task=mm.Task(name="encode", mesh_slice={"stage": 0}))(x)',
+        "        y = mm.task(",
         "import mmruntime as mm",
         'mesh = mm.MultiMesh(axis_sizes=(4,), axis_names=("stage",))',
+        "x}', 1))",
     ]
     # `i`, which only the strings read, is no name for the loop's index.
-    assert len(after.splitlines()) == len(BEFORE.splitlines()) + 1
+    assert len(after.splitlines()) == len(BEFORE.splitlines()) + 3
+    assert not rewrite_source(after, Registry()).changed
+
+
+TASK = 'mm.task(g, task=mm.Task(name="g", mesh_slice={"stage": 0}))'
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            "for b in f'{\n\na['b:c']}':  # mm: task(stage=0)\n        x = g(x)",
+            f"for b in f'{{\n\na['b:c']}}':\n        x = {TASK}(x)",
+        ),
+        ("x = hints.task(g, stage=0)(x, f'{a['b,(c']}')", f"x = {TASK}(x, f'{{a['b,(c']}}')"),
+        ("x = hints.shard(g(f'{a['b,(c']}'), 'b')", "x = mm.with_sharding_constraint(g(f'{a['b,(c']}'), P('b'))"),
+        ("x = g(x, hints.shard(x, f'{a['b']}'))", "x = g(x, mm.with_sharding_constraint(x, P(f'{a['b']}')))"),
+        (
+            "for b in hints.task(a(f'{a['b:)c']}'), stage=0):\n        x = g(x)",
+            f"for b in a(f'{{a['b:)c']}}'):\n        x = {TASK}(x)",
+        ),
+    ],
+)
+def test_brackets_and_colons_in_strings(body: str, expected: str) -> None:
+    head = "import mmruntime as mm\n{}from jax.sharding import PartitionSpec as P\n\n\ndef f(x, a, g):\n    "
+    hints = "from mmrewrite import hints\n"
+    result = rewrite_source(f"{head.format(hints)}{body}\n", Registry())
+    assert not (result.failure or result.errors or result.refusals)
+    assert result.result.decode() == f"{head.format('' if 'hints.' in body else hints)}{expected}\n"
+
+
+def test_a_hint_in_a_string() -> None:
+    text = "from mmrewrite import hints\n\nx = f'{hints.shard(a['b'], 'c')}'\n"
+    (error,) = rewrite_source(text, Registry()).errors
+    assert (error.line, error.column, error.message[:25]) == (3, 8, "a hint inside an f-string")
 
 
 @pytest.mark.parametrize(
@@ -65,10 +105,18 @@ def test_a_hinted_module() -> None:
         "def f[T = int](x): pass\n",
         "type X = int\n",
         "type X[T] = list[T]\n",
+        "type \\\n X=int\n",
+        "type X[\n\n  É: int  # é\n] = É.a\n",
+        "class A[\n\nT]: x = 'é', b(c)\n",
+        "def f[\n\nT: É](x, y = a(b)): pass\n",
         "x = f'{a['b']} {f'{1}'}'\n",
         "x = f'{\n    a\n}' 'rest'\n",
         'x = f"""{a["b"]}\n{c}"""\n',
         "x = rt'\\d {a!r:>{w}}'\n",
+        "x = f'{\n\na\n}'\n",
+        "x = f'é{a['é']}{\nb.c}', k(c)\n",
+        "if f'{\n\n  a['b:c']  # {\n}' 'é' \\\n  f'{c!r:>{d(e)}.{p}}{*g, h,}': e\n",
+        "x = f'{f'{f'{\na.b['c']\n}'}'}'\n",
     ],
 )
 def test_positions_are_those_of_the_source(syntax: str) -> None:
@@ -80,6 +128,29 @@ def test_positions_are_those_of_the_source(syntax: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call | ast.Attribute):
             assert ast.get_source_segment(syntax + last, node) == ast.unparse(node)
+
+
+def test_strings_keep_the_expressions_in_them() -> None:
+    (statement,) = parse_any("x = f'{f'{\na['b']}'}' 'c' f'{\n\nd(e)!r:>{w}}'\n").body
+    assert isinstance(statement, ast.Assign)
+    assert isinstance(statement.value, ast.JoinedStr)
+    values = [each.value for each in ast.walk(statement) if isinstance(each, ast.FormattedValue)]
+    assert {"a['b']", "d(e)", "w"} <= {ast.unparse(value) for value in values}
+
+
+@pytest.mark.parametrize(
+    ("text", "hints"),
+    [
+        ("y = f(f'{d['k # mm: stages']}')\n", 0),
+        ("y = f(f'{d['k']} # mm: stages')\n", 0),
+        ("y = (f'{d['k']}'  # mm: task(stage=0)\n    f'# mm: {\n\nk(d)}')\n", 1),
+        ("y = f'{\n    k(d)  # mm: task(stage=0)\n}'\n", 1),
+    ],
+)
+def test_what_is_a_comment_next_to_strings(text: str, hints: int) -> None:
+    read = read_facts(SourceFile("m.py", text.encode(), "m"), ())
+    assert isinstance(read, Facts)
+    assert (len(list(read.hints.hints)), list(read.hints.errors)) == (hints, [])
 
 
 @pytest.mark.parametrize("text", ["x = (\n", "print 'old'\n", "f'{a['\n"])
