@@ -9,12 +9,13 @@ import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.calls import own_expressions
 from mmrewrite.collect import Argument, Hint
 from mmrewrite.comments import span
 from mmrewrite.names import Scope, all_arguments
 from mmrewrite.project import Facts
 from mmrewrite.values import HintReference
-from mmrewrite.vocabulary import CALL, CLASS, DEF, STATEMENT, kind_of
+from mmrewrite.vocabulary import CALL, CLASS, DEF
 
 MARKERS = (b"_constraint", b"axis_rules", b"AXIS_RULES")
 
@@ -74,23 +75,15 @@ def found_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iterat
         jaxtyping: Whether the annotations of tasks are layouts.
     """
     for statement, scope in facts.names.scopes.items():
-        if kind_of(statement) == STATEMENT:
-            for call in _calls(statement):
-                arguments = _layout(facts, call, scope, known)
+        for call, _ in own_expressions(statement):
+            arguments = _layout(facts, call, scope, known) if isinstance(call, ast.Call) else None
+            if arguments is not None and isinstance(call, ast.Call):
                 place = span(facts.source, call)
-                if arguments is not None and not facts.hints.is_off_at(place[0]):
+                if not facts.hints.is_off_at(place[0]):
                     yield _hint(facts, statement, CALL, arguments, place, call)
     for statement in _annotated(facts) if jaxtyping else ():
         start, _ = span(facts.source, statement)
         yield _hint(facts, statement, DEF, (_from_annotations(start),), (start, start + len("def")), None)
-
-
-def _calls(node: ast.AST) -> Iterator[ast.Call]:
-    """Calls outside of f-strings."""
-    if isinstance(node, ast.Call):
-        yield node
-    for child in ast.iter_child_nodes(node) if not isinstance(node, ast.JoinedStr) else ():
-        yield from _calls(child)
 
 
 def _layout(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) -> tuple[Argument, ...] | None:
@@ -203,13 +196,11 @@ def _tables(facts: Facts) -> Iterator[ast.expr]:
         value = getattr(statement, "value", None)
         if any(name.lower().endswith("axis_rules") for name in names) and isinstance(value, ast.expr):
             yield value
-        heads = [item.context_expr for item in getattr(statement, "items", ()) if isinstance(item, ast.withitem)]
-        for node in [statement] if kind_of(statement) == STATEMENT else heads:
-            for call in _calls(node):
-                if call.args and facts.names.resolve(call.func, scope) in _RULES:
-                    table = call.args[0]
-                    binding = facts.names.binding(table.id, scope) if isinstance(table, ast.Name) else None
-                    yield binding.value if binding is not None and binding.value is not None else table
+        for call, _ in own_expressions(statement):
+            if isinstance(call, ast.Call) and call.args and facts.names.resolve(call.func, scope) in _RULES:
+                table = call.args[0]
+                binding = facts.names.binding(table.id, scope) if isinstance(table, ast.Name) else None
+                yield binding.value if binding is not None and binding.value is not None else table
 
 
 def _pairs(value: ast.expr) -> tuple[tuple[str, Device], ...]:

@@ -193,12 +193,12 @@ class _Finder:
                 self.item(statement, item, scope)
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             self.alone(statement, statement.value, scope)
-        for node, in_text in _own_expressions(statement):
+        for node, in_text in own_expressions(statement):
             if isinstance(node, ast.Call) and node not in self.handled:
                 name = self.name(node.func, scope)
                 if name is not None:
                     self.around(statement, node, name, in_text)
-        for node, _ in _own_expressions(statement):
+        for node, _ in own_expressions(statement):
             self.reference(statement, node, scope)
 
     def misused(self, node: ast.expr, reason: str) -> None:
@@ -383,7 +383,7 @@ class _Finder:
                         start, end = span(self.source, statement)
                         reason = "`*` hides which names are hints; write `from mmrewrite import hints`"
                         self.found.misused.append(Misused(start, end, reason))
-            for node, _ in _own_expressions(statement):
+            for node, _ in own_expressions(statement):
                 if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
                     continue
                 owner = scope.owner(node.id)
@@ -435,7 +435,7 @@ def means_hints(qualified: str) -> bool:
     return qualified in (PACKAGE, MODULE) or qualified.startswith(f"{MODULE}.")
 
 
-def _own_expressions(statement: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
+def own_expressions(statement: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
     """Nodes of a statement that are in no statement inside it, outer ones first; and whether an f-string holds them."""
     stack: list[tuple[ast.AST, bool]] = [(child, False) for child in reversed(list(ast.iter_child_nodes(statement)))]
     while stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 
 from mmrewrite.comments import first_line
 from mmrewrite.project import Facts, Mesh
@@ -77,8 +78,12 @@ def _imported_mesh(site: Site, owner: Facts, mesh: Mesh) -> str:
     found = imports.existing(f"{module}.{mesh.name}", site.scope, site.line)
     if found:
         return found
-    if site.project.module(module, site.facts) is not owner:
-        site.refuse(f"the mesh is in {owner.path}, which this module cannot import; write a `mesh(...)` hint here")
+    importable = all(part.isidentifier() and not keyword.iskeyword(part) for part in module.split("."))
+    if not importable or site.project.module(module, site.facts) is not owner:
+        site.refuse(
+            f"the mesh is in {owner.path}, which this module cannot import; move the `mesh(...)` hint to a module that "
+            "both can import, or here"
+        )
     if _leads_to(site, owner, site.facts):
         site.refuse(
             f"the mesh is in {owner.path}, which imports this module, so this module cannot import it; move the "

@@ -68,13 +68,16 @@ class Piece:
         """Parse the part of `statement` that is its own, with the cuts inside it made.
 
         Raises:
-            NotReproduced: If LibCST does not print exactly what it read.
+            NotReproduced: If LibCST cannot read it, or does not print exactly what it read.
         """
         start, end, header = own_span(source, statement)
         text = without_cuts(source, start, end, cuts)
         indent = indentation(source, statement)
         code = _wrap(text, indent, source.newline, header)
-        tree = cst.parse_module(code)
+        try:
+            tree = cst.parse_module(code)
+        except cst.ParserSyntaxError:
+            raise NotReproduced("LibCST cannot read this statement, though Python can") from None
         if tree.code != code:
             raise NotReproduced("LibCST does not print this statement as it stands")
         return cls(statement, start, end, tree, indent, header, longest_line(code))
@@ -85,13 +88,19 @@ class Piece:
         return _inner(self.tree)
 
     def call(self, wanted: ast.Call) -> cst.Call:
-        """The node of the original tree that `ast` has as `wanted`."""
+        """The node of the original tree that `ast` has as `wanted`.
+
+        Raises:
+            NotReproduced: If the calls that LibCST sees are not those that `ast` has.
+        """
+        if self.header:
+            raise NotReproduced("a call in the head of a block stays as it is")
         if self.calls is None:
             finder = _Calls()
             self.node.visit(finder)
             self.calls = finder.found
         positions = [node for node in calls_in_order(self.statement) if isinstance(node, ast.Call)]
-        if self.header or len(self.calls) != len(positions):
+        if len(self.calls) != len(positions):
             raise NotReproduced("the calls of this statement are not where `ast` has them")
         return self.calls[positions.index(wanted)]
 

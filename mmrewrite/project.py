@@ -102,7 +102,9 @@ def read_facts(
             f"Python {version} cannot parse this file: {error.msg} ({where}); run mmrewrite with a Python that can"
         )
         return Unreadable(file, message)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        return Unreadable(file, "nested too deeply to be read; split its longest expressions")
+    except ValueError as error:
         return Unreadable(file, f"cannot be parsed: {error}")
     facts = Facts(file, source, tree, names, hints)
     facts.meshes = tuple(_meshes(facts))

@@ -244,7 +244,7 @@ class Site:
         try:
             return self.piece(statement).call(wanted)
         except NotReproduced as problem:
-            self.refuse(f"{problem}; split the statement", statement)
+            self.refuse(f"{problem}; give what it makes a name in a statement of its own", statement)
 
     def transform(self, statement: ast.stmt, codemod: cst.CSTTransformer) -> None:
         """Have `codemod` visit a statement, or its header, when every site is decided."""

@@ -16,10 +16,18 @@ _NEWLINE = re.compile("\r\n|\r|\n")
 
 
 def parse_quietly(text: str) -> ast.Module:
-    """`ast.parse` without the warnings about the user's code, such as those about escapes in its strings."""
+    """`ast.parse` without the warnings about the user's code, such as those about escapes in its strings.
+
+    Raises:
+        SyntaxError: If it is not Python.
+        RecursionError: If it is nested too deeply for Python's parser.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(text)
+        try:
+            return ast.parse(text)
+        except MemoryError:
+            raise RecursionError("too deep for the parser") from None
 
 
 class SourceError(ValueError):

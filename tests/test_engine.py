@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import random
 import warnings
 
 import libcst as cst
 import pytest
 
-from mmrewrite import workers
+from mmrewrite import piece, workers
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.draft import draft_module
 from mmrewrite.engine import Settings, may_have_hints, rewrite_project, rewrite_source
 from mmrewrite.project import SourceFile
 from mmrewrite.registry import Registry
 from mmrewrite.rewrite import in_order
+from mmrewrite.source import SourceText
 
 REGISTRY = Registry()
 
@@ -73,6 +75,22 @@ class TestGates:
         assert one.failure is not None
         assert "cannot parse this file: '(' was never closed (line 1, column 5)" in one.failure
         assert other.changed
+
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            (
+                b"# coding: utf-7\n" + HINTED.encode() + b"+AGE- = 2\n",
+                "text that does not encode back to the same bytes",
+            ),
+            (HINTED.encode() + b"y = " + b"-" * 100_000 + b"1\n", "nested too deeply to be read; split its longest"),
+            (HINTED.encode() + b"y = " + b"(" * 1000 + b")" * 1000 + b"\n", "cannot parse this file"),
+        ],
+        ids=["coding", "deep", "brackets"],
+    )
+    def test_what_cannot_be_read_is_a_failure_with_the_reason(self, data: bytes, message: str) -> None:
+        (result,) = rewrite_project([SourceFile("a.py", data, "a")], REGISTRY)
+        assert message in (result.failure or "")
 
     def test_only_the_hinted_statements_reach_libcst(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[str] = []
@@ -150,11 +168,31 @@ class TestSelfChecks:
         assert "ZeroDivisionError: here, at test_engine.py:" in one.failure
         assert other.failure is None
 
-    def test_what_libcst_does_not_print_back_is_refused(self) -> None:
-        text = "def f(x, y):\n    return x\n\n\nz = f(1,\n\f2)  # mm: task(stage=0)\n"
-        result = rewrite_source(text, REGISTRY)
-        if not result.changed:
-            assert "LibCST does not print this statement as it stands" in result.refusals[0].reason
+    def test_a_form_feed_is_kept(self) -> None:
+        result = rewrite_source("def f(x, y):\n    return x\n\n\nz = f(1,\n\f2)  # mm: task(stage=0)\n", REGISTRY)
+        assert b"(1,\n\f2)\n" in result.result
+
+    # No program is known for which the next two happen, so LibCST is made to read something else.
+    def test_a_statement_that_libcst_prints_otherwise_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = cst.parse_module("y = f( 1)\n")
+        monkeypatch.setattr(cst, "parse_module", lambda _: other)
+        (refusal,) = rewrite_source(HINTED, REGISTRY).refusals
+        expected = "LibCST does not print this statement as it stands; write the statement more plainly"
+        assert refusal.reason == expected
+
+    def test_a_statement_with_other_calls_than_ast_sees_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(piece, "calls_in_order", lambda _: [])
+        (refusal,) = rewrite_source(HINTED, REGISTRY).refusals
+        expected = "the calls of this statement are not where `ast` has them; give what it makes a name in a statement"
+        assert refusal.reason.startswith(expected)
+
+    def test_calls_of_a_header_stay(self) -> None:
+        text = "if f(x):\n    pass\n"
+        statement = ast.parse(text).body[0]
+        assert isinstance(statement, ast.If)
+        assert isinstance(statement.test, ast.Call)
+        with pytest.raises(piece.NotReproduced, match="a call in the head of a block stays as it is"):
+            piece.Piece.parse(SourceText.decode(text.encode()), statement, ()).call(statement.test)
 
 
 class BreakSyntax(MeshCodemod):

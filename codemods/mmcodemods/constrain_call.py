@@ -9,7 +9,7 @@ So do `with_sharding_constraint` of `flax.linen.partitioning`, and that of `jax.
 modules that a program with hints and a mesh imports.
 
 Refused: rules or a mesh for one call, because the mesh has them for all; constraints of `jax.lax` of whose names only
-some are logical, because in one layout the others would mean nothing.
+some are logical, because in one layout the others would mean nothing; one in the head of a block or in an f-string.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.
 """
 
@@ -20,9 +20,10 @@ import ast
 import libcst as cst
 
 from mmrewrite.axis_names import layout_argument, stray_names
+from mmrewrite.calls import own_expressions
 from mmrewrite.codemod import expression
 from mmrewrite.constraints import WRAPPER, ConstraintCodemod
-from mmrewrite.vocabulary import CALL
+from mmrewrite.vocabulary import CALL, STATEMENT, kind_of
 
 
 class ConstrainCall(ConstraintCodemod):
@@ -36,6 +37,7 @@ class ConstrainCall(ConstraintCodemod):
         call = self.hint.call
         assert call is not None
         if self.hint.found:
+            self.check_place(call)
             self.check_arguments(call)
         elif self.hint.named:
             name, argument = self.hint.named[0]
@@ -47,6 +49,14 @@ class ConstrainCall(ConstraintCodemod):
         self.layout = f"{self.site.partition_spec}({layout})"
         self.target = self.site.call(self.site.statement, call)
         self.site.transform(self.site.statement, self)
+
+    def check_place(self, call: ast.Call) -> None:
+        """A call in a statement of its own can be replaced."""
+        where = "in the head of a block or a definition" if kind_of(self.site.statement) != STATEMENT else None
+        if any(node is call and in_text for node, in_text in own_expressions(self.site.statement)):
+            where = "inside an f-string"
+        if where is not None:
+            self.refuse(f"`{self.site.text(call)}` is {where}; give its value a name above", call)
 
     def check_arguments(self, call: ast.Call) -> None:
         """Only a value and its layout have the same meaning for the runtime."""
