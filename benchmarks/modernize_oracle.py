@@ -2,6 +2,7 @@
 
     python benchmarks/modernize_oracle.py --old PYTHON [--mid PYTHON] [--new PYTHON ...] [--record] [CASE ...]
     python benchmarks/modernize_oracle.py --project DIR [--project DIR ...] [--imports] [--new PYTHON ...]
+    python benchmarks/modernize_oracle.py --project DIR --driver FILE --old PYTHON [--mid PYTHON] [--new PYTHON ...]
 
 A CASE is a folder with `before.py`, or with a folder `before` that has a `main.py`: a program that ends in `out =
 ...`. By default the cases are those fixtures that have an `old.json`. Each program runs as it is in a process of its
@@ -13,8 +14,9 @@ The exit status is 1 when anything differs.
 `--record` writes what the old JAX gave to `old.json` in each case's folder; `tests/runtime/test_modernize_old.py`
 compares with that where no old JAX is installed.
 
-`--project` runs nothing: it rewrites a copy of any project and holds the text to what is promised about it, see
-`modernize_project.py` beside this file.
+`--project` alone runs nothing: it rewrites a copy of any project and holds the text to what is promised about it, see
+`modernize_project.py` beside this file. With `--driver` it runs what the driver calls of the project, before and after,
+and compares as above, see `modernize_driver.py`; drivers for public projects are in `modernize_projects`.
 
 The environments, with Python 3.10:
 
@@ -30,6 +32,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -39,6 +42,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RTOL, ATOL = 1e-5, 1e-6
 LARGEST = 4096
+LIBRARIES = ("chex", "flax", "haiku", "optax", "orbax", "transformers")
 
 ENVIRONMENT = {
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
@@ -94,22 +98,28 @@ def _replicating(pjit):
     return replicating
 
 
-def describe(out):
-    """A value as JSON: its structure, and for arrays dtype, shape, values and the part on each device."""
+def describe(out, *, sampled=False):
+    """A value as JSON: its structure, and for arrays dtype, shape, values and the part on each device.
+
+    Of an array with more than `LARGEST` values, which is an error otherwise, `sampled` takes some and the sum of all.
+    """
     import jax
     import numpy as np
 
     if isinstance(out, dict) or hasattr(out, "items"):
         return {
-            "dict": {str(key): describe(value) for key, value in sorted(out.items(), key=lambda item: str(item[0]))}
+            "dict": {
+                str(key): describe(value, sampled=sampled)
+                for key, value in sorted(out.items(), key=lambda item: str(item[0]))
+            }
         }
     if isinstance(out, (list, tuple)):
         kind = "namedtuple" if hasattr(out, "_fields") else type(out).__name__
-        return {kind: [describe(value) for value in out]}
+        return {kind: [describe(value, sampled=sampled) for value in out]}
     if out is None or isinstance(out, (bool, int, str)):
         return {"is": out}
     if isinstance(out, (float, np.ndarray, np.generic)):
-        return _array(np.asarray(out))
+        return _array(np.asarray(out), sampled)
     if isinstance(out, jax.Array):
         parts = {
             str(device.id): [_bounds(part, size) for part, size in zip(index, out.shape)]  # noqa: B905
@@ -117,7 +127,10 @@ def describe(out):
         }
         if jax.dtypes.issubdtype(out.dtype, getattr(jax.dtypes, "prng_key", np.void)):
             out = jax.random.key_data(out)
-        return {**_array(np.asarray(out)), "devices": dict(sorted(parts.items(), key=lambda item: int(item[0])))}
+        return {
+            **_array(np.asarray(out), sampled),
+            "devices": dict(sorted(parts.items(), key=lambda item: int(item[0]))),
+        }
     raise TypeError(
         f"`out` holds a {type(out).__name__}, which cannot be recorded; turn it into arrays, numbers or strings."
     )
@@ -127,32 +140,46 @@ def _bounds(part, size):
     return [part, part + 1] if isinstance(part, int) else list(part.indices(size)[:2])
 
 
-def _array(array):
-    if array.size > LARGEST:
+def _array(array, sampled):
+    if array.size > LARGEST and not sampled:
         raise ValueError(f"`out` holds an array of shape {array.shape}; at most {LARGEST} values can be recorded.")
-    kind = str(array.dtype)
+    kind, shape = str(array.dtype), list(array.shape)
+    array = array.ravel()
     if array.dtype.kind not in "biu":
         array = array.astype("complex128" if array.dtype.kind == "c" else "float64")
-        values = [float(f"{part:.8g}") for value in array.ravel() for part in _parts(value)]
+    if array.size > LARGEST:
+        array = _sample(array)
+    if array.dtype.kind not in "biu":
+        values = [float(f"{part:.8g}") for value in array for part in _parts(value)]
     else:
-        values = array.ravel().tolist()
-    return {"dtype": kind, "shape": list(array.shape), "values": values}
+        values = array.tolist()
+    return {"dtype": kind, "shape": shape, "values": values}
+
+
+def _sample(array):
+    """About `LARGEST` of the values, of every column of whatever shape the array has, and the sum of all sizes."""
+    import numpy as np
+
+    step = -(-array.size // LARGEST)
+    while math.gcd(step, array.size) > 1:
+        step += 1
+    return np.append(array[::step], np.abs(array).sum())
 
 
 def _parts(value):
     return (value.real, value.imag) if isinstance(value, complex) else (value,)
 
 
-def run_program(path):
-    """`out` of the program at `path`, described."""
+def run_program(path, *, project=None):
+    """`out` of the program at `path`, described; of a driver, whose project is in the folder `project`."""
     names = {"__name__": "program", "__file__": path}
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    sys.path.insert(0, project or os.path.dirname(os.path.abspath(path)))
     with open(path, encoding="utf-8") as file:
         exec(compile(file.read(), path, "exec", dont_inherit=True), names)
-    return describe(names["out"])
+    return describe(names["out"], sampled=project is not None)
 
 
-def child(path, strict):
+def child(path, strict, project=None):
     """Run one program and print what it gives."""
     import warnings
 
@@ -163,11 +190,13 @@ def child(path, strict):
             warnings.filterwarnings("error", category=DeprecationWarning, message=rf".*{module}.*")
         warnings.filterwarnings("error", category=DeprecationWarning, module="__main__|program")
         warnings.filterwarnings("error", category=FutureWarning)
+        # What other libraries call is not what was rewritten.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=rf"({'|'.join(LIBRARIES)})(\.|$)")
     else:
         warnings.simplefilter("ignore")
         if hasattr(jax.experimental, "maps") or jax.__version_info__ <= (0, 4, 30):
             restore()
-    print(json.dumps({"jax": jax.__version__, "out": run_program(path)}))
+    print(json.dumps({"jax": jax.__version__, "out": run_program(path, project=project)}))
 
 
 # The comparison
@@ -245,17 +274,23 @@ def rewrite(case, folder):
     return main
 
 
-def run_in(python, path, *, strict):
-    """What a program gives under another Python, or the last line of its error."""
+def run_in(python, path, *, strict, project=None, verbose=False):
+    """What a program gives under another Python, or the last line of its error; with `verbose`, what it wrote is shown.
+
+    With `project` it is a driver, and runs in that folder.
+    """
     runtime = [str(ROOT / "runtime")] if strict else []
+    arguments = ["strict" if strict else "old", str(path), *([str(project)] if project else [])]
     done = subprocess.run(
-        [python, str(Path(__file__).resolve()), "--child", "strict" if strict else "old", str(path)],
+        [python, str(Path(__file__).resolve()), "--child", *arguments],
         env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(runtime)},
-        cwd=Path(path).parent,
+        cwd=project or Path(path).parent,
         capture_output=True,
         text=True,
         check=False,
     )
+    if verbose:
+        print(done.stdout if done.returncode else "", done.stderr, sep="", file=sys.stderr)
     if done.returncode:
         return None, (done.stderr.strip().splitlines() or ["no output"])[-1]
     return json.loads(done.stdout.splitlines()[-1]), None
@@ -302,8 +337,17 @@ def main():
     parser.add_argument("--record", action="store_true", help="write old.json into each case's folder")
     parser.add_argument("--project", action="append", default=[], help="a folder whose text is checked instead")
     parser.add_argument("--imports", action="store_true", help="import what changed in the projects as well")
+    parser.add_argument("--driver", type=Path, help="what to run of the one project given, before and after")
+    parser.add_argument("--keep", type=Path, help="an empty folder for the copies that --driver makes")
+    parser.add_argument("--verbose", action="store_true", help="show what --driver's runs write to standard error")
     parser.add_argument("case", nargs="*")
     options = parser.parse_args()
+    if options.driver:
+        import modernize_driver
+
+        if len(options.project) != 1:
+            parser.error("--driver needs one --project, the checkout that it drives.")
+        sys.exit(modernize_driver.main(options))
     if options.project:
         import modernize_project
 
@@ -347,6 +391,6 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        child(sys.argv[3], sys.argv[2] == "strict")
+        child(sys.argv[3], sys.argv[2] == "strict", *sys.argv[4:])
     else:
         main()

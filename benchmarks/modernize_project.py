@@ -295,19 +295,7 @@ class _StandIns:
 
     def create_module(self, spec: Any) -> Any:
         """A module that has every attribute, each of which can be called, inherited from and asked for more."""
-        from types import ModuleType
-        from unittest import mock
-
-        class StandIn(ModuleType):
-            __path__ = ()
-            __version__ = "0"
-
-            def __getattr__(self, name: str) -> Any:
-                if name.startswith("__"):
-                    raise AttributeError(name)
-                value = type(name, (), {}) if name[:1].isupper() else mock.MagicMock(name=name)
-                setattr(self, name, value)
-                return value
+        from modernize_projects.support import StandIn
 
         return StandIn(spec.name)
 
