@@ -1,0 +1,31 @@
+"""Take `checkpoint` and `remat` from `jax` itself, since `jax.ad_checkpoint` has lost them.
+
+    jax.ad_checkpoint.checkpoint(f, policy=policy)
+    ->  jax.checkpoint(f, policy=policy)
+
+What else `jax.ad_checkpoint` holds, such as `checkpoint_name`, stays where it is.
+
+Refused: nothing; code that chooses by the version of JAX is left alone.
+See https://docs.jax.dev/en/latest/_autosummary/jax.checkpoint.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+
+
+class MoveCheckpoint(ModernizeCodemod):
+    """Moves imports, and names that are written with their module."""
+
+    moved: ClassVar[Mapping[str, str]] = {
+        "jax.ad_checkpoint.checkpoint": "jax.checkpoint",
+        "jax.ad_checkpoint.remat": "jax.remat",
+    }
+
+    @classmethod
+    def markers(cls) -> tuple[bytes, ...]:
+        """The module alone: `checkpoint` by itself is in too many files that have nothing to do with this."""
+        return (b"ad_checkpoint",)
