@@ -74,6 +74,31 @@ def restore():
     pjit.pjit = _replicating(pjit.pjit)
 
 
+def heed_hints():
+    """Have an old Flax constrain values by its sharding hints on CPUs too, which stand for other devices here.
+
+    Up to Flax 0.10 it left them out there, and on CPUs only.
+    """
+    try:
+        from flax.linen import spmd
+    except ImportError:
+        return
+    if hasattr(spmd, "is_cpu_platform"):
+        spmd.is_cpu_platform = lambda mesh: False
+    elif hasattr(spmd, "_global_mesh_defined"):
+        from jax.experimental import pjit
+        from jax.sharding import NamedSharding
+
+        def constrain(x, axis_resources, mesh=None):
+            if mesh is not None and axis_resources is not None:
+                axis_resources = NamedSharding(mesh, axis_resources)
+            elif mesh is None and not spmd._global_mesh_defined():
+                return x
+            return pjit.with_sharding_constraint(x, axis_resources)
+
+        spmd._with_sharding_constraint = constrain
+
+
 def _replicating(pjit):
     """`pjit` as it was before 0.4.4: four arguments by position, and `lower` with an argument of its own.
 
@@ -175,7 +200,10 @@ def run_program(path, *, project=None):
     names = {"__name__": "program", "__file__": path}
     sys.path.insert(0, project or os.path.dirname(os.path.abspath(path)))
     with open(path, encoding="utf-8") as file:
-        exec(compile(file.read(), path, "exec", dont_inherit=True), names)
+        source = file.read()
+    if project is not None or "flax.linen" in source:
+        heed_hints()
+    exec(compile(source, path, "exec", dont_inherit=True), names)
     return describe(names["out"], sampled=project is not None)
 
 

@@ -25,6 +25,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,8 +138,8 @@ def text_problems(path: Path, old: bytes, new: bytes, edits: list[dict[str, Any]
         yield "changed without an edit that says so"
     if edits and made_by_hand(old.decode(), edits) != new.decode():
         yield "the edits listed do not give the file"
-    if old != new and parses(old):
-        if not parses(new):
+    if old != new and parsed(old) is not None:
+        if parsed(new) is None:
             yield "does not parse"
         elif not parses_with_libcst(new):
             yield "LibCST does not parse it, or not to the same text"
@@ -162,13 +163,16 @@ def made_by_hand(text: str, edits: list[dict[str, Any]]) -> str:
     return text
 
 
-def parses(data: bytes) -> bool:
-    """Whether this Python reads the text."""
-    try:
-        ast.parse(data)
-    except (SyntaxError, ValueError):
-        return False
-    return True
+def parsed(data: bytes) -> ast.Module | None:
+    """The tree of a text, None if this Python does not read it. What Python warns of is the project's own business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        # Python 3.11 warns of escapes by this one.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            return ast.parse(data)
+        except (SyntaxError, ValueError):
+            return None
 
 
 def parses_with_libcst(data: bytes) -> bool:
@@ -194,9 +198,9 @@ def notebook_problems(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]
 
 def old_names(data: bytes) -> Iterator[tuple[int, str]]:
     """Lines that use an old name, followed through imports and attributes alone."""
-    if not parses(data):
+    tree = parsed(data)
+    if tree is None:
         return
-    tree = ast.parse(data)
     known: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -254,7 +258,6 @@ def import_modules(folder: str, names: list[str], seconds: int = 60) -> dict[str
 
 def _import_what_all_need() -> None:
     import importlib
-    import warnings
 
     warnings.simplefilter("ignore")
     for name in ("jax", "flax", "flax.linen", "flax.jax_utils", "flax.training.train_state", "optax"):

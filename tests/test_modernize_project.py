@@ -56,6 +56,7 @@ def test_follows_imports_to_old_names(project: ModuleType) -> None:
         b"sm(len, check_rep=False)\n"
         b"def tree_map(check_rep): ...\n"
         b"tree_map(check_rep=1)\n"
+        b"'an escape that Python warns of: \\d'\n"
     )
     assert sorted(project.old_names(lines)) == [
         (4, "jax.tree_map"),

@@ -47,8 +47,9 @@ from mmrewrite.project import Facts
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 
-# Libraries that look for a mesh in context. They must find one, so the context must stay.
-_LOOK_FOR_A_MESH = (
+# Sharding hints, which look for a mesh in context. They must find one, so the context must stay; they find that of
+# `compat.mesh_context` as well.
+_HINTS = (
     "flax.linen.with_logical_constraint",
     "flax.linen.with_logical_partitioning",
     "flax.linen.with_partitioning",
@@ -66,6 +67,9 @@ _LOOK_FOR_A_MESH = (
             "with_sharding_constraint",
         )
     ),
+)
+# Others that must find one. Not all of them do in `compat.mesh_context`.
+_LOOK_FOR_A_MESH = (
     "flax.nnx.with_partitioning",
     "flax.nnx.with_sharding_constraint",
     "flax.partitioning",
@@ -271,7 +275,8 @@ class MeshRegions:
     def _depends_on_a_mesh(self, facts: Facts) -> bool:
         """Whether a module that was not given has something to rewrite together with a mesh context."""
         if facts.path not in self._has_members:
-            self._has_members[facts.path] = any(member.kind != "library" for member in _members(ModuleUses(facts)))
+            kinds = ("hint", "library")
+            self._has_members[facts.path] = any(member.kind not in kinds for member in _members(ModuleUses(facts)))
         return self._has_members[facts.path]
 
     def _why_not_compat(self, region: _Region) -> str | None:
@@ -304,6 +309,7 @@ class MeshRegions:
         """Plan the named style, or say why it cannot be."""
         for kind, what in (
             ("guard", "asks for the mesh in context"),
+            ("hint", "looks for the mesh in context"),
             ("library", "looks for the mesh in context"),
             ("jit", "gives `jax.jit` a spec of the mesh in context"),
         ):
@@ -382,8 +388,9 @@ def _members(module: ModuleUses) -> Iterator[Member]:
         if any(new_keyword(keyword.arg) and has_spec(module, keyword.value) for keyword in given):
             yield Member(module, use.node, "jit")
     yield from _shims(module, kinds)
-    for use in module.uses(module.names_below(_LOOK_FOR_A_MESH)):
-        yield Member(module, use.node, "library")
+    for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):
+        for use in module.uses(module.names_below(names)):
+            yield Member(module, use.node, kind)
 
 
 def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:

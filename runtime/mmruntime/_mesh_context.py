@@ -12,6 +12,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
+from mmruntime._linen_mesh import tell_linen
 
 # In place of an argument that was left out, where `None` says something.
 OMITTED: Any = object()
@@ -44,6 +45,7 @@ class _Entered(threading.local):
         self.stack: list[tuple[contextlib.ExitStack, bool]] = []
 
     def push(self, mesh: Mesh, *, is_assigned: bool) -> None:
+        tell_linen(_is_in_context)
         with contextlib.ExitStack() as stack:
             ambient = _compat.ambient_mesh()
             stack.enter_context(_compat.as_resource(mesh))
@@ -58,13 +60,18 @@ class _Entered(threading.local):
 _entered = _Entered()
 
 
+def _is_in_context() -> bool:
+    """Whether this thread has put a mesh in context, which is the one that JAX finds for a spec."""
+    return bool(_ENTRIES.value) and not _compat.resource_mesh().empty
+
+
 class mesh_context(contextlib.ContextDecorator):
     """Puts a mesh in context as `with mesh:` did: also for libraries that ask JAX for it, and it moves nothing.
 
-    Inside, `pjit`, `with_sharding_constraint` and `current_mesh` of `mmruntime.compat` mean this mesh. Arrays that are
-    created, and what plain `jax.jit` computes, stay where they were without it; under `jax.set_mesh(mesh)` they would
-    not. The context is that of one thread. It can be entered inside compiled functions, more than once, and as a
-    decorator.
+    Inside, `pjit`, `with_sharding_constraint` and `current_mesh` of `mmruntime.compat` mean this mesh, and so do the
+    sharding hints of Flax's linen, compiled or not. Arrays that are created, and what plain `jax.jit` computes, stay
+    where they were without it; under `jax.set_mesh(mesh)` they would not. The context is that of one thread. It can be
+    entered inside compiled functions, more than once, and as a decorator.
 
     Args:
         mesh: The mesh. Another context manager in its place is entered as it is.

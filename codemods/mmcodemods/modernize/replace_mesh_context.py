@@ -9,10 +9,10 @@ That is where every `pjit` and every constraint that the context reaches can nam
 `NamedSharding(mesh, spec)`, which is exact whatever else runs there. Else the context becomes
 `with jax.set_mesh(mesh):`, where nothing in it creates arrays or computes outside of what is compiled with specs. Else
 it becomes `with compat.mesh_context(mesh):`, which moves nothing, and what takes specs asks for the mesh when it is
-called.
+called. There the sharding hints of Flax's linen find the mesh as well, as they did.
 
-Refused: contexts that reach code that chooses by the version of JAX, or hints of Flax and specs of `jax.jit`, which
-look for the mesh of `jax.set_mesh` alone; environments that are no `ResourceEnv(mesh, ...)`; call chains of an `xmap`.
+Refused: contexts that reach code that chooses by the version of JAX, or specs of `jax.jit` and libraries that look for
+the mesh of `jax.set_mesh` alone; environments that are no `ResourceEnv(mesh, ...)`; call chains of an `xmap`.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for `jax.set_mesh`.
 """
 
