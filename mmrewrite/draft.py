@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from mmrewrite.codemod import MeshCodemod
 from mmrewrite.collect import CommentHints, Hint
-from mmrewrite.comments import first_line
+from mmrewrite.comments import first_line, span
 from mmrewrite.engine import Settings
 from mmrewrite.imports import NewImport, Placement, import_block, place_import
 from mmrewrite.piece import Cut, indent_unit
 from mmrewrite.project import RUNTIME, Facts, Project
 from mmrewrite.regions import MESH_DIRECTIVES
 from mmrewrite.site import Draft, Insert, Refuse, Site, Wrong
+from mmrewrite.takers import Takers
 from mmrewrite.unimport import removed_imports
 from mmrewrite.values import Edit, HintError, HintReference, Refusal
 from mmrewrite.vocabulary import DIRECTIVES
@@ -37,15 +38,24 @@ def draft_module(
     codemods: Mapping[str, type[MeshCodemod]],
     settings: Settings,
     excluded: Collection[int],
+    takers: Takers | None = None,
 ) -> Outcome:
-    """Run `codemods`, in their order, on every hint of a module that is not `excluded` by its offset."""
+    """Run `codemods`, in their order, on every hint of a module that is not `excluded` by its offset.
+
+    `takers` are the modules that take hint functions from each other, as soon as it is known which hints go away.
+    """
     refused: dict[int, Refusal] = {}
     errors: list[HintError] = []
     blocked = set(excluded)
     while True:
         active = [hint for hint in facts.hints.hints if hint.start not in blocked]
         draft = Draft(
-            facts, project, tuple(_cuts(facts, active, codemods)), indent_unit(facts), settings.width, settings.axes
+            facts,
+            project,
+            tuple(_cuts(facts, active, codemods, takers)),
+            indent_unit(facts),
+            settings.width,
+            settings.axes,
         )
         stopped = _run(draft, active, codemods, refused, errors)
         if not stopped:
@@ -107,7 +117,9 @@ def _hint_error(facts: Facts, start: int, length: int, message: str) -> HintErro
     return HintError(facts.path, line, column, message, facts.source.line(line), length)
 
 
-def _cuts(facts: Facts, active: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]]) -> Iterator[Cut]:
+def _cuts(
+    facts: Facts, active: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]], takers: Takers | None
+) -> Iterator[Cut]:
     starts = {hint.start for hint in active}
     for comment in facts.hints.comments:
         consumed = [hint for hint in comment.hints if hint.start in starts]
@@ -118,9 +130,16 @@ def _cuts(facts: Facts, active: Sequence[Hint], codemods: Mapping[str, type[Mesh
     for one in called:
         for removal in one.call.removals:
             yield Cut(removal.start, removal.end, removal.text, *_made_by([one.hint], codemods))
-    for removal in removed_imports(facts, [one.call for one in called]):
-        made_by = _made_by([one.hint for one in called], codemods)
-        yield Cut(removal.start, removal.end, removal.text, *made_by, removal.spacing)
+    takers = Takers((), {facts.path: called}) if takers is None else takers
+    for unused in removed_imports(facts, takers):
+        hints, names = _made_by([one.hint for one in called], codemods)
+        if not hints:
+            # Those who took it from here have hints; here, the import is all that there is to point at.
+            line, column = facts.source.position(span(facts.source, unused.statement)[0])
+            hints = (HintReference(line, column, ast.unparse(unused.statement)),)
+            _, names = _made_by([one.hint for one in takers.users(facts)], codemods)
+        for removal in unused.removals:
+            yield Cut(removal.start, removal.end, removal.text, hints, names, removal.spacing)
 
 
 def _made_by(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mmrewrite.codemod import MeshCodemod
     from mmrewrite.draft import Outcome
     from mmrewrite.regions import HintKey
+    from mmrewrite.takers import Takers
 
 
 _TOGETHER = "left as it is, because a step and what it reaches are rewritten together"
@@ -70,7 +71,8 @@ def rewrite_marked(
         return others[place].data if place in others else sources.load(place)
 
     hinted = with_axis_names(hinted, others, load, sources.adopt, settings)
-    decided = _decide(hinted, codemods, load, settings)
+    unreadable = [facts.file for facts in found if isinstance(facts, Unreadable)]
+    decided = _decide(hinted, codemods, load, settings, unreadable)
     for facts in hinted:
         results[facts.path] = _result(facts, decided)
     return _checked(results, hinted, codemods, load, settings, handed)
@@ -96,7 +98,11 @@ def _unchanged(facts: Facts) -> Rewrite:
 
 
 def _decide(
-    hinted: Sequence[Facts], codemods: Mapping[str, type[MeshCodemod]], load: Loader, settings: Settings
+    hinted: Sequence[Facts],
+    codemods: Mapping[str, type[MeshCodemod]],
+    load: Loader,
+    settings: Settings,
+    unreadable: Sequence[SourceFile] = (),
 ) -> _Decided:
     from mmrewrite.regions import Reach, find_regions
 
@@ -143,6 +149,7 @@ def _decide(
                 excluded[facts.path] |= new.keys()
                 causes |= {(facts.path, start): cause for start, cause in new.items()}
                 stale += [facts] if facts not in stale else []
+    _let_go(decided, hinted, unreadable, project, ordered, settings, excluded)
     asked = {(facts.path, hint.start) for facts, hint in open_hints if not hint.found}
     for (path, start), refusal in causes.items():
         if (path, start) not in asked and refusal.reason.startswith(_TOGETHER):
@@ -152,6 +159,33 @@ def _decide(
         for refusal in codemod.review(project, reach, tuple(hinted)):
             decided.refusals.setdefault(refusal.path, []).append(refusal)
     return decided
+
+
+def _let_go(
+    decided: _Decided,
+    hinted: Sequence[Facts],
+    unreadable: Sequence[SourceFile],
+    project: Project,
+    codemods: Mapping[str, type[MeshCodemod]],
+    settings: Settings,
+    excluded: Mapping[str, Collection[int]],
+) -> None:
+    """Draft again the modules whose hint imports others take, now that it is known which hints go away."""
+    from mmrewrite.takers import Takers
+
+    broken = _broken(hinted, decided.outcomes)
+    consumed = {
+        facts.path: [
+            called
+            for called in facts.hints.calls
+            if facts.path not in broken and called.hint.start not in excluded[facts.path]
+        ]
+        for facts in hinted
+    }
+    takers = Takers(hinted, consumed, unreadable)
+    stale = [facts for facts in hinted if facts.path not in broken and takers.changed(facts)]
+    for facts, outcome in _draft_all(stale, project, codemods, settings, excluded, takers):
+        decided.outcomes[facts.path] = outcome
 
 
 def _left_because(hint: Hint, codemods: Mapping[str, type[MeshCodemod]], settings: Settings) -> str | None:
@@ -169,13 +203,14 @@ def _draft_all(
     codemods: Mapping[str, type[MeshCodemod]],
     settings: Settings,
     excluded: Mapping[str, Collection[int]],
+    takers: Takers | None = None,
 ) -> Iterator[tuple[Facts, Outcome]]:
     from mmrewrite.draft import Outcome, draft_module
     from mmrewrite.workers import in_workers
 
     def draft(facts: Facts) -> Outcome:
         try:
-            return draft_module(facts, project, codemods, settings, excluded[facts.path])
+            return draft_module(facts, project, codemods, settings, excluded[facts.path], takers)
         except RecursionError:
             return Outcome((), {}, (), "nested too deeply to be rewritten; split its longest expressions")
         except Exception as error:

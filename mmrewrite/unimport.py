@@ -3,50 +3,84 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-from mmrewrite.calls import HintCall, Removal
+from mmrewrite.calls import Removal
 from mmrewrite.comments import span
 from mmrewrite.piece import begins_its_line
 from mmrewrite.project import Facts
 from mmrewrite.source import SourceText
+from mmrewrite.takers import Takers, listed
+
+Item = TypeVar("Item", ast.alias, ast.expr)
+
+# What other tools are told about the line, which goes with it.
+_ABOUT_IMPORT = re.compile(r"\s*#\s*(noqa|type:\s*ignore|pylint:|pyright:|ruff:|isort:)")
 
 
-def removed_imports(facts: Facts, consumed: Sequence[HintCall]) -> Iterator[Removal]:
-    """The parts of imports that nothing uses once the `consumed` calls are gone."""
-    functions = [call.function for call in consumed]
+@dataclass(frozen=True)
+class Unused:
+    """An import of which all or some goes away, and the removals that do it."""
+
+    statement: ast.stmt
+    removals: tuple[Removal, ...]
+
+
+def removed_imports(facts: Facts, takers: Takers) -> Iterator[Unused]:
+    """The parts of imports, and of `__all__`, that nothing needs once hints are gone."""
     together: dict[ast.stmt, tuple[ast.alias, ...]] = {}
     unused: dict[ast.stmt, list[ast.alias]] = {}
     for found in facts.hints.imports:
-        if found.uses and all(any(start <= use < end for start, end in functions) for use in found.uses):
+        if takers.goes(facts, found):
             together[found.statement] = found.together
             unused.setdefault(found.statement, []).append(found.alias)
     whole: list[tuple[int, int]] = []
+    removals: dict[ast.stmt, list[Removal]] = {}
     for statement, aliases in sorted(unused.items(), key=lambda item: item[0].lineno):
         if len(aliases) < len(together[statement]):
-            yield from _names(facts.source, together[statement], aliases)
+            removals[statement] = list(_items(facts.source, together[statement], aliases))
             continue
         removal = _statement(facts, statement)
-        yield removal
+        removals[statement] = [removal]
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         if (removal.start, removal.end) == (facts.source.line_starts[first - 1], facts.source.line_end(last)):
-            # Imports below each other go away as one.
-            above = whole.pop()[0] if whole and whole[-1][1] == first - 1 else first
-            whole.append((above, last))
+            # Imports with nothing but blank lines between them go away as one.
+            is_next = whole and all(not facts.source.line(line).strip() for line in range(whole[-1][1] + 1, first))
+            if is_next and whole[-1][1] < first - 1:
+                between = facts.source.line_end(whole[-1][1]), facts.source.line_starts[first - 1]
+                removals[statement].append(Removal(*between, spacing=True))
+            whole.append((whole.pop()[0] if is_next else first, last))
     for first, last in whole:
-        yield from _spacing(facts.source, first, last)
+        statement = next(each for each in removals if each.lineno >= first)
+        removals[statement] += _spacing(facts.source, first, last)
+    for statement, mine in removals.items():
+        names = tuple(alias.asname or alias.name.partition(".")[0] for alias in unused[statement])
+        for value, items in listed(facts, names):
+            mine += _entries(facts.source, value, items)
+        yield Unused(statement, tuple(mine))
 
 
-def _names(source: SourceText, aliases: Sequence[ast.alias], unused: Collection[ast.alias]) -> Iterator[Removal]:
-    """Names of an import that keeps others."""
-    kept = [index for index, alias in enumerate(aliases) if alias not in unused]
-    for index, alias in enumerate(aliases):
-        if alias in unused:
-            start, end = span(source, alias)
+def _entries(source: SourceText, value: ast.List | ast.Tuple, unused: Sequence[ast.expr]) -> Iterator[Removal]:
+    """Strings of `__all__`."""
+    if len(unused) < len(value.elts):
+        yield from _items(source, value.elts, unused)
+    else:
+        yield Removal(*span(source, value), "[]" if isinstance(value, ast.List) else "()")
+
+
+def _items(source: SourceText, items: Sequence[Item], unused: Collection[Item]) -> Iterator[Removal]:
+    """Some of what stands between commas, where other items stay."""
+    kept = [index for index, item in enumerate(items) if item not in unused]
+    for index, item in enumerate(items):
+        if item in unused:
+            start, end = span(source, item)
             if index < kept[-1]:
-                yield Removal(start, span(source, aliases[index + 1])[0])
+                yield Removal(start, span(source, items[index + 1])[0])
             else:
-                yield Removal(span(source, aliases[index - 1])[1], end)
+                yield Removal(span(source, items[index - 1])[1], end)
 
 
 def _statement(facts: Facts, statement: ast.stmt) -> Removal:
@@ -61,7 +95,7 @@ def _statement(facts: Facts, statement: ast.stmt) -> Removal:
     if rest.lstrip().startswith(";"):
         rest = rest.lstrip()[1:]
         return Removal(start, source.line_end(last) - len(rest.lstrip(" \t")))
-    if rest.strip():
+    if rest.strip() and not _ABOUT_IMPORT.match(rest):
         return Removal(start, end + len(rest) - len(rest.lstrip()))
     return Removal(source.line_starts[first - 1], source.line_end(last))
 
