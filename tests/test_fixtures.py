@@ -23,6 +23,7 @@ from mmrewrite.vocabulary import DIRECTIVES
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CASES = sorted(path.parent for name in ("before", "before.py") for path in FIXTURES.glob(f"*/*/{name}"))
 CALLS = sorted(path.parent for path in FIXTURES.glob("*/*/before_hints.py"))
+NAMES = sorted(path.parent for path in FIXTURES.glob("*/*/before_names.py"))
 REGISTRY = Registry()
 HINT = re.compile(r"(?<!`)# mm: [^\r\n]*")
 LIBRARY = re.compile(r"^(?:import|from) (equinox|flax|haiku|jaxtyping)\b", re.MULTILINE)
@@ -108,6 +109,17 @@ def test_calls_give_what_comments_give(folder: Path) -> None:
     for found, told in ((reasons(result), case.refusals), (messages(result), case.errors)):
         assert sorted(PLACE.sub("", line) for line in found) == sorted(PLACE.sub("", line) for line in told)
     assert not any(result.changed for result in rewrite({"before.py": result.result}).values())
+
+
+@pytest.mark.parametrize("folder", NAMES, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_names_give_what_comments_give(folder: Path) -> None:
+    """The same program with logical names in the place of `shard` hints becomes the same program."""
+    case = read_case(folder)
+    before = (folder / "before_names.py").read_bytes()
+    assert not re.search(rb"(# mm: |hints\.)shard\((?!from_annotations)", before)
+    (result,) = rewrite({"before.py": before}).values()
+    assert (result.failure, result.errors, reasons(result)) == (None, (), case.refusals)
+    assert result.result.decode("latin-1") == case.after["before.py"].decode("latin-1")
 
 
 def reasons(result: Rewrite) -> list[str]:
