@@ -290,7 +290,7 @@ def rewrite(case, folder):
         main.write_bytes((case / "before.py").read_bytes())
     path = os.pathsep.join(str(ROOT / part) for part in (".", "codemods"))
     done = subprocess.run(
-        [sys.executable, "-m", "mmrewrite", "modernize", str(target)],
+        [sys.executable, "-m", "mmrewrite", "modernize", *selection(case), str(target)],
         env={**os.environ, "PYTHONPATH": path},
         cwd=folder,
         capture_output=True,
@@ -331,12 +331,22 @@ def cases(given):
     return sorted(path.parent for path in (ROOT / "fixtures").rglob("old.json"))
 
 
-def wanted_jax(case):
-    """`old` or `mid`: which environment a case is recorded with."""
+def settings_of(case):
+    """What a case's `case.toml` says."""
     import tomllib
 
     settings = case / "case.toml"
-    return tomllib.loads(settings.read_text(encoding="utf-8")).get("jax", "old") if settings.exists() else "old"
+    return tomllib.loads(settings.read_text(encoding="utf-8")) if settings.exists() else {}
+
+
+def wanted_jax(case):
+    """`old` or `mid`: which environment a case is recorded with."""
+    return settings_of(case).get("jax", "old")
+
+
+def selection(case):
+    """The options by which a case asks for codemods by name."""
+    return [word for name in settings_of(case).get("select", ()) for word in ("--select", name)]
 
 
 def show(value):

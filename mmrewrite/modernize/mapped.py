@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.names import dotted_name
@@ -31,6 +31,8 @@ COLLECTIVES = frozenset(
 )
 CONTROL_FLOW = frozenset(f"jax.lax.{name}" for name in ("scan", "fori_loop", "while_loop", "cond", "switch", "map"))
 
+PMAP = "jax.pmap"
+
 # Methods of containers and of Flax modules, which do not differentiate.
 _METHODS = frozenset(
     (
@@ -55,19 +57,24 @@ _METHODS = frozenset(
 class Mapped:
     """What was found in a function and in all that it calls.
 
-    `differentiated` are the functions that it takes gradients of; `unseen` are calls whose code is not to be found.
+    `differentiated` are the functions that it takes gradients of; `unseen` are calls whose code is not to be found;
+    `pmaps` are the places where `jax.pmap` is named by what it does or by what made a function that it calls.
     """
 
     differentiated: list[tuple[ModuleUses, ast.expr]] = field(default_factory=list)
     collectives: list[str] = field(default_factory=list)
     control_flow: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
+    pmaps: list[tuple[ModuleUses, ast.expr]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
 class _Code:
+    """A function, and the places where `jax.pmap` was named to make what is called."""
+
     module: ModuleUses
     node: ast.AST
+    pmaps: tuple[tuple[ModuleUses, ast.expr], ...] = ()
 
 
 class Mapping:
@@ -86,6 +93,7 @@ class Mapping:
                 found.unseen.append(f"`{ast.unparse(function)}`")
                 return found
             start = code
+        found.pmaps += start.pmaps
         seen: set[ast.AST] = set()
         queue = [start]
         while queue:
@@ -103,6 +111,8 @@ class Mapping:
                     found.collectives.append(name)
                 elif name in CONTROL_FLOW:
                     found.control_flow.append(name)
+                elif name == PMAP:
+                    found.pmaps.append((code.module, node))
                 elif name in DIFFERENTIATE:
                     call = code.module.parents.get(node)
                     if isinstance(call, ast.Call) and call.func is node and call.args:
@@ -112,6 +122,7 @@ class Mapping:
                 else:
                     reached = self._code(code.module, node)
                     if reached is not None:
+                        found.pmaps += reached.pmaps
                         yield reached
             if isinstance(node, ast.Call) and not self._is_seen(code.module, node.func):
                 found.unseen.append(f"`{ast.unparse(node.func)}`")
@@ -143,7 +154,11 @@ class Mapping:
         if isinstance(node, ast.Lambda):
             return _Code(module, node)
         if isinstance(node, ast.Call):
-            return self._code(module, node.args[0], depth - 1) if node.args and self._wraps(module, node) else None
+            code = self._code(module, node.args[0], depth - 1) if node.args and self._wraps(module, node) else None
+            if self._name(module, node.func) == PMAP:
+                code = code or _Code(module, node)
+                return replace(code, pmaps=(*code.pmaps, (module, node.func)))
+            return code
         dotted = dotted_name(node)
         if dotted is None:
             return None
@@ -154,7 +169,7 @@ class Mapping:
         binding = module.facts.names.binding(first, scope)
         if binding is not None and not rest:
             if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
-                return _Code(module, binding.node)
+                return self._defined_by(module, binding.node)
             if binding.value is not None:
                 return self._code(module, binding.value, depth - 1)
         name = module.facts.names.resolve_dotted(dotted, scope)
@@ -169,7 +184,7 @@ class Mapping:
         if module is None:
             module = self._modules[facts.path] = ModuleUses(facts)
         if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
-            return _Code(module, binding.node)
+            return self._defined_by(module, binding.node)
         if binding.value is not None:
             return self._code(module, binding.value, depth - 1)
         return None
@@ -178,8 +193,17 @@ class Mapping:
         owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
         for statement in owner.body if owner else ():
             if isinstance(statement, ast.FunctionDef) and statement.name == name:
-                return _Code(module, statement)
+                return self._defined_by(module, statement)
         return None
+
+    def _defined_by(self, module: ModuleUses, function: ast.FunctionDef | ast.AsyncFunctionDef) -> _Code:
+        named = (node for decorator in function.decorator_list for node in ast.walk(decorator))
+        pmaps = [
+            (module, node)
+            for node in named
+            if isinstance(node, ast.Name | ast.Attribute) and self._name(module, node) == PMAP
+        ]
+        return _Code(module, function, tuple(pmaps))
 
     def _wraps(self, module: ModuleUses, call: ast.Call) -> bool:
         """Whether a call gives its first argument back in another form."""

@@ -21,6 +21,7 @@ from mmruntime._mesh_context import (
     with_sharding_constraint,
 )
 from mmruntime._pjit import pjit
+from mmruntime._pmap import pmap
 from mmruntime._positional import PositionalSharding
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "make_mesh",
     "mesh_context",
     "pjit",
+    "pmap",
     "pmap_sharding",
     "replicate_none",
     "shard_map",

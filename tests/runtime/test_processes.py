@@ -72,6 +72,7 @@ import mmruntime as mm
 rank, address = int(sys.argv[1]), sys.argv[2]
 mm.init(cpus=2, coordinator_address=address, num_processes=2, process_id=rank)
 import jax
+import numpy as np
 from tests.runtime.test_processes import batches, stages, step, weights
 
 arguments = (weights(2), batches(1)[0])
@@ -87,6 +88,17 @@ made = mm.mjit(lambda: [jax.numpy.asarray(w) for w in weights(2)], out_like=comp
 print([{d.process_index for d in w.devices()} for w in made])
 whole = mm.mjit(lambda w, b: ((b["x"] @ w) ** 2).sum(), mesh=stages(4))
 print(round(float(whole(weights(1)[0], batches(1)[0])), 3) > 0)
+def scaled(x, w):
+    return jax.lax.psum(w * x, "i"), jax.lax.axis_index("i"), w
+
+mapped = mm.compat.pmap(scaled, "i", in_axes=(0, None), out_axes=(0, 0, None))
+total, index, w = mapped(np.arange(2.0) + 2 * rank, 2.0)
+total, index, w = mapped(total, w + 1)
+print("pmap", total.tolist(), index.tolist(), float(w))
+try:
+    mapped(np.arange(1.0), 1.0)
+except ValueError as error:
+    print(error)
 try:
     compiled(*arguments)
 except NotImplementedError as error:
@@ -119,4 +131,6 @@ def test_two_processes(tmp_path):
         assert "2 [True, True]" in ours
         assert "[{0}, {1}]" in ours
         assert "True" in ours
+        assert f"pmap [144.0, 144.0] [{2 * rank}, {2 * rank + 1}] 3.0" in ours
+        assert any("one row for every device of its own, here 2, got 1" in line for line in ours)
         assert any(line.startswith("mjit: step is cut into programs") for line in ours)

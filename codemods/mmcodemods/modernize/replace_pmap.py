@@ -1,0 +1,110 @@
+"""Map over devices without `jax.pmap`, on request: by `jax.jit` of a `jax.shard_map`, which the runtime writes out.
+
+    mmrewrite modernize --select replace_pmap
+
+    step = jax.pmap(train_step, axis_name="batch", donate_argnums=0)
+    ->  step = compat.pmap(train_step, axis_name="batch", donate_argnums=0)
+
+`jax.pmap` works, so nobody has to do this. JAX only maintains it, in favour of `jax.shard_map`, which it is made of
+since JAX 0.8; and since then it raises where an argument lies on other devices than it should, or is split in another
+way. `pmap` used to put that right, and `compat.pmap` does so again.
+
+No text is as exact and brief: there is one device for each row, as many as the arguments of a call have; the mapped
+axis is taken off each leaf of the arguments and put on each leaf of the results; and `check_vma=False` keeps gradients
+inside those of one device's own loss.
+
+What does not come back is what JAX does with the results. Of a result `x`, `x[3]` was an array on the fourth device and
+`x + 1` one on the first; now both lie on all devices. `x.addressable_shards[3].data.squeeze(0)` is a row where it lies.
+
+It is no step towards one program for the whole batch, without a leading axis of devices. That is the same only where
+the loss is a plain mean over the batch, and it changes the data pipeline, the random keys and the checkpoints.
+
+Refused: `pmap` inside of a function that `pmap` maps, which JAX does not run any more; `devices`, `backend`,
+`axis_size` and `global_arg_shapes`; starred arguments; `pmap` under another name or as a value; a `target-jax` before
+0.10, where the runtime does not install.
+See https://docs.jax.dev/en/latest/migrate_pmap.html
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.mapped import PMAP
+from mmrewrite.modernize.nested import NestedPmaps
+from mmrewrite.modernize.pjit import call_of
+
+_POSITIONS = 2
+_GONE = {
+    "devices": "`devices` chooses devices, and `compat.pmap` takes the first of this process; leave it out if it names "
+    "those, else write `jax.jit(jax.shard_map(..., check_vma=False))` over a mesh of the devices",
+    "backend": "`backend` chooses devices, and `compat.pmap` takes those of the default backend; leave it out, and "
+    'choose by `jax.config.update("jax_platforms", ...)` at the start of the program',
+    "axis_size": "`axis_size` is the number of rows that the arguments have on all processes; leave it out",
+    "global_arg_shapes": "`global_arg_shapes` is nothing that `jax.pmap` takes today; leave it out",
+}
+_TAKEN = frozenset(("fun", "axis_name", "in_axes", "out_axes", "static_broadcasted_argnums", "donate_argnums"))
+
+
+class ReplacePmap(ModernizeCodemod):
+    """Replaces the name by the runtime's and leaves the arguments alone."""
+
+    names: ClassVar[tuple[str, ...]] = (PMAP,)
+    on_request_only = True
+
+    def rewrite(self) -> None:
+        """One use: a decorator, a call, or the first argument of a `partial` that is one of these."""
+        if not self.use.is_direct:
+            self.refuse("this is `jax.pmap` under another name; call that by its own name")
+        self.site.needs("0.10", "`mmruntime.compat`")
+        for call, positional in self._calls():
+            self._check(call, positional)
+        nested = self.site.context.analysis(NestedPmaps).reason(self.use.node)
+        if nested is not None:
+            self.refuse(nested)
+        self.site.replace(self.use.node, self.site.spell("mmruntime.compat.pmap"))
+
+    def _calls(self) -> list[tuple[ast.Call, list[ast.expr]]]:
+        """The calls that give `pmap` its arguments, each with those by position."""
+        module = self.site.module
+        call, is_partial = call_of(module, self.use.node)
+        if call is None:
+            if not _is_decorator(module.parents.get(self.use.node), self.use.node):
+                self.refuse(
+                    "`jax.pmap` is used as a value here, so how it will be called cannot be seen; call it where it is "
+                    "meant"
+                )
+            return []
+        if not is_partial:
+            return [(call, call.args)]
+        holder = module.parents.get(call)
+        if isinstance(holder, ast.Call) and holder.func is call:
+            return [(call, call.args[1:]), (holder, [*call.args[1:], *holder.args])]
+        if not _is_decorator(holder, call):
+            self.refuse(
+                "`partial` of `jax.pmap` is kept here, so what else it will be given cannot be seen; call `jax.pmap` "
+                "where it is meant"
+            )
+        return [(call, call.args[1:])]
+
+    def _check(self, call: ast.Call, positional: list[ast.expr]) -> None:
+        if any(isinstance(argument, ast.Starred) for argument in call.args) or any(
+            keyword.arg is None for keyword in call.keywords
+        ):
+            self.refuse("`*` and `**` hide what `jax.pmap` is told; write its arguments out", call)
+        if len(positional) > _POSITIONS:
+            self.refuse(
+                "`jax.pmap` takes a function and the name of the axis by position; name the other arguments",
+                positional[_POSITIONS],
+            )
+        for keyword in call.keywords:
+            name = str(keyword.arg)
+            if name in _GONE:
+                self.refuse(_GONE[name], keyword)
+            if name not in _TAKEN:
+                self.refuse(f"`jax.pmap` has no parameter `{name}`", keyword)
+
+
+def _is_decorator(holder: ast.AST | None, node: ast.expr) -> bool:
+    return isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef) and node in holder.decorator_list

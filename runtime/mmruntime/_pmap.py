@@ -1,0 +1,373 @@
+"""`pmap` as it was: a function runs on as many devices as its mapped arguments have rows, wherever those rows lie."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from mmruntime import _compat
+
+# The name of the mapped axis where the user gives none.
+_UNNAMED = "pmap"
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+def _spread(axes: Any, tree: Any) -> tuple[int | None, ...]:
+    """One axis for each leaf of `tree`, which `axes` is a prefix of. Raises ValueError if it is none."""
+    # A `None` would be an empty tree.
+    numbers = jax.tree.map(lambda axis: -1 if axis is None else axis, axes, is_leaf=_is_none)
+    return tuple(None if axis < 0 else axis for axis in jax.tree.leaves(jax.tree.broadcast(numbers, tree)))
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """For each leaf of the arguments that are not static, the axis that it is mapped over and whether it is donated."""
+
+    axes: tuple[int | None, ...]
+    donated: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """The arguments of one call that are not static, as leaves. `size` is that of their mapped axes."""
+
+    tree: Any
+    leaves: list[Any]
+    layout: _Layout
+    size: int
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """The function for one number of devices, and where its arguments lie in this process."""
+
+    run: Any
+    mesh: Mesh
+    shardings: dict[int | None, NamedSharding]
+    out_specs: Any
+
+
+class Pmap:
+    """A function that is mapped over devices. How many they are follows from the arguments of each call."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        axis_name: Any,
+        axes: tuple[Any, Any],
+        static: tuple[int, ...],
+        donated: tuple[int, ...],
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._axis_name = function, _UNNAMED if axis_name is None else axis_name
+        self._in_axes, self._out_axes = axes
+        self._static, self._donated = static, donated
+        self._label = getattr(function, "__name__", None) or repr(function)
+        self._layouts: dict[Any, _Layout] = {}
+        self._compiled: dict[int, _Compiled] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function gives on each device, stacked along `out_axes`."""
+        compiled, args, kwargs = self._prepare(args, kwargs)
+        with _outside_of_meshes():
+            out = compiled.run(*args, **kwargs)
+            if jax.process_count() > 1:
+                out = multihost_utils.global_array_to_host_local_array(out, compiled.mesh, compiled.out_specs)
+        return out
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<pmap of {self._function!r}>"
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """The function lowered for arguments, as `jax.jit` has it."""
+        compiled, args, kwargs = self._prepare(args, kwargs)
+        with _outside_of_meshes():
+            lowered: jax.stages.Lowered = compiled.run.lower(*args, **kwargs)
+        return lowered
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Compiled, Any, Any]:
+        """The function for this call, and the arguments on the devices that it runs on."""
+        if outer := jax.sharding.get_abstract_mesh().manual_axes:
+            raise ValueError(
+                f"pmap of {self._label} is called by a function that is mapped itself, over "
+                f"{', '.join(map(repr, outer))}. JAX maps once: write one `jax.shard_map` over a mesh with an axis for "
+                "each of the two."
+            )
+        if self._static and max(self._static) >= len(args):
+            raise ValueError(
+                f"pmap of {self._label}: static arguments are given by position, at {self._static}, and the call has "
+                f"{len(args)} there."
+            )
+        arguments = self._arguments(args, kwargs)
+        compiled = self._compiled.get(arguments.size)
+        if compiled is None:
+            compiled = self._compiled[arguments.size] = self._compile(arguments.size)
+        if not self._place(arguments, compiled):
+            return compiled, args, kwargs
+        dynamic, kwargs = jax.tree.unflatten(arguments.tree, arguments.leaves)
+        return compiled, self._with_static(dynamic, args), kwargs
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
+        given = self._dynamic(args), kwargs
+        leaves, tree = jax.tree.flatten(given)
+        if tree not in self._layouts:
+            self._layouts[tree] = self._layout(len(args), given)
+        layout = self._layouts[tree]
+        size = -1
+        for leaf, axis in zip(leaves, layout.axes, strict=True):
+            if axis is None:
+                continue
+            shape = _shape(leaf)
+            if len(shape) <= axis or shape[axis] != size >= 0:
+                self._refuse_sizes(given, layout.axes)
+            size = shape[axis]
+        if size < 0:
+            raise ValueError(
+                f"pmap of {self._label}: no argument is mapped, so there is no number of devices. in_axes is "
+                f"{self._in_axes!r}; give an axis for at least one array."
+            )
+        return _Arguments(tree, leaves, layout, size)
+
+    def _layout(self, count: int, given: tuple[Sequence[Any], dict[str, Any]]) -> _Layout:
+        """The layout of a call with `count` arguments by position. Those by name are mapped over their first axis."""
+        prefix = self._in_axes
+        if self._static and isinstance(prefix, tuple):
+            prefix = tuple(axis for index, axis in enumerate(prefix) if index not in self._static)
+        try:
+            axes = (*_spread(prefix, given[0]), *_spread(0, given[1]))
+        except ValueError as error:
+            raise ValueError(
+                f"pmap of {self._label}: in_axes={self._in_axes!r} does not fit the arguments that are given by "
+                f"position; give one axis, or a tuple with one for each of the {len(given[0])} that are not static. "
+                + _named(error, "in_axes")
+            ) from None
+        donated = self._dynamic([index in self._donated for index in range(count)])
+        counts = [len(jax.tree.leaves(argument)) for argument in given[0]]
+        flags = [flag for flag, number in zip(donated, counts, strict=True) for _ in range(number)]
+        return _Layout(axes, (*flags, *[False] * (len(axes) - len(flags))))
+
+    def _refuse_sizes(self, given: Any, axes: tuple[int | None, ...]) -> None:
+        found = []
+        for (path, leaf), axis in zip(jax.tree_util.tree_leaves_with_path(given), axes, strict=True):
+            if axis is not None:
+                shape = _shape(leaf)
+                place = ("args" if path[0].idx == 0 else "kwargs") + jax.tree_util.keystr(path[1:])
+                size = f"{shape[axis]} along axis {axis} of" if axis < len(shape) else f"no axis {axis} in"
+                found.append(f"  {size} {place}, of shape {shape}")
+        raise ValueError(
+            f"pmap of {self._label}: mapped arguments need one size along their mapped axes, got\n"
+            + "\n".join(found)
+            + "\nGive each a row for every device, or None in in_axes where all devices get the same."
+        )
+
+    def _compile(self, size: int) -> _Compiled:
+        mesh = Mesh(np.asarray(self._devices(size), dtype=object), (self._axis_name,), axis_types=(AxisType.Auto,))
+
+        def spec(axis: int | None) -> PartitionSpec:
+            return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, self._axis_name)
+
+        def mapped(*args: Any, **kwargs: Any) -> Any:
+            arguments = self._arguments(args, kwargs)
+
+            def rows(*leaves: Any) -> Any:
+                held = [
+                    leaf if axis is None else jax.lax.squeeze(leaf, [axis])
+                    for leaf, axis in zip(leaves, arguments.layout.axes, strict=True)
+                ]
+                dynamic, named = jax.tree.unflatten(arguments.tree, held)
+                return self._stack(self._function(*self._with_static(dynamic, args), **named))
+
+            # Gradients inside are those of one device's own loss, which is what `pmap` gave, only without the check.
+            on_devices = jax.shard_map(
+                rows,
+                mesh=mesh,
+                in_specs=tuple(spec(axis) for axis in arguments.layout.axes),
+                out_specs=out_specs,
+                check_vma=False,
+            )
+            return on_devices(*arguments.leaves)
+
+        out_specs = jax.tree.map(spec, self._out_axes, is_leaf=_is_none)
+        mapped.__name__ = mapped.__qualname__ = self._label
+        run = jax.jit(mapped, static_argnums=self._static, donate_argnums=self._donated)
+        axes = (None, 0, *jax.tree.leaves(self._in_axes))
+        return _Compiled(run, mesh, {axis: NamedSharding(mesh.local_mesh, spec(axis)) for axis in axes}, out_specs)
+
+    def _devices(self, size: int) -> Sequence[Any]:
+        """The devices for arguments of `size` rows: of this process, or, where there are several, of all."""
+        here: Sequence[Any] = jax.local_devices()
+        if not 0 < size <= len(here):
+            raise ValueError(
+                f"pmap of {self._label}: {size} rows need as many devices, and this process has {len(here)}. Give each "
+                "device one row, which may hold several to map over inside with `jax.vmap`."
+            )
+        if jax.process_count() == 1:
+            return here[:size]
+        if size < len(here):
+            raise ValueError(
+                f"pmap of {self._label}: with several processes each gives one row for every device of its own, here "
+                f"{len(here)}, got {size}."
+            )
+        # Neighbours of one process are neighbours on the axis.
+        return sorted(jax.devices(), key=lambda device: device.process_index)
+
+    def _stack(self, out: Any) -> Any:
+        """The results of one device, with the axis that those of all devices are joined along."""
+        try:
+            axes = _spread(self._out_axes, out)
+        except ValueError as error:
+            raise ValueError(
+                f"pmap of {self._label}: out_axes={self._out_axes!r} does not fit its result; give one axis, or a tree "
+                f"of them that its own begins with. {_named(error, 'out_axes')}"
+            ) from None
+        leaves, tree = jax.tree.flatten(out)
+        joined = [
+            leaf if axis is None else jax.lax.expand_dims(leaf, [axis]) for leaf, axis in zip(leaves, axes, strict=True)
+        ]
+        return jax.tree.unflatten(tree, joined)
+
+    def _place(self, arguments: _Arguments, compiled: _Compiled) -> bool:
+        """Put leaves on the devices, in place. Returns whether any moved; what JAX is tracing cannot."""
+        leaves, axes = arguments.leaves, arguments.layout.axes
+        moved: list[int] = []
+        for index, (leaf, axis) in enumerate(zip(leaves, axes, strict=True)):
+            if isinstance(leaf, Tracer):
+                return False
+            if isinstance(leaf, jax.Array):
+                wanted = compiled.shardings[axis]
+                if leaf.sharding != wanted:
+                    moved.append(index)
+                    if arguments.layout.donated[index] and _may_share(leaf, axis, wanted):
+                        leaves[index] = jnp.copy(leaf)
+            elif isinstance(leaf, np.ndarray):
+                moved.append(index)
+        if moved:
+            wanted_there = [compiled.shardings[axes[index]] for index in moved]
+            placed = jax.device_put([leaves[index] for index in moved], wanted_there)
+            for index, leaf in zip(moved, placed, strict=True):
+                leaves[index] = leaf
+        if jax.process_count() == 1:
+            return bool(moved)
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, jax.Array):
+                spec = compiled.shardings[axes[index]].spec
+                leaves[index] = multihost_utils.host_local_array_to_global_array(leaf, compiled.mesh, spec)
+        return True
+
+    def _dynamic(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments that are not static."""
+        return tuple(arg for index, arg in enumerate(args) if index not in self._static)
+
+    def _with_static(self, dynamic: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        """`dynamic` with the static arguments among them, where they are in `args`."""
+        rest = iter(dynamic)
+        return [arg if index in self._static else next(rest) for index, arg in enumerate(args)]
+
+
+def _may_share(leaf: jax.Array, axis: int | None, wanted: NamedSharding) -> bool:
+    """Whether a copy on other devices may hold some of the same buffers, so that donating it gives up the original.
+
+    Rows that lie where they should are another matter: they are what the user donates.
+    """
+    if leaf.sharding.is_equivalent_to(wanted, leaf.ndim):
+        return False
+    return axis is None or leaf.sharding.num_devices > 1
+
+
+def _named(error: ValueError, word: str) -> str:
+    """What JAX says about a prefix of a tree, with the name that the user knows it by."""
+    return str(error).replace("broadcast_prefix prefix_tree", word)
+
+
+def _shape(leaf: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = leaf.shape if hasattr(leaf, "shape") else np.shape(leaf)
+    return shape
+
+
+def _outside_of_meshes() -> AbstractContextManager[Any]:
+    """Where the mesh of `jax.set_mesh`, which `pmap` never asked for, is not in the way."""
+    if jax.sharding.get_abstract_mesh().empty or not _compat.at_top_level():
+        return nullcontext()
+    return _compat.no_mesh()
+
+
+def _positions(word: str, positions: int | Iterable[int]) -> tuple[int, ...]:
+    found = (positions,) if isinstance(positions, int) else tuple(positions)
+    if any(type(position) is not int or position < 0 for position in found):
+        raise ValueError(f"pmap: {word}={positions!r} are positions of arguments, counted from 0.")
+    return found
+
+
+def _check_axes(word: str, axes: Any) -> None:
+    for axis in jax.tree.leaves(axes):
+        if type(axis) is not int or axis < 0:
+            raise TypeError(
+                f"pmap: {word}={axes!r} holds {axis!r}; each is an axis counted from 0, or None for what is the same "
+                "on all devices."
+            )
+
+
+def pmap(
+    fun: Callable[..., Any],
+    axis_name: Any = None,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    static_broadcasted_argnums: int | Iterable[int] = (),
+    donate_argnums: int | Iterable[int] = (),
+) -> Pmap:
+    """`fun` on one device for each row of its mapped arguments: what `jax.pmap` was.
+
+    With one argument of shape `(n, ...)` and `devices = jax.local_devices()[:n]` it is
+
+        mesh = jax.sharding.Mesh(devices, (axis_name,))
+        on_row = lambda x: jax.lax.expand_dims(fun(jax.lax.squeeze(x, [0])), [0])
+        jax.jit(jax.shard_map(on_row, mesh=mesh, in_specs=P(axis_name), out_specs=P(axis_name), check_vma=False))
+
+    Today's `jax.pmap` is that as well, save that it refuses arrays that lie elsewhere; here they are moved, as they
+    were, unless JAX is tracing the call. What is done with results outside is today's JAX: of a result `x`, `x[0]` lies
+    on all devices, where it lay on the first.
+
+    Args:
+        fun: What each device does with its row. Collectives and gradients inside see `axis_name` as they always did.
+        axis_name: What collectives call the devices.
+        in_axes: The axis that an argument is mapped over, counted from 0, or None if all devices get all of it: one
+            for all arguments, or a tuple that is a tree prefix of those given by position. Arguments given by name are
+            mapped over their first axis.
+        out_axes: The axis along which results are joined, a tree prefix of the result. None gives the result of the
+            first device as that of all, which it should be.
+        static_broadcasted_argnums: Positions of arguments that are no arrays; compiled anew for each value.
+        donate_argnums: Positions of arguments whose buffers may be used again.
+
+    Returns:
+        A function with `lower`. Other processes run the same call with rows of their own, one for every device.
+
+    Raises:
+        TypeError: If axes are no numbers from 0 on, or None.
+        ValueError: If positions are negative; when called, if mapped axes have no size, several, or one that is larger
+            than the number of devices, if the axes do not fit, or inside of another mapped function.
+    """
+    if not callable(fun):
+        raise TypeError(f"pmap takes a function, got {fun!r}.")
+    _check_axes("in_axes", in_axes)
+    _check_axes("out_axes", out_axes)
+    static = _positions("static_broadcasted_argnums", static_broadcasted_argnums)
+    donated = _positions("donate_argnums", donate_argnums)
+    return Pmap(fun, axis_name, (in_axes, out_axes), static, donated)
