@@ -109,22 +109,23 @@ class Imports:
         self._chosen[key] = alias
         self.new[key] = new
 
-    def existing(self, qualified: str, scope: Scope, line: int) -> str | None:
-        """A name that stands for `qualified` in `scope` from before `line` on, the shortest if there are several."""
+    def existing(self, qualified: str, scope: Scope, line: int, column: int = 0) -> str | None:
+        """A name that stands for `qualified` in `scope` from before a place on, the shortest if there are several."""
         names = self._facts.names
         found = []
-        for name, _ in self._visible(scope, line):
+        for name, _ in self._visible(scope, line, column):
             if names.resolve_dotted(name, scope) == qualified:
                 found.append(name)
         return min(found, key=lambda name: (len(name), name)) if found else None
 
-    def _visible(self, scope: Scope, line: int) -> Iterator[tuple[str, Scope]]:
+    def _visible(self, scope: Scope, line: int, column: int = 0) -> Iterator[tuple[str, Scope]]:
         for holder in scope.chain():
             for name, bindings in holder.bindings.items():
                 binding = bindings[0]
                 if binding.kind not in ("import", "value") or binding.statement is None:
                     continue
-                if scope.owner(name) is not holder or binding.statement.lineno >= line:
+                begin = (binding.statement.lineno, binding.statement.col_offset)
+                if scope.owner(name) is not holder or begin >= (line, column):
                     continue
                 if not self._is_conditional(binding.statement):
                     yield name, holder

@@ -170,7 +170,8 @@ class Module:
     def _is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:
         """Whether a name of the module may mean what `from ... import *` gives, rather than what is bound below it."""
         statements = [binding.statement for binding in self.scope.bindings[name]]
-        is_below = any(statement is not None and statement.lineno >= star.lineno for statement in statements)
+        begin = (star.lineno, star.col_offset)
+        is_below = any(node is not None and (node.lineno, node.col_offset) >= begin for node in statements)
         return not is_below and self.star_gives(star, name)
 
     def _resolve_binding(self, binding: Binding, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:

@@ -82,8 +82,27 @@ class ImportEdits:
                 because,
             )
         else:
-            follows = re.match(r"[ \t]*;[ \t]*", source.text[end:])
-            yield PointEdit(start, end + follows.end() if follows else end, "" if follows else "pass", codemod, because)
+            follows = re.match(r"[ \t]*;[ \t]*(?=[^\s#;])", source.text[end:])
+            begin = None if follows else self._separator_before(statement)
+            stop = end + follows.end() if follows else end
+            text = "" if follows or begin is not None else "pass"
+            yield PointEdit(start if begin is None else begin, stop, text, codemod, because)
+
+    def _separator_before(self, statement: ast.Import | ast.ImportFrom) -> int | None:
+        """Where the `;` in front of a statement that goes begins, None where what is in front of that goes as well."""
+        source = self.module.facts.source
+        begin = source.line_starts[statement.lineno - 1]
+        start, _ = span(source, statement)
+        separator = re.search(r"[ \t]*;[ \t]*$", source.text[begin:start])
+        before = [
+            other
+            for other in dict.fromkeys(item.statement for item in self.module.imported)
+            if other is not statement and other.end_lineno == statement.lineno and span(source, other)[1] <= start
+        ]
+        is_beside_a_change = any(
+            self._instead(item) is not None for item in self.module.imported if item.statement in before[-1:]
+        )
+        return None if separator is None or is_beside_a_change else begin + separator.start()
 
     def _instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that stand for an imported name from now on, None when it stays."""

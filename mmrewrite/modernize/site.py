@@ -153,16 +153,17 @@ class Site:
         A name that begins with `mmruntime.compat.` is a helper of the runtime.
         """
         imports = self.draft.imports
-        line = self.statement.lineno if self.scope.function.kind == "module" else EVERYWHERE
+        is_module = self.scope.function.kind == "module"
+        line, column = (self.statement.lineno, self.statement.col_offset) if is_module else (EVERYWHERE, 0)
         parts = qualified.split(".")
-        found = imports.existing(qualified, self.scope, line) or self._moved_name(qualified, line)
+        found = imports.existing(qualified, self.scope, line, column) or self._moved_name(qualified, line, column)
         if found is not None:
             self.draft.spelled.add(found.partition(".")[0])
             return found
         if qualified in _IMPORTED_BY_NAME:
             return imports.member(qualified.rpartition(".")[0], parts[-1], _IMPORTED_BY_NAME[qualified])
         for length in range(len(parts) - 1, 0, -1):
-            found = imports.existing(".".join(parts[:length]), self.scope, line)
+            found = imports.existing(".".join(parts[:length]), self.scope, line, column)
             if found is not None:
                 self.draft.spelled.add(found.partition(".")[0])
                 return ".".join((found, *parts[length:]))
@@ -171,10 +172,10 @@ class Site:
         module = imports.module(parts[0], parts[0], self.scope, line)
         return ".".join((module, *parts[1:]))
 
-    def _moved_name(self, qualified: str, line: int) -> str | None:
+    def _moved_name(self, qualified: str, line: int, column: int) -> str | None:
         """A name whose import will bring in `qualified` from its new home."""
         for old in (old for old, new in self.context.moved.items() if new == qualified):
-            found = self.draft.imports.existing(old, self.scope, line)
+            found = self.draft.imports.existing(old, self.scope, line, column)
             binding = self.facts.names.binding(found, self.scope) if found is not None else None
             if binding is not None and isinstance(binding.node, ast.ImportFrom):
                 return found
