@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
+from mmrewrite.losses import find_function
 from mmrewrite.site import Site
 from mmrewrite.vocabulary import STATEMENT, kind_of
 
@@ -49,7 +51,7 @@ def layer_call(site: Site, loop: ast.For) -> LayerCall:
     return layer
 
 
-def refuse_carried_containers(site: Site, loop: ast.For) -> None:
+def refuse_carried_containers(site: Site, loop: ast.For, layer: LayerCall) -> None:
     """Refuses where layers fill or empty a list or dictionary that outlives them: a cache, or skip connections."""
     inside = {
         node.id
@@ -61,12 +63,41 @@ def refuse_carried_containers(site: Site, loop: ast.For) -> None:
         for node in ast.walk(statement):
             holder = _changed_container(node)
             if holder is not None and not _names(holder) & inside:
-                site.refuse(
-                    f"the layers share `{site.text(holder)}`, which this loop changes: it would travel between all "
-                    "stages; return what it collects from the layers, or say where each layer runs with "
-                    "`task(stage=...)` on the loop",
+                _refuse_shared(
+                    site,
                     loop,
+                    holder,
+                    "this loop changes",
+                    ", or say where each layer runs with `task(stage=...)` on the loop",
                 )
+    for holder in _changed_arguments(site, layer.call):
+        if not _names(holder) & inside:
+            _refuse_shared(site, loop, holder, "they change", "")
+
+
+def _refuse_shared(site: Site, loop: ast.For, holder: ast.expr, who: str, otherwise: str) -> NoReturn:
+    site.refuse(
+        f"the layers share `{site.text(holder)}`, which {who}: it would travel between all stages; return what it "
+        f"collects from the layers{otherwise}",
+        loop,
+    )
+
+
+def _changed_arguments(site: Site, call: ast.Call) -> Iterator[ast.expr]:
+    """Arguments that the function which is called fills or empties, where its definition can be seen."""
+    function = find_function(site, call.func, site.facts, site.scope)
+    if function is None:
+        return
+    changed = {holder.id for node in function.nodes() if isinstance(holder := _changed_container(node), ast.Name)}
+    by_position = zip(function.parameters, call.args, strict=False)
+    for name, argument in (*by_position, *((keyword.arg, keyword.value) for keyword in call.keywords)):
+        own = function.scope.bindings.get(name or "", ())
+        if (
+            name in changed
+            and all(each.kind == "parameter" for each in own)
+            and isinstance(argument, ast.Name | ast.Attribute)
+        ):
+            yield argument
 
 
 def _changed_container(node: ast.AST) -> ast.expr | None:

@@ -139,6 +139,22 @@ def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:
     return None
 
 
-def is_batch_norm(facts: Facts, node: ast.AST, scope: Scope) -> bool:
-    """Whether a node names Flax's batch normalisation."""
-    return isinstance(node, ast.Name | ast.Attribute) and facts.names.resolve(node, scope) in _BATCH_NORMS
+def batch_norms(facts: Facts, tree: ast.AST, scope: Scope) -> list[ast.expr]:
+    """Uses of Flax's batch normalisation that see the batch.
+
+    One of linen with `use_running_average=True`, in its call or in a `partial`, does not, unless another value of that
+    occurs.
+    """
+    uses: list[ast.expr] = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute) and facts.names.resolve(node, scope) in _BATCH_NORMS
+    ]
+    frozen: set[ast.expr] = set()
+    for node in ast.walk(tree) if uses else ():
+        told = [each.value for each in getattr(node, "keywords", ()) if each.arg == "use_running_average"]
+        if isinstance(node, ast.Call) and told:
+            if not (isinstance(told[0], ast.Constant) and told[0].value is True):
+                return uses
+            frozen.update((node.func, *node.args[:1]))
+    return [use for use in uses if use not in frozen or facts.names.resolve(use, scope) == "flax.nnx.BatchNorm"]

@@ -32,9 +32,9 @@ from mmrewrite.codemod import MeshCodemod
 from mmrewrite.gradients import find_gradient
 from mmrewrite.losses import (
     Loss,
+    batch_norms,
     changes_collections,
     find_function,
-    is_batch_norm,
     keys_closed_over,
     looks_like_key,
 )
@@ -248,11 +248,10 @@ class MicrobatchGrad(MeshCodemod):
                 "turn; use a normalisation without running statistics"
             )
         for reached in Reach(self.site.project).from_node(loss.facts, loss.node):
-            scope = reached.facts.names.scope
-            if any(is_batch_norm(reached.facts, node, scope) for node in ast.walk(reached.node)):
+            if batch_norms(reached.facts, reached.node, reached.facts.names.scope):
                 self.refuse(
                     "batch normalisation in the model sees one microbatch at a time, which changes the numbers; use "
-                    "layer or group normalisation"
+                    "layer or group normalisation, or nothing but running averages: `use_running_average=True`"
                 )
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:

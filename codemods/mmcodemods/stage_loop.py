@@ -36,7 +36,7 @@ class StageLoop(LoopCodemod):
             self.site.error(f"`stages` cannot stand on {KIND_WORDS[OTHER]}; it belongs to {KIND_WORDS[FOR]}")
         loop = self.plain_loop()
         layer = layer_call(self.site, loop)
-        refuse_carried_containers(self.site, loop)
+        refuse_carried_containers(self.site, loop, layer)
         position = count(self.site, loop)
         details = [f"{name}={text}" for name, text in stage_details(self.site, counted=True).items()]
         task = f"{self.site.runtime}.stage({position.index}, {position.total}, {', '.join(details)})"

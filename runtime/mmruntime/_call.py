@@ -107,21 +107,44 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
             if eager:
                 mesh = None if writes_state(fun, args, kwargs) else _submesh_now(placed)
                 return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
-            assert placed.name is not None
-            mark = TASKS.name(placed, placed.name)
             if writes_state(fun, args, kwargs):
-                with jax.named_scope(mark):
+                with jax.named_scope(_mark(placed)):
                     return fun(*args, **kwargs)
-            return _call_marked(fun, mark, args, kwargs)
+            return _call_marked(fun, placed, args, kwargs)
 
     return functools.update_wrapper(call, fun, updated=())
 
 
-def _call_marked(fun: Callable[..., R], mark: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    inner, operands = by_operands(fun, args, kwargs, Tracer)
+def _mark(placed: Task) -> str:
+    assert placed.name is not None
+    return TASKS.name(placed, placed.name)
+
+
+def _call_marked(fun: Callable[..., R], placed: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    mark = _mark(placed)
+    inner, operands = by_operands(_checked(fun, placed), args, kwargs, Tracer)
     inner.__name__ = inner.__qualname__ = mark
     result: R = jax.jit(inner)(*operands)
     return result
+
+
+def _checked(fun: Callable[..., R], task: Task) -> Callable[..., R]:
+    """`fun`, which must not change the lists and dictionaries that it is given, as what it gets are copies."""
+
+    def call(*args: Any, **kwargs: Any) -> R:
+        given = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
+        before: dict[str, tuple[list[Any], Any]] = {name: jax.tree.flatten(value) for name, value in given.items()}
+        result = fun(*args, **kwargs)
+        for name, (leaves, tree) in before.items():
+            after, new = jax.tree.flatten(given[name])
+            if new != tree or any(one is not other for one, other in zip(leaves, after, strict=True)):
+                raise ValueError(
+                    f"Task {task.name!r} changes {name} in place ({type(given[name]).__name__}, {len(leaves)} leaves "
+                    f"before, {len(after)} after). Nobody outside of a task sees that; return the new value instead."
+                )
+        return result
+
+    return call
 
 
 def _submesh_now(task: Task) -> Mesh | None:
@@ -137,7 +160,7 @@ def _submesh_now(task: Task) -> Mesh | None:
 
 def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
     """Call `fun` at once on a submesh: arguments and captured arrays are moved there, results stay there."""
-    inner, operands = by_operands(fun, args, kwargs, jax.Array)
+    inner, operands = by_operands(_checked(fun, task), args, kwargs, jax.Array)
     outside = NamedSharding(mesh, PartitionSpec())
 
     def move(value: Any) -> Any:

@@ -40,6 +40,41 @@ def test_an_eager_task_runs_on_its_submesh_with_its_layouts() -> None:
         assert result["out"].sharding.spec == P("x")
 
 
+@pytest.mark.parametrize("call", [lambda step: step(), jax.eval_shape, lambda step: jax.make_jaxpr(step)()])
+def test_a_task_that_changes_its_arguments_in_place(call) -> None:
+    """What it gets are copies, so that the change would be lost."""
+
+    def remember(x, cache, options=None):
+        cache["seen"] = cache.get("seen", 0) + x
+        return x
+
+    def extend(x, cache, options=None):
+        options.append(x)
+        return x
+
+    def read(x, cache, options=None):
+        cache = dict(cache, seen=x)
+        return x + len(cache) + len(options)
+
+    def step(fun, cache):
+        x = jnp.asarray(X)
+        return mm.task(fun, mesh=SUBMESH)(x, cache, options=[x])
+
+    with pytest.raises(
+        ValueError, match=r"Task 'remember' changes argument 1 in place \(dict, 0 leaves before, 1 after"
+    ):
+        call(functools.partial(step, remember, {}))
+    with pytest.raises(
+        ValueError, match=r"Task 'remember' changes argument 1 in place \(dict, 1 leaves before, 1 after"
+    ):
+        call(functools.partial(step, remember, {"seen": 1}))
+    with pytest.raises(
+        ValueError, match=r"Task 'extend' changes options in place \(list, .* return the new value inst"
+    ):
+        call(functools.partial(step, extend, {}))
+    call(functools.partial(step, read, {}))
+
+
 def test_eager_tasks_by_slice_need_a_mesh_in_use() -> None:
     placed = mm.task(jnp.cos, mesh_slice={"stage": 1})
     assert ids(placed(X)) == [0]
