@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mmrewrite.closures import Closed, cannot_be_given, closed_over
 from mmrewrite.collect import Argument
 from mmrewrite.gradients import Gradient
-from mmrewrite.losses import Loss, looks_like_key
+from mmrewrite.losses import Loss, looks_like_key, names_one_key
 from mmrewrite.reductions import is_size
 from mmrewrite.site import Site
 from mmrewrite.vocabulary import nearest
@@ -116,7 +116,10 @@ class _Chooser:
         candidates = [
             index
             for index, argument in enumerate(call.args)
-            if index not in taken and not isinstance(argument, ast.Constant) and self.parameter_name(index) not in keys
+            if index not in taken
+            and not isinstance(argument, ast.Constant)
+            and self.parameter_name(index) not in keys
+            and not self.is_one_key(index, argument)
         ]
         named = [
             keyword.arg
@@ -137,6 +140,11 @@ class _Chooser:
         together = ", ".join([*map(str, candidates), *(f'"{name}"' for name in named)])
         more = f", or argnum=({together}) for all that have one row per example" if len(listed) > 1 else ""
         self.site.refuse(f"more than one argument could be the batch; write one of {', '.join(listed)}{more}")
+
+    def is_one_key(self, index: int, argument: ast.expr) -> bool:
+        """Whether an argument is called like one random key where it is made or where it arrives."""
+        given = argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
+        return names_one_key(given) or names_one_key(self.parameter_name(index) or "")
 
     def parameter_name(self, index: int) -> str | None:
         return self.parameters[index] if index < len(self.parameters) else None

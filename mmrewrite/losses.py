@@ -114,6 +114,11 @@ def looks_like_key(name: str) -> bool:
     return _KEY_WORDS.search(name.lower()) is not None
 
 
+def names_one_key(name: str) -> bool:
+    """Whether a name is that of one random key, not of several, which may be one for each example."""
+    return looks_like_key(name) and not name.lower().rstrip("0123456789_").endswith("s")
+
+
 def keys_closed_over(loss: Loss) -> list[str]:
     """Local names of the surrounding function that look like random keys and are used in the loss."""
     found = []

@@ -138,21 +138,26 @@ class MicrobatchGrad(MeshCodemod):
         if self.hint.argument("rng") is not None:
             return
         argnum = self.batch.argnum
-        advice = "write `rng=<argnum>` to fold the microbatch index into it, or `rng=None` to use it as it is"
+
+        def advice(index: object) -> str:
+            return f"write `rng={index}` to fold the microbatch index into it, or `rng=None` to use it as it is"
+
         for call in self.gradient.calls:
             for index, argument in enumerate(call.args):
                 if isinstance(argument, ast.Starred):
-                    self.refuse(f"star-args may hide a random key; {advice}", call)
+                    self.refuse(f"star-args may hide a random key; {advice('<argnum>')}", call)
                 if str(index) != argnum and self.is_key(argument):
-                    self.refuse(f"`{self.site.text(argument)}` looks like a random key; {advice}", argument)
+                    self.refuse(f"`{self.site.text(argument)}` looks like a random key; {advice(index)}", argument)
             for keyword in call.keywords:
                 if keyword.arg is None or looks_like_key(keyword.arg) or self.is_key(keyword.value):
                     name = keyword.arg or "**" + self.site.text(keyword.value)
-                    self.refuse(f"`{name}` looks like a random key; pass it by position and {advice}", keyword.value)
+                    self.refuse(
+                        f"`{name}` looks like a random key; pass it by position and {advice('<argnum>')}", keyword.value
+                    )
         if loss is not None:
             for index, name in enumerate(loss.parameters):
                 if str(index) != argnum and looks_like_key(name):
-                    self.refuse(f"the loss takes `{name}`, which looks like a random key; {advice}")
+                    self.refuse(f"the loss takes `{name}`, which looks like a random key; {advice(index)}")
             closed = keys_closed_over(loss)
             if closed:
                 self.refuse(

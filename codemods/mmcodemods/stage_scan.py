@@ -48,6 +48,14 @@ class StageScan(TaskCodemod):
                 "`functools.reduce` hides the call of the layer; write `for block in blocks: x = block(x)` and hint "
                 "that"
             )
+        for call in calls:
+            found = self.site.resolve(call.func) or ""
+            if found.endswith(".Sequential"):
+                self.refuse(
+                    f"`{self.site.text(call.func)}` calls the layers itself; keep them in a list, write `for block in "
+                    "blocks: x = block(x)` and hint that. Flax's gives all but `x` to the first layer alone",
+                    call,
+                )
         nodes = ast.walk(self.site.statement)
         if any(isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp) for node in nodes):
             self.refuse(
