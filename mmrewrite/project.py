@@ -7,10 +7,12 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from mmrewrite.calls import PACKAGE, Handed
 from mmrewrite.collect import Collected, Hint, collect_hints
 from mmrewrite.comments import MARK
+from mmrewrite.mentions import Mentions
 from mmrewrite.names import Binding, Module, Scope, absolute_import, read_names
 from mmrewrite.newer import parse_any
 from mmrewrite.source import SourceError, SourceText
@@ -59,6 +61,11 @@ class Facts:
     def path(self) -> str:
         """The path as the user knows it."""
         return self.file.path
+
+    @cached_property
+    def mentions(self) -> Mentions:
+        """The names, attributes and imports of each statement."""
+        return Mentions(self.tree)
 
     def scope_of(self, statement: ast.stmt) -> Scope:
         """The scope in which `statement` runs."""
@@ -127,6 +134,7 @@ class Project:
         self.facts = {facts.path: facts for facts in facts}
         self._load, self._codemods = load, codemods
         self._by_place: dict[str, Facts | None] = {}
+        self._by_name: dict[tuple[str, str], Facts | None] = {}
         self._roots = sorted({facts.file.root for facts in self.facts.values()})
         self._following: set[str] = set()
         self._imported: dict[str, tuple[Facts, ...]] = {}
@@ -138,8 +146,14 @@ class Project:
 
     def module(self, name: str, near: Facts) -> Facts | None:
         """The project's module called `name`, as code in `near` imports it."""
+        key = (near.file.root, name)
+        if key not in self._by_name:
+            self._by_name[key] = self._find_module(name, near.file.root)
+        return self._by_name[key]
+
+    def _find_module(self, name: str, near: str) -> Facts | None:
         path = name.replace(".", "/")
-        for root in (near.file.root, *self._roots):
+        for root in (near, *self._roots):
             for place, is_package in ((f"{root}/{path}.py", False), (f"{root}/{path}/__init__.py", True)):
                 if place not in self._by_place:
                     self._by_place[place] = self._read(place, name, is_package, root)

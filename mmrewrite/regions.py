@@ -46,28 +46,44 @@ class Reach:
             if reached.node not in seen:
                 seen.add(reached.node)
                 yield reached
-                if reached.node not in self._direct:
-                    self._direct[reached.node] = tuple(self._names_in(reached))
-                queue.extend(self._direct[reached.node])
+                queue.extend(self.direct(reached))
+
+    def direct(self, reached: Reached) -> tuple[Reached, ...]:
+        """What it leads to at once, each once."""
+        if reached.node not in self._direct:
+            # Of several the last stays: it is the one that `from_node` comes to first.
+            found = {item.node: item for item in reversed(list(self._names_in(reached)))}
+            self._direct[reached.node] = tuple(reversed(found.values()))
+        return self._direct[reached.node]
 
     def _names_in(self, reached: Reached) -> Iterator[Reached]:
-        facts, names = reached.facts, reached.facts.names
+        facts = reached.facts
         scope = self._scope(reached)
         for node in self._walk(reached):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                owner = scope.owner(node.id)
-                for binding in owner.bindings[node.id] if owner else ():
-                    yield from self._binding(facts, binding, owner)
+                yield from self._of_name(facts, node.id, scope)
             elif isinstance(node, ast.Attribute):
                 dotted = dotted_name(node)
-                found = names.resolve_dotted(dotted, scope) if dotted else None
-                if found:
-                    yield from self._definition(found, facts)
+                if dotted is not None:
+                    yield from self._of_attribute(facts, dotted, scope)
             else:
-                for imported in imported_names(node, facts):
-                    yield from self._definition(imported, facts)
+                yield from self._of_import(facts, node)
 
-    def _walk(self, reached: Reached) -> Iterator[ast.AST]:
+    def _of_name(self, facts: Facts, name: str, scope: Scope) -> Iterator[Reached]:
+        owner = scope.owner(name)
+        for binding in owner.bindings[name] if owner else ():
+            yield from self._binding(facts, binding, owner)
+
+    def _of_attribute(self, facts: Facts, dotted: str, scope: Scope) -> Iterator[Reached]:
+        found = facts.names.resolve_dotted(dotted, scope)
+        if found:
+            yield from self._definition(found, facts)
+
+    def _of_import(self, facts: Facts, node: ast.AST) -> Iterator[Reached]:
+        for imported in imported_names(node, facts):
+            yield from self._definition(imported, facts)
+
+    def _walk(self, reached: Reached) -> Iterable[ast.AST]:
         """The nodes of what was reached whose names are followed."""
         return ast.walk(reached.node)
 

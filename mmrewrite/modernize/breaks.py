@@ -69,7 +69,7 @@ def _edited(edits: Sequence[Edit], module: ModuleUses) -> Iterator[ast.stmt]:
     """The statements on whose lines something changes."""
     source = module.facts.source
     lines = {line for edit in edits for line in range(source.position(edit.start)[0], source.position(edit.end)[0] + 1)}
-    for statement in ast.walk(module.facts.tree):
+    for statement in module.nodes:
         if isinstance(statement, ast.stmt):
             body: list[ast.stmt] = getattr(statement, "body", [])
             first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])

@@ -42,24 +42,23 @@ class XmapChains:
             return
         reach = NarrowReach(context.project, context.modules)
         units = [unit for module in context.modules.values() for unit in _units(module)]
-        reached = {statement: reach.closure(module, [statement]) for module, statement in units}
+        reach.closure_of(units)
         holders = {node: {node, *module.above(node)} for node, (module, _) in xmaps.items()}
+        leading = {node: reach.leading_to(holders[node]) for node in xmaps}
         for _, statement in units:
             for node, (module, _) in xmaps.items():
-                if reached[statement] & holders[node]:
+                if statement in leading[node]:
                     self._places.setdefault(statement, f"{module.facts.path}:{node.lineno}")
-        sources = [statement for _, statement in units if any(statement in above for above in holders.values())]
-        below = {
-            statement: self._places[source]
-            for source in sources
-            for module, statement in units
-            if reached[source] & {statement, *module.above(statement)}
-        }
+        sources = [unit for unit in units if any(unit[1] in above for above in holders.values())]
+        below: dict[ast.stmt, str] = {}
+        for source in sources:
+            reached = reach.closure_of([source])
+            found = (statement for module, statement in units if reached & {statement, *module.above(statement)})
+            below |= dict.fromkeys(found, self._places[source[1]])
         inside = self._places.keys() | below.keys()
-        others = [reached[statement] for _, statement in units if statement not in inside]
+        others = reach.closure_of(unit for unit in units if unit[1] not in inside)
         for module, statement in units:
-            holder = {statement, *module.above(statement)}
-            if statement in below and not any(found & holder for found in others):
+            if statement in below and not others & {statement, *module.above(statement)}:
                 self._places.setdefault(statement, below[statement])
 
     def of(self, place: Place) -> str | None:

@@ -64,7 +64,7 @@ def find_contexts(module: ModuleUses) -> Iterator[MeshContext]:
     roots = {item.name.partition(".")[0] for item in module.imported if not _is_compat(item.name)}
     if roots & _HAVE_MULTIMESH or "jax" not in roots:
         return
-    for node in ast.walk(module.facts.tree):
+    for node in module.nodes:
         if isinstance(node, ast.With):
             for item in node.items:
                 for mesh in _meshes_of(module, item.context_expr):

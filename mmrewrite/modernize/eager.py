@@ -107,7 +107,7 @@ class Eager:
         if context.kind in (STATEMENT, ENVIRONMENT):
             if not isinstance(holder, ast.Expr | ast.Assign) or module.scope_of(context.node).kind != "module":
                 return "the mesh stays in context after this function returns, for whatever code comes then"
-            if any(isinstance(node, ast.Attribute) and node.attr == "__exit__" for node in ast.walk(module.facts.tree)):
+            if any(isinstance(node, ast.Attribute) and node.attr == "__exit__" for node in module.nodes):
                 return "the mesh is entered and left by hand; write `with mesh:`"
         if context.kind == ENVIRONMENT and self.environment_mesh(context) is None:
             return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
@@ -138,7 +138,7 @@ class Eager:
     def _traced_functions(self) -> Iterator[ast.AST]:
         for module in self._modules.values():
             names = module.facts.names
-            for node in ast.walk(module.facts.tree):
+            for node in module.nodes:
                 if isinstance(node, ast.FunctionDef) and any(
                     self._is_tracer(module, decorator) for decorator in node.decorator_list
                 ):

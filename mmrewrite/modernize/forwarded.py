@@ -63,7 +63,7 @@ def callers(context: Context, module: ModuleUses, function: ast.FunctionDef) -> 
     for other in context.modules.values():
         uses = [use.node for use in other.uses((f"{module.facts.names.name}.{function.name}",))]
         yield from (_caller(other, node) for node in uses if not is_alias(other, node))
-        for node in ast.walk(other.facts.tree):
+        for node in other.nodes:
             if node not in uses and _is_called(node, function.name):
                 assert isinstance(node, ast.expr)
                 if other.facts.names.resolve(node, other.scope_of(node)) is None:

@@ -158,8 +158,8 @@ class ImportEdits:
         if facts.names.is_package:
             return True
         word = re.compile(rf"\b{re.escape(local)}\b")
-        for node in ast.walk(facts.tree):
-            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or not word.search(node.value):
+        for node in self.module.strings:
+            if not word.search(str(node.value)):
                 continue
             if not isinstance(self.module.parents.get(node), ast.Expr | ast.JoinedStr) and not self._is_key(node):
                 return True

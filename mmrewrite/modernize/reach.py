@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from mmrewrite.modernize.pjit import PARTIALS, PJIT
 from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.names import Scope, dotted_name
 from mmrewrite.project import Facts, Project
 from mmrewrite.regions import Reach, Reached
 
@@ -19,8 +20,13 @@ class WideReach(Reach):
         self.project = project
         self._by_facts = {id(module.facts): module for module in modules.values()}
         self.members: dict[str, list[Reached]] = {}
+        # What the names and attributes of each scope lead to.
+        # What leads to each node, of the first so many that were looked at.
+        self._leading: dict[ast.AST, list[ast.AST]] = {}
+        self._led_from = 0
+        self._known: dict[Scope, dict[str, tuple[Reached, ...]]] = {}
         for module in modules.values():
-            for node in ast.walk(module.facts.tree):
+            for node in module.nodes:
                 if isinstance(node, ast.FunctionDef) and isinstance(module.parents.get(node), ast.ClassDef):
                     self.members.setdefault(node.name, []).append(Reached(module.facts, node))
                 elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -29,13 +35,58 @@ class WideReach(Reach):
                         self.members.setdefault(node.attr, []).append(Reached(module.facts, statement))
 
     def _names_in(self, reached: Reached) -> Iterator[Reached]:
-        yield from super()._names_in(reached)
+        scope = self._scope(reached)
+        known = self._known.setdefault(scope, {})
         for node in self._walk(reached):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                yield from self._members_of(reached, node)
+            if isinstance(node, ast.Name):
+                if isinstance(node.ctx, ast.Load):
+                    if node.id not in known:
+                        known[node.id] = tuple(self._of_name(reached.facts, node.id, scope))
+                    yield from known[node.id]
+            elif isinstance(node, ast.Attribute):
+                dotted = dotted_name(node)
+                if dotted is not None:
+                    if dotted not in known:
+                        known[dotted] = tuple(self._of_attribute(reached.facts, dotted, scope))
+                    yield from known[dotted]
+                if isinstance(node.ctx, ast.Load):
+                    yield from self._members_of(reached, node)
+            else:
+                yield from self._of_import(reached.facts, node)
+
+    def _walk(self, reached: Reached) -> Iterable[ast.AST]:
+        inside = reached.facts.mentions.inside(reached.node)
+        return ast.walk(reached.node) if inside is None else inside
 
     def _members_of(self, reached: Reached, node: ast.Attribute) -> Iterable[Reached]:
         return self.members.get(node.attr, ())
+
+    def closure_of(self, units: Iterable[tuple[ModuleUses, ast.AST]]) -> set[ast.AST]:
+        """Nodes of several modules, and every definition that one of them leads to."""
+        seen: set[ast.AST] = set()
+        queue = [Reached(module.facts, node) for module, node in units]
+        while queue:
+            reached = queue.pop()
+            if reached.node not in seen:
+                seen.add(reached.node)
+                queue.extend(self.direct(reached))
+        return seen
+
+    def leading_to(self, targets: Iterable[ast.AST]) -> set[ast.AST]:
+        """What leads to one of `targets`, of all that was looked at so far, and these."""
+        if self._led_from != len(self._direct):
+            self._led_from, self._leading = len(self._direct), {}
+            for node, found in self._direct.items():
+                for reached in found:
+                    self._leading.setdefault(reached.node, []).append(node)
+        seen: set[ast.AST] = set()
+        queue = list(targets)
+        while queue:
+            node = queue.pop()
+            if node not in seen:
+                seen.add(node)
+                queue.extend(self._leading.get(node, ()))
+        return seen
 
     def closure(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> set[ast.AST]:
         """`nodes` and every definition that they lead to."""

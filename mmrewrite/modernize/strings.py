@@ -15,10 +15,8 @@ def mentions(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:
     written = {*names, *(name.removeprefix("jax.experimental.") for name in names if name.count(".") > 2)}
     pattern = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(map(re.escape, written), key=len, reverse=True))})(?!\w)")
     source = module.facts.source
-    for node in ast.walk(module.facts.tree):
-        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-            continue
-        found = pattern.search(node.value)
+    for node in module.strings:
+        found = pattern.search(str(node.value))
         if found is None:
             continue
         kind = "a docstring" if isinstance(module.parents.get(node), ast.Expr) else "a string"

@@ -56,15 +56,18 @@ class _Meaning:
 
 @dataclass(eq=False)
 class ModuleUses:
-    """The names of a module and the tree around every node."""
+    """The names of a module and the tree around every node. `nodes` are all of them, as `ast.walk` gives them."""
 
     facts: Facts
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    nodes: list[ast.AST] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for node in ast.walk(self.facts.tree):
+        self.nodes.append(self.facts.tree)
+        for node in self.nodes:
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
+                self.nodes.append(child)
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes that hold `node`, innermost first."""
@@ -103,7 +106,7 @@ class ModuleUses:
     def chains(self) -> tuple[tuple[ast.Name, tuple[ast.expr, ...]], ...]:
         """Every name that is read, with the attributes that are asked of it, shortest first."""
         found: list[tuple[ast.Name, tuple[ast.expr, ...]]] = []
-        for node in ast.walk(self.facts.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 chain: list[ast.expr] = [node]
                 holder = self.parents.get(node)
@@ -112,6 +115,11 @@ class ModuleUses:
                     holder = self.parents.get(holder)
                 found.append((node, tuple(chain)))
         return tuple(found)
+
+    @cached_property
+    def strings(self) -> tuple[ast.Constant, ...]:
+        """Every string that is written."""
+        return tuple(node for node in self.nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
     @cached_property
     def _meanings(self) -> dict[str, list[_Meaning]]:

@@ -97,7 +97,7 @@ def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
         return nowhere
     stores = [
         other
-        for other in ast.walk(module.facts.tree)
+        for other in module.nodes
         if isinstance(other, ast.Attribute) and isinstance(other.ctx, ast.Store) and other.attr == node.attr
     ]
     if len(stores) != 1 or owner not in module.above(stores[0]):

@@ -46,7 +46,7 @@ class RenameMultimesh(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
         """Import statements of MultiMesh."""
-        for node in ast.walk(module.facts.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
                 home = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
                 if any(_owner(f"{home}{alias.name}") for alias in node.names):

@@ -42,7 +42,7 @@ class ReplacePjit(ModernizeCodemod):
         """Uses of `pjit`, and the `lower` calls with an argument that only it took."""
         found = list(super().find(module, context))
         yield from found
-        for node in ast.walk(module.facts.tree) if found else ():
+        for node in module.nodes if found else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "lower":
                 yield from (Place(module, keyword) for keyword in node.keywords if keyword.arg == "_global_avals")
 

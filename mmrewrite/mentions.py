@@ -1,0 +1,32 @@
+"""The names, attributes and imports of a module, by the statement that holds them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+_MENTIONS = ast.Name | ast.Attribute | ast.Import | ast.ImportFrom
+
+
+class Mentions:
+    """What a module mentions, in the order of a walk from the outside in, read once for all statements."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._nodes: list[ast.AST] = []
+        self._spans: dict[ast.AST, tuple[int, int]] = {}
+        stack: list[tuple[ast.AST, int | None]] = [(tree, None)]
+        while stack:
+            node, start = stack.pop()
+            if start is not None:
+                self._spans[node] = (start, len(self._nodes))
+                continue
+            if isinstance(node, ast.stmt | ast.mod):
+                stack.append((node, len(self._nodes)))
+            if isinstance(node, _MENTIONS):
+                self._nodes.append(node)
+            stack += [(child, None) for child in ast.iter_child_nodes(node)]
+
+    def inside(self, node: ast.AST) -> Sequence[ast.AST] | None:
+        """What a statement mentions, None for other nodes."""
+        span = self._spans.get(node)
+        return None if span is None else self._nodes[slice(*span)]
