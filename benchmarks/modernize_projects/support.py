@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+import unittest
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, ClassVar
@@ -11,6 +12,8 @@ from unittest import mock
 
 import jax
 import numpy as np
+
+ARRAY = type(jax.numpy.zeros(()))
 
 
 class StandIn(ModuleType):
@@ -41,6 +44,50 @@ def stand_in(name: str, **attributes: Any) -> ModuleType:
     if parent:
         setattr(sys.modules[parent], last, module)
     return module
+
+
+def lasting(tree: Any) -> dict[str, jax.Array]:
+    """Every array of a tree by its path, copied where it lies: what is donated afterwards would be gone at the end."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path): jax.device_put(np.asarray(leaf), leaf.sharding) for path, leaf in leaves}
+
+
+def deleted(tree: Any) -> list[bool]:
+    """For every array of a tree, whether it is gone because it was donated."""
+    return [leaf.is_deleted() for leaf in jax.tree_util.tree_leaves(tree)]
+
+
+def arrays_of_tests(module: ModuleType, *names: str) -> dict[str, dict[str, Any]]:
+    """Run test classes of a module; for each test its outcome, and the arrays in what its functions bind and return.
+
+    Of several calls of one function the last counts. What made a test fail goes to standard error.
+    """
+    found = {}
+    for name in names:
+        for test in unittest.defaultTestLoader.loadTestsFromTestCase(getattr(module, name)):
+            arrays: dict[str, Any] = {}
+
+            def note(frame: Any, event: str, result: Any, arrays: Any = arrays) -> None:
+                code = frame.f_code
+                # Comprehensions are functions up to Python 3.11 only.
+                if event != "return" or code.co_filename != module.__file__ or code.co_name.startswith("<"):
+                    return
+                for local, value in (*frame.f_locals.items(), ("return", result)):
+                    leaves = [] if isinstance(value, unittest.TestCase) else jax.tree_util.tree_leaves(value)
+                    if leaves and all(type(leaf) is ARRAY for leaf in leaves):
+                        arrays[f"{code.co_name}.{local}"] = leaves
+
+            outcome = unittest.TestResult()
+            sys.setprofile(note)
+            try:
+                test.run(outcome)
+            finally:
+                sys.setprofile(None)
+            for _, text in (*outcome.errors, *outcome.failures):
+                print(test.id(), text, sep="\n", file=sys.stderr)
+            arrays["outcome"] = "skipped" if outcome.skipped else "passed" if outcome.wasSuccessful() else "failed"
+            found[f"{name}.{test.id().rpartition('.')[2]}"] = arrays
+    return found
 
 
 def arrays_of(functions: Iterable[Callable[[], Any]]) -> dict[str, dict[str, Any]]:

@@ -29,6 +29,8 @@ RESOURCE_ENVS = frozenset(
 _HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
 
 WITH, ENTERED, DECORATOR, ENVIRONMENT = "with", "entered", "decorator", "environment"
+# `mesh(function)`: a decorator that is called.
+CALLED = "called"
 # By hand: `mesh.__enter__()` and `mesh.__exit__(...)`.
 STATEMENT, LEFT = "statement", "left"
 
@@ -45,7 +47,7 @@ class MeshContext:
     kind: str
     node: ast.expr
     holder: ast.stmt
-    body: tuple[ast.stmt, ...]
+    body: tuple[ast.AST, ...]
     item: ast.withitem | None = None
     is_conditional: bool = False
 
@@ -74,6 +76,8 @@ def find_contexts(module: ModuleUses) -> Iterator[MeshContext]:
             for decorator in node.decorator_list:
                 if is_mesh(module, decorator):
                     yield MeshContext(module, DECORATOR, decorator, node, (node,))
+        elif isinstance(node, ast.Call) and _takes_a_function(node) and _certainly_is_mesh(module, node.func):
+            yield MeshContext(module, CALLED, node.func, module.statement_of(node), (node.args[0],))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             holder = module.statement_of(node)
             if node.func.attr == "enter_context" and len(node.args) == 1:
@@ -142,6 +146,38 @@ def _is_mesh(module: ModuleUses, node: ast.expr, depth: int) -> bool:
         return False
     kinds = [_binding_is_mesh(module, binding, owner, depth) for binding in owner.bindings[node.id]]
     return True in kinds or (_is_called_mesh(node.id) and False not in kinds)
+
+
+def _takes_a_function(call: ast.Call) -> bool:
+    return len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
+
+
+def _certainly_is_mesh(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether an expression is a mesh whatever it is called: functions that make meshes are called so as well."""
+    if isinstance(node, ast.Call):
+        return _names(module, node.func) in MESHES
+    if isinstance(node, ast.Attribute):
+        values = _values_of_own(module, node)
+        return bool(values) and all(value is not None and _certainly_is_mesh(module, value) for value in values)
+    owner = module.scope_of(node).owner(node.id) if isinstance(node, ast.Name) else None
+    bindings = owner.bindings[node.id] if owner is not None and isinstance(node, ast.Name) else []
+    return bool(bindings) and all(
+        isinstance(binding.value, ast.Call) and _names(module, binding.value.func) in MESHES for binding in bindings
+    )
+
+
+def _values_of_own(module: ModuleUses, node: ast.Attribute) -> list[ast.expr | None]:
+    """What a class gives its attribute `self.name`; None for what cannot be seen."""
+    holder = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+    if holder is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
+        return []
+    found: list[ast.expr | None] = []
+    for other in ast.walk(holder):
+        if isinstance(other, ast.Attribute) and isinstance(other.ctx, ast.Store) and other.attr == node.attr:
+            statement = module.statement_of(other)
+            is_plain = isinstance(statement, ast.Assign) and statement.targets == [other]
+            found.append(statement.value if isinstance(statement, ast.Assign) and is_plain else None)
+    return found
 
 
 def _binding_is_mesh(module: ModuleUses, binding: Binding, scope: Scope, depth: int) -> bool | None:

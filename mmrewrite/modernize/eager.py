@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 from mmrewrite.modernize.contexts import (
+    CALLED,
     DECORATOR,
     ENTERED,
     ENVIRONMENT,
@@ -98,7 +99,7 @@ class Eager:
     def problem(self, context: MeshContext) -> str | None:
         """Why `jax.set_mesh` in place of a context would not be the same, else None."""
         module, holder = context.module, context.holder
-        if context.kind == DECORATOR:
+        if context.kind in (DECORATOR, CALLED):
             return (
                 "the mesh is a decorator here, which `jax.set_mesh` cannot be; write `with mesh:` inside the function"
             )
