@@ -1,0 +1,24 @@
+"""Count processes by the names that `jax.host_count` and `jax.host_id` have had since 2021.
+
+    jax.host_count(), jax.host_id()
+    ->  jax.process_count(), jax.process_index()
+
+Refused: nothing; code that chooses by the version of JAX is left alone.
+See https://docs.jax.dev/en/latest/_autosummary/jax.process_count.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+
+
+class RenameHostFunctions(ModernizeCodemod):
+    """Renames the two functions, whose arguments are the same."""
+
+    moved: ClassVar[Mapping[str, str]] = {
+        "jax.host_count": "jax.process_count",
+        "jax.host_id": "jax.process_index",
+    }
