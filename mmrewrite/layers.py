@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
+from mmrewrite.blocks import all_statements, assigned_in, direct_statements, targets
+from mmrewrite.flow import Flow
+from mmrewrite.functions import own_expressions
 from mmrewrite.losses import find_function
+from mmrewrite.names import Module, Scope
 from mmrewrite.site import Site
 from mmrewrite.vocabulary import STATEMENT, kind_of
 
-_CONTAINER_METHODS = frozenset(("append", "extend", "insert", "pop", "popleft", "appendleft", "setdefault"))
+CONTAINER_METHODS = frozenset(("append", "extend", "insert", "pop", "popleft", "appendleft", "setdefault"))
+_PARAMETERS = frozenset(("param", "variable", "get_variable", "make_rng"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +32,12 @@ class LayerCall:
         return isinstance(self.statement, ast.Expr) and self.statement.value is self.call
 
 
-def layer_call(site: Site, loop: ast.For) -> LayerCall:
-    """The one call in the body that is the layer; refuses when there is none or more than one.
+def layer_call(site: Site, loop: ast.For) -> LayerCall | None:
+    """The one call in the body that is the layer; None where no call, or more than one, could be it.
 
     It is the call that the loop variable chooses, else the one that is given it, else the same for names that the
-    body makes from the loop variable, else the only call of the program's own code whose result is kept.
+    body makes from the loop variable, else the only call of the program's own code whose result is kept. Where the
+    body gives values from one iteration to the next, the layer is a call that reads one of them.
     """
     variables = _names(loop.target)
     own = [
@@ -39,16 +45,31 @@ def layer_call(site: Site, loop: ast.For) -> LayerCall:
     ]
     kept = [layer for layer in own if not layer.is_dropped]
     layers = _using(own, variables) or _using(own, variables | _derived(site, loop, variables)) or kept
-    names = " or ".join(sorted(f"`{name}`" for name in variables))
-    if not layers:
-        site.refuse(f"no call in the body of this loop uses {names}; call the layer there", loop)
-    if len(layers) > 1:
-        calls = ", ".join(f"`{site.text(layer.call)}` (line {layer.call.lineno})" for layer in layers)
-        site.refuse(f"more than one call could be the layer: {calls}; put the layer's work into one callable", loop)
-    layer = layers[0]
-    if kind_of(layer.statement) != STATEMENT:
-        site.refuse("the layer is called in the head of a compound statement; assign its result to a name first", loop)
-    return layer
+    if len(layers) != 1:
+        return None
+    (layer,) = layers
+    carried = _carried(site, loop)
+    is_layer = not _reads_parameter(layer.call) and (not carried or bool(_names(layer.call) & carried))
+    return layer if is_layer and kind_of(layer.statement) == STATEMENT else None
+
+
+def _reads_parameter(call: ast.Call) -> bool:
+    """Whether a call asks a Flax module for a parameter or a variable: `self.param(...)`."""
+    return (
+        isinstance(call.func, ast.Attribute) and call.func.attr in _PARAMETERS and isinstance(call.func.value, ast.Name)
+    )
+
+
+def _carried(site: Site, loop: ast.For) -> set[str]:
+    """Names that an iteration reads from the one before it, and those that the body makes from them."""
+    found = Flow(site.facts, site.scope).exposed_in(loop) & assigned_in(site.scope, all_statements(loop.body))
+    before = 0
+    while found and len(found) != before:
+        before = len(found)
+        for statement in all_statements(loop.body):
+            if any(isinstance(node, ast.Name) and node.id in found for node in own_expressions(statement)):
+                found |= {target.id for target in targets(statement) if isinstance(target, ast.Name)}
+    return found
 
 
 def refuse_carried_containers(site: Site, loop: ast.For, layer: LayerCall) -> None:
@@ -61,7 +82,7 @@ def refuse_carried_containers(site: Site, loop: ast.For, layer: LayerCall) -> No
     }
     for statement in loop.body:
         for node in ast.walk(statement):
-            holder = _changed_container(node)
+            holder = _changed_container(node, site.facts.names, site.scope)
             if holder is not None and not _names(holder) & inside:
                 _refuse_shared(
                     site,
@@ -70,7 +91,7 @@ def refuse_carried_containers(site: Site, loop: ast.For, layer: LayerCall) -> No
                     "this loop changes",
                     ", or say where each layer runs with `task(stage=...)` on the loop",
                 )
-    for holder in _changed_arguments(site, layer.call):
+    for holder in changed_arguments(site, layer.call):
         if not _names(holder) & inside:
             _refuse_shared(site, loop, holder, "they change", "")
 
@@ -83,12 +104,14 @@ def _refuse_shared(site: Site, loop: ast.For, holder: ast.expr, who: str, otherw
     )
 
 
-def _changed_arguments(site: Site, call: ast.Call) -> Iterator[ast.expr]:
+def changed_arguments(site: Site, call: ast.Call) -> Iterator[ast.expr]:
     """Arguments that the function which is called fills or empties, where its definition can be seen."""
     function = find_function(site, call.func, site.facts, site.scope)
     if function is None:
         return
-    changed = {holder.id for node in function.nodes() if isinstance(holder := _changed_container(node), ast.Name)}
+    names = function.facts.names
+    holders = (_changed_container(node, names, function.scope) for node in function.nodes())
+    changed = {holder.id for holder in holders if isinstance(holder, ast.Name)}
     by_position = zip(function.parameters, call.args, strict=False)
     for name, argument in (*by_position, *((keyword.arg, keyword.value) for keyword in call.keywords)):
         own = function.scope.bindings.get(name or "", ())
@@ -100,12 +123,13 @@ def _changed_arguments(site: Site, call: ast.Call) -> Iterator[ast.expr]:
             yield argument
 
 
-def _changed_container(node: ast.AST) -> ast.expr | None:
+def _changed_container(node: ast.AST, names: Module, scope: Scope) -> ast.expr | None:
     """What a node stores into or takes out of, if it does."""
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
         return node.value
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CONTAINER_METHODS:
-        return node.func.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CONTAINER_METHODS:
+        # `jnp.append` changes nothing.
+        return node.func.value if names.resolve(node.func, scope) is None else None
     return None
 
 
@@ -149,15 +173,6 @@ def _calls(site: Site, statement: ast.stmt) -> Iterator[LayerCall]:
         yield LayerCall(call, statement)
     for child in direct_statements(statement):
         yield from _calls(site, child)
-
-
-def direct_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """The statements in the blocks of a compound statement."""
-    for child in ast.iter_child_nodes(statement):
-        if isinstance(child, ast.stmt):
-            yield child
-        elif isinstance(child, ast.ExceptHandler | ast.match_case):
-            yield from child.body
 
 
 def outermost_callees(calls: list[ast.Call]) -> list[ast.Call]:

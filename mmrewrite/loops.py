@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from mmrewrite.codemod import spaced
+from mmrewrite.outline import Outline
+from mmrewrite.piece import indentation, without_cuts
 from mmrewrite.site import Site
 from mmrewrite.tasks import TaskCodemod
 from mmrewrite.vocabulary import FOR
@@ -33,6 +36,8 @@ class LoopCodemod(TaskCodemod):
 
     kinds = frozenset((FOR,))
     _position: Count | None = None
+    _function: str | None = None
+    _parameters: tuple[str, ...] = ()
 
     def plain_loop(self) -> ast.For:
         """The hinted loop."""
@@ -47,8 +52,30 @@ class LoopCodemod(TaskCodemod):
             self._position = position
             self.site.transform(loop, self)
 
-    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.For:
-        """`for block in blocks` becomes `for i, block in enumerate(blocks)`."""
+    def call_outlined(self, loop: ast.For, outline: Outline, function: str, task: str, position: Count | None) -> None:
+        """Have the loop's body become a function, above a loop that calls it as a task.
+
+        The lines of the body stay as they are; `position` has the loop's new header where it needs an index.
+        """
+        site = self.site
+        piece = site.piece(loop)
+        header = without_cuts(site.facts.source, piece.start, piece.end, site.draft.cuts)
+        if position is not None and position.target is not None:
+            header = f"for {position.target} in {position.iterable}:"
+        results = ", ".join(outline.results)
+        call = f"{site.runtime}.task({function}, task={task})({', '.join(outline.parameters)})"
+        source = site.facts.source
+        unit = indentation(source, loop.body[0]).removeprefix(indentation(source, loop))
+        below = f"{site.unindented(header, loop)}\n{unit}{results} = {call}"
+        self._function, self._parameters = function, outline.parameters
+        site.insert_blank_above(loop)
+        site.transform(loop, self)
+        site.wrap_block(None, f"return {results}", below, loop)
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.For | cst.FunctionDef:
+        """`for block in blocks` becomes `for i, block in enumerate(blocks)`, or `def layer(x, block)`."""
+        if self._function is not None:
+            return function_around(updated_node, self._function, self._parameters)
         if self._position is None:
             return updated_node
         header = f"for {self._position.target} in {self._position.iterable}: pass"
@@ -60,6 +87,12 @@ class LoopCodemod(TaskCodemod):
             whitespace_before_in=spaced(updated_node.whitespace_before_in),
             whitespace_after_in=spaced(updated_node.whitespace_after_in),
         )
+
+
+def function_around(loop: cst.For, name: str, parameters: Sequence[str]) -> cst.FunctionDef:
+    """`for i in range(n):` as `def layer(x, i):`, with the same block."""
+    params = cst.Parameters([cst.Param(cst.Name(parameter)) for parameter in parameters])
+    return cst.FunctionDef(name=cst.Name(name), params=params, body=loop.body)
 
 
 def count(site: Site, loop: ast.For) -> Count:

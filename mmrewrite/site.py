@@ -107,6 +107,19 @@ class Site:
         start, end = span(self.facts.source, node)
         return without_cuts(self.facts.source, start, end, self.draft.cuts)
 
+    def unindented(self, text: str, statement: ast.stmt) -> str:
+        """Text of a statement for use in a new one, whose lines are indented again; refuses strings over several
+        lines."""
+        header = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
+        for node in (each for part in header for each in ast.walk(part)):
+            is_text = isinstance(node, ast.JoinedStr) or (
+                isinstance(node, ast.Constant) and isinstance(node.value, str)
+            )
+            if isinstance(node, ast.expr) and is_text and node.end_lineno != node.lineno:
+                self.refuse("a string over several lines; assign it to a name above the loop", statement)
+        lines = text.replace(self.facts.source.newline, "\n")
+        return lines.replace(f"\n{indentation(self.facts.source, statement)}", "\n")
+
     def function(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The function that the statement runs in."""
         for holder in self.facts.names.around(self.statement):
@@ -202,8 +215,9 @@ class Site:
             for other, name in self.draft.indices.items()
             if loop in self.facts.names.around(other) or other in self.facts.names.around(loop)
         }
+        taken = nested | {name for owner, name in self.draft.local_names if owner is scope}
         names = itertools.chain(candidates[:-1], numbered(candidates[-1]))
-        self.draft.indices[loop] = next(name for name in names if scope.is_free(name) and name not in nested)
+        self.draft.indices[loop] = next(name for name in names if scope.is_free(name) and name not in taken)
         return self.draft.indices[loop]
 
     def task_name(self, name: str) -> str:
@@ -223,9 +237,10 @@ class Site:
 
     def local_name(self, name: str) -> str:
         """A name for something new in the scope of the statement: `name`, or that with a number."""
-        taken = self.draft.local_names
-        chosen = next(each for each in numbered(name) if self.scope.is_free(each) and (self.scope, each) not in taken)
-        taken.add((self.scope, chosen))
+        taken = {chosen for owner, chosen in self.draft.local_names if owner is self.scope}
+        taken.update(self.draft.indices.values())
+        chosen = next(each for each in numbered(name) if self.scope.is_free(each) and each not in taken)
+        self.draft.local_names.add((self.scope, chosen))
         return chosen
 
     # What changes
@@ -291,10 +306,21 @@ class Site:
                 end = line
             elif text:
                 break
-        self._insert(source.line_end(end), last, inner, None, apart=False)
+        offset, before = source.line_end(end), len(self.draft.inserts)
+        self._insert(offset, last, inner, None, apart=False)
         for _ in range(1 if indent else 2):
-            self.draft.inserts.append(Insert(source.line_end(end), "", "", self.codemod, self.hint))
-        self._insert(source.line_end(end), below, indent, None, apart=False)
+            self.draft.inserts.append(Insert(offset, "", "", self.codemod, self.hint))
+        self._insert(offset, below, indent, None, apart=False)
+        # What stands at the same place for the next statement, or for one around this loop, goes below it.
+        around = set(self.facts.names.around(loop))
+        later = (
+            k
+            for k, other in enumerate(self.draft.inserts[:before])
+            if other.offset == offset and (other.above is not None or other.hint.statement in around)
+        )
+        position, new = next(later, before), self.draft.inserts[before:]
+        self.draft.inserts[before:] = []
+        self.draft.inserts[position:position] = new
 
     def insert_with(self, code: str, other: Hint, *, apart: bool = False) -> None:
         """Put a new statement where another hint put its own, after it."""
@@ -312,7 +338,8 @@ class Site:
         while line - blank > 1 and not source.line(line - blank - 1).strip():
             blank += 1
         holder = self.facts.names.parents.get(statement)
-        if holder is None or getattr(holder, "body", [None])[0] is not statement:
+        blocks = (getattr(holder, name, None) for name in ("body", "orelse", "finalbody"))
+        if holder is None or not any(isinstance(block, list) and block[:1] == [statement] for block in blocks):
             for _ in range((2 if holder is None else 1) - blank):
                 self.draft.inserts.append(Insert(source.line_starts[line - 1], "", "", self.codemod, self.hint))
 

@@ -26,8 +26,8 @@ import libcst as cst
 
 from mmrewrite.accumulation import carried_names, refuse_cutting
 from mmrewrite.codemod import MeshCodemod
+from mmrewrite.loops import function_around
 from mmrewrite.losses import changes_collections
-from mmrewrite.piece import indentation
 from mmrewrite.vocabulary import FOR
 
 
@@ -58,8 +58,7 @@ class MicrobatchLoop(MeshCodemod):
         item = self.site.text(loop.target) if is_plain else self.site.local_name("item")
         self.parameters = [item, *names]
         arguments = ", ".join([self.function, *(f"{each.name}={each.text}" for each in self.hint.arguments)])
-        # Its lines are indented again as those of a new statement.
-        items = self.site.text(loop.iter).replace(f"\n{indentation(self.site.facts.source, loop)}", "\n")
+        items = self.site.unindented(self.site.text(loop.iter), loop)
         if isinstance(loop.iter, ast.Tuple) and not items.startswith("("):
             items = f"({items})"
         call = f"{self.site.runtime}.microbatch_loop({arguments})({items}, {carried})"
@@ -70,8 +69,4 @@ class MicrobatchLoop(MeshCodemod):
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.FunctionDef:
         """`for i in range(n):` becomes `def accumulate(i, grads):`."""
-        return cst.FunctionDef(
-            name=cst.Name(self.function),
-            params=cst.Parameters([cst.Param(cst.Name(name)) for name in self.parameters]),
-            body=updated_node.body,
-        )
+        return function_around(updated_node, self.function, self.parameters)

@@ -5,7 +5,9 @@
     ->  for i, block in enumerate(self.blocks):
             x = mm.task(block, task=mm.Task(name=f"block_{i}", mesh_slice={"stage": i // 3}))(x)
 
-Refused: a body with several calls that could be the layer, because only one of them is the task.
+Where no one call is the layer, the loop's body becomes a function, as it does for `stages`.
+
+Refused: bodies that no function can stand for, such as those that leave the loop or fill a list.
 See https://arxiv.org/abs/1811.06965 for pipeline stages.
 """
 
@@ -15,6 +17,7 @@ import ast
 
 from mmrewrite.layers import callee_name, layer_call
 from mmrewrite.loops import LoopCodemod, count
+from mmrewrite.outline import outline_of
 
 
 class PlaceLayerTasks(LoopCodemod):
@@ -26,12 +29,18 @@ class PlaceLayerTasks(LoopCodemod):
         """Find the layer and what tells its iterations apart."""
         loop = self.plain_loop()
         layer = layer_call(self.site, loop)
-        name = None
+        outline = None if layer is not None else outline_of(self.site, loop)
+        position, name = None, None
+        called = callee_name(layer.call.func) if layer is not None else "layer"
         if self.hint.argument("name") is None:
-            plain = self.site.task_name(callee_name(layer.call.func))
+            plain = self.site.task_name(called)
             name = f'"{plain}"'
             if not all(isinstance(argument.value, ast.Constant) for _, argument in self.axes):
                 position = count(self.site, loop)
                 name = f'f"{plain}_{{{position.index}}}"'
+        if layer is not None:
+            self.place_call(layer.statement, layer.call, self.task_text(name))
+            if position is not None:
                 self.give_index(loop, position)
-        self.place_call(layer.statement, layer.call, self.task_text(name))
+        elif outline is not None:
+            self.call_outlined(loop, outline, self.site.local_name("layer"), self.task_text(name), position)

@@ -5,8 +5,22 @@
     ->  for i, block in enumerate(self.blocks):
             x = mm.task(block, task=mm.stage(i, len(self.blocks), axis="stage"))(x)
 
-Refused: a loop whose length cannot be told without running it, `while` loops, a body with several calls that could be
-the layer, and layers that share a list or dictionary which the loop changes, such as a cache.
+Where no one call is the layer, the loop's body becomes a function, whose lines stay as they are. It is given what an
+iteration reads of the one before it and the loop variables that it reads, and returns what the next one reads:
+
+    for i in range(self.layers):  # mm: stages
+        x = x + self.attention[i](self.norm[i](x))
+        x = x + self.mlp[i](x)
+    ->  def layer(x, i):
+            x = x + self.attention[i](self.norm[i](x))
+            x = x + self.mlp[i](x)
+            return x
+        for i in range(self.layers):
+            x = mm.task(layer, task=mm.stage(i, self.layers, axis="stage"))(x, i)
+
+Refused: a loop whose length cannot be told without running it, `while` loops, layers that share a list or dictionary
+which the loop changes, such as a cache, and bodies that no function can stand for: they leave the loop, hand on a name
+that may have no value before it, or make functions that run in a later layer.
 See https://arxiv.org/abs/1811.06965 for pipeline stages.
 """
 
@@ -17,6 +31,7 @@ import ast
 from mmrewrite.axes import stage_details
 from mmrewrite.layers import layer_call, refuse_carried_containers
 from mmrewrite.loops import LoopCodemod, count
+from mmrewrite.outline import outline_of
 from mmrewrite.vocabulary import FOR, KIND_WORDS, OTHER
 
 
@@ -36,9 +51,16 @@ class StageLoop(LoopCodemod):
             self.site.error(f"`stages` cannot stand on {KIND_WORDS[OTHER]}; it belongs to {KIND_WORDS[FOR]}")
         loop = self.plain_loop()
         layer = layer_call(self.site, loop)
-        refuse_carried_containers(self.site, loop, layer)
+        outline = None
+        if layer is not None:
+            refuse_carried_containers(self.site, loop, layer)
+        else:
+            outline = outline_of(self.site, loop)
         position = count(self.site, loop)
         details = [f"{name}={text}" for name, text in stage_details(self.site, counted=True).items()]
         task = f"{self.site.runtime}.stage({position.index}, {position.total}, {', '.join(details)})"
-        self.place_call(layer.statement, layer.call, task)
-        self.give_index(loop, position)
+        if layer is not None:
+            self.place_call(layer.statement, layer.call, task)
+            self.give_index(loop, position)
+        elif outline is not None:
+            self.call_outlined(loop, outline, self.site.local_name("layer"), task, position)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,10 +18,10 @@ from mmruntime._constraint import eager_layout, placed_later
 from mmruntime._contexts import transforms_ignored
 from mmruntime._marks import TASKS
 from mmruntime._mesh import TaskMesh, auto_mesh, current_mesh
-from mmruntime._nnx import has_stateful, is_stateful
-from mmruntime._operands import by_operands
+from mmruntime._operands import by_operands, by_results
 from mmruntime._place import task_mesh
 from mmruntime._shard import axis_pairs
+from mmruntime._state import reaches_state, writes_state
 from mmruntime._task import Task
 
 P = ParamSpec("P")
@@ -67,11 +66,11 @@ def _outermost() -> Task | None:
 def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = None, **fields: Any) -> Callable[P, R]:
     """Make each call of `fun` a task: it runs on the task's submesh, as one compiled program.
 
-    The call computes what `fun` computes, for any arguments, closures and transformations. Inside a step
-    that `mjit` or `parallelize` compiles it is placed; under plain `jax.jit` it is inlined. Outside of any
-    trace it runs at once on its submesh, operation by operation, and its results stay there; where the submesh
-    is not known (a `mesh_slice` without a mesh in use) or the call writes to the module that it belongs to
-    (a Flax module that is being initialised), it is an ordinary call.
+    The call computes what `fun` computes, for any arguments, closures and transformations; Python's own numbers and
+    strings in its result stay what they are. Inside a step that `mjit` or `parallelize` compiles it is placed; under
+    plain `jax.jit` it is inlined. Outside of any trace it runs at once on its submesh, operation by operation, and its
+    results stay there; where the submesh is not known (a `mesh_slice` without a mesh in use) or the call writes to the
+    module that it belongs to (a Flax module that is being initialised), it is an ordinary call.
 
     Args:
         fun: Any callable, a bound Flax module included. Its parameter paths and RNG streams do not change.
@@ -99,15 +98,25 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
     elif placed.name is None:
         placed = placed.replace(name=_name_of(fun))
 
+    return _placed(fun, placed, pure=False)
+
+
+def pure_task(fun: Callable[P, R], task: Task) -> Callable[P, R]:
+    """Like `task`, for a function of our own, with a task that has a name: it keeps nothing of what it computes."""
+    return _placed(fun, task, pure=True)
+
+
+def _placed(fun: Callable[P, R], placed: Task, *, pure: bool) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored():
             return fun(*args, **kwargs)
         used, eager = _outermost() or placed, _compat.at_top_level()
+        keeps_state = writes_state(fun, args, kwargs) or (not pure and reaches_state(fun, eager=eager))
         with _IN_USE(_AnyEagerTask(used) if eager and not _asked else used):
             if eager:
-                mesh = None if writes_state(fun, args, kwargs) else _submesh_now(placed)
+                mesh = None if keeps_state else _submesh_now(placed)
                 return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
-            if writes_state(fun, args, kwargs):
+            if keeps_state:
                 with jax.named_scope(_mark(placed)):
                     return fun(*args, **kwargs)
             return _call_marked(fun, placed, args, kwargs)
@@ -123,9 +132,9 @@ def _mark(placed: Task) -> str:
 def _call_marked(fun: Callable[..., R], placed: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
     mark = _mark(placed)
     inner, operands = by_operands(_checked(fun, placed), args, kwargs, Tracer)
-    inner.__name__ = inner.__qualname__ = mark
-    result: R = jax.jit(inner)(*operands)
-    return result
+    traced, whole = by_results(inner)
+    traced.__name__ = traced.__qualname__ = mark
+    return whole(jax.jit(traced)(*operands))
 
 
 def _checked(fun: Callable[..., R], task: Task) -> Callable[..., R]:
@@ -161,6 +170,7 @@ def _submesh_now(task: Task) -> Mesh | None:
 def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
     """Call `fun` at once on a submesh: arguments and captured arrays are moved there, results stay there."""
     inner, operands = by_operands(_checked(fun, task), args, kwargs, jax.Array)
+    traced, whole = by_results(inner)
     outside = NamedSharding(mesh, PartitionSpec())
 
     def move(value: Any) -> Any:
@@ -168,7 +178,7 @@ def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...
         return value if here else jax.device_put(value, outside)
 
     with placed_later():
-        closed, shapes = jax.make_jaxpr(inner, return_shape=True)(*[_abstract(value) for value in operands])
+        closed = jax.make_jaxpr(traced)(*[_abstract(value) for value in operands])
     jaxpr, captured = _compat.split(closed)
     pairs, label = axis_pairs(task, mesh, current_mesh()), str(task.name)
 
@@ -181,41 +191,11 @@ def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...
     function = _compat.as_fun(_compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
     with _compat.no_mesh(), eager_layout(lay_out):
         results = function(*[move(value) for value in (*captured, *operands)])
-    moved: R = jax.tree.unflatten(jax.tree.structure(shapes), [move(value) for value in results])
-    return moved
+    return whole([move(value) for value in results])
 
 
 def _abstract(value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=jax.typeof(value).weak_type)
-
-
-def writes_state(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call stores tracers in `fun` itself or in its arguments, which an inner jit would leak or lose.
-
-    A Flax linen module that is being initialised, or applied with mutable collections, and every nnx
-    object do so; so does whatever runs inside a Haiku transform, which keeps its random keys and states
-    there. They are marked by a name scope instead.
-    """
-    if _inside_haiku_transform():
-        return True
-    owner = getattr(fun, "__self__", fun)
-    linen = sys.modules.get("flax.linen")
-    if linen is not None and isinstance(owner, linen.Module):
-        scope = owner.scope
-        return scope is not None and bool(scope.root.mutable)
-    return is_stateful(owner) or has_stateful((args, kwargs))
-
-
-def _inside_haiku_transform() -> bool:
-    haiku = sys.modules.get("haiku")
-    if haiku is None:
-        return False
-    try:
-        haiku.running_init()
-    except ValueError:
-        # What Haiku raises outside of every transform; it has no function that tells.
-        return False
-    return True
 
 
 def _name_of(fun: Any) -> str:

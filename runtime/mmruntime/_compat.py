@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -172,6 +173,15 @@ def current_scopes() -> list[tuple[str, bool]]:
 def source_lines(eqn: Any) -> str:
     """Where in the user's program an equation comes from, as `file:line (function)`; empty if it is ours."""
     return str(source_info_util.summarize(eqn.source_info))
+
+
+def running_linen_module() -> Any:
+    """The Flax linen module one of whose methods is running, None outside of all.
+
+    Flax has no public name for it; its own `flax.linen.partitioning` reads it here as well.
+    """
+    linen = sys.modules.get("flax.linen.module")
+    return None if linen is None else linen._context.module_stack[-1]
 
 
 def ambient_mesh() -> jax.sharding.Mesh:

@@ -1,4 +1,4 @@
-"""A call as a function of some of its leaves; all others reach the callee as they were given."""
+"""A call as a function of some of its leaves; all others reach the callee, and the caller, as they were given."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+
+_PLAIN = (bool, int, float, complex, str, bytes)
 
 R = TypeVar("R")
 
@@ -41,3 +43,31 @@ def by_operands(
         return fun(*call_args, **call_kwargs)
 
     return inner, operands
+
+
+def by_results(inner: Callable[..., R]) -> tuple[Callable[..., list[Any]], Callable[[list[Any]], R]]:
+    """Write `inner` as a function to trace once that returns only what a trace makes arrays of.
+
+    Python's numbers and strings stay what they are, so the caller may branch on them as without the trace.
+
+    Returns:
+        The function, and what makes the result of `inner` of that function's result.
+    """
+    kept: list[tuple[list[Any], Any]] = []
+
+    def traced(*operands: Any) -> list[Any]:
+        leaves, tree = jax.tree.flatten(inner(*operands))
+        kept[:] = [([leaf if isinstance(leaf, _PLAIN) else _Traced for leaf in leaves], tree)]
+        return [leaf for leaf in leaves if not isinstance(leaf, _PLAIN)]
+
+    def whole(results: list[Any]) -> R:
+        ((leaves, tree),) = kept
+        rest = iter(results)
+        result: R = jax.tree.unflatten(tree, [next(rest) if leaf is _Traced else leaf for leaf in leaves])
+        return result
+
+    return traced, whole
+
+
+class _Traced:
+    """Stands for a leaf that the trace makes an array of."""

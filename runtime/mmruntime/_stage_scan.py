@@ -12,6 +12,7 @@ import jax
 from mmruntime import _call, _check, _compat, _mesh
 from mmruntime._contexts import transforms_ignored
 from mmruntime._scans import Scan, replace_scan
+from mmruntime._state import writes_state
 from mmruntime._task import Task, cut, stage
 
 P = ParamSpec("P")
@@ -53,7 +54,7 @@ def stage_scan(fun: Callable[P, R], *, axis: str = "stage", weights: Sequence[fl
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         mesh = _mesh.current_mesh()
         plain = mesh is None or transforms_ignored() or _compat.at_top_level()
-        if plain or _call.writes_state(fun, args, kwargs):
+        if plain or writes_state(fun, args, kwargs):
             return fun(*args, **kwargs)
         return replace_scan(fun, args, kwargs, functools.partial(_by_stages, axis=axis, weights=weights), "stage_scan")
 
@@ -76,7 +77,7 @@ def _by_stages(scan: Scan, operands: list[Any], axis: str, weights: Sequence[flo
         def run(consts: Any, carry: Any, parts: Any, length: int = stop - start) -> Any:
             return scan.run(consts, carry, parts, length)
 
-        carry, results = _call.task(run, task=tasks[start])(consts, carry, parts)
+        carry, results = _call.pure_task(run, tasks[start])(consts, carry, parts)
         stacked.append(results)
     if scan.reverse:
         stacked.reverse()

@@ -180,6 +180,25 @@ def test_objects_of_plain_classes_and_a_task_chosen_per_call() -> None:
         np.testing.assert_array_equal(value, 2 * X)
 
 
+def test_numbers_and_strings_of_python_stay_what_they_are() -> None:
+    def widen(x, rate, label):
+        return {"x": x * rate, "rate": rate * 2, "label": label + "!", "wide": rate > 1, "none": None}
+
+    def step(x):
+        found = {"x": x, "rate": 1, "label": ""}
+        for i in range(2):
+            found = mm.task(widen, task=mm.stage(i, 2))(found["x"], found["rate"], found["label"])
+        # A tracer could be neither a key nor a condition.
+        return {f"{found['label']} {found['rate']}": found["x"] if found["wide"] and found["none"] is None else None}
+
+    for run in (mm.mjit(step, mesh=make_mesh()), step):
+        with make_mesh():
+            ((key, value),) = run(X).items()
+        assert key == "!! 4"
+        np.testing.assert_allclose(value, 2 * X)
+        assert ids(value) == [4, 5, 6, 7]
+
+
 def test_earlier_arguments_are_accepted() -> None:
     grid = np.array(jax.devices()[4:]).reshape(2, 2)
     for devices in (grid, [[4, 5], [6, 7]]):

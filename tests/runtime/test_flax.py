@@ -210,6 +210,75 @@ def test_nnx_modules_and_optimizers_are_tasks() -> None:
     assert placed[0]["dense"]["kernel"].get_value().devices() == set(mesh.devices[1])
 
 
+def test_functions_that_change_nnx_objects_of_theirs_are_tasks() -> None:
+    class Layers(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.dense = nnx.List([nnx.Linear(4, 4, rngs=rngs) for _ in range(2)])
+            self.norm, self.dropout = nnx.BatchNorm(4, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x, place):
+            def one(x, i):
+                return self.norm(self.dropout(self.dense[i](x)))
+
+            for i in range(2):
+                x = place(functools.partial(one, i=i), i)(x)
+            return x
+
+    def train(graph, state, x, placed):
+        def place(fun, i):
+            return mm.task(fun, task=mm.stage(i, 2)) if placed else fun
+
+        model = nnx.merge(graph, state)
+        grads = nnx.grad(lambda model: (model(x, place) ** 2).sum())(model)
+        return nnx.state(model, nnx.filterlib.Not(nnx.RngKey)), grads
+
+    graph, state = nnx.split(Layers(nnx.Rngs(0)))
+    expected = jax.jit(train, static_argnums=(0, 3))(graph, state, X, False)
+    step = mm.mjit(train, mesh=make_mesh(), static_argnums=(0, 3))
+    placed = step(graph, state, X, True)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), placed, expected)
+    assert {"stage_0", "stage_1"} <= {task for row in step.explain().programs for task in row.tasks}
+
+
+def test_functions_that_linen_modules_call_make_parameters_and_set_up_modules() -> None:
+    class Table(nn.Module):
+        def setup(self):
+            self.angles = jnp.arange(4.0)
+
+        def __call__(self, x):
+            return jnp.cos(self.angles) * x
+
+    class Model(nn.Module):
+        placed: bool
+        shared: bool = True
+
+        @nn.compact
+        def __call__(self, x):
+            table = Table() if self.shared else jnp.cos
+
+            def one(x, i):
+                self.sow("intermediates", "seen", x.sum())
+                return nn.Dense(4)(table(x)) * self.param(f"scale_{i}", nn.initializers.ones, (4,))
+
+            for i in range(2):
+                x = mm.task(one, task=mm.stage(i, 2))(x, i) if self.placed else one(x, i)
+            return x
+
+    def outputs(placed, params, x):
+        return Model(placed).apply({"params": params}, x, mutable=["intermediates"]), Model(placed).apply(
+            {"params": params}, x
+        )
+
+    params = {placed: jax.jit(Model(placed).init)(jax.random.key(0), X)["params"] for placed in (False, True)}
+    jax.tree.map(np.testing.assert_array_equal, params[True], params[False])
+    expected = jax.jit(functools.partial(outputs, False))(params[False], X)
+    placed = mm.mjit(functools.partial(outputs, True), mesh=make_mesh())(params[True], X)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), placed, expected)
+    # Outside of every trace a function of a module runs on its submesh, where its parameters are.
+    with make_mesh() as mesh:
+        assert Model(True, shared=False).apply({"params": params[True]}, X).devices() == set(mesh.devices[1].flat)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

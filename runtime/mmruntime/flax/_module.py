@@ -112,7 +112,8 @@ def _under_mod(model: type[nn.Module], name: str | None, chosen: Task) -> type[A
         def apply(values: Any, stream_keys: Any, /, *args: Any, **kwargs: Any) -> Any:
             return module.apply(values, *args, rngs=stream_keys, mutable=changes or [], **kwargs)
 
-        placed = _call.task(apply, name or chosen.name or self.name or model.__name__, task=chosen)
+        title = name or chosen.name or self.name or model.__name__
+        placed = _call.pure_task(apply, chosen.replace(name=title))
         result, changed = placed({**variables, **held}, keys, *args, **kwargs)
         for collection, value in changed.items():
             self.put_variable(collection, "mod", value)
