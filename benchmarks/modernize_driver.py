@@ -12,6 +12,7 @@ At its top level a driver says, as literals:
     COMMIT = "0123abc"               the commit of the project that it is for; DIR, if a checkout, must be at it
     PART = "src"                     the folder of DIR that is copied and rewritten, instead of all
     JAX = "mid"                      which environment is the old one; "old" if not said
+    SELECT = ("replace_pmap",)       codemods that run by name only, after the others
     EDITS = (("a.py", "x", "y"),)    text replaced in the project before anything else, so in both: sizes, and what JAX
                                      or other libraries dropped that `modernize` is not about
     BY_HAND = (("a.py", "x", "y"),)  text replaced after the rewrite, in the rewritten copy only: what refusals advise
@@ -46,6 +47,7 @@ class Driver:
     COMMIT: str = ""
     PART: str = "."
     JAX: str = "old"
+    SELECT: tuple[str, ...] = ()
     EDITS: tuple[tuple[str, str, str], ...] = ()
     BY_HAND: tuple[tuple[str, str, str], ...] = ()
     EXPECTED: tuple[tuple[str, str, str], ...] = ()
@@ -81,8 +83,8 @@ def replace_texts(folder: Path, edits: tuple[tuple[str, str, str], ...]) -> None
         (folder / name).write_text(text.replace(old, new), encoding="utf-8")
 
 
-def copies(project: Path, driver: Driver, work: Path) -> dict[str, Any]:
-    """Make `before` and `after` in `work`; what `modernize` said of the second."""
+def copies(project: Path, driver: Driver, work: Path) -> list[dict[str, Any]]:
+    """Make `before` and `after` in `work`; what `modernize` said of the files of the second."""
     found = commit_of(project)
     if found and not found.startswith(driver.COMMIT):
         raise SystemExit(f"{project} is at {found}; {driver.path.name} was written for {driver.COMMIT}.")
@@ -95,13 +97,15 @@ def copies(project: Path, driver: Driver, work: Path) -> dict[str, Any]:
     shutil.copytree(source, before, ignore=shutil.ignore_patterns(".git"))
     replace_texts(before, driver.EDITS)
     shutil.copytree(before, after)
-    status, told = modernize_project.modernize(after)
-    if status == 2:
-        for file in told["files"]:
-            if file["failure"]:
-                print(f"  not read  {file['path']}: {file['failure']}")
+    files: list[dict[str, Any]] = []
+    selections = [[], *([word for name in driver.SELECT for word in ("--select", name)] for _ in driver.SELECT[:1])]
+    for options in selections:
+        files += modernize_project.modernize(after, *options)[1]["files"]
+    for file in files:
+        if file["failure"]:
+            print(f"  not read  {file['path']}: {file['failure']}")
     replace_texts(after, driver.BY_HAND)
-    return told
+    return files
 
 
 def is_expected(difference: str, place: str, kind: str, why: str) -> bool:
@@ -127,11 +131,9 @@ def main(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = options.keep.resolve() if options.keep else Path(folder)
         work.mkdir(parents=True, exist_ok=True)
-        told = copies(Path(options.project[0]).resolve(), driver, work)
-        changed, edits, refused = (
-            sum(bool(file[key]) if key == "changed" else len(file[key]) for file in told["files"])
-            for key in ("changed", "edits", "refusals")
-        )
+        files = copies(Path(options.project[0]).resolve(), driver, work)
+        changed = len({file["path"] for file in files if file["changed"]})
+        edits, refused = (sum(len(file[key]) for file in files) for key in ("edits", "refusals"))
         print(
             f"{driver.path.stem}: {changed} files changed by {edits} edits, {refused} refused, "
             f"{len(driver.EDITS)} texts replaced in both, {len(driver.BY_HAND)} by hand in what was rewritten",

@@ -90,6 +90,17 @@ def arrays_of_tests(module: ModuleType, *names: str) -> dict[str, dict[str, Any]
     return found
 
 
+def drawn_like(params: Any) -> Any:
+    """Parameters with numbers of our own, since libraries draw others from version to version. Scales are about one."""
+
+    def draw(path: Any, leaf: Any) -> Any:
+        values = random.normal(size=np.shape(leaf)) / 8
+        return (values + ("scale" in jax.tree_util.keystr(path))).astype(leaf.dtype)
+
+    random = np.random.RandomState(0)
+    return jax.tree_util.tree_map_with_path(draw, params)
+
+
 def arrays_of(functions: Iterable[Callable[[], Any]]) -> dict[str, dict[str, Any]]:
     """Call functions that return nothing of interest; what arrays each had in its local variables at its end.
 
