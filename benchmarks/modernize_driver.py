@@ -98,8 +98,8 @@ def copies(project: Path, driver: Driver, work: Path) -> list[dict[str, Any]]:
     replace_texts(before, driver.EDITS)
     shutil.copytree(before, after)
     files: list[dict[str, Any]] = []
-    selections = [[], *([word for name in driver.SELECT for word in ("--select", name)] for _ in driver.SELECT[:1])]
-    for options in selections:
+    by_name = [word for name in driver.SELECT for word in ("--select", name)]
+    for options in ([], by_name) if by_name else ([],):
         files += modernize_project.modernize(after, *options)[1]["files"]
     for file in files:
         if file["failure"]:

@@ -106,6 +106,17 @@ def test_a_project_is_driven_before_and_after(
         driver.main(options(project, keep=kept))
 
 
+def test_codemods_that_a_driver_names_run_after_the_others(driver: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "step.py").write_text("import jax\n\nstep = jax.pmap(lambda x: jax.tree_map(abs, x))\n")
+    for select, home in (((), "jax"), (("replace_pmap",), "compat")):
+        work = tmp_path / home
+        work.mkdir()
+        files = driver.copies(tmp_path / "project", driver.Driver(path=Path("d.py"), SELECT=select), work)
+        assert f"{home}.pmap(lambda x: jax.tree.map(abs, x))" in (work / "after" / "step.py").read_text()
+        assert len(files) == 1 + len(select)
+
+
 def test_differences_that_are_not_expected_fail(driver: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     def told(**changed: object) -> dict[str, object]:
         array = {"dtype": "float32", "shape": [1], "values": [1.0], "devices": {"0": [[0, 1]]}}
