@@ -15,6 +15,11 @@ _WITHOUT_EFFECT = ("inline", "keep_unused")
 _LAYOUTS = ("in_shardings", "out_shardings")
 _PARTIAL = "functools.partial"
 
+_COPIES = (
+    "`{}` runs copies of the step that know of each other; write it for one device with `jax.jit`, and let an axis of "
+    "the mesh spread the batch"
+)
+
 # What else compiles, and why it is not the same. Each sentence ends in what to write.
 _OTHERS = {
     "flax.nnx.jit": "`nnx.jit` writes what the step changes back into the modules that it was given; make the step a "
@@ -24,8 +29,8 @@ _OTHERS = {
     "`eqx.partition(model, eqx.is_array)`, compile a function of the arrays with `jax.jit`, and hint that",
     "haiku.jit": "`hk.jit` carries Haiku's state along; apply `hk.transform` to the whole step, compile what it gives "
     "with `jax.jit`, and hint that",
-    "jax.pmap": "`jax.pmap` runs copies of the step that know of each other; write it for one device with `jax.jit`, "
-    "and let an axis of the mesh spread the batch",
+    "jax.pmap": _COPIES.format("jax.pmap"),
+    "mmruntime.compat.pmap": _COPIES.format("compat.pmap"),
     "jax.experimental.pjit.pjit": "`pjit` is called `jax.jit` today; run `mmrewrite modernize` first",
 }
 

@@ -22,7 +22,18 @@ from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.regions import Reached
 from mmrewrite.site import ARRAY_METHODS
 
-_TRACERS = frozenset(("jax.jit", *PJIT, "jax.pmap", "jax.vmap", "jax.grad", "jax.value_and_grad", "jax.checkpoint"))
+_TRACERS = frozenset(
+    (
+        "jax.jit",
+        *PJIT,
+        "jax.pmap",
+        "mmruntime.compat.pmap",
+        "jax.vmap",
+        "jax.grad",
+        "jax.value_and_grad",
+        "jax.checkpoint",
+    )
+)
 
 # They make no array, or put it where it was asked to be.
 _HARMLESS = (

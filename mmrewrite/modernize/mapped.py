@@ -208,7 +208,9 @@ class Mapping:
     def _wraps(self, module: ModuleUses, call: ast.Call) -> bool:
         """Whether a call gives its first argument back in another form."""
         name = self._name(module, call.func) or ""
-        return name == "functools.partial" or (name.startswith("jax.") and name not in DIFFERENTIATE)
+        return name == "functools.partial" or (
+            name.startswith(("jax.", "mmruntime.compat.")) and name not in DIFFERENTIATE
+        )
 
 
 def _body(node: ast.AST) -> Iterator[ast.AST]:
