@@ -130,6 +130,24 @@ def keys_closed_over(loss: Loss) -> list[str]:
     return sorted(set(found))
 
 
+def keys_of_the_module(loss: Loss) -> list[str]:
+    """Names of the loss's module that are random keys made there and are used in the loss."""
+    names = loss.facts.names
+    found = set()
+    for node in loss.nodes():
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and looks_like_key(node.id):
+            owner = loss.scope.owner(node.id)
+            if owner is names.scope and any(_makes_key(loss.facts, each.statement) for each in owner.bindings[node.id]):
+                found.add(node.id)
+    return sorted(found)
+
+
+def _makes_key(facts: Facts, statement: ast.stmt | None) -> bool:
+    value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+    calls = (node for node in ast.walk(value) if isinstance(node, ast.Call)) if value is not None else ()
+    return any((facts.names.resolve(call.func, facts.names.scope) or "").startswith("jax.random.") for call in calls)
+
+
 def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:
     """The call that returns changed collections: `model.apply(..., mutable=["batch_stats"])`."""
     for node in nodes:

@@ -36,6 +36,7 @@ from mmrewrite.losses import (
     changes_collections,
     find_function,
     keys_closed_over,
+    keys_of_the_module,
     looks_like_key,
 )
 from mmrewrite.reductions import MEAN, SUM, Fixed, by_example, fixed_divisor, is_size, reduction_of
@@ -164,6 +165,13 @@ class MicrobatchGrad(MeshCodemod):
                     f"the loss closes over `{closed[0]}`, which looks like a random key and would be the same in every "
                     f'microbatch; write `rng="{closed[0]}"` to fold the microbatch index into it, or `rng=None` to use '
                     "it as it is"
+                )
+            shared = keys_of_the_module(loss)
+            if shared:
+                self.refuse(
+                    f"the loss uses the random key `{shared[0]}` of its module, which would be the same in every "
+                    "microbatch; pass it to the loss by position and write `rng=` with that position, or `rng=None` "
+                    "to use it as it is"
                 )
 
     def is_key(self, node: ast.expr) -> bool:
