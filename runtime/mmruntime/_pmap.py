@@ -164,11 +164,18 @@ class Pmap:
         return _Layout(axes, (*flags, *[False] * (len(axes) - len(flags))))
 
     def _refuse_sizes(self, given: Any, axes: tuple[int | None, ...]) -> None:
+        dynamic, kwargs = given
+        positions = self._dynamic(range(len(dynamic) + len(self._static)))
+        named = {"args": dict(zip(positions, dynamic, strict=True)), "kwargs": kwargs}
+        leaves = [
+            (word + jax.tree_util.keystr(path), leaf)
+            for word, arguments in named.items()
+            for path, leaf in jax.tree_util.tree_leaves_with_path(arguments)
+        ]
         found = []
-        for (path, leaf), axis in zip(jax.tree_util.tree_leaves_with_path(given), axes, strict=True):
+        for (place, leaf), axis in zip(leaves, axes, strict=True):
             if axis is not None:
                 shape = _shape(leaf)
-                place = ("args" if path[0].idx == 0 else "kwargs") + jax.tree_util.keystr(path[1:])
                 size = f"{shape[axis]} along axis {axis} of" if axis < len(shape) else f"no axis {axis} in"
                 found.append(f"  {size} {place}, of shape {shape}")
         raise ValueError(

@@ -137,6 +137,10 @@ MISUSES = {
     ),
     "rank": (lambda: compat.pmap(add)(ROWS, 1.0), r"no axis 0 in args\[1\], of shape \(\)"),
     "rank_first": (lambda: compat.pmap(add, in_axes=1)(ROWS[0]), r"no axis 1 in args\[0\], of shape \(4,\)"),
+    "rank_after_static": (
+        lambda: compat.pmap(lambda n, x, y: x, static_broadcasted_argnums=0)(2, ROWS, 1.0),
+        r"8 along axis 0 of args\[1\], of shape \(8, 4\)\n  no axis 0 in args\[2\], of shape",
+    ),
     "nothing_mapped": (lambda: compat.pmap(add, in_axes=None)(1.0), "no argument is mapped, .* in_axes is None"),
     "too_many": (lambda: compat.pmap(add)(np.ones(9)), "9 rows need as many devices, and this process has 8"),
     "no_rows": (lambda: compat.pmap(add)(np.ones(0)), "0 rows need as many devices"),
