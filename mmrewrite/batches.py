@@ -91,6 +91,10 @@ class _Chooser:
     def position(self, name: str, argument: Argument | None) -> int:
         """Where an argument called `name` will be."""
         call = self.gradient.calls[0] if self.gradient.calls else None
+        if self.loss is not None and name in self.loss.by_keyword:
+            self.site.refuse(
+                f"`{name}` has no position, as it stands after a `*` among the parameters of the loss; remove that `*`"
+            )
         if name in self.parameters:
             index = self.parameters.index(name)
             if call is not None and any(keyword.arg == name for keyword in call.keywords):
@@ -101,7 +105,8 @@ class _Chooser:
         if any(closed.name == name for closed in self.closed):
             if name not in self.batch.appended:
                 self.batch.appended.append(name)
-            return len(self.parameters) + self.batch.appended.index(name)
+            positional = 0 if self.loss is None else self.loss.num_positional
+            return positional + self.batch.appended.index(name)
         if self.loss is None:
             what = self.site.text(self.gradient.function)
             self.site.refuse(f"cannot see the parameters of `{what}`; write the position instead of `{name}`")

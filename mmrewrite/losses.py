@@ -42,6 +42,16 @@ class Loss:
         """Names of its parameters, in order."""
         return [*self.before, *(argument.arg for argument in all_arguments(self.node.args))]
 
+    @property
+    def num_positional(self) -> int:
+        """How many parameters have a position."""
+        return len(self.before) + len(self.node.args.posonlyargs) + len(self.node.args.args)
+
+    @property
+    def by_keyword(self) -> frozenset[str]:
+        """Names of the parameters that have no position: those after a `*`."""
+        return frozenset(argument.arg for argument in self.node.args.kwonlyargs)
+
     def results(self) -> Iterator[ast.expr]:
         """The expressions that it returns."""
         if isinstance(self.node, ast.Lambda):

@@ -58,7 +58,8 @@ class Fixed:
         if owner is None or name in self.names:
             return False
         if owner is self.loss.scope and all(binding.kind == "parameter" for binding in owner.bindings[name]):
-            return self.cut is not None and self.loss.parameters.index(name) not in self.cut
+            is_keyword = name in self.loss.by_keyword
+            return self.cut is not None and (is_keyword or self.loss.parameters.index(name) not in self.cut)
         outer = self.loss.scope.parent
         return owner.kind == "module" or (outer is not None and owner in outer.chain())
 

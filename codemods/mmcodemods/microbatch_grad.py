@@ -138,7 +138,7 @@ class MicrobatchGrad(MeshCodemod):
         """A key that is not folded would be the same in every microbatch."""
         if self.hint.argument("rng") is not None:
             return
-        argnum = self.batch.argnum
+        cut = self.cut() or frozenset()
 
         def advice(index: object) -> str:
             return f"write `rng={index}` to fold the microbatch index into it, or `rng=None` to use it as it is"
@@ -147,17 +147,19 @@ class MicrobatchGrad(MeshCodemod):
             for index, argument in enumerate(call.args):
                 if isinstance(argument, ast.Starred):
                     self.refuse(f"star-args may hide a random key; {advice('<argnum>')}", call)
-                if str(index) != argnum and self.is_key(argument):
+                if index not in cut and self.is_key(argument):
                     self.refuse(f"`{self.site.text(argument)}` looks like a random key; {advice(index)}", argument)
             for keyword in call.keywords:
                 if keyword.arg is None or looks_like_key(keyword.arg) or self.is_key(keyword.value):
                     name = keyword.arg or "**" + self.site.text(keyword.value)
+                    where = " (remove the `*` before it)" if loss is not None and name in loss.by_keyword else ""
                     self.refuse(
-                        f"`{name}` looks like a random key; pass it by position and {advice('<argnum>')}", keyword.value
+                        f"`{name}` looks like a random key; pass it by position{where} and {advice('<argnum>')}",
+                        keyword.value,
                     )
         if loss is not None:
             for index, name in enumerate(loss.parameters):
-                if str(index) != argnum and looks_like_key(name):
+                if (index not in cut or name in loss.by_keyword) and looks_like_key(name):
                     self.refuse(f"the loss takes `{name}`, which looks like a random key; {advice(index)}")
             closed = keys_closed_over(loss)
             if closed:
