@@ -6,6 +6,7 @@ import sys
 import traceback
 import unittest
 from collections.abc import Callable, Iterable
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, ClassVar
 from unittest import mock
@@ -39,6 +40,7 @@ def stand_in(name: str, **attributes: Any) -> ModuleType:
     if parent and parent not in sys.modules:
         stand_in(parent)
     module = sys.modules[name] = StandIn(name)
+    module.__spec__ = ModuleSpec(name, None)
     for attribute, value in attributes.items():
         setattr(module, attribute, value)
     if parent:
@@ -48,8 +50,8 @@ def stand_in(name: str, **attributes: Any) -> ModuleType:
 
 def lasting(tree: Any) -> dict[str, jax.Array]:
     """Every array of a tree by its path, copied where it lies: what is donated afterwards would be gone at the end."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path): jax.device_put(np.asarray(leaf), leaf.sharding) for path, leaf in leaves}
+    leaves, _ = jax.tree_util.tree_flatten_with_path(copied(tree))
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
 def deleted(tree: Any) -> list[bool]:
@@ -101,6 +103,29 @@ def drawn_like(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(draw, params)
 
 
+def copied(tree: Any) -> Any:
+    """Copies of a tree's arrays, placed alike: for what the next call is given to keep."""
+    return jax.tree_util.tree_map(
+        lambda x: jax.device_put(np.asarray(x), x.sharding) if isinstance(x, jax.Array) else x, tree
+    )
+
+
+def locals_of(function: Callable[[], Any]) -> dict[str, Any]:
+    """Call a function that returns nothing of interest; its local variables at its end, and its result as `return`."""
+    found: dict[str, Any] = {}
+
+    def note(frame: Any, event: str, result: Any) -> None:
+        if event == "return" and frame.f_code is function.__code__:
+            found.update(frame.f_locals, **{"return": result})
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
 def arrays_of(functions: Iterable[Callable[[], Any]]) -> dict[str, dict[str, Any]]:
     """Call functions that return nothing of interest; what arrays each had in its local variables at its end.
 
@@ -108,23 +133,12 @@ def arrays_of(functions: Iterable[Callable[[], Any]]) -> dict[str, dict[str, Any
     """
     found = {}
     for function in functions:
-        arrays: dict[str, Any] = {}
-
-        def note(frame: Any, event: str, result: Any, function: Any = function, arrays: Any = arrays) -> None:
-            if event == "return" and frame.f_code is function.__code__:
-                arrays.update({name: value for name, value in frame.f_locals.items() if isinstance(value, jax.Array)})
-                if isinstance(result, jax.Array):
-                    arrays["return"] = result
-
         np.random.seed(0)
-        sys.setprofile(note)
         try:
-            function()
+            values = locals_of(function)
         except Exception as error:
-            sys.setprofile(None)
             traceback.print_exc()
-            arrays["error"] = type(error).__name__
-        finally:
-            sys.setprofile(None)
-        found[function.__name__] = arrays
+            found[function.__name__] = {"error": type(error).__name__}
+        else:
+            found[function.__name__] = {name: value for name, value in values.items() if isinstance(value, jax.Array)}
     return found
