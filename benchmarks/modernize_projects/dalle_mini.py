@@ -5,13 +5,14 @@ The script's own `main()` trains a model of two encoder and two decoder layers, 
 
 - `adam`, a mesh of 4 x 2 (`dp`, `mp`), two accumulated batches for each step, with the script's "vmap trick"
 - `adafactor`, 4 x 2, without the trick
-- `distributed_shampoo`, 2 x 4, with statistics and preconditioners sharded over `mp`; of the embeddings alone, as the old
-  JAX compiles the whole for five minutes
+- `distributed_shampoo`, 2 x 4, with statistics and preconditioners sharded over `mp`; of the embeddings alone, as
+  the old JAX compiles the whole for five minutes
 
 Compared are all that it logs (losses, rates, the norm of every parameter and of every gradient, step by step) and the
 whole state at the end. Stood in for: `dalle_mini.data` (two batches of random tokens), the tokenizer, `wandb` and
 `datasets`, the text normalizer's packages, and the writing of checkpoints. Replaced in both: the cache of compiled
-programs on disk is not set up; initial parameters are frozen, which newer Flax does not do. Needs transformers (4.30.2
+programs on disk is not set up; initial parameters are frozen, which newer Flax does not do; and
+`jnp.DeviceArray` in annotations, which JAX removed. Needs transformers (4.30.2
 in the old environment, 4.57.6 in the new ones), chex, einops and tqdm.
 """
 
@@ -25,6 +26,7 @@ from modernize_projects.support import locals_of, stand_in
 
 COMMIT = "f0be4de610"
 EDITS = (
+    ("src/dalle_mini/model/modeling.py", "jnp.DeviceArray", "jnp.ndarray"),
     ("tools/train/train.py", 'cc.initialize_cache("jax_cache")', ""),
     (
         "tools/train/train.py",
@@ -92,7 +94,6 @@ for name in ("emoji", "ftfy", "unidecode"):
     stand_in(name)
 sys.path[:0] = ["src", "tools/train"]
 stand_in("dalle_mini.data", Dataset=Dataset)
-del sys.modules["dalle_mini"]
 import train  # noqa: E402
 
 train.DalleBartTokenizer = stand_in("tokenizer").loaded

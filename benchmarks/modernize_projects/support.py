@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import traceback
 import unittest
@@ -32,13 +33,16 @@ class StandIn(ModuleType):
 
 
 def stand_in(name: str, **attributes: Any) -> ModuleType:
-    """Put a module `name`, and what it lies in, where `import` looks first; with the attributes given.
+    """Put a module `name` where `import` looks first, with the attributes given; packages around it too, where missing.
 
     For data, tokenizers, logging and the network alone: what a driver stands in for does not run.
     """
     parent, _, last = name.rpartition(".")
-    if parent and parent not in sys.modules:
-        stand_in(parent)
+    if parent:
+        try:
+            importlib.import_module(parent)
+        except ImportError:
+            stand_in(parent)
     module = sys.modules[name] = StandIn(name)
     module.__spec__ = ModuleSpec(name, None)
     for attribute, value in attributes.items():
@@ -110,7 +114,7 @@ def copied(tree: Any) -> Any:
     )
 
 
-def locals_of(function: Callable[[], Any]) -> dict[str, Any]:
+def locals_of(function: Callable[..., Any], *args: Any) -> dict[str, Any]:
     """Call a function that returns nothing of interest; its local variables at its end, and its result as `return`."""
     found: dict[str, Any] = {}
 
@@ -120,7 +124,7 @@ def locals_of(function: Callable[[], Any]) -> dict[str, Any]:
 
     sys.setprofile(note)
     try:
-        function()
+        function(*args)
     finally:
         sys.setprofile(None)
     return found
