@@ -147,7 +147,8 @@ def keys_of_the_module(loss: Loss) -> list[str]:
     for node in loss.nodes():
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and looks_like_key(node.id):
             owner = loss.scope.owner(node.id)
-            if owner is names.scope and any(_makes_key(loss.facts, each.statement) for each in owner.bindings[node.id]):
+            bindings = owner.bindings[node.id] if owner is not None and owner is names.scope else ()
+            if any(_makes_key(loss.facts, each.statement) for each in bindings):
                 found.add(node.id)
     return sorted(found)
 
