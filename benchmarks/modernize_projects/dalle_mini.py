@@ -108,7 +108,7 @@ def trained(name, **changed):
     Path("model").mkdir(exist_ok=True)
     Path("model", "config.json").write_text(json.dumps(MODEL))
     options = {**TRAINING, "output_dir": f"{name}-{jax.__version__}", **changed}
-    Path(options["output_dir"]).mkdir()
+    Path(options["output_dir"]).mkdir(exist_ok=True)
     sys.argv = ["train.py", *(f"--{key}={value}" for key, value in options.items())]
     state = locals_of(train.main)["state"]
     return {
