@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.comments import first_line, span
-from mmrewrite.names import Binding, Module, Scope, absolute_import
+from mmrewrite.names import Binding, Module, Scope, absolute_import, member_of
 from mmrewrite.newer import parse_any, tokens
 from mmrewrite.source import SourceText
 from mmrewrite.vocabulary import ALONE, CALL, DIRECTIVES, FOR, IGNORE, OTHER, STATEMENT, SWITCHES, WITH, kind_of
@@ -427,7 +427,7 @@ class _Finder:
             return self.handed.is_hints(alias.name)
         names = self.names
         module = absolute_import(names.name, names.is_package, statement.module, statement.level)
-        return module is not None and alias.name != "*" and self.handed.is_hints(f"{module}.{alias.name}")
+        return module is not None and alias.name != "*" and self.handed.is_hints(member_of(module, alias.name))
 
 
 def means_hints(qualified: str) -> bool:

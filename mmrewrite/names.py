@@ -142,7 +142,9 @@ class Module:
         found = self._resolve_name(first, scope, frozenset())
         if found is None:
             return None
-        return self._canonical(f"{found}.{rest}" if rest else found)
+        full = self._canonical(f"{found}.{rest}" if rest else found)
+        # What a relative import leads to outside of a package has a name only if it comes from somewhere else.
+        return None if full.startswith(".") else full
 
     def binding(self, name: str, scope: Scope) -> Binding | None:
         """The only binding of `name` that code in `scope` sees, else None."""
@@ -199,15 +201,26 @@ def dotted_name(node: ast.expr | None) -> str | None:
 
 
 def absolute_import(module: str, is_package: bool, name: str | None, level: int) -> str | None:
-    """The module that `from ...name import` means in `module`, or None when it leaves the package."""
+    """The module that `from ...name import` means in `module`; None where nothing says what that is called.
+
+    Where it leaves the package, which is a folder with `__init__.py`, the name keeps dots in front: `.name` lies in the
+    folder that `module` is imported from, `..name` in the one above.
+    """
     if level == 0:
         return name
     parts = module.split(".") if module else []
     drop = level - 1 if is_package else level
-    if drop >= len(parts):
+    if not parts:
         return None
+    if drop >= len(parts):
+        return "." * (drop - len(parts) + 1) + (name or "")
     base = parts[: len(parts) - drop]
     return ".".join([*base, name] if name else base)
+
+
+def member_of(module: str, name: str) -> str:
+    """Full name of what `from module import name` binds."""
+    return f"{module}{name}" if module.endswith(".") else f"{module}.{name}"
 
 
 def read_names(tree: ast.Module, name: str, is_package: bool) -> Module:
@@ -303,7 +316,7 @@ class _Collector:
                 if (node.module or "").partition(".")[0] not in sys.stdlib_module_names or node.level:
                     self.module.stars.append(node)
             else:
-                target = f"{module}.{alias.name}" if module else None
+                target = member_of(module, alias.name) if module else None
                 self.bind(scope, alias.asname or alias.name, "import", node, target=target)
 
     def visit_Assign(self, node: ast.Assign, scope: Scope) -> None:

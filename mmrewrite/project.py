@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from mmrewrite.calls import PACKAGE, Handed
 from mmrewrite.collect import Collected, Hint, collect_hints
 from mmrewrite.comments import MARK
 from mmrewrite.mentions import Mentions
-from mmrewrite.names import Binding, Module, Scope, absolute_import, read_names
+from mmrewrite.names import Binding, Module, Scope, absolute_import, member_of, read_names
 from mmrewrite.newer import parse_any
 from mmrewrite.source import SourceError, SourceText
 
@@ -152,8 +153,12 @@ class Project:
         return self._by_name[key]
 
     def _find_module(self, name: str, near: str) -> Facts | None:
+        roots = (near, *self._roots)
+        if name.startswith("."):
+            inner = name.lstrip(".")
+            roots, name = _folder_above(near, len(name) - len(inner) - 1), inner
         path = name.replace(".", "/")
-        for root in (near, *self._roots):
+        for root in roots if path else ():
             for place, is_package in ((f"{root}/{path}.py", False), (f"{root}/{path}/__init__.py", True)):
                 if place not in self._by_place:
                     self._by_place[place] = self._read(place, name, is_package, root)
@@ -195,7 +200,9 @@ class Project:
                 facts = self.module(module, near)
                 if facts is not None:
                     found = facts.names.resolve_dotted(rest, facts.names.scope)
-                    return found if found and not found.startswith("builtins.") else qualified
+                    # `.jax.tree` may be a function of a file beside this one, and is not `jax.tree`.
+                    is_its_own = qualified.startswith(".") and f"{found}".startswith(f"{facts.names.name}.")
+                    return found if found and not is_its_own and not found.startswith("builtins.") else qualified
             return qualified
         finally:
             self._following.discard(qualified)
@@ -247,6 +254,15 @@ class Project:
         yield from found.values()
 
 
+def _folder_above(folder: str, count: int) -> tuple[str, ...]:
+    """The folder so many levels above another, if it is inside of what was given."""
+    for _ in range(count):
+        if folder in ("", ".", "/"):
+            return ()
+        folder = posixpath.dirname(folder) or "."
+    return (folder,)
+
+
 def imported_names(node: ast.AST, facts: Facts) -> Iterator[str]:
     """Full dotted names that an import statement brings in."""
     if isinstance(node, ast.Import):
@@ -254,7 +270,7 @@ def imported_names(node: ast.AST, facts: Facts) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom):
         module = absolute_import(facts.names.name, facts.names.is_package, node.module, node.level)
         if module is not None:
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            yield from (member_of(module, alias.name) for alias in node.names)
 
 
 def _splits(qualified: str) -> Iterator[tuple[str, str]]:

@@ -153,3 +153,33 @@ def test_notebooks_of_other_languages_are_left_alone(folder: Path) -> None:
 def test_masked(text: str, expected: str) -> None:
     assert masked(text) == expected
     assert len(masked(text)) == len(text)
+
+
+def test_relative_imports_in_folders_without_an_init(folder: Path) -> None:
+    parts = folder / "parts" / "inner"
+    parts.mkdir(parents=True)
+    files = {
+        "inner/steps.py": (
+            "import jax\nfrom .helpers import *\nfrom ..jax import tree_map\nfrom . import names\n"
+            "x = jax.tree_map(len, shift)\ny = tree_map(len, [])\nz = names.own(len, [])\nw = leaves([])\n"
+        ),
+        "inner/helpers.py": "from ..old import mapped, leaves\n\nshift = []\n",
+        "inner/names.py": "from ..jax import tree_map as own\n",
+        "jax.py": "def tree_map(function, tree):\n    return function(tree)\n",
+        "old.py": "import jax\n\nmapped = jax.tree_map\nleaves = jax.tree_leaves\n",
+        "inner/unknown.py": "import jax\nfrom ..missing import *\nfrom ...above import *\njax.tree_map(len, [])\n",
+    }
+    for path, text in files.items():
+        (folder / "parts" / path).write_text(text)
+    result = modernize("parts")
+    assert (parts / "steps.py").read_text() == (
+        "import jax\nfrom .helpers import *\nfrom ..jax import tree_map\nfrom . import names\n"
+        "x = jax.tree.map(len, shift)\ny = tree_map(len, [])\nz = names.own(len, [])\nw = leaves([])\n"
+    )
+    assert (folder / "parts" / "old.py").read_text() == (
+        "import jax\n\nmapped = jax.tree.map\nleaves = jax.tree.leaves\n"
+    )
+    for kept in ("inner/helpers.py", "inner/names.py", "jax.py", "inner/unknown.py"):
+        assert (folder / "parts" / kept).read_text() == files[kept]
+    assert "unless `from ..missing import *` on line 2 gives `jax` another meaning" in result.stderr
+    assert modernize("parts").stderr.count("file changed") == 0

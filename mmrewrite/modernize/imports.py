@@ -13,6 +13,7 @@ from mmrewrite.imports import NewImport, Placement, import_block, place_import
 from mmrewrite.modernize.guards import guard_of
 from mmrewrite.modernize.site import Context, ModuleDraft, PointEdit
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
+from mmrewrite.names import absolute_import
 from mmrewrite.values import HintReference
 
 # Importing these modules raises on a JAX of today.
@@ -163,13 +164,21 @@ class ImportEdits:
                 continue
             if not isinstance(self.module.parents.get(node), ast.Expr | ast.JoinedStr) and not self._is_key(node):
                 return True
-        name = f"{facts.names.name}.{local}"
         return any(
-            item.name in (name, f"{facts.names.name}.*")
-            for other in self.context.modules.values()
-            if other is not self.module
-            for item in other.imported
+            self._is_taken_by(other, local) for other in self.context.modules.values() if other is not self.module
         )
+
+    def _is_taken_by(self, other: ModuleUses, local: str) -> bool:
+        """Whether another module imports a name from this one, by itself or with all others."""
+        facts, names, project = self.module.facts, other.facts.names, self.context.project
+        for item in other.imported:
+            home, _, name = item.name.rpartition(".")
+            if name == local and project.module(home, other.facts) is facts:
+                return True
+        if local not in names.identifiers:
+            return False
+        homes = (absolute_import(names.name, names.is_package, star.module, star.level) for star in names.stars)
+        return any(home is not None and project.module(home, other.facts) is facts for home in homes)
 
     def _is_key(self, node: ast.Constant) -> bool:
         """Whether a string is a key, as in `config["mesh"]`; not in `Optional["Mesh"]` and `globals()["Mesh"]`."""
