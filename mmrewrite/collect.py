@@ -315,7 +315,7 @@ class _Collector:
 
     def ignored_in(self, item: Written) -> Iterator[str]:
         if item.subscript is None:
-            raise item.problem("name the codemods: `ignore[place_task]`")
+            raise item.problem(f"name the codemods: `ignore[{min(self.codemods)}]`")
         return ignored_by(item, self.codemods)
 
     def written(self, call: HintCall) -> Written:

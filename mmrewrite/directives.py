@@ -88,7 +88,8 @@ def ignored_by(written: Written, codemods: Collection[str]) -> Iterator[str]:
     if written.subscript is not None:
         named = written.subscript.elts if isinstance(written.subscript, ast.Tuple) else [written.subscript]
     if not named:
-        form = 'hints.ignore("place_task")' if written.subscript is None else "ignore[place_task]"
+        example = min(codemods)
+        form = f'hints.ignore("{example}")' if written.subscript is None else f"ignore[{example}]"
         raise written.problem(f"name the codemods: `{form}`")
     for node in named:
         name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
