@@ -11,6 +11,8 @@ from functools import cached_property
 from mmrewrite.comments import first_line, span
 from mmrewrite.imports import NewImport, Placement, import_block, place_import
 from mmrewrite.modernize.guards import guard_of
+from mmrewrite.modernize.import_names import one_line, parts_that_go
+from mmrewrite.modernize.pjit import PJIT
 from mmrewrite.modernize.site import Context, ModuleDraft, PointEdit
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.names import absolute_import
@@ -18,6 +20,8 @@ from mmrewrite.values import HintReference
 
 # Importing these modules raises on a JAX of today.
 GONE_MODULES = frozenset(("jax.experimental.maps",))
+# Of these nothing is left but `pjit`.
+_EMPTIED = frozenset(("jax.experimental.pjit",))
 
 
 @dataclass(eq=False)
@@ -54,23 +58,24 @@ class ImportEdits:
             return
         source = self.module.facts.source
         start, end = span(source, statement)
-        dropped = {item.alias for item in gone}
-        kept = [source.text[slice(*_span(self.module, alias))] for alias in statement.names if alias not in dropped]
-        lines = [line for item in gone for line in changed[item] or ()]
-        if kept and isinstance(statement, ast.ImportFrom):
-            lines.insert(0, f"from {'.' * statement.level}{statement.module or ''} import {', '.join(kept)}")
-        elif kept:
-            lines.insert(0, f"import {', '.join(kept)}")
+        lines = list(_merged(line for item in gone for line in changed[item] or ()))
         codemod = min(self.owners[name] for name in self.owners if f"{name}.".startswith(f"{gone[0].name}."))
         line, column = source.position(start)
         because = HintReference(line, column, source.text[start:end].splitlines()[0])
-        lines = list(_merged(lines))
+        dropped = {item.alias for item in gone}
+        parts = parts_that_go(source, statement, dropped) if len(dropped) < len(statement.names) else None
+        if parts is None and len(dropped) < len(statement.names):
+            lines = list(_merged((one_line(source, statement, dropped), *lines)))
         own = source.line(statement.lineno)
         rest = source.text[end : source.line_end(statement.end_lineno or statement.lineno)].strip()
         alone = not own[: statement.col_offset].strip() and (not rest or rest.startswith("#"))
         indent = own[: len(own) - len(own.lstrip())]
-        if lines:
-            separator = f"{source.newline}{indent}" if alone else "; "
+        separator = f"{source.newline}{indent}" if alone else "; "
+        if parts is not None:
+            yield from (PointEdit(begin, stop, "", codemod, because) for begin, stop in parts)
+            if lines:
+                yield PointEdit(end, end, "".join(f"{separator}{each}" for each in lines), codemod, because)
+        elif lines:
             yield PointEdit(start, end, separator.join(lines), codemod, because)
         elif self._is_whole_body(statement):
             yield PointEdit(start, end, "pass", codemod, because)
@@ -123,7 +128,8 @@ class ImportEdits:
             return self._plain_instead(item)
         if self._is_needed(item.local):
             return None
-        is_gone = item.name in GONE_MODULES or item.name.rpartition(".")[0] in GONE_MODULES
+        home = item.name.rpartition(".")[0]
+        is_gone = item.name in GONE_MODULES or home in GONE_MODULES or (home in _EMPTIED and item.name not in PJIT)
         return () if had_uses or is_gone else None
 
     def _plain_instead(self, item: ImportedName) -> tuple[str, ...] | None:
@@ -235,7 +241,3 @@ def _merged(lines: Iterable[str]) -> Iterator[str]:
         if name and name not in names:
             names.append(name)
     return (f"{start} import {', '.join(names)}" if names else start for start, names in members.items())
-
-
-def _span(module: ModuleUses, alias: ast.alias) -> tuple[int, int]:
-    return span(module.facts.source, alias)

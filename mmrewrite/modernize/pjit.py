@@ -36,7 +36,7 @@ _SPEC_KEYWORDS = {
     "in_shardings": "in_shardings",
     "out_shardings": "out_shardings",
 }
-_GONE_VALUES = frozenset(f"jax.experimental.pjit.{name}" for name in ("FROM_GDA", "AUTO", "ParsedPartitionSpec"))
+GONE_VALUES = frozenset(f"jax.experimental.pjit.{name}" for name in ("FROM_GDA", "AUTO", "ParsedPartitionSpec"))
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def kind_of(module: ModuleUses, spec: ast.expr) -> str:
         if made in _OLD_SPECS:
             return "spec"
         return "sharding" if made.startswith("jax.sharding.") and made.endswith("Sharding") else "unknown"
-    if isinstance(spec, ast.Name | ast.Attribute) and names.resolve(spec, scope) in _GONE_VALUES:
+    if isinstance(spec, ast.Name | ast.Attribute) and names.resolve(spec, scope) in GONE_VALUES:
         return "gone"
     if isinstance(spec, ast.Name):
         binding = names.binding(spec.id, scope)

@@ -1,0 +1,71 @@
+"""Report names of `jax.experimental.pjit` that were JAX's own: `_UNSPECIFIED`, `ParsedPartitionSpec`, `pjit_p`.
+
+    from jax.experimental.pjit import _UNSPECIFIED
+    resources = _UNSPECIFIED
+    ->  options.py:2:12: `jax.experimental.pjit._UNSPECIFIED` is gone; ...
+
+A module that imports one of them does not run on a JAX of today. Imports that nothing uses go. As a spec of a `pjit`
+they are the business of `replace_pjit`.
+
+Refused: every use, with what to write.
+See https://docs.jax.dev/en/latest/jax.sharding.html for what is public.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.pjit import GONE_VALUES, PJIT
+from mmrewrite.modernize.uses import ModuleUses
+
+if TYPE_CHECKING:
+    from mmrewrite.modernize.site import Context, Place
+
+_HOME = "jax.experimental.pjit"
+_UNSET = "leave a sharding out where none is meant, and let `None` or a value of your own stand for that in your code"
+_PARSED = "a `jax.sharding.PartitionSpec` is a tuple of axis names, tuples of them and `None`; read it as it is"
+_COMPILED = "ask for `input_shardings` and `output_shardings` of what `.lower(...).compile()` gives"
+_INSTEAD = {
+    "AUTO": _UNSET,
+    "FROM_GDA": _UNSET,
+    "_UNSPECIFIED": _UNSET,
+    "_is_unspecified": _UNSET,
+    "_is_auto": _UNSET,
+    "_is_from_gda": _UNSET,
+    "ParsedPartitionSpec": _PARSED,
+    "_prepare_axis_resources": _PARSED,
+    "get_array_mapping": _PARSED,
+    "_get_op_sharding_from_executable": _COMPILED,
+    "_get_pspec_from_executable": _COMPILED,
+    "parse_flatten_op_sharding": _COMPILED,
+    "pjit_p": "look for `jax.extend.core.primitives.jit_p`, which a `pjit` is in a jaxpr today",
+    "hashable_pytree": "flatten the tree, and keep its leaves as a tuple beside its structure",
+}
+
+
+class ReportPjitNames(ModernizeCodemod):
+    """Writes nothing."""
+
+    names: ClassVar[tuple[str, ...]] = tuple(f"{_HOME}.{name}" for name in _INSTEAD)
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+        """The uses but for specs of a `pjit`."""
+        for place in super().find(module, context):
+            if place.use is None or place.use.name not in GONE_VALUES or not _is_spec(module, place.use.node):
+                yield place
+
+    def rewrite(self) -> None:
+        """One sentence for each use."""
+        name = self.use.name
+        self.refuse(f"`{name}` is gone; {_INSTEAD[name.rpartition('.')[2]]}")
+
+
+def _is_spec(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a node lies in an argument of a `pjit`."""
+    calls = (holder for holder in module.above(node) if isinstance(holder, ast.Call))
+    names = module.facts.names
+    return any(names.resolve(part, module.scope_of(call)) in PJIT for call in calls for part in (call.func, *call.args))
