@@ -143,17 +143,29 @@ def _checked(fun: Callable[..., R], task: Task) -> Callable[..., R]:
     def call(*args: Any, **kwargs: Any) -> R:
         given = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
         before: dict[str, tuple[list[Any], Any]] = {name: jax.tree.flatten(value) for name, value in given.items()}
+        # A class of the user's may make its leaves when it is asked for them: those say nothing.
+        steady = [name for name, flat in before.items() if _is_same(flat, jax.tree.flatten(given[name]))]
         result = fun(*args, **kwargs)
-        for name, (leaves, tree) in before.items():
-            after, new = jax.tree.flatten(given[name])
-            if new != tree or any(one is not other for one, other in zip(leaves, after, strict=True)):
+        for name in steady:
+            after = jax.tree.flatten(given[name])
+            if not _is_same(before[name], after):
                 raise ValueError(
-                    f"Task {task.name!r} changes {name} in place ({type(given[name]).__name__}, {len(leaves)} leaves "
-                    f"before, {len(after)} after). Nobody outside of a task sees that; return the new value instead."
+                    f"Task {task.name!r} changes {name} in place ({type(given[name]).__name__}, "
+                    f"{len(before[name][0])} leaves before, {len(after[0])} after). Nobody outside of a task sees "
+                    "that; return the new value instead."
                 )
         return result
 
     return call
+
+
+def _is_same(one: tuple[list[Any], Any], other: tuple[list[Any], Any]) -> bool:
+    """Whether two flattened trees are of one structure, with the same objects as leaves."""
+    try:
+        return bool(one[1] == other[1]) and all(leaf is same for leaf, same in zip(one[0], other[0], strict=True))
+    except ValueError:
+        # What a class keeps beside its leaves, such as an array, may not be comparable.
+        return False
 
 
 def _submesh_now(task: Task) -> Mesh | None:

@@ -40,6 +40,31 @@ def test_an_eager_task_runs_on_its_submesh_with_its_layouts() -> None:
         assert result["out"].sharding.spec == P("x")
 
 
+@jax.tree_util.register_pytree_node_class
+class Scaled:
+    """Makes its leaf when it is asked for it, and keeps an array beside it."""
+
+    def __init__(self, x, scale):
+        self.x, self.scale = x, scale
+
+    def tree_flatten(self):
+        return (self.x * 1,), self.scale
+
+    @classmethod
+    def tree_unflatten(cls, scale, leaves):
+        return cls(*leaves, scale)
+
+
+def test_an_argument_of_a_class_that_makes_its_leaves() -> None:
+    def double(given):
+        return 2 * given.x * given.scale
+
+    for scale in (2.0, np.ones(X.shape)):
+        given = Scaled(jnp.asarray(X), scale)
+        np.testing.assert_allclose(mm.task(double, mesh=SUBMESH)(given), 2 * X * scale)
+        np.testing.assert_allclose(jax.jit(lambda: mm.task(double, mesh=SUBMESH)(given))(), 2 * X * scale)  # noqa: B023
+
+
 @pytest.mark.parametrize("call", [lambda step: step(), jax.eval_shape, lambda step: jax.make_jaxpr(step)()])
 def test_a_task_that_changes_its_arguments_in_place(call) -> None:
     """What it gets are copies, so that the change would be lost."""
