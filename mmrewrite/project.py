@@ -216,6 +216,11 @@ class Project:
                 return (facts, binding) if binding is not None else None
         return None
 
+    def holds(self, qualified: str, near: Facts) -> bool:
+        """Whether a full name is that of a module of the project, as code in `near` sees it, or of something in one."""
+        names = (qualified, *(module for module, _ in _splits(qualified)))
+        return any(name == near.names.name or self.module(name, near) is not None for name in names)
+
     def imported(self, facts: Facts) -> Iterator[Facts]:
         """The project's modules that `facts` imports anywhere."""
         if facts.path not in self._imported:

@@ -127,11 +127,15 @@ class Eager:
             return "the value of `enter_context(mesh)` is used, and `jax.set_mesh(mesh)` gives None; use `mesh` itself"
         if any(holder in self._traced for holder in module.above(context.node)):
             return "this runs inside a compiled function, where `jax.set_mesh` is not allowed"
+        if (handed := _handed_over(context)) is not None:
+            return f"{handed}, and under `jax.set_mesh` what it makes would land on the whole mesh"
         return self._problem_in(module, context.body, set())
 
     def unseen(self, context: MeshContext) -> str | None:
         """What a context calls that may look for the mesh where it cannot be seen, else None."""
         module = context.module
+        if (handed := _handed_over(context)) is not None:
+            return f"{handed}, and may look for the mesh"
         for node in _run_now(context.body):
             if isinstance(node, ast.Call):
                 found = module.facts.names.resolve(node.func, module.scope_of(node))
@@ -339,6 +343,15 @@ def _plain(text: str, line: str) -> str:
         f"`{text}` on {line} is compiled for the default device, and under `jax.set_mesh` it would run on the whole "
         "mesh; move its call out of the block"
     )
+
+
+def _handed_over(context: MeshContext) -> str | None:
+    """What hands over to code that cannot be seen while the mesh is in context, else None."""
+    for node in _run_now(context.body):
+        if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
+            word = "await" if isinstance(node, ast.Await) else "yield"
+            return f"what runs at the `{word}` on line {node.lineno} of {context.module.facts.path} cannot be seen"
+    return None
 
 
 def _run_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

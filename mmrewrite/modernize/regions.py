@@ -43,7 +43,7 @@ from mmrewrite.modernize.reach import UncompiledReach, WideReach
 from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.visible import MeshName, mesh_name
-from mmrewrite.project import Facts
+from mmrewrite.project import Facts, Project
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 
@@ -150,7 +150,7 @@ class MeshRegions:
         self._uncompiled: UncompiledReach | None = None
         self._uncompiled_closures: dict[MeshContext, set[ast.AST]] = {}
         self._has_members: dict[str, bool] = {}
-        self._members = [member for module in context.modules.values() for member in _members(module)]
+        self._members = [member for module in context.modules.values() for member in _members(module, context.project)]
         self._plans: dict[ast.AST, Plan] = {}
         self._regions = list(self._find())
         self._groups = {member.node: number for number, region in enumerate(self._regions) for member in region.members}
@@ -276,7 +276,9 @@ class MeshRegions:
         """Whether a module that was not given has something to rewrite together with a mesh context."""
         if facts.path not in self._has_members:
             kinds = ("hint", "library")
-            self._has_members[facts.path] = any(member.kind not in kinds for member in _members(ModuleUses(facts)))
+            self._has_members[facts.path] = any(
+                member.kind not in kinds for member in _members(ModuleUses(facts), self._project)
+            )
         return self._has_members[facts.path]
 
     def _why_not_compat(self, region: _Region) -> str | None:
@@ -363,7 +365,7 @@ class MeshRegions:
         return None
 
 
-def _members(module: ModuleUses) -> Iterator[Member]:
+def _members(module: ModuleUses, project: Project) -> Iterator[Member]:
     contexts = list(find_contexts(module))
     for context in contexts:
         yield Member(module, context.node, "context", context)
@@ -390,7 +392,9 @@ def _members(module: ModuleUses) -> Iterator[Member]:
     yield from _shims(module, kinds)
     for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):
         for use in module.uses(module.names_below(names)):
-            yield Member(module, use.node, kind)
+            # A project that is one of these libraries shows what it does with the mesh.
+            if kind == "hint" or not project.holds(use.name, module.facts):
+                yield Member(module, use.node, kind)
 
 
 def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
