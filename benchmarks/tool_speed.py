@@ -18,10 +18,10 @@ from pathlib import Path
 
 import libcst as cst
 
-from mmrewrite.engine import may_have_hints, rewrite_project
-from mmrewrite.project import SourceFile
-from mmrewrite.registry import Registry
-from mmrewrite.select import Rules, select_files, walk
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import may_have_hints, rewrite_project
+from mmrewrite.files.select import Rules, select_files, walk
+from mmrewrite.project.project import SourceFile
 
 RUNS = 5
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmrewrite.registry import Codemods, ModernizeRegistry, Registry
+from mmrewrite.codemod.registry import Codemods, ModernizeRegistry, Registry
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "codemods.md"

@@ -12,7 +12,7 @@ def main() -> None:
 
         print(f"mmrewrite {__version__}")
         return
-    from mmrewrite.cli import cli
+    from mmrewrite.cli.commands import cli
 
     cli(prog_name="mmrewrite")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from mmrewrite.site import Site
+from mmrewrite.codemod.site import Site
 
 
 def stage_details(site: Site, *, counted: bool) -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mmrewrite.axis_names import declared_names, found_hints, may_name_axes
-from mmrewrite.engine import Settings
-from mmrewrite.project import Facts, Loader, Project, SourceFile, place_of, read_facts
+from mmrewrite.engine.rewrite import Settings
+from mmrewrite.project.axis_names import declared_names, found_hints, may_name_axes
+from mmrewrite.project.project import Facts, Loader, Project, SourceFile, place_of, read_facts
 
 Adopt = Callable[[str], SourceFile | None]
 

@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.child import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
-from mmrewrite.entries import Entry, hinted_entries
-from mmrewrite.handed import read_hinted
-from mmrewrite.placed import devices_needed, may_place, read_regions
-from mmrewrite.plan import Table
-from mmrewrite.project import Facts, Project, has_mark, read_facts
-from mmrewrite.regions import MESH_DIRECTIVES, Reach, holds
-from mmrewrite.select import Rules, Selection, load_file, select_files
-from mmrewrite.values import HintReference, Rewrite
+from mmrewrite.files.select import Rules, Selection, load_file, select_files
+from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
+from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
+from mmrewrite.plan.stages import Table
+from mmrewrite.project.project import Facts, Project, has_mark, read_facts
+from mmrewrite.project.reach import MESH_DIRECTIVES, Reach, holds
+from mmrewrite.project.reexported_hints import read_hinted
+from mmrewrite.project.verify_entries import Entry, hinted_entries
+from mmrewrite.results import HintReference, Rewrite
 
 _FORMAT = 1
 
@@ -250,7 +250,9 @@ def _call(
 ) -> dict[str, Any]:
     # The same order of sets and dictionaries of strings in both.
     seeded = {**given, "PYTHONHASHSEED": "0"}
-    found, _ = run_module("_verify", [entry.step, entry.arguments, *options], roots, seeded, f"{entry.step}: {what}")
+    found, _ = run_module(
+        "_commands.verify", [entry.step, entry.arguments, *options], roots, seeded, f"{entry.step}: {what}"
+    )
     return found
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mmrewrite.project import SourceFile
+from mmrewrite.project.project import SourceFile
 
 
 def tree(folder: Path) -> dict[str, bytes]:

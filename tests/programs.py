@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from mmrewrite.newer import parse_any
+from mmrewrite.source.newer_syntax import parse_any
 
 # By the kind of statement that they may stand on.
 HINTS = {

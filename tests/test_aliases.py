@@ -6,10 +6,10 @@ import ast
 
 import pytest
 
-from mmrewrite.engine import rewrite_source
-from mmrewrite.names import Module, absolute_import, read_names
-from mmrewrite.project import Facts, Project, SourceFile, read_facts
-from mmrewrite.registry import Registry
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_source
+from mmrewrite.project.project import Facts, Project, SourceFile, read_facts
+from mmrewrite.source.names import Module, absolute_import, read_names
 
 REGISTRY = Registry()
 

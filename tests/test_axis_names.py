@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mmrewrite.axis_names import annotated_layouts, find_rules
-from mmrewrite.cli import cli
-from mmrewrite.engine import Settings, rewrite_project
-from mmrewrite.project import Facts, SourceFile, read_facts
-from mmrewrite.registry import Registry
+from mmrewrite.cli.commands import cli
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import Settings, rewrite_project
+from mmrewrite.project.axis_names import annotated_layouts, find_rules
+from mmrewrite.project.project import Facts, SourceFile, read_facts
 
 REGISTRY = Registry()
 

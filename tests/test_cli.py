@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mmrewrite import write
-from mmrewrite.build import MANIFEST
-from mmrewrite.cli import cli
+from mmrewrite.cli.commands import cli
+from mmrewrite.files import write
+from mmrewrite.mirror.build import MANIFEST
 
 HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
 REFUSED = "def f(x):\n    return x\n\n\ny = f(1) + f(2)  # mm: task(stage=0)\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mmrewrite.codemod import MeshCodemod
-from mmrewrite.engine import rewrite_source
-from mmrewrite.registry import ModernizeRegistry, Registry
-from mmrewrite.rewrite import in_order
-from mmrewrite.vocabulary import DIRECTIVES
+from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.codemod.registry import ModernizeRegistry, Registry
+from mmrewrite.directives.vocabulary import DIRECTIVES
+from mmrewrite.engine.decide import in_order
+from mmrewrite.engine.rewrite import rewrite_source
 
 REGISTRY = Registry()
 
@@ -82,7 +82,7 @@ def test_a_module_with_two_classes_is_a_mistake(tmp_path: Path, monkeypatch: pyt
     (package / "__init__.py").write_text("")
     (package / "_private.py").write_text("")
     (package / "pair.py").write_text(
-        "from mmrewrite.codemod import MeshCodemod\n\n\nclass A(MeshCodemod): ...\n\n\nclass B(MeshCodemod): ...\n"
+        "from mmrewrite.codemod.base import MeshCodemod\n\n\nclass A(MeshCodemod): ...\n\n\nclass B(MeshCodemod): ...\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()

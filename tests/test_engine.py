@@ -9,14 +9,15 @@ import warnings
 import libcst as cst
 import pytest
 
-from mmrewrite import piece, workers
-from mmrewrite.codemod import MeshCodemod
-from mmrewrite.draft import draft_module
-from mmrewrite.engine import Settings, may_have_hints, rewrite_project, rewrite_source
-from mmrewrite.project import SourceFile
-from mmrewrite.registry import Registry
-from mmrewrite.rewrite import in_order
-from mmrewrite.source import SourceText
+from mmrewrite.codemod import fragment as piece
+from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine import workers
+from mmrewrite.engine.decide import in_order
+from mmrewrite.engine.draft import draft_module
+from mmrewrite.engine.rewrite import Settings, may_have_hints, rewrite_project, rewrite_source
+from mmrewrite.project.project import SourceFile
+from mmrewrite.source.text import SourceText
 
 REGISTRY = Registry()
 
@@ -287,7 +288,7 @@ class TestSettings:
 
 
 def test_draft_leaves_out_what_is_excluded() -> None:
-    from mmrewrite.project import Facts, Project, read_facts
+    from mmrewrite.project.project import Facts, Project, read_facts
 
     facts = read_facts(files(module=HINTED)[0], tuple(REGISTRY))
     assert isinstance(facts, Facts)

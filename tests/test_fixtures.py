@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from fixture_files import run, source_files, tree
 
-from mmrewrite.engine import rewrite_project
-from mmrewrite.registry import Registry
-from mmrewrite.source import SourceText
-from mmrewrite.values import Rewrite
-from mmrewrite.vocabulary import DIRECTIVES
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.directives.vocabulary import DIRECTIVES
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CASES = sorted(path.parent for name in ("before", "before.py") for path in FIXTURES.glob(f"*/*/{name}"))

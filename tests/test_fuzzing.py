@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from programs import parses, programs
 
-from mmrewrite.engine import rewrite_source
-from mmrewrite.registry import Registry
-from mmrewrite.source import SourceText
-from mmrewrite.values import Rewrite
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_source
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText
 
 REGISTRY = Registry()
 

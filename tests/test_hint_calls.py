@@ -13,13 +13,13 @@ from typing import get_overloads
 import pytest
 
 from mmrewrite import hints
-from mmrewrite.calls import find_calls
-from mmrewrite.engine import Settings, may_have_hints, rewrite_project, rewrite_source
-from mmrewrite.names import read_names
-from mmrewrite.project import Facts, SourceFile, has_mark, read_facts
-from mmrewrite.registry import Registry
-from mmrewrite.source import SourceText
-from mmrewrite.vocabulary import DIRECTIVES, IGNORE, SWITCHES
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.directives.calls import find_calls
+from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
+from mmrewrite.engine.rewrite import Settings, may_have_hints, rewrite_project, rewrite_source
+from mmrewrite.project.project import Facts, SourceFile, has_mark, read_facts
+from mmrewrite.source.names import read_names
+from mmrewrite.source.text import SourceText
 
 ROOT = Path(__file__).resolve().parents[1]
 REGISTRY = Registry()

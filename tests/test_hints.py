@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmrewrite.collect import Collected
-from mmrewrite.engine import rewrite_source
-from mmrewrite.project import Facts, SourceFile, read_facts
-from mmrewrite.registry import Registry
-from mmrewrite.vocabulary import DIRECTIVES, kind_of
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.directives.collect import Collected
+from mmrewrite.directives.vocabulary import DIRECTIVES, kind_of
+from mmrewrite.engine.rewrite import rewrite_source
+from mmrewrite.project.project import Facts, SourceFile, read_facts
 
 REGISTRY = Registry()
 

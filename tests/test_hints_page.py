@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mmrewrite import hints
-from mmrewrite.engine import rewrite_source
-from mmrewrite.registry import Registry
-from mmrewrite.vocabulary import DIRECTIVES, IGNORE, SWITCHES
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
+from mmrewrite.engine.rewrite import rewrite_source
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "hints.md"
 TEXT = PAGE.read_text(encoding="utf-8")

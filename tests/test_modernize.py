@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from fixture_files import run, source_files, tree
 
-from mmrewrite.modernize.command import parse_target
-from mmrewrite.modernize.engine import Settings, modernize_project
-from mmrewrite.registry import ModernizeRegistry
-from mmrewrite.source import SourceText
-from mmrewrite.values import Rewrite
+from mmrewrite.cli.modernize import parse_target
+from mmrewrite.codemod.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import Settings, modernize_project
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "modernize"
 CASES = sorted(path.parent for path in FIXTURES.glob("*/*/before*"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mmrewrite.cli import cli
+from mmrewrite.cli.commands import cli
 from mmrewrite.modernize.notebook import masked
 
 OLD = "import jax\nx = jax.tree_map(len, [])\n"

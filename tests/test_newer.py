@@ -6,10 +6,10 @@ import ast
 
 import pytest
 
-from mmrewrite.engine import rewrite_source
-from mmrewrite.newer import parse_any
-from mmrewrite.project import Facts, SourceFile, read_facts
-from mmrewrite.registry import Registry
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_source
+from mmrewrite.project.project import Facts, SourceFile, read_facts
+from mmrewrite.source.newer_syntax import parse_any
 
 BEFORE = """\
 import jax

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mmrewrite.cli import cli
+from mmrewrite.cli.commands import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 

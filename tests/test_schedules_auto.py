@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from mmruntime.schedules import Auto, auto, lower_bound, make, names, simulate
 from mmruntime.schedules._costs import Costs
-from mmruntime.schedules._list import Pipeline, Policy, list_schedule
+from mmruntime.schedules._list_scheduling import Pipeline, Policy, list_schedule
+from mmruntime.schedules._local_search import improve
 from mmruntime.schedules._memory import peak
 from mmruntime.schedules._named import suits
-from mmruntime.schedules._program import Program
-from mmruntime.schedules._search import improve
+from mmruntime.schedules._timing import Program
 
 # Enough to see every part of the search work.
 QUICK = 0.05

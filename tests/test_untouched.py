@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mmrewrite.engine import rewrite_project
-from mmrewrite.project import Facts, SourceFile, read_facts
-from mmrewrite.registry import Registry
-from mmrewrite.select import Rules, load_file, select_files, source_file, walk
-from mmrewrite.source import SourceText
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.files.select import Rules, load_file, select_files, source_file, walk
+from mmrewrite.project.project import Facts, SourceFile, read_facts
+from mmrewrite.source.text import SourceText
 
 REGISTRY = Registry()
 MESH = "# mm: mesh(stage=4)\n"

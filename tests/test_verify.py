@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mmrewrite import verify
-from mmrewrite.cli import cli
+from mmrewrite.cli.commands import cli
 
 MESH = "# mm: mesh(stage=16)\nSIZE = 3\n"
 MODEL = "def layer(x):\n    return x\n\n\ndef model(x):\n    x = layer(x)  # mm: task(stage=0)\n    return x\n"
@@ -73,7 +73,7 @@ def run(*arguments: str) -> Result:
 def test_both_programs_are_run_apart_and_seeded_alike(calls: list[Call], folder: Path) -> None:
     assert run("--rtol", "0.5").exit_code == 0
     (module, first, originals, one), (_, second, roots, many) = calls
-    assert module == "_verify"
+    assert module == "_commands.verify"
     assert first[:2] == second[:2] == ("train:step", "train:example")
     assert "--against" not in first
     assert second[second.index("--against") + 1] == first[first.index("--save") + 1]

@@ -16,14 +16,14 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from mmrewrite.codemod import MeshCodemod
-from mmrewrite.functions import JIT, is_jit_decorator
-from mmrewrite.jits import carried, jit_call, jit_decorator
-from mmrewrite.meshes import mesh_expression
-from mmrewrite.project import Facts, Project
-from mmrewrite.regions import Reach, Reached, holds
-from mmrewrite.values import Refusal
-from mmrewrite.vocabulary import DEF, STATEMENT, kind_of
+from mmrewrite.analysis.jit_calls import carried, jit_call, jit_decorator
+from mmrewrite.analysis.meshes import mesh_expression
+from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.directives.vocabulary import DEF, STATEMENT, kind_of
+from mmrewrite.project.project import Facts, Project
+from mmrewrite.project.reach import Reach, Reached, holds
+from mmrewrite.results import Refusal
+from mmrewrite.source.functions import JIT, is_jit_decorator
 
 
 class CompileForMesh(MeshCodemod):

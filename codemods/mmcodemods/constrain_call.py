@@ -19,11 +19,11 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.axis_names import layout_argument, stray_names
-from mmrewrite.calls import own_expressions
-from mmrewrite.codemod import expression
-from mmrewrite.constraints import WRAPPER, ConstraintCodemod
-from mmrewrite.vocabulary import CALL, STATEMENT, kind_of
+from mmcodemods._constraint import WRAPPER, ConstraintCodemod
+from mmrewrite.codemod.base import expression
+from mmrewrite.directives.calls import own_expressions
+from mmrewrite.directives.vocabulary import CALL, STATEMENT, kind_of
+from mmrewrite.project.axis_names import layout_argument, stray_names
 
 
 class ConstrainCall(ConstraintCodemod):

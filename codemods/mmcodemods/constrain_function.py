@@ -19,12 +19,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from mmrewrite.axis_names import annotated_layouts, declared_names
-from mmrewrite.collect import Argument
-from mmrewrite.constraints import ReturnConstraintCodemod
-from mmrewrite.functions import is_generator, returns_of
-from mmrewrite.names import all_arguments
-from mmrewrite.vocabulary import DEF, nearest
+from mmcodemods._constraint import ReturnConstraintCodemod
+from mmrewrite.directives.collect import Argument
+from mmrewrite.directives.vocabulary import DEF, nearest
+from mmrewrite.project.axis_names import annotated_layouts, declared_names
+from mmrewrite.source.functions import is_generator, returns_of
+from mmrewrite.source.names import all_arguments
 
 RESULT, ANNOTATIONS = "out", "from_annotations"
 

@@ -13,7 +13,7 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.constraints import ReturnConstraintCodemod
+from mmcodemods._constraint import ReturnConstraintCodemod
 
 
 class ConstrainValue(ReturnConstraintCodemod):

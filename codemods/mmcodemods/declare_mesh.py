@@ -17,13 +17,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Sequence
 
-from mmrewrite.axis_names import Device, Rules, find_rules
-from mmrewrite.codemod import MeshCodemod
-from mmrewrite.collect import Argument, Hint
-from mmrewrite.project import Facts, Project
-from mmrewrite.regions import Reach
-from mmrewrite.values import Refusal
-from mmrewrite.vocabulary import ANYWHERE, nearest
+from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.directives.collect import Argument, Hint
+from mmrewrite.directives.vocabulary import ANYWHERE, nearest
+from mmrewrite.project.axis_names import Device, Rules, find_rules
+from mmrewrite.project.project import Facts, Project
+from mmrewrite.project.reach import Reach
+from mmrewrite.results import Refusal
 
 
 class DeclareMesh(MeshCodemod):

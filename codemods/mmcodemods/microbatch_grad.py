@@ -26,11 +26,10 @@ from typing import TypeVar
 
 import libcst as cst
 
-from mmrewrite.accumulation import refuse_cutting
-from mmrewrite.batches import choose_batch
-from mmrewrite.codemod import MeshCodemod
-from mmrewrite.gradients import find_gradient
-from mmrewrite.losses import (
+from mmrewrite.analysis.accumulation_loops import refuse_cutting
+from mmrewrite.analysis.batch_arguments import choose_batch
+from mmrewrite.analysis.gradients import find_gradient
+from mmrewrite.analysis.losses import (
     Loss,
     batch_norms,
     changes_collections,
@@ -39,8 +38,9 @@ from mmrewrite.losses import (
     keys_of_the_module,
     looks_like_key,
 )
-from mmrewrite.reductions import MEAN, SUM, Fixed, by_example, fixed_divisor, is_size, reduction_of
-from mmrewrite.regions import Reach
+from mmrewrite.analysis.reductions import MEAN, SUM, Fixed, by_example, fixed_divisor, is_size, reduction_of
+from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.project.reach import Reach
 
 Item = TypeVar("Item", cst.Arg, cst.Param)
 

@@ -24,11 +24,11 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.accumulation import carried_names, refuse_cutting
-from mmrewrite.codemod import MeshCodemod
-from mmrewrite.loops import function_around
-from mmrewrite.losses import changes_collections
-from mmrewrite.vocabulary import FOR
+from mmcodemods._layer_loop import function_around
+from mmrewrite.analysis.accumulation_loops import carried_names, refuse_cutting
+from mmrewrite.analysis.losses import changes_collections
+from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.directives.vocabulary import FOR
 
 
 class MicrobatchLoop(MeshCodemod):

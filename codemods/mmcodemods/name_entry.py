@@ -9,9 +9,9 @@ See https://docs.python.org/3/library/importlib.html for how it is found.
 
 from __future__ import annotations
 
-from mmrewrite.codemod import MeshCodemod
-from mmrewrite.entries import NoEntry, entry_of
-from mmrewrite.vocabulary import DEF, STATEMENT
+from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.directives.vocabulary import DEF, STATEMENT
+from mmrewrite.project.verify_entries import NoEntry, entry_of
 
 
 class NameEntry(MeshCodemod):

@@ -14,14 +14,14 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.codemod import MeshCodemod
-from mmrewrite.collect import Argument
-from mmrewrite.comments import first_line
-from mmrewrite.functions import own_expressions, required_parameters, varies
-from mmrewrite.jits import carried, jit_call, jit_decorator
-from mmrewrite.meshes import mesh_expression
-from mmrewrite.names import Binding
-from mmrewrite.vocabulary import DEF, STATEMENT
+from mmrewrite.analysis.jit_calls import carried, jit_call, jit_decorator
+from mmrewrite.analysis.meshes import mesh_expression
+from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.directives.collect import Argument
+from mmrewrite.directives.comments import first_line
+from mmrewrite.directives.vocabulary import DEF, STATEMENT
+from mmrewrite.source.functions import own_expressions, required_parameters, varies
+from mmrewrite.source.names import Binding
 
 
 class ParallelizeStep(MeshCodemod):

@@ -13,10 +13,10 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.layers import callee_name
-from mmrewrite.loops import count
-from mmrewrite.tasks import TaskCodemod
-from mmrewrite.vocabulary import CALL
+from mmcodemods._layer_loop import count
+from mmcodemods._task import TaskCodemod
+from mmrewrite.analysis.layer_calls import callee_name
+from mmrewrite.directives.vocabulary import CALL
 
 
 class PlaceCallee(TaskCodemod):

@@ -15,9 +15,9 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.functions import is_generator
-from mmrewrite.tasks import TaskCodemod
-from mmrewrite.vocabulary import DEF
+from mmcodemods._task import TaskCodemod
+from mmrewrite.directives.vocabulary import DEF
+from mmrewrite.source.functions import is_generator
 
 
 class PlaceFunctionTask(TaskCodemod):

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import ast
 
-from mmrewrite.layers import callee_name, layer_call
-from mmrewrite.loops import LoopCodemod, count
-from mmrewrite.outline import outline_of
+from mmcodemods._layer_loop import LoopCodemod, count
+from mmrewrite.analysis.layer_calls import callee_name, layer_call
+from mmrewrite.analysis.outlining import outline_of
 
 
 class PlaceLayerTasks(LoopCodemod):

@@ -15,10 +15,10 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.names import Scope
-from mmrewrite.project import Facts
-from mmrewrite.tasks import TaskCodemod
-from mmrewrite.vocabulary import CLASS
+from mmcodemods._task import TaskCodemod
+from mmrewrite.directives.vocabulary import CLASS
+from mmrewrite.project.project import Facts
+from mmrewrite.source.names import Scope
 
 MODULE = "flax.linen.Module"
 

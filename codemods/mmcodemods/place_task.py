@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ast
 
-from mmrewrite.layers import callee_name, outermost_callees
-from mmrewrite.tasks import TaskCodemod
+from mmcodemods._task import TaskCodemod
+from mmrewrite.analysis.layer_calls import callee_name, outermost_callees
 
 
 class PlaceTask(TaskCodemod):

@@ -18,11 +18,11 @@ import builtins
 import re
 from typing import NoReturn
 
-from mmrewrite.collect import Argument
-from mmrewrite.project import Mesh, numbered
-from mmrewrite.site import Wrong
-from mmrewrite.tasks import TaskCodemod
-from mmrewrite.vocabulary import ANYWHERE, nearest
+from mmcodemods._task import TaskCodemod
+from mmrewrite.codemod.site import Wrong
+from mmrewrite.directives.collect import Argument
+from mmrewrite.directives.vocabulary import ANYWHERE, nearest
+from mmrewrite.project.project import Mesh, numbered
 
 _FIELD = re.compile(r"\{(\d*)\}")
 # A pattern with one group and plain text around it: its matches have names that can be written down.

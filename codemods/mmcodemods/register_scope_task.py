@@ -16,10 +16,10 @@ import ast
 
 import libcst as cst
 
-from mmrewrite.codemod import expression, spaced
-from mmrewrite.project import Mesh
-from mmrewrite.tasks import TaskCodemod
-from mmrewrite.vocabulary import WITH
+from mmcodemods._task import TaskCodemod
+from mmrewrite.codemod.base import expression, spaced
+from mmrewrite.directives.vocabulary import WITH
+from mmrewrite.project.project import Mesh
 
 
 class RegisterScopeTask(TaskCodemod):

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import ast
 
+from mmcodemods._layer_loop import LoopCodemod, count
+from mmrewrite.analysis.layer_calls import layer_call, refuse_carried_containers
+from mmrewrite.analysis.outlining import outline_of
 from mmrewrite.axes import stage_details
-from mmrewrite.layers import layer_call, refuse_carried_containers
-from mmrewrite.loops import LoopCodemod, count
-from mmrewrite.outline import outline_of
-from mmrewrite.vocabulary import FOR, KIND_WORDS, OTHER
+from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, OTHER
 
 
 class StageLoop(LoopCodemod):

@@ -14,10 +14,10 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
+from mmcodemods._task import TaskCodemod
+from mmrewrite.analysis.scans import is_lifted_scan
 from mmrewrite.axes import stage_details
-from mmrewrite.scans import is_lifted_scan
-from mmrewrite.tasks import TaskCodemod
-from mmrewrite.vocabulary import FOR, KIND_WORDS, STATEMENT
+from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, STATEMENT
 
 _SCANS = frozenset(("jax.lax.scan",))
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from mmrewrite.project import SourceFile
-from mmrewrite.source import parse_quietly
-from mmrewrite.values import Edit, HintReference, Left, Refusal, Rewrite
+from mmrewrite.project.project import SourceFile
+from mmrewrite.results import Edit, HintReference, Left, Refusal, Rewrite
+from mmrewrite.source.text import parse_quietly
 
 SUFFIX = ".ipynb"
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from mmrewrite.comments import span
-from mmrewrite.imports import Imports
+from mmrewrite.codemod.imports import Imports
+from mmrewrite.codemod.site import Refuse
+from mmrewrite.directives.comments import span
 from mmrewrite.modernize.uses import ModuleUses, Use
-from mmrewrite.names import Scope
-from mmrewrite.project import Project
-from mmrewrite.site import Refuse
-from mmrewrite.values import HintReference
+from mmrewrite.project.project import Project
+from mmrewrite.results import HintReference
+from mmrewrite.source.names import Scope
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.engine import Settings
+    from mmrewrite.modernize.rewrite import Settings
 
 _Analysis = TypeVar("_Analysis")
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mmrewrite.modernize.engine import Codemods
-from mmrewrite.modernize.regions import MeshRegions
+from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
+from mmrewrite.modernize.rewrite import Codemods
 from mmrewrite.modernize.site import Context
-from mmrewrite.values import Refusal
+from mmrewrite.results import Refusal
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.run import Decision
+    from mmrewrite.modernize.decide import Decision
 
 DRAWN = "left as it is, because what one mesh context reaches is rewritten together"
 

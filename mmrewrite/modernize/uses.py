@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mmrewrite.names import Binding, Scope
-from mmrewrite.project import Facts
+from mmrewrite.project.project import Facts
+from mmrewrite.source.names import Binding, Scope
 
 
 @dataclass(frozen=True, eq=False)

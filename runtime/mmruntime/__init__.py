@@ -10,62 +10,62 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmruntime._call import task as task
-    from mmruntime._constraint import with_sharding_constraint as with_sharding_constraint
-    from mmruntime._contexts import autoshard as autoshard
-    from mmruntime._contexts import context as context
-    from mmruntime._contexts import enable_fast_path as enable_fast_path
-    from mmruntime._contexts import enable_recomputation as enable_recomputation
-    from mmruntime._contexts import ignore_transforms as ignore_transforms
-    from mmruntime._contexts import (
+    from mmruntime._core.mesh import TaskMesh as TaskMesh
+    from mmruntime._core.multimesh import MultiMesh as MultiMesh
+    from mmruntime._core.multimesh import slice_global_mesh as slice_global_mesh
+    from mmruntime._core.registry import Context as Context
+    from mmruntime._core.registry import clear_tasks as clear_tasks
+    from mmruntime._core.registry import register_task as register_task
+    from mmruntime._core.registry import tasks as tasks
+    from mmruntime._core.switches import autoshard as autoshard
+    from mmruntime._core.switches import context as context
+    from mmruntime._core.switches import enable_fast_path as enable_fast_path
+    from mmruntime._core.switches import enable_recomputation as enable_recomputation
+    from mmruntime._core.switches import ignore_transforms as ignore_transforms
+    from mmruntime._core.switches import (
         replicate_parameters_smaller_than_num_elements as replicate_parameters_smaller_than_num_elements,
     )
-    from mmruntime._init import init as init
-    from mmruntime._manual import custom_partitioning as custom_partitioning
-    from mmruntime._manual import shard_map as shard_map
-    from mmruntime._mesh import TaskMesh as TaskMesh
-    from mmruntime._microbatch import microbatch as microbatch
-    from mmruntime._microbatch_loop import microbatch_loop as microbatch_loop
-    from mmruntime._microbatch_scan import microbatch_scan as microbatch_scan
-    from mmruntime._mjit import mjit as mjit
-    from mmruntime._multimesh import MultiMesh as MultiMesh
-    from mmruntime._multimesh import slice_global_mesh as slice_global_mesh
-    from mmruntime._parallelize import parallelize as parallelize
-    from mmruntime._registry import Context as Context
-    from mmruntime._registry import clear_tasks as clear_tasks
-    from mmruntime._registry import register_task as register_task
-    from mmruntime._registry import tasks as tasks
-    from mmruntime._stage_scan import stage_scan as stage_scan
-    from mmruntime._task import Task as Task
-    from mmruntime._task import stage as stage
+    from mmruntime._core.task import Task as Task
+    from mmruntime._core.task import stage as stage
+    from mmruntime._frontend.constraint import with_sharding_constraint as with_sharding_constraint
+    from mmruntime._frontend.init import init as init
+    from mmruntime._frontend.microbatch import microbatch as microbatch
+    from mmruntime._frontend.microbatch_loop import microbatch_loop as microbatch_loop
+    from mmruntime._frontend.microbatch_scan import microbatch_scan as microbatch_scan
+    from mmruntime._frontend.shard_map import custom_partitioning as custom_partitioning
+    from mmruntime._frontend.shard_map import shard_map as shard_map
+    from mmruntime._frontend.stage_scan import stage_scan as stage_scan
+    from mmruntime._frontend.task_call import task as task
+    from mmruntime._step.mesh_function import mjit as mjit
+    from mmruntime._step.parallelize import parallelize as parallelize
 
 _HOMES = {
-    "Context": "_registry",
-    "MultiMesh": "_multimesh",
-    "Task": "_task",
-    "TaskMesh": "_mesh",
-    "autoshard": "_contexts",
-    "clear_tasks": "_registry",
-    "context": "_contexts",
-    "custom_partitioning": "_manual",
-    "enable_fast_path": "_contexts",
-    "enable_recomputation": "_contexts",
-    "ignore_transforms": "_contexts",
-    "init": "_init",
-    "microbatch": "_microbatch",
-    "microbatch_loop": "_microbatch_loop",
-    "microbatch_scan": "_microbatch_scan",
-    "mjit": "_mjit",
-    "parallelize": "_parallelize",
-    "register_task": "_registry",
-    "replicate_parameters_smaller_than_num_elements": "_contexts",
-    "shard_map": "_manual",
-    "slice_global_mesh": "_multimesh",
-    "stage": "_task",
-    "stage_scan": "_stage_scan",
-    "task": "_call",
-    "tasks": "_registry",
-    "with_sharding_constraint": "_constraint",
+    "Context": "_core.registry",
+    "MultiMesh": "_core.multimesh",
+    "Task": "_core.task",
+    "TaskMesh": "_core.mesh",
+    "autoshard": "_core.switches",
+    "clear_tasks": "_core.registry",
+    "context": "_core.switches",
+    "custom_partitioning": "_frontend.shard_map",
+    "enable_fast_path": "_core.switches",
+    "enable_recomputation": "_core.switches",
+    "ignore_transforms": "_core.switches",
+    "init": "_frontend.init",
+    "microbatch": "_frontend.microbatch",
+    "microbatch_loop": "_frontend.microbatch_loop",
+    "microbatch_scan": "_frontend.microbatch_scan",
+    "mjit": "_step.mesh_function",
+    "parallelize": "_step.parallelize",
+    "register_task": "_core.registry",
+    "replicate_parameters_smaller_than_num_elements": "_core.switches",
+    "shard_map": "_frontend.shard_map",
+    "slice_global_mesh": "_core.multimesh",
+    "stage": "_core.task",
+    "stage_scan": "_frontend.stage_scan",
+    "task": "_frontend.task_call",
+    "tasks": "_core.registry",
+    "with_sharding_constraint": "_frontend.constraint",
 }
 _MODULES = ("compat", "flax", "schedules")
 

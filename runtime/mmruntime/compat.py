@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mmruntime._mesh_context import (
+from mmruntime._old_jax.mesh_context import (
     OMITTED,
     assign_mesh,
     choose,
@@ -20,9 +20,9 @@ from mmruntime._mesh_context import (
     mesh_context,
     with_sharding_constraint,
 )
-from mmruntime._pjit import pjit
-from mmruntime._pmap import pmap
-from mmruntime._positional import PositionalSharding
+from mmruntime._old_jax.pjit import pjit
+from mmruntime._old_jax.pmap import pmap
+from mmruntime._old_jax.positional_sharding import PositionalSharding
 
 __all__ = [
     "PositionalSharding",

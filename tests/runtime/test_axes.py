@@ -4,7 +4,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime._axes import normalize_pairs, spec_names, translate
+from mmruntime._core.logical_axes import normalize_pairs, spec_names, translate
 
 MESH = {"x": 2, "y": 4}
 

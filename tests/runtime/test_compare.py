@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mmruntime._compare import Leaf, Recorded, Tolerance, compare, load
+from mmruntime._commands.compare import Leaf, Recorded, Tolerance, compare, load
 
 
 def leaf(value, dtype="float32", name="result"):

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime import _contexts
+from mmruntime._core import switches as _contexts
 
 STATES = {
     mm.autoshard: _contexts.autoshard_enabled,

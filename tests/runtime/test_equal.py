@@ -8,8 +8,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime import _compat, _compile
-from mmruntime._equal import form, layout, names_mesh
+from mmruntime import _compat
+from mmruntime._execution import compile as _compile
+from mmruntime._jaxpr.equal import form, layout, names_mesh
 from tests.runtime.helpers import adam, adam_state, batches, devices_of, layer, on, squares, stages, train, weights
 
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import mmruntime as mm
-from mmruntime._init import launched
+from mmruntime._frontend.init import launched
 
 
 def run(program: str, **environment: str) -> str:

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime._inputs import boxed_names
+from mmruntime._partition.input_layouts import boxed_names
 
 X = np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
 

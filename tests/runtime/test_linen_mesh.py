@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from mmruntime import _linen_mesh, compat
+from mmruntime import compat
+from mmruntime._old_jax import linen_mesh as _linen_mesh
 
 MESH = Mesh(np.array(jax.devices()).reshape(4, 2), ("d", "m"))
 

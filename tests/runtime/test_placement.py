@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime._program import Run, Transfer
+from mmruntime._partition.instructions import Run, Transfer
 from tests.runtime.helpers import (
     SCHEDULES,
     WIDTH,

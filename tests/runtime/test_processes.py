@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mmruntime as mm
-from mmruntime import _processes
+from mmruntime._execution import processes as _processes
 from tests.runtime.helpers import batches, layer, on, squares, stages, weights
 
 REFUSED = (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from mmrewrite.cli import cli
+from mmrewrite.cli.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
@@ -116,4 +116,4 @@ def test_a_mirror_runs_beside_its_project(project):
         check=True,
         env={**os.environ, "PYTHONPATH": path},
     )
-    assert run.stdout == "mmruntime._mjit 2\n"
+    assert run.stdout == "mmruntime._step.mesh_function 2\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mmruntime as mm
-from mmruntime._program import Transfer
+from mmruntime._partition.instructions import Transfer
 from tests.runtime.helpers import batches, ids, layer, on, sgd, squares, stages, weights
 
 ALL = set(range(8))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from mmruntime._mesh import auto_mesh
-from mmruntime._transfer import Mover, same_tiling
+from mmruntime._core.mesh import auto_mesh
+from mmruntime._execution.transfer import Mover, same_tiling
 
 SPECS = [(), ("x",), (None, "x"), (("x", "y"),), ("y", "x"), (None, ("x", "y"))]
 

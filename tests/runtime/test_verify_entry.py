@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mmrewrite.cli import cli
+from mmrewrite.cli.commands import cli
 
 TINY = """\
 import jax

@@ -24,10 +24,10 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mmrewrite.modernize.arguments import append_argument
+from mmrewrite.modernize.analysis.partition_specs import PARTIALS, is_alias, kind_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.pjit import PARTIALS, is_alias, kind_of
-from mmrewrite.names import dotted_name
+from mmrewrite.modernize.edits.arguments import append_argument
+from mmrewrite.source.names import dotted_name
 
 _EXPLICIT = re.compile(r"\b(?:AxisType\b(?!\.Auto)|reshard|explicit_axes|auto_axes|out_sharding)\b")
 _ASK_ABOUT_IT = frozenset(("inspect.signature", "builtins.getattr", "builtins.hasattr", "builtins.help"))

@@ -18,9 +18,16 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, MeshRegions
+from mmrewrite.modernize.analysis.partition_specs import (
+    CONSTRAINTS,
+    OLD_CONSTRAINTS,
+    call_of,
+    make_explicit,
+    needs_mesh,
+    specs_of,
+)
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.pjit import CONSTRAINTS, OLD_CONSTRAINTS, call_of, make_explicit, needs_mesh, specs_of
-from mmrewrite.modernize.regions import COMPAT, NAMED, MeshRegions
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import ast
 from typing import ClassVar
 
-from mmrewrite.modernize.arguments import append_argument
 from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.edits.arguments import append_argument
 
 _CLASSES = (
     "jax.sharding.GSPMDSharding",

@@ -21,10 +21,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext
+from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, SET, MeshRegions
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext
-from mmrewrite.modernize.dedent import take_out_of_with
-from mmrewrite.modernize.regions import COMPAT, NAMED, SET, MeshRegions
+from mmrewrite.modernize.edits.dedent import take_out_of_with
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.together import DRAWN
 from mmrewrite.modernize.uses import ModuleUses

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import ClassVar
 
+from mmrewrite.modernize.analysis.mesh_contexts import OLD_MESHES
+from mmrewrite.modernize.analysis.partition_specs import XMAPS
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.contexts import OLD_MESHES
-from mmrewrite.modernize.pjit import XMAPS
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 

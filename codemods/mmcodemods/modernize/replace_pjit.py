@@ -24,9 +24,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from mmrewrite.modernize.analysis.mesh_regions import COMPAT, MeshRegions
+from mmrewrite.modernize.analysis.partition_specs import (
+    PJIT,
+    call_of,
+    is_alias,
+    make_explicit,
+    new_keyword,
+    refuse_gone,
+    specs_of,
+)
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.pjit import PJIT, call_of, is_alias, make_explicit, new_keyword, refuse_gone, specs_of
-from mmrewrite.modernize.regions import COMPAT, MeshRegions
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 

@@ -30,10 +30,10 @@ from __future__ import annotations
 import ast
 from typing import ClassVar
 
+from mmrewrite.modernize.analysis.mapped_gradients import PMAP
+from mmrewrite.modernize.analysis.nested_pmaps import NestedPmaps
+from mmrewrite.modernize.analysis.partition_specs import call_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.mapped import PMAP
-from mmrewrite.modernize.nested import NestedPmaps
-from mmrewrite.modernize.pjit import call_of
 
 _POSITIONS = 2
 _GONE = {

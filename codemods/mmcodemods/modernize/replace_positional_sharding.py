@@ -22,7 +22,7 @@ import ast
 from typing import ClassVar
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.names import dotted_name
+from mmrewrite.source.names import dotted_name
 
 _CLASSES = (
     "jax.sharding.PositionalSharding",

@@ -25,12 +25,12 @@ from __future__ import annotations
 import ast
 from typing import ClassVar
 
-from mmrewrite.modernize.arguments import append_argument, name_argument
+from mmrewrite.modernize.analysis.forwarded_arguments import Caller, callers, forwarder
+from mmrewrite.modernize.analysis.mapped_gradients import Mapped, Mapping
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.forwarded import Caller, callers, forwarder
-from mmrewrite.modernize.mapped import Mapped, Mapping
+from mmrewrite.modernize.edits.arguments import append_argument, name_argument
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.names import dotted_name
+from mmrewrite.source.names import dotted_name
 
 _PARAMETERS = ("f", "mesh", "in_specs", "out_specs", "check_rep", "auto")
 _PARTIAL = "functools.partial"

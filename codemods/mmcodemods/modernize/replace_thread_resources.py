@@ -22,9 +22,9 @@ import ast
 from collections.abc import Iterator
 from typing import NoReturn
 
+from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, ENVIRONMENTS, RESOURCE_ENVS
+from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.contexts import ENVIRONMENT, ENVIRONMENTS, RESOURCE_ENVS
-from mmrewrite.modernize.regions import MeshRegions
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 

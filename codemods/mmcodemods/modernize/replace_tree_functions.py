@@ -27,8 +27,8 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmrewrite.modernize.analysis.none_leaves import may_hold_none
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.nones import may_hold_none
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 

@@ -14,8 +14,8 @@ See https://docs.jax.dev/en/latest/notebooks/shard_map.html for what to write by
 
 from __future__ import annotations
 
+from mmrewrite.modernize.analysis.partition_specs import XMAPS
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.pjit import XMAPS
 
 
 class ReportXmap(ModernizeCodemod):

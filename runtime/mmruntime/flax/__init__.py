@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmruntime._constraint import with_sharding_constraint as with_sharding_constraint
+from mmruntime._frontend.constraint import with_sharding_constraint as with_sharding_constraint
 from mmruntime.flax._module import shard_axes as shard_axes
 from mmruntime.flax._module import task as task
 from mmruntime.flax._step import parallelize_step as parallelize_step

@@ -12,8 +12,9 @@ from flax import linen as nn
 from flax import nnx
 from flax.core.scope import subtract_filters
 
-from mmruntime import _call, _check
-from mmruntime._task import Task
+from mmruntime import _check
+from mmruntime._core.task import Task
+from mmruntime._frontend import task_call as _call
 
 M = TypeVar("M")
 

@@ -13,10 +13,10 @@ from flax.training.train_state import TrainState
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _check
-from mmruntime._constraint import with_sharding_constraint
-from mmruntime._mjit import MeshFunction, initializer, mjit
-from mmruntime._multimesh import MultiMesh
-from mmruntime._parallelize import abstract_batch
+from mmruntime._core.multimesh import MultiMesh
+from mmruntime._frontend.constraint import with_sharding_constraint
+from mmruntime._step.mesh_function import MeshFunction, initializer, mjit
+from mmruntime._step.parallelize import abstract_batch
 
 Step = MeshFunction[[TrainState, Any], tuple[jax.Array, TrainState]]
 # MultiMesh's seed of the initial parameters.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
-from ._list import Pipeline
+from ._list_scheduling import Pipeline
 
 
 def shortest_step(pipeline: Pipeline, *, split: bool, barrier: bool) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ._action import Action, Kind
-from ._grid import grid
 from ._schedule import Schedule, from_rows
+from ._text_grid import grid
 
 Cell = Action | str | tuple[int, str]
 RowsOfCells = Iterable[Iterable[Cell]]

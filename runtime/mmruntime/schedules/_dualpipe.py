@@ -3,7 +3,7 @@
 from collections import deque
 
 from ._action import Action, Kind
-from ._waves import Rows
+from ._wavefront import Rows
 
 
 class _Row:

@@ -1,7 +1,7 @@
 """Interleaved 1F1B: several chunks of the model on every submesh, dealt out round-robin."""
 
 from ._action import Action
-from ._waves import Rows
+from ._wavefront import Rows
 
 
 def interleaved(num_submeshes: int, num_microbatches: int, chunks: int) -> Rows:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from ._action import Action
 from ._dualpipe import dualpipe, dualpipe_v
 from ._interleaved import interleaved
-from ._list import one_forward_one_backward
+from ._list_scheduling import one_forward_one_backward
 from ._schedule import Schedule
 from ._v_shaped import v_half, v_min, v_placement, zb_v
-from ._waves import Rows, fill_drain, visits, waves
+from ._wavefront import Rows, fill_drain, visits, waves
 from ._zero_bubble import zb_h1, zb_h2
 
 _ALIASES = {

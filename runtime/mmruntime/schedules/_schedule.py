@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ._action import Action
-from ._grid import grid
+from ._text_grid import grid
 from ._validate import validate
 
 _FUSED_TEXT = re.compile(r"\((\d+[FBIW]\d+);(\d+[FBIW]\d+)\)OVERLAP_F_B")

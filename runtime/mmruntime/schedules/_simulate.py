@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 from ._action import Action
 from ._costs import Cost, activation_sizes, per_stage, stage_costs, transfer_times
 from ._memory import live_counts, peak
-from ._program import Program
 from ._schedule import Schedule
+from ._timing import Program
 
 
 class Event(NamedTuple):

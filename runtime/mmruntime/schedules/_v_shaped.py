@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ._action import Action, Kind
-from ._waves import Rows
+from ._wavefront import Rows
 from ._zero_bubble import fill_weights
 
 # Ticks in which one microbatch occupies a submesh: F, I and W of two chunks.

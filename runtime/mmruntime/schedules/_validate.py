@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ._action import KINDS, Kind
-from ._grid import grid
 from ._memory import live_counts
+from ._text_grid import grid
 
 if TYPE_CHECKING:
     from ._schedule import Schedule

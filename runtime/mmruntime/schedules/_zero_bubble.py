@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from ._action import Action
-from ._list import one_forward_one_backward
-from ._waves import Rows, visits, waves
+from ._list_scheduling import one_forward_one_backward
+from ._wavefront import Rows, visits, waves
 
 _NEVER = 1 << 60
 

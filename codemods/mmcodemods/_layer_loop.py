@@ -1,0 +1,243 @@
+"""A loop over layers: which iteration it is, and how many there are."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from mmcodemods._task import TaskCodemod
+from mmrewrite.analysis.outlining import Outline
+from mmrewrite.codemod.base import spaced
+from mmrewrite.codemod.fragment import indentation, without_cuts
+from mmrewrite.codemod.site import Site
+from mmrewrite.directives.vocabulary import FOR
+
+_ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed"))
+
+
+@dataclass(frozen=True)
+class Count:
+    """Position of an iteration and number of iterations, as source text.
+
+    `target` and `iterable` are the loop's new header where it needs an index, else None.
+    """
+
+    index: str
+    total: str
+    target: str | None = None
+    iterable: str | None = None
+
+
+class LoopCodemod(TaskCodemod):
+    """A codemod whose site is a `for` loop over layers."""
+
+    kinds = frozenset((FOR,))
+    _position: Count | None = None
+    _function: str | None = None
+    _parameters: tuple[str, ...] = ()
+
+    def plain_loop(self) -> ast.For:
+        """The hinted loop."""
+        loop = self.site.statement
+        if not isinstance(loop, ast.For):
+            self.refuse("an `async for` has no order that could be dealt out; use a plain `for`")
+        return loop
+
+    def give_index(self, loop: ast.For, position: Count) -> None:
+        """Have the loop count its iterations where it does not yet."""
+        if position.target is not None:
+            self._position = position
+            self.site.transform(loop, self)
+
+    def call_outlined(self, loop: ast.For, outline: Outline, function: str, task: str, position: Count | None) -> None:
+        """Have the loop's body become a function, above a loop that calls it as a task.
+
+        The lines of the body stay as they are; `position` has the loop's new header where it needs an index.
+        """
+        site = self.site
+        piece = site.piece(loop)
+        header = without_cuts(site.facts.source, piece.start, piece.end, site.draft.cuts)
+        if position is not None and position.target is not None:
+            header = f"for {position.target} in {position.iterable}:"
+        results = ", ".join(outline.results)
+        call = f"{site.runtime}.task({function}, task={task})({', '.join(outline.parameters)})"
+        source = site.facts.source
+        unit = indentation(source, loop.body[0]).removeprefix(indentation(source, loop))
+        below = f"{site.unindented(header, loop)}\n{unit}{results} = {call}"
+        self._function, self._parameters = function, outline.parameters
+        site.insert_blank_above(loop)
+        site.transform(loop, self)
+        site.wrap_block(None, f"return {results}", below, loop)
+
+    def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.For | cst.FunctionDef:
+        """`for block in blocks` becomes `for i, block in enumerate(blocks)`, or `def layer(x, block)`."""
+        if self._function is not None:
+            return function_around(updated_node, self._function, self._parameters)
+        if self._position is None:
+            return updated_node
+        header = f"for {self._position.target} in {self._position.iterable}: pass"
+        loop = cst.ensure_type(cst.parse_statement(header), cst.For)
+        return updated_node.with_changes(
+            target=loop.target,
+            iter=loop.iter,
+            whitespace_after_for=spaced(updated_node.whitespace_after_for),
+            whitespace_before_in=spaced(updated_node.whitespace_before_in),
+            whitespace_after_in=spaced(updated_node.whitespace_after_in),
+        )
+
+
+def function_around(loop: cst.For, name: str, parameters: Sequence[str]) -> cst.FunctionDef:
+    """`for i in range(n):` as `def layer(x, i):`, with the same block."""
+    params = cst.Parameters([cst.Param(cst.Name(parameter)) for parameter in parameters])
+    return cst.FunctionDef(name=cst.Name(name), params=params, body=loop.body)
+
+
+def count(site: Site, loop: ast.For) -> Count:
+    """How to say which iteration of how many this is; refuses when that cannot be said exactly."""
+    found = _count(site, loop)
+    stored = {
+        node.id
+        for statement in loop.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    }
+    used = {
+        node.id
+        for text in (found.index, found.total)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name)
+    }
+    changed = sorted(used & stored)
+    if changed:
+        site.refuse(f"the loop assigns `{changed[0]}`, which says what iteration this is; use another name", loop)
+    return found
+
+
+def _count(site: Site, loop: ast.For) -> Count:
+    iterable = loop.iter
+    if isinstance(iterable, ast.Call):
+        name = site.resolve(iterable.func)
+        plain = not any(isinstance(argument, ast.Starred) for argument in iterable.args)
+        keywords = {keyword.arg for keyword in iterable.keywords}
+        if name == "builtins.range" and plain and not keywords and isinstance(loop.target, ast.Name):
+            return _of_range(site, loop, iterable)
+        if name == "builtins.enumerate" and plain and keywords <= {"start"}:
+            return _of_enumerate(site, loop, iterable)
+        if name == "builtins.zip" and plain and keywords <= {"strict"} and iterable.args:
+            return _with_index(site, loop, _total_of_zip(site, iterable))
+    return _with_index(site, loop, _total(site, iterable))
+
+
+def _with_index(site: Site, loop: ast.For, total: str) -> Count:
+    index = site.loop_index(loop, "i", "layer")
+    target = site.text(loop.target)
+    if isinstance(loop.target, ast.Tuple) and not target.startswith("("):
+        target = f"({target})"
+    enumerate_name = "enumerate"
+    if site.facts.names.resolve_dotted(enumerate_name, site.scope) != "builtins.enumerate":
+        site.refuse("`enumerate` means something else here; rename it, or count the iterations in the loop", loop)
+    return Count(index, total, f"{index}, {target}", f"enumerate({site.text(loop.iter)})")
+
+
+def _of_range(site: Site, loop: ast.For, call: ast.Call) -> Count:
+    if not all(_is_repeatable(site, argument) for argument in call.args) or not 1 <= len(call.args) <= 3:
+        site.refuse("the arguments of this `range` do more than name a number; assign them to names first", loop)
+    variable = site.text(loop.target)
+    renamed: tuple[str, str] | tuple[()] = ()
+    if variable.startswith("_") and site.scope.is_unused(variable):
+        variable = site.loop_index(loop, "i", "layer")
+        renamed = (variable, site.text(call))
+    if len(call.args) == 1:
+        return Count(variable, site.text(call.args[0]), *renamed)
+    start, stop = call.args[0], call.args[1]
+    if len(call.args) == 2 or _is_number(call.args[2], 1):
+        return Count(_minus(site, variable, start), _minus(site, site.text(stop), start, stop), *renamed)
+    step = _operand(site, call.args[2])
+    index = _minus(site, variable, start)
+    index = index if index.isidentifier() else f"({index})"
+    return Count(f"{index} // {step}", f"len({site.text(call)})", *renamed)
+
+
+def _of_enumerate(site: Site, loop: ast.For, call: ast.Call) -> Count:
+    starts = [*call.args[1:], *(keyword.value for keyword in call.keywords)]
+    target = loop.target
+    if not (isinstance(target, ast.Tuple) and len(target.elts) == 2 and isinstance(target.elts[0], ast.Name)):
+        site.refuse("`enumerate` without an index of its own; write `for i, layer in enumerate(...)`", loop)
+    if len(call.args) == 0 or len(starts) > 1:
+        site.refuse("this `enumerate` cannot be read; write `enumerate(layers)`", loop)
+    inner = call.args[0]
+    is_zip = isinstance(inner, ast.Call) and site.resolve(inner.func) == "builtins.zip"
+    total = _total_of_zip(site, inner) if isinstance(inner, ast.Call) and is_zip else _total(site, inner)
+    index = target.elts[0].id
+    if starts:
+        if not _is_repeatable(site, starts[0]):
+            site.refuse("the start of this `enumerate` does more than name a number; assign it to a name first", loop)
+        index = _minus(site, index, starts[0])
+    return Count(index, total)
+
+
+def _total_of_zip(site: Site, call: ast.Call) -> str:
+    totals = list(dict.fromkeys(_total(site, argument) for argument in call.args))
+    strict = any(isinstance(keyword.value, ast.Constant) and keyword.value.value is True for keyword in call.keywords)
+    return totals[0] if strict or len(totals) == 1 else f"min({', '.join(totals)})"
+
+
+def _total(site: Site, iterable: ast.expr) -> str:
+    if isinstance(iterable, ast.Tuple | ast.List) and not any(isinstance(item, ast.Starred) for item in iterable.elts):
+        return str(len(iterable.elts))
+    if not _is_repeatable(site, iterable):
+        site.refuse(
+            f"cannot tell how many layers `{site.text(iterable)}` has without running it; assign `list(...)` of it to "
+            "a name above the loop",
+            iterable,
+        )
+    return f"len({site.text(iterable)})"
+
+
+def _minus(site: Site, text: str, start: ast.expr, whole: ast.expr | None = None) -> str:
+    if _is_number(start, 0):
+        return text
+    match whole, start:
+        case ast.Constant(value=int(stop)), ast.Constant(value=int(first)):
+            return str(stop - first)
+    left = text if whole is None else _operand(site, whole)
+    return f"{left} - {_operand(site, start)}"
+
+
+def _operand(site: Site, node: ast.expr) -> str:
+    text = site.text(node)
+    return f"({text})" if isinstance(node, ast.BinOp | ast.UnaryOp) else text
+
+
+def _is_number(node: ast.expr, value: int) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value == value
+
+
+def _is_repeatable(site: Site, node: ast.expr) -> bool:
+    """Whether evaluating an expression again gives the same thing and does nothing else."""
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Name():
+            binding = site.facts.names.binding(node.id, site.scope)
+            value = binding.value if binding else None
+            if isinstance(value, ast.GeneratorExp):
+                return False
+            return not (isinstance(value, ast.Call) and site.resolve(value.func) in _ONCE_ONLY)
+        case ast.Attribute():
+            return _is_repeatable(site, node.value)
+        case ast.Subscript():
+            return _is_repeatable(site, node.value) and _is_repeatable(site, node.slice)
+        case ast.Slice():
+            return all(part is None or _is_repeatable(site, part) for part in (node.lower, node.upper, node.step))
+        case ast.UnaryOp():
+            return _is_repeatable(site, node.operand)
+        case ast.BinOp():
+            return _is_repeatable(site, node.left) and _is_repeatable(site, node.right)
+        case ast.Call():
+            harmless = site.resolve(node.func) in ("builtins.len", "builtins.range", "builtins.min", "builtins.max")
+            return harmless and not node.keywords and all(_is_repeatable(site, argument) for argument in node.args)
+    return False

@@ -1,0 +1,1 @@
+"""What codemods ask about a program: loops, losses, gradients, batches, dataflow."""

@@ -1,0 +1,223 @@
+"""Which arguments of a gradient function are the batch and which are keys, and how they come to be positional."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over
+from mmrewrite.analysis.gradients import Gradient
+from mmrewrite.analysis.losses import Loss, looks_like_key, names_one_key
+from mmrewrite.analysis.reductions import is_size
+from mmrewrite.codemod.site import Site
+from mmrewrite.directives.collect import Argument
+from mmrewrite.directives.vocabulary import nearest
+
+_HARMLESS = ast.Name | ast.Attribute | ast.Subscript | ast.Constant
+
+
+@dataclass(eq=False)
+class Batch:
+    """What `mm.microbatch` is told, as source text, and what the calls must change for it.
+
+    `appended` are names that the loss closes over and gets as further parameters; `moved` are arguments that were
+    passed by keyword and go to their position.
+    """
+
+    argnum: str = ""
+    rng: str | None = None
+    appended: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+
+
+def choose_batch(site: Site, gradient: Gradient, loss: Loss | None) -> Batch:
+    """Read `argnum=` and `rng=` of the hint; without `argnum=`, find the one argument that can be the batch."""
+    return _Chooser(site, gradient, loss).choose()
+
+
+class _Chooser:
+    def __init__(self, site: Site, gradient: Gradient, loss: Loss | None) -> None:
+        self.site, self.gradient, self.loss = site, gradient, loss
+        self.batch = Batch()
+        self.parameters = loss.parameters if loss is not None else []
+        self.closed: list[Closed] = closed_over(loss) if loss is not None else []
+
+    def choose(self) -> Batch:
+        rng, argnum = self.site.hint.argument("rng"), self.site.hint.argument("argnum")
+        if argnum is not None:
+            self.batch.argnum = self.positions(argnum)
+        else:
+            taken = {*self.gradient.argnums, *self.numbers(rng)}
+            self.batch.argnum = str(self.only_candidate(taken, self.names(rng)))
+        if rng is not None and not (isinstance(rng.value, ast.Constant) and rng.value.value is None):
+            self.batch.rng = self.positions(rng)
+        if self.batch.appended:
+            self.check_appended()
+        if self.batch.moved:
+            self.complete_moves()
+        return self.batch
+
+    # What the hint says
+
+    def positions(self, argument: Argument) -> str:
+        """An argument of the hint with the names in it replaced by positions."""
+        items = argument.value.elts if isinstance(argument.value, ast.Tuple | ast.List) else [argument.value]
+        if not self.names(argument):
+            return argument.text
+        texts = [
+            str(self.position(item.value, argument))
+            if isinstance(item, ast.Constant) and isinstance(item.value, str)
+            else ast.unparse(item)
+            for item in items
+        ]
+        if not isinstance(argument.value, ast.Tuple | ast.List):
+            return texts[0]
+        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+    def names(self, argument: Argument | None) -> list[str]:
+        """Names in quotes that an argument of the hint has."""
+        return [value for value in self.constants(argument) if isinstance(value, str)]
+
+    def numbers(self, argument: Argument | None) -> list[int]:
+        """Whole numbers that an argument of the hint has."""
+        return [value for value in self.constants(argument) if type(value) is int]
+
+    def constants(self, argument: Argument | None) -> list[object]:
+        """The values that an argument of the hint writes out."""
+        value = argument.value if argument is not None else None
+        items = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
+        return [item.value for item in items if isinstance(item, ast.Constant)]
+
+    def position(self, name: str, argument: Argument | None) -> int:
+        """Where an argument called `name` will be."""
+        call = self.gradient.calls[0] if self.gradient.calls else None
+        if self.loss is not None and name in self.loss.by_keyword:
+            self.site.refuse(
+                f"`{name}` has no position, as it stands after a `*` among the parameters of the loss; remove that `*`"
+            )
+        if name in self.parameters:
+            index = self.parameters.index(name)
+            if call is not None and any(keyword.arg == name for keyword in call.keywords):
+                self.batch.moved.append(name)
+            elif call is not None and index >= len(call.args):
+                self.site.refuse(f"the call does not pass `{name}`, so there is nothing to cut; pass it by position")
+            return index
+        if any(closed.name == name for closed in self.closed):
+            if name not in self.batch.appended:
+                self.batch.appended.append(name)
+            positional = 0 if self.loss is None else self.loss.num_positional
+            return positional + self.batch.appended.index(name)
+        if self.loss is None:
+            what = self.site.text(self.gradient.function)
+            self.site.refuse(f"cannot see the parameters of `{what}`; write the position instead of `{name}`")
+        known = [*self.parameters, *(closed.name for closed in self.closed)]
+        self.site.error(f"the loss has no parameter `{name}` and closes over none{nearest(name, known)}", argument)
+
+    # What the call shows
+
+    def only_candidate(self, taken: set[int], keys: list[str]) -> int:
+        """Position of the one argument that is neither differentiated nor a key."""
+        call = self.argument_call()
+        candidates = [
+            index
+            for index, argument in enumerate(call.args)
+            if index not in taken
+            and not isinstance(argument, ast.Constant)
+            and self.parameter_name(index) not in keys
+            and not self.is_one_key(index, argument)
+        ]
+        named = [
+            keyword.arg
+            for keyword in call.keywords
+            if keyword.arg is not None
+            and keyword.arg not in keys
+            and not isinstance(keyword.value, ast.Constant)
+            and not looks_like_key(keyword.arg)
+        ]
+        if not candidates and len(named) == 1 and named[0] in self.parameters:
+            return self.position(named[0], None)
+        if len(candidates) == 1 and not (set(named) & set(self.parameters)):
+            return candidates[0]
+        if not candidates and not named:
+            return self.only_closed(keys)
+        listed = [f"argnum={index} (`{self.site.text(call.args[index])}`)" for index in candidates]
+        listed += [f'argnum="{name}"' for name in named]
+        together = ", ".join([*map(str, candidates), *(f'"{name}"' for name in named)])
+        more = f", or argnum=({together}) for all that have one row per example" if len(listed) > 1 else ""
+        self.site.refuse(f"more than one argument could be the batch; write one of {', '.join(listed)}{more}")
+
+    def is_one_key(self, index: int, argument: ast.expr) -> bool:
+        """Whether an argument is called like one random key where it is made or where it arrives."""
+        given = argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
+        return names_one_key(given) or names_one_key(self.parameter_name(index) or "")
+
+    def parameter_name(self, index: int) -> str | None:
+        return self.parameters[index] if index < len(self.parameters) else None
+
+    def only_closed(self, keys: list[str]) -> int:
+        """Position that the one value gets which the loss takes from around it."""
+        data = [
+            closed.name
+            for closed in self.closed
+            if closed.is_data and not closed.is_key and closed.name not in keys and not self.is_size(closed.name)
+        ]
+        if len(data) == 1:
+            return self.position(data[0], None)
+        if not data:
+            self.site.refuse(
+                "no argument of this call could be the batch: all are differentiated or keys; pass the batch by "
+                "position to the loss function, since what it closes over cannot be cut"
+            )
+        names = ", ".join(f'"{name}"' for name in data)
+        self.site.refuse(
+            "the loss takes its batch from around it, and more than one value could be that; write "
+            f"argnum=({names}) with only those that have one row per example"
+        )
+
+    def is_size(self, name: str) -> bool:
+        """Whether a name that the loss closes over is the size of something."""
+        return self.loss is not None and is_size(self.loss, ast.Name(name, ast.Load()))
+
+    def argument_call(self) -> ast.Call:
+        """A call whose arguments show what the gradient function is given."""
+        calls = self.gradient.calls
+        if not calls:
+            self.site.refuse("this gradient function is not called where it can be seen; write `argnum=` and `rng=`")
+        for call in calls:
+            if any(isinstance(argument, ast.Starred) for argument in call.args):
+                self.site.refuse("star-args hide which argument is the batch; write `argnum=` and `rng=`", call)
+        if len({len(call.args) for call in calls}) > 1:
+            self.site.refuse("this gradient function is called with different numbers of arguments; write `argnum=`")
+        return calls[0]
+
+    # What the calls must change
+
+    def check_appended(self) -> None:
+        """Refuses where the loss cannot be given what it closes over."""
+        assert self.loss is not None
+        reason = cannot_be_given(self.site, self.gradient, self.loss, self.batch.appended)
+        if reason is not None:
+            names = ", ".join(f"`{name}`" for name in self.batch.appended)
+            self.site.refuse(
+                f"{reason}, so {names} cannot become an argument; pass it by position to the loss function"
+            )
+
+    def complete_moves(self) -> None:
+        """Refuses where keywords cannot go to their positions without a gap, or without changing what runs first."""
+        last = max(self.parameters.index(name) for name in self.batch.moved)
+        for call in self.gradient.calls:
+            moved = self.parameters[len(call.args) : last + 1]
+            given = {keyword.arg: keyword.value for keyword in call.keywords}
+            if not set(moved) <= given.keys() or None in given:
+                self.site.refuse(
+                    "the batch is passed by keyword and something before it is not passed; pass it by position"
+                )
+            order = [name for name in given if name in moved]
+            first = list(given)[: len(moved)]
+            in_order = order == moved and first == moved
+            if not in_order and not all(isinstance(value, _HARMLESS) for value in given.values()):
+                self.site.refuse(
+                    "the batch is passed by keyword, and passing it by position would change the order in which the "
+                    "arguments are evaluated; pass it by position"
+                )
+            self.batch.moved = moved

@@ -1,0 +1,94 @@
+"""What a loss function closes over, and whether those values could be given to it as arguments instead."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from mmrewrite.analysis.gradients import Gradient, is_gradient_decorator, own_expressions
+from mmrewrite.analysis.losses import Loss, keeps_values, looks_like_key
+from mmrewrite.codemod.site import Site
+from mmrewrite.source.names import Scope
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A local name of the surrounding function that a loss reads.
+
+    `is_data` is whether the loss uses its value or parts of it, rather than only calling it or its methods.
+    """
+
+    name: str
+    is_key: bool
+    is_data: bool
+
+
+def closed_over(loss: Loss) -> list[Closed]:
+    """Names that the loss takes from a surrounding function, in order of their first use."""
+    called = {_root(node.func) for node in ast.walk(loss.node) if isinstance(node, ast.Call)}
+    parts = {_root(node) for node in ast.walk(loss.node) if isinstance(node, ast.Attribute)}
+    found: dict[str, Closed] = {}
+    names = [node for node in ast.walk(loss.node) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    for node in sorted(names, key=lambda name: (name.lineno, name.col_offset)):
+        owner = loss.scope.owner(node.id)
+        if owner is None or owner is loss.scope or owner.kind != "function":
+            continue
+        if any(binding.kind in ("function", "class", "import") for binding in owner.bindings[node.id]):
+            continue
+        data = node not in called and node not in parts
+        before = found.get(node.id)
+        found[node.id] = Closed(node.id, looks_like_key(node.id), data or (before is not None and before.is_data))
+    return list(found.values())
+
+
+def _root(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node
+
+
+def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]) -> str | None:
+    """Why `names` cannot become parameters of the loss and arguments of the gradient's only call, else None.
+
+    The call reads them where the loss would have read them, since nothing runs in between.
+    """
+    node = loss.node
+    if loss.facts is not site.facts:
+        return "the loss is defined in another module"
+    if isinstance(node, ast.AsyncFunctionDef):
+        return "the loss is an `async def`"
+    if node.args.vararg or node.args.defaults:
+        return "the loss has `*args` or defaults, after which no parameter can go"
+    if not gradient.complete or len(gradient.uses) != 1:
+        return "not every call of this gradient can be seen"
+    use = gradient.uses[0]
+    if any(isinstance(argument, ast.Starred) for argument in use.call.args):
+        return "star-args hide what the gradient is called with"
+    if len(use.call.args) != len(node.args.posonlyargs) + len(node.args.args):
+        return "the gradient is not called with each parameter of the loss by position"
+    scope = site.facts.scope_of(use.statement)
+    for name in names:
+        if scope.owner(name) is not loss.scope.owner(name):
+            return f"`{name}` is not a name where the gradient is called"
+    if isinstance(node, ast.Lambda):
+        return None if node is gradient.function else "the loss is a `lambda` that has a name; write it as a `def`"
+    outside = site.facts.scope_of(node)
+    for decorator in node.decorator_list:
+        if is_gradient_decorator(site.facts.names, decorator, outside) is None and not keeps_values(
+            site.facts, decorator, outside
+        ):
+            return f"`@{site.text(decorator)}` may look at the parameters of the loss"
+    decorated = isinstance(gradient.function, ast.Name) and gradient.by_name and use.call.func is gradient.function
+    if _loads(site, node.name, outside) != 1 and not decorated:
+        return f"`{node.name}` is used elsewhere, too"
+    return None
+
+
+def _loads(site: Site, name: str, outside: Scope) -> int:
+    owner = outside.owner(name)
+    return sum(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        for statement, scope in site.facts.names.scopes.items()
+        if scope.owner(name) is owner
+        for node in own_expressions(statement)
+    )

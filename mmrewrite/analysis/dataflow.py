@@ -1,0 +1,221 @@
+"""Which names of a function some statements read before they assign them. It errs towards reading too much."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+
+from mmrewrite.project.project import Facts
+from mmrewrite.source.names import Scope, all_arguments
+
+_Names = frozenset[str]
+
+
+class Flow:
+    """Follows the names that one scope of a module owns, in the order in which its statements run."""
+
+    def __init__(self, facts: Facts, scope: Scope) -> None:
+        self._names, self._scope = facts.names, scope
+
+    def exposed_in(self, loop: ast.For) -> set[str]:
+        """Names that an iteration may read before it has assigned them."""
+        exposed, _ = self._run(loop.body, self._stored(loop.target))
+        return exposed
+
+    def through(self, loop: ast.For) -> tuple[set[str], _Names]:
+        """Names that the body of a loop may read before it assigns them, its target among them; and those that it
+        assigns in any case."""
+        return self._run(loop.body, frozenset())
+
+    def defined_before(self, statement: ast.stmt) -> _Names:
+        """Names that have a value whenever a statement is reached."""
+        node = self._scope.node
+        defined: _Names = frozenset()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            defined = frozenset(argument.arg for argument in all_arguments(node.args))
+        held = list(self._names.around(statement))
+        path = [*reversed(held[: held.index(node)] if isinstance(node, ast.stmt) else held), statement]
+        for holder, inner in zip((node, *path), path, strict=False):
+            if isinstance(holder, ast.stmt) and holder is not node:
+                defined = self._entering(holder, inner, defined)
+            block = _block_of(holder, inner)
+            _, defined = self._run(block[: block.index(inner)], defined)
+        return defined
+
+    def _entering(self, holder: ast.stmt, inner: ast.stmt, defined: _Names) -> _Names:
+        """What is assigned in any case where the block of `holder` begins that holds `inner`."""
+        match holder:
+            case ast.For() | ast.AsyncFor() if inner in holder.body:
+                return defined | self._stored(holder.target)
+            case ast.With() | ast.AsyncWith():
+                return defined.union(*(self._stored(item) for item in holder.items))
+            case ast.If() | ast.While():
+                return defined | self._stored(holder.test)
+            case ast.Try() | ast.TryStar() if inner in holder.orelse:
+                return self._run(holder.body, defined)[1]
+        return defined
+
+    def read_after(self, statement: ast.stmt) -> set[str]:
+        """Names that may be read after a statement, as it left them."""
+        exposed: set[str] = set()
+        defined: _Names = frozenset()
+        while True:
+            holder = self._names.parents.get(statement)
+            outermost = holder is None or holder is self._scope.node
+            block = _block_of(self._names.tree if holder is None else holder, statement)
+            more, defined = self._run(block[block.index(statement) + 1 :], defined)
+            exposed |= more
+            if isinstance(holder, ast.Try | ast.TryStar):
+                for handler in holder.handlers:
+                    exposed |= self._run(handler.body, defined)[0]
+                for rest in (holder.orelse, holder.finalbody):
+                    exposed |= self._run(rest, defined)[0]
+            elif isinstance(holder, ast.For | ast.AsyncFor | ast.While):
+                # What runs next may be the next iteration.
+                if isinstance(holder, ast.While):
+                    exposed |= self._read(holder.test, defined)
+                else:
+                    defined |= self._stored(holder.target)
+                exposed |= self._run(holder.body, defined)[0]
+            if outermost or holder is None:
+                return exposed
+            statement = holder
+
+    def _run(self, statements: Iterable[ast.stmt], defined: _Names) -> tuple[set[str], _Names]:
+        """What `statements` read and have not assigned, and what is assigned after them in any case."""
+        exposed: set[str] = set()
+        for statement in statements:
+            more, defined = self._step(statement, defined)
+            exposed |= more
+        return exposed, defined
+
+    def _step(self, statement: ast.stmt, defined: _Names) -> tuple[set[str], _Names]:
+        match statement:
+            case ast.If():
+                exposed = self._read(statement.test, defined)
+                defined |= self._stored(statement.test)
+                first, one = self._run(statement.body, defined)
+                second, other = self._run(statement.orelse, defined)
+                return exposed | first | second, _either(one, statement.body, other, statement.orelse)
+            case ast.For() | ast.AsyncFor():
+                exposed = self._read(statement.iter, defined)
+                first, _ = self._run(statement.body, defined | self._stored(statement.target))
+                second, _ = self._run(statement.orelse, defined)
+                return exposed | first | second, defined - self._deleted(statement)
+            case ast.While():
+                exposed = self._read(statement.test, defined)
+                first, _ = self._run(statement.body, defined)
+                second, _ = self._run(statement.orelse, defined)
+                return exposed | first | second, defined - self._deleted(statement)
+            case ast.With() | ast.AsyncWith():
+                exposed = set()
+                for item in statement.items:
+                    exposed |= self._read(item, defined)
+                    defined |= self._stored(item)
+                more, defined = self._run(statement.body, defined)
+                return exposed | more, defined
+            case ast.Try() | ast.TryStar():
+                tried = [*statement.body, *statement.orelse]
+                exposed, after = self._run(tried, defined)
+                defined -= self._deleted(statement)
+                for handler in statement.handlers:
+                    exposed |= self._read(handler.type, defined) if handler.type is not None else set()
+                    more, other = self._run(handler.body, defined | {handler.name or ""})
+                    exposed, after = exposed | more, _either(after, tried, other - {handler.name or ""}, handler.body)
+                more, last = self._run(statement.finalbody, defined)
+                return exposed | more, after | last
+            case ast.Match():
+                return self._match(statement, defined)
+            case ast.AugAssign():
+                exposed = self._read(statement, defined)
+                if isinstance(statement.target, ast.Name):
+                    exposed |= {statement.target.id} - defined
+                return exposed, defined | self._stored(statement)
+            case ast.Delete():
+                gone = self._deleted(statement)
+                return self._read(statement, defined) | (gone - defined), defined - gone
+        return self._read(statement, defined), defined | self._stored(statement)
+
+    def _match(self, statement: ast.Match, defined: _Names) -> tuple[set[str], _Names]:
+        exposed = self._read(statement.subject, defined)
+        defined |= self._stored(statement.subject)
+        ends = []
+        for case in statement.cases:
+            taken = (getattr(part, name, None) for part in ast.walk(case.pattern) for name in ("name", "rest"))
+            inner = defined.union(name for name in taken if name is not None)
+            if case.guard is not None:
+                exposed |= self._read(case.guard, inner)
+            more, end = self._run(case.body, inner)
+            exposed |= more
+            ends += [] if _leaves(case.body) else [end]
+        last = statement.cases[-1]
+        if not (isinstance(last.pattern, ast.MatchAs) and last.pattern.pattern is None and last.guard is None):
+            ends.append(defined)
+        return exposed, frozenset.intersection(*ends) if ends else defined
+
+    def _read(self, node: ast.AST, defined: _Names) -> set[str]:
+        return {name for name in self._loaded(node) if name not in defined}
+
+    def _loaded(self, node: ast.AST) -> Iterator[str]:
+        """Names of this scope that are read in a piece of code, also by functions that it makes."""
+        yield from self._names_in(node, ast.Load, self._scope)
+
+    def _deleted(self, node: ast.AST) -> _Names:
+        return frozenset(self._names_in(node, ast.Del, self._scope))
+
+    def _stored(self, node: ast.AST) -> _Names:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return frozenset((node.name,))
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            return frozenset(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        return frozenset(self._names_in(node, ast.Store, self._scope))
+
+    def _names_in(self, node: ast.AST, context: type[ast.expr_context], scope: Scope) -> Iterator[str]:
+        if isinstance(node, ast.Name):
+            owner = scope.owner(node.id)
+            if isinstance(node.ctx, context) and (owner is self._scope or owner is None):
+                yield node.id
+            return
+        inner = self._names.inner.get(node)
+        outside = {id(part) for part in _outside(node)} if inner is not None else set[int]()
+        for child in _children(node):
+            yield from self._names_in(child, context, scope if inner is None or id(child) in outside else inner)
+
+
+def _either(one: _Names, first: Sequence[ast.stmt], other: _Names, second: Sequence[ast.stmt]) -> _Names:
+    """What is assigned in any case after one of two blocks, of which one may not come to its end."""
+    if _leaves(first) != _leaves(second):
+        return other if _leaves(first) else one
+    return one & other
+
+
+def _leaves(block: Sequence[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], ast.Return | ast.Raise | ast.Break | ast.Continue)
+
+
+def _outside(node: ast.AST) -> Iterator[ast.AST]:
+    """Parts of what has a scope of its own that are evaluated in the one around it."""
+    yield from getattr(node, "decorator_list", ())
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+            yield from (default for default in (*node.args.defaults, *node.args.kw_defaults) if default is not None)
+        case ast.ClassDef():
+            yield from (*node.bases, *node.keywords)
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+            yield node.generators[0].iter
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a node, with those of its parameters and generators in their place."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.arguments | ast.comprehension):
+            yield from ast.iter_child_nodes(child)
+        else:
+            yield child
+
+
+def _block_of(holder: ast.AST, statement: ast.stmt) -> Sequence[ast.stmt]:
+    """The list of statements that holds `statement`."""
+    parts = [holder, *getattr(holder, "handlers", ()), *getattr(holder, "cases", ())]
+    blocks = (getattr(part, name, ()) for part in parts for name in ("body", "orelse", "finalbody"))
+    return next(block for block in blocks if isinstance(block, list) and statement in block)

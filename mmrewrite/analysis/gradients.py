@@ -1,0 +1,229 @@
+"""Find the gradient function that a statement makes or calls, and the calls that show its arguments."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmrewrite.codemod.site import Site
+from mmrewrite.directives.vocabulary import STATEMENT, kind_of
+from mmrewrite.source.names import Module, Scope
+
+GRADIENTS = frozenset(
+    (
+        "jax.grad",
+        "jax.value_and_grad",
+        "flax.nnx.grad",
+        "flax.nnx.value_and_grad",
+        "equinox.filter_grad",
+        "equinox.filter_value_and_grad",
+    )
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A call of a gradient function, and the simple statement that holds it."""
+
+    call: ast.Call
+    statement: ast.stmt
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """`jax.grad(function, ...)` and how it is used.
+
+    `wrapped_call` is the call of the hinted statement to wrap: `jax.grad(...)` itself, or, when `by_name`, the call of
+    a name that stands for it. `uses` are the calls that can be seen, and `complete` is whether there can be no others.
+    """
+
+    function: ast.expr
+    argnums: frozenset[int]
+    has_aux: bool
+    with_value: bool
+    wrapped_call: ast.Call
+    by_name: bool
+    uses: tuple[Use, ...]
+    complete: bool
+
+    @property
+    def calls(self) -> list[ast.Call]:
+        """The calls without their statements."""
+        return [use.call for use in self.uses]
+
+
+@dataclass(frozen=True, eq=False)
+class _Maker:
+    """What makes a gradient function: the call `jax.grad(f)`, or the decorators of a `def`."""
+
+    function: ast.expr | None
+    arguments: ast.Call | None
+    name: str
+
+
+def find_gradient(site: Site) -> Gradient:
+    """The gradient of the hinted statement; refuses when there is none or it is not visibly one."""
+    calls = list(site.calls(site.statement))
+    made = [call for call in calls if site.resolve(call.func) in GRADIENTS]
+    if len(made) > 1:
+        site.refuse("more than one gradient in this statement; give each a statement of its own")
+    if made:
+        uses, complete = _uses(site, made[0], calls)
+        maker = _Maker(_function(site, made[0]), made[0], site.resolve(made[0].func) or "")
+        return _gradient(site, maker, made[0], by_name=False, uses=uses, complete=complete)
+    named = [(call, _made_by_name(site, call.func, site.scope)) for call in calls]
+    found = [(call, maker) for call, maker in named if maker is not None]
+    if len(found) != 1:
+        _refuse_bound_twice(site, calls)
+        site.refuse(
+            "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
+            "or directly"
+        )
+    call, maker = found[0]
+    assert isinstance(call.func, ast.Name)
+    loads = _loads(site, call.func.id, site.scope.owner(call.func.id))
+    return _gradient(site, maker, call, by_name=True, uses=(Use(call, site.statement),), complete=loads == 1)
+
+
+def _refuse_bound_twice(site: Site, calls: list[ast.Call]) -> None:
+    for call in calls:
+        if not isinstance(call.func, ast.Name):
+            continue
+        name, owner = call.func.id, site.scope.owner(call.func.id)
+        bindings = owner.bindings[name] if owner is not None else []
+        values = [binding.value for binding in bindings if isinstance(binding.value, ast.Call)]
+        if len(bindings) > 1 and any(site.resolve(value.func, owner) in GRADIENTS for value in values):
+            lines = ", ".join(f"line {binding.statement.lineno}" for binding in bindings if binding.statement)
+            site.refuse(f"`{name}` has several meanings ({lines}); give this gradient function a name of its own", call)
+
+
+def is_gradient_decorator(names: Module, decorator: ast.expr, scope: Scope) -> str | None:
+    """The gradient that a decorator takes, as `@jax.grad`, `@partial(jax.grad, ...)` or `@eqx.filter_grad(...)`."""
+    found = names.resolve(decorator, scope)
+    if isinstance(decorator, ast.Call):
+        found = names.resolve(decorator.func, scope)
+        if found == "functools.partial" and len(decorator.args) == 1:
+            found = names.resolve(decorator.args[0], scope)
+    return found if found in GRADIENTS else None
+
+
+def _function(site: Site, maker: ast.Call) -> ast.expr | None:
+    keywords = {keyword.arg: keyword.value for keyword in maker.keywords}
+    if None in keywords or any(isinstance(argument, ast.Starred) for argument in maker.args):
+        site.refuse("jax.grad(*args): cannot tell what is differentiated; write its arguments out", maker)
+    function = maker.args[0] if maker.args else keywords.get("fun", keywords.get("f"))
+    if function is None:
+        site.refuse("this gradient has no function to differentiate; write `jax.value_and_grad(loss_fn)`", maker)
+    return function
+
+
+def _gradient(
+    site: Site, maker: _Maker, wrapped: ast.Call, by_name: bool, uses: tuple[Use, ...], complete: bool
+) -> Gradient:
+    keywords, positional = {}, []
+    if maker.arguments is not None:
+        keywords = {keyword.arg: keyword.value for keyword in maker.arguments.keywords}
+        positional = maker.arguments.args
+    is_jax = maker.name.startswith("jax.")
+    argnums = keywords.get("argnums", positional[1] if len(positional) > 1 else None)
+    has_aux = keywords.get("has_aux", positional[2] if is_jax and len(positional) > 2 else None)
+    return Gradient(
+        maker.function or wrapped.func,
+        _argnums(site, argnums),
+        _flag(site, has_aux),
+        "value_and_grad" in maker.name,
+        wrapped,
+        by_name,
+        uses,
+        complete,
+    )
+
+
+def _argnums(site: Site, node: ast.expr | None) -> frozenset[int]:
+    if node is None:
+        return frozenset((0,))
+    values = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
+    found = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, int)]
+    if len(found) != len(values):
+        if site.hint.argument("argnum") is not None:
+            return frozenset()
+        site.refuse("`argnums` is computed, so the batch cannot be told from what is differentiated; write `argnum=`")
+    return frozenset(found)
+
+
+def _flag(site: Site, node: ast.expr | None) -> bool:
+    if node is None:
+        return False
+    if not isinstance(node, ast.Constant):
+        site.refuse("`has_aux` is computed; write True or False", node)
+    return bool(node.value)
+
+
+def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use, ...], bool]:
+    """Calls of what `made` returns: in the statement itself, else of the name that it is assigned to."""
+    holder = made
+    while True:
+        # `jax.jit(jax.grad(f))` is called with the same arguments.
+        jitted = next(
+            (call for call in calls if holder in call.args[:1] and site.resolve(call.func) == "jax.jit"), None
+        )
+        if jitted is None:
+            break
+        holder = jitted
+    direct = tuple(Use(call, site.statement) for call in calls if call.func is holder)
+    if direct:
+        return direct, True
+    statement = site.statement
+    if isinstance(statement, ast.Assign) and statement.value is holder and isinstance(statement.targets[0], ast.Name):
+        name = statement.targets[0].id
+        owner = site.scope.owner(name)
+        uses = tuple(_uses_of(site, name, owner))
+        return uses, len(statement.targets) == 1 and _loads(site, name, owner) == len(uses)
+    return (), False
+
+
+def _uses_of(site: Site, name: str, owner: Scope | None) -> Iterator[Use]:
+    for statement, scope in site.facts.names.scopes.items():
+        if scope.owner(name) is owner and kind_of(statement) == STATEMENT:
+            for call in site.calls(statement):
+                if isinstance(call.func, ast.Name) and call.func.id == name:
+                    yield Use(call, statement)
+
+
+def _loads(site: Site, name: str, owner: Scope | None) -> int:
+    """How often a name of `owner` is read."""
+    count = 0
+    for statement, scope in site.facts.names.scopes.items():
+        if scope.owner(name) is owner:
+            for node in own_expressions(statement):
+                count += isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    return count
+
+
+def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Nodes of a statement that are not part of a statement inside it."""
+    for child in ast.iter_child_nodes(statement):
+        if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from ast.walk(child)
+
+
+def _made_by_name(site: Site, node: ast.expr, scope: Scope) -> _Maker | None:
+    """What makes the gradient function that a name stands for, through `jax.jit` and other names."""
+    if not isinstance(node, ast.Name):
+        return None
+    binding = site.facts.names.binding(node.id, scope)
+    value = binding.value if binding else None
+    owner = scope.owner(node.id) or scope
+    if binding is not None and isinstance(binding.node, ast.FunctionDef):
+        for decorator in binding.node.decorator_list:
+            name = is_gradient_decorator(site.facts.names, decorator, owner)
+            if name is not None:
+                return _Maker(node, decorator if isinstance(decorator, ast.Call) else None, name)
+    while isinstance(value, ast.Call) and site.resolve(value.func, owner) == "jax.jit" and value.args:
+        value = value.args[0]
+    if isinstance(value, ast.Name) and value.id != node.id:
+        return _made_by_name(site, value, owner)
+    if isinstance(value, ast.Call) and site.resolve(value.func, owner) in GRADIENTS:
+        return _Maker(_function(site, value), value, site.resolve(value.func, owner) or "")
+    return None

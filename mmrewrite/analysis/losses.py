@@ -1,0 +1,194 @@
+"""The function that is differentiated: where it is, and whether it changes state or uses random keys."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mmrewrite.codemod.site import Site
+from mmrewrite.project.project import Facts
+from mmrewrite.source.functions import own_nodes, returns_of
+from mmrewrite.source.names import Scope, all_arguments, dotted_name
+
+_KEY_WORDS = re.compile(r"(^|_)(rngs?|keys?|prng|prngs)\d*($|_)|rng\d*$|[a-z]key\d*$")
+_BATCH_NORMS = frozenset(("flax.linen.BatchNorm", "flax.nnx.BatchNorm"))
+_TRANSPARENT = frozenset(("jax.jit", "jax.checkpoint", "jax.named_call"))
+_DEPTH = 4
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """The function that is differentiated, and where it is defined.
+
+    `before` are parameters that a transformation puts before its own, as `hk.transform` does.
+    """
+
+    facts: Facts
+    node: Definition
+    before: tuple[str, ...] = ()
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of its body."""
+        return self.facts.names.inner[self.node]
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of its parameters, in order."""
+        return [*self.before, *(argument.arg for argument in all_arguments(self.node.args))]
+
+    @property
+    def num_positional(self) -> int:
+        """How many parameters have a position."""
+        return len(self.before) + len(self.node.args.posonlyargs) + len(self.node.args.args)
+
+    @property
+    def by_keyword(self) -> frozenset[str]:
+        """Names of the parameters that have no position: those after a `*`."""
+        return frozenset(argument.arg for argument in self.node.args.kwonlyargs)
+
+    def results(self) -> Iterator[ast.expr]:
+        """The expressions that it returns."""
+        if isinstance(self.node, ast.Lambda):
+            yield self.node.body
+        else:
+            yield from (statement.value for statement in returns_of(self.node) if statement.value is not None)
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """Everything in its body."""
+        yield from ast.walk(self.node.body) if isinstance(self.node, ast.Lambda) else own_nodes(self.node)
+
+
+def find_function(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth: int = _DEPTH) -> Loss | None:
+    """The definition that an expression stands for, through names and `functools.partial`."""
+    if depth == 0:
+        return None
+    if isinstance(node, ast.Lambda):
+        return Loss(facts, node)
+    if isinstance(node, ast.Call) and facts.names.resolve(node.func, scope) == "functools.partial" and node.args:
+        return find_function(site, node.args[0], facts, scope, depth - 1)
+    if isinstance(node, ast.Name):
+        binding = facts.names.binding(node.id, scope)
+        if binding is not None and isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return Loss(facts, binding.node)
+        if binding is not None and binding.value is not None:
+            owner = scope.owner(node.id)
+            return find_function(site, binding.value, facts, owner or scope, depth - 1)
+    if isinstance(node, ast.Attribute) and node.attr == "apply":
+        transformed = _transformed(site, node.value, facts, scope, depth)
+        if transformed is not None:
+            return transformed
+    dotted = dotted_name(node)
+    qualified = facts.names.resolve_dotted(dotted, scope) if dotted else None
+    found = site.project.definition(qualified, facts) if qualified else None
+    if found is not None and isinstance(found[1].node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return Loss(found[0], found[1].node)
+    return None
+
+
+def _transformed(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth: int) -> Loss | None:
+    """The function that Haiku made the pair of `init` and `apply` from which `node` is."""
+    if isinstance(node, ast.Name):
+        binding = facts.names.binding(node.id, scope)
+        owner = scope.owner(node.id) or scope
+        return (
+            _transformed(site, binding.value, facts, owner, depth)
+            if binding is not None and binding.value is not None
+            else None
+        )
+    if not isinstance(node, ast.Call) or not node.args:
+        return None
+    name = facts.names.resolve(node.func, scope)
+    if name == "haiku.transform":
+        inner = find_function(site, node.args[0], facts, scope, depth - 1)
+        return None if inner is None else dataclasses.replace(inner, before=("params", "rng"))
+    if name == "haiku.without_apply_rng":
+        inner = _transformed(site, node.args[0], facts, scope, depth)
+        return None if inner is None else dataclasses.replace(inner, before=("params",))
+    return None
+
+
+def keeps_values(facts: Facts, decorator: ast.expr, scope: Scope) -> bool:
+    """Whether a decorator is known to leave what a function returns as it is."""
+    names = [decorator, *([decorator.func, *decorator.args[:1]] if isinstance(decorator, ast.Call) else [])]
+    return any(facts.names.resolve(name, scope) in _TRANSPARENT for name in names)
+
+
+def looks_like_key(name: str) -> bool:
+    """Whether a name is one that random keys have: `rng`, `dropout_key`, `keys`."""
+    return _KEY_WORDS.search(name.lower()) is not None
+
+
+def names_one_key(name: str) -> bool:
+    """Whether a name is that of one random key, not of several, which may be one for each example."""
+    return looks_like_key(name) and not name.lower().rstrip("0123456789_").endswith("s")
+
+
+def keys_closed_over(loss: Loss) -> list[str]:
+    """Local names of the surrounding function that look like random keys and are used in the loss."""
+    found = []
+    for node in loss.nodes():
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and looks_like_key(node.id):
+            owner = loss.scope.owner(node.id)
+            if owner is not None and owner is not loss.scope and owner.kind == "function":
+                found.append(node.id)
+    return sorted(set(found))
+
+
+def keys_of_the_module(loss: Loss) -> list[str]:
+    """Names of the loss's module that are random keys made there and are used in the loss."""
+    names = loss.facts.names
+    found = set()
+    for node in loss.nodes():
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and looks_like_key(node.id):
+            owner = loss.scope.owner(node.id)
+            bindings = owner.bindings[node.id] if owner is not None and owner is names.scope else ()
+            if any(_makes_key(loss.facts, each.statement) for each in bindings):
+                found.add(node.id)
+    return sorted(found)
+
+
+def _makes_key(facts: Facts, statement: ast.stmt | None) -> bool:
+    value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+    calls = (node for node in ast.walk(value) if isinstance(node, ast.Call)) if value is not None else ()
+    return any((facts.names.resolve(call.func, facts.names.scope) or "").startswith("jax.random.") for call in calls)
+
+
+def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:
+    """The call that returns changed collections: `model.apply(..., mutable=["batch_stats"])`."""
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                value = keyword.value
+                if keyword.arg == "mutable" and not (
+                    (isinstance(value, ast.Constant) and not value.value)
+                    or (isinstance(value, ast.List | ast.Tuple) and not value.elts)
+                ):
+                    return node
+    return None
+
+
+def batch_norms(facts: Facts, tree: ast.AST, scope: Scope) -> list[ast.expr]:
+    """Uses of Flax's batch normalisation that see the batch.
+
+    One of linen with `use_running_average=True`, in its call or in a `partial`, does not, unless another value of that
+    occurs.
+    """
+    uses: list[ast.expr] = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute) and facts.names.resolve(node, scope) in _BATCH_NORMS
+    ]
+    frozen: set[ast.expr] = set()
+    for node in ast.walk(tree) if uses else ():
+        told = [each.value for each in getattr(node, "keywords", ()) if each.arg == "use_running_average"]
+        if isinstance(node, ast.Call) and told:
+            if not (isinstance(told[0], ast.Constant) and told[0].value is True):
+                return uses
+            frozen.update((node.func, *node.args[:1]))
+    return [use for use in uses if use not in frozen or facts.names.resolve(use, scope) == "flax.nnx.BatchNorm"]

@@ -1,0 +1,67 @@
+"""Scans that a statement calls: `jax.lax.scan` itself, and modules that Flax lifts into one."""
+
+from __future__ import annotations
+
+import ast
+
+from mmrewrite.codemod.site import Site
+from mmrewrite.source.names import Scope
+
+_LIFTED = frozenset(("flax.linen.scan", "flax.linen.transforms.scan"))
+_TRANSPARENT = frozenset(("flax.linen.remat",))
+
+
+def is_lifted_scan(site: Site, node: ast.expr, scope: Scope | None = None) -> bool:
+    """Whether an expression is a module made by `nn.scan(Block, ...)(...)`, directly or by name.
+
+    An attribute of `self` is one if every assignment of it in the class is.
+    """
+    scope = scope or site.scope
+    if isinstance(node, ast.Call):
+        return _makes_scan(site, node.func, scope)
+    if isinstance(node, ast.Name):
+        binding = site.facts.names.binding(node.id, scope)
+        owner = scope.owner(node.id) or scope
+        return binding is not None and binding.value is not None and is_lifted_scan(site, binding.value, owner)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        found = [
+            (statement, statement.value)
+            for holder in site.facts.names.around(site.statement)
+            if isinstance(holder, ast.ClassDef)
+            for statement in ast.walk(holder)
+            if isinstance(statement, ast.Assign)
+            and any(ast.dump(target) == ast.dump(_stored(node)) for target in statement.targets)
+        ]
+        return bool(found) and all(
+            is_lifted_scan(site, value, site.facts.scope_of(statement)) for statement, value in found
+        )
+    return False
+
+
+def _stored(node: ast.Attribute) -> ast.Attribute:
+    return ast.Attribute(node.value, node.attr, ast.Store())
+
+
+def _makes_scan(site: Site, node: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is the class that `nn.scan(Block, ...)` returns, or a class that it decorates."""
+    if isinstance(node, ast.Call):
+        if site.resolve(node.func, scope) in _TRANSPARENT and node.args:
+            return _makes_scan(site, node.args[0], scope)
+        return _is_scan(site, node.func, scope)
+    if isinstance(node, ast.Name):
+        binding = site.facts.names.binding(node.id, scope)
+        owner = scope.owner(node.id) or scope
+        if binding is None:
+            return False
+        if isinstance(binding.node, ast.ClassDef):
+            return any(_is_scan(site, decorator, owner) for decorator in binding.node.decorator_list)
+        return binding.value is not None and _makes_scan(site, binding.value, owner)
+    return False
+
+
+def _is_scan(site: Site, node: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is `nn.scan`, or `functools.partial` of it."""
+    if isinstance(node, ast.Call):
+        is_partial = site.resolve(node.func, scope) == "functools.partial" and bool(node.args)
+        return is_partial and _is_scan(site, node.args[0], scope)
+    return site.resolve(node, scope) in _LIFTED

@@ -1,0 +1,1 @@
+"""The command line: the only part of the tool that prints and writes."""

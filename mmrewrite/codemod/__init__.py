@@ -1,0 +1,1 @@
+"""What a codemod is made of: base class, site, fragment, imports, registry."""

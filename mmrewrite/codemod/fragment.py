@@ -1,0 +1,302 @@
+"""The smallest part of a module that LibCST has to parse: one simple statement, or the header of a compound one.
+
+A piece keeps its original tree. Codemods look nodes up in it and ask to transform it; all of them see one visit, in
+order, each given the original node and what the ones before it made of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from mmrewrite.directives.comments import first_line, span
+from mmrewrite.results import HintReference
+from mmrewrite.source.line_breaking import fit, longest_line
+from mmrewrite.source.newer_syntax import tokens
+from mmrewrite.source.text import SourceText
+
+if TYPE_CHECKING:
+    from mmrewrite.project.project import Facts
+
+DEFAULT_UNIT = "    "
+_OPEN = "if 1:"
+_BODY = " pass"
+
+
+class NotReproduced(ValueError):
+    """LibCST would print something else than it read."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Characters of a carrier that go away, or become `text`, when its hints are consumed.
+
+    `spacing` are blank lines, which stay where something is inserted at one of their ends.
+    """
+
+    start: int
+    end: int
+    text: str
+    hints: tuple[HintReference, ...]
+    codemods: tuple[str, ...]
+    spacing: bool = False
+
+
+@dataclass(eq=False)
+class Piece:
+    """One statement's own text in a file, and the codemods that will transform it."""
+
+    statement: ast.stmt
+    start: int
+    end: int
+    tree: cst.Module
+    indent: str
+    header: bool
+    longest: int
+    codemods: list[cst.CSTTransformer] = field(default_factory=list)
+    hints: list[HintReference] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    calls: list[cst.Call] | None = None
+
+    @classmethod
+    def parse(cls, source: SourceText, statement: ast.stmt, cuts: Iterable[Cut]) -> Piece:
+        """Parse the part of `statement` that is its own, with the cuts inside it made.
+
+        Raises:
+            NotReproduced: If LibCST cannot read it, or does not print exactly what it read.
+        """
+        start, end, header = own_span(source, statement)
+        text = without_cuts(source, start, end, cuts)
+        indent = indentation(source, statement)
+        code = _wrap(text, indent, source.newline, header)
+        try:
+            tree = cst.parse_module(code)
+        except cst.ParserSyntaxError:
+            raise NotReproduced("LibCST cannot read this statement, though Python can") from None
+        if tree.code != code:
+            raise NotReproduced("LibCST does not print this statement as it stands")
+        return cls(statement, start, end, tree, indent, header, longest_line(code))
+
+    @property
+    def node(self) -> cst.BaseStatement:
+        """The statement in the original tree."""
+        return _inner(self.tree)
+
+    def call(self, wanted: ast.Call) -> cst.Call:
+        """The node of the original tree that `ast` has as `wanted`.
+
+        Raises:
+            NotReproduced: If the calls that LibCST sees are not those that `ast` has.
+        """
+        if self.header:
+            raise NotReproduced("a call in the head of a block stays as it is")
+        if self.calls is None:
+            finder = _Calls()
+            self.node.visit(finder)
+            self.calls = finder.found
+        positions = [node for node in calls_in_order(self.statement) if isinstance(node, ast.Call)]
+        if len(self.calls) != len(positions):
+            raise NotReproduced("the calls of this statement are not where `ast` has them")
+        return self.calls[positions.index(wanted)]
+
+    def render(self, runtime: str, width: int, unit: str, newline: str) -> str:
+        """The text of the statement after every codemod, laid out within `width` where that is possible."""
+        try:
+            changed = self.node.visit(_InTurn(self.codemods))
+        except cst.CSTValidationError:
+            # `return[f][0](x)` needs no space after `return`, and what it became does.
+            changed = self.node.visit(_InTurn(self.codemods, parenthesize=True))
+        assert isinstance(changed, cst.BaseStatement)
+        width = max(width, self.longest)
+        code = fit(_replace(self.tree, changed).code, runtime, width, unit, newline)
+        return _unwrap(code, self.indent, self.header)
+
+
+def without_cuts(source: SourceText, start: int, end: int, cuts: Iterable[Cut]) -> str:
+    """The text from `start` to `end` with the cuts in it made."""
+    text, position = "", start
+    for cut in sorted((cut for cut in cuts if start <= cut.start and cut.end <= end), key=lambda cut: cut.start):
+        text += source.text[position : cut.start] + cut.text
+        position = cut.end
+    return text + source.text[position:end]
+
+
+def render_statement(code: str, indent: str, newline: str, runtime: str, width: int, unit: str) -> str:
+    """A new statement as text, laid out like the rest; it does not begin with its indentation.
+
+    `code` has lines that end in a line feed, and no indentation of its own.
+    """
+    first, *rest = code.split("\n")
+    lines = newline.join([first, *(f"{indent}{line}" if line else "" for line in rest)])
+    return fit_statement(lines, indent, runtime, width, unit, newline)
+
+
+def fit_statement(
+    text: str, indent: str, runtime: str | None, width: int, unit: str, newline: str, *, header: bool = False
+) -> str:
+    """A statement's own text, or with `header` that of a compound one's header, with calls broken as `fit` does it.
+
+    The text does not begin with its indentation.
+    """
+    return _unwrap(fit(_wrap(text, indent, newline, header), runtime, width, unit, newline), indent, header)
+
+
+def own_span(source: SourceText, statement: ast.stmt) -> tuple[int, int, bool]:
+    """Offsets of the text that is a statement's own, and whether that is only a header."""
+    start, end = span(source, statement)
+    decorators = getattr(statement, "decorator_list", ())
+    body: list[ast.stmt] = getattr(statement, "body", [])
+    if not body:
+        return start, end, False
+    head = start
+    if decorators:
+        line = first_line(statement)
+        text = source.line(line)
+        head = source.line_starts[line - 1] + len(text) - len(text.lstrip())
+    is_decorated = first_line(body[0]) < body[0].lineno
+    inner = source.line_starts[first_line(body[0]) - 1] if is_decorated else span(source, body[0])[0]
+    return head, _header_end(source, start, inner), True
+
+
+def indentation(source: SourceText, statement: ast.stmt) -> str:
+    """The whitespace that the line of a statement begins with."""
+    text = source.line(first_line(statement))
+    return text[: len(text) - len(text.lstrip())]
+
+
+def indent_unit(facts: Facts) -> str:
+    """What one more level of indentation looks like in this module."""
+    source = facts.source
+    for statement, holder in facts.names.parents.items():
+        # What a `case` holds is two levels below its `match`.
+        if isinstance(holder, ast.Match) or first_line(statement) == holder.lineno:
+            continue
+        inner, outer = source.line(first_line(statement)), source.line(first_line(holder))
+        indent = inner[: len(inner) - len(inner.lstrip())]
+        own = outer[: len(outer) - len(outer.lstrip())]
+        if indent.startswith(own) and len(indent) > len(own):
+            return indent[len(own) :]
+    return DEFAULT_UNIT
+
+
+def begins_its_line(source: SourceText, statement: ast.stmt) -> bool:
+    """Whether nothing but whitespace stands before a statement."""
+    line = first_line(statement)
+    if line != statement.lineno:
+        return True
+    return not source.text[source.line_starts[line - 1] : source.offset(line, statement.col_offset)].strip()
+
+
+def calls_in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a tree as LibCST visits them: in the order of their text, outer ones first."""
+    yield node
+    children = list(ast.iter_child_nodes(node))
+    if not isinstance(node, ast.JoinedStr | ast.FormattedValue):
+        # Positions inside an f-string are wrong before Python 3.12; there the order of the fields is that of the text.
+        children.sort(key=_position)
+    for child in children:
+        yield from calls_in_order(child)
+
+
+def _position(node: ast.AST) -> tuple[int, int]:
+    line, column = getattr(node, "lineno", None), getattr(node, "col_offset", None)
+    if line is not None and column is not None:
+        return line, column
+    return min((_position(child) for child in ast.iter_child_nodes(node)), default=(0, 0))
+
+
+def _header_end(source: SourceText, start: int, end: int) -> int:
+    """Offset just after the colon that ends the header which begins at `start`, of a block that begins at `end`."""
+    depth = 0
+    line, column = source.position(start)
+    for token in tokens(f"{source.text[start:end]}{_BODY}"):
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+            if token.string == ":" and depth == 0:
+                row, last = token.end
+                return start + last if row == 1 else source.line_starts[line + row - 2] + last
+    raise AssertionError(f"no colon after line {line}, column {column}")
+
+
+def _wrap(text: str, indent: str, newline: str, header: bool) -> str:
+    opening = f"{_OPEN}{newline}" if indent else ""
+    return f"{opening}{indent}{text}{_BODY if header else ''}{newline}"
+
+
+def _unwrap(code: str, indent: str, header: bool) -> str:
+    text = code.rstrip("\r\n")
+    if indent:
+        text = text.removeprefix(_OPEN).lstrip("\r\n").removeprefix(indent)
+    return text.removesuffix(_BODY) if header else text
+
+
+def _inner(tree: cst.Module) -> cst.BaseStatement:
+    statement = tree.body[0]
+    if isinstance(statement, cst.If) and isinstance(statement.test, cst.Integer):
+        block = statement.body.body[0]
+        assert isinstance(block, cst.BaseStatement)
+        return block
+    assert isinstance(statement, cst.BaseStatement)
+    return statement
+
+
+def _replace(tree: cst.Module, statement: cst.BaseStatement) -> cst.Module:
+    holder = tree.body[0]
+    if isinstance(holder, cst.If) and isinstance(holder.test, cst.Integer):
+        assert isinstance(holder.body, cst.IndentedBlock)
+        statement = holder.with_changes(body=holder.body.with_changes(body=[statement]))
+    return tree.with_changes(body=[statement])
+
+
+class _Calls(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[cst.Call] = []
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.found.append(node)
+
+
+class _InTurn(cst.CSTTransformer):
+    """Every codemod leaves a node before the visit goes on. An expression keeps its parentheses.
+
+    With `parenthesize`, one that was not next to a word without a space gets some.
+    """
+
+    def __init__(self, codemods: Iterable[cst.CSTTransformer], *, parenthesize: bool = False) -> None:
+        super().__init__()
+        self.codemods = tuple(codemods)
+        self.parenthesize = parenthesize
+
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
+        for codemod in self.codemods:
+            left = codemod.on_leave(original_node, updated_node)
+            assert isinstance(left, cst.CSTNode)
+            updated_node = left if left is updated_node else self._in_place_of(updated_node, left)
+        return updated_node
+
+    def _in_place_of(self, old: cst.CSTNode, new: cst.CSTNodeT) -> cst.CSTNodeT:
+        if not isinstance(old, cst.BaseExpression) or not isinstance(new, cst.BaseExpression) or new.lpar:
+            return new
+        if old.lpar and not _holds(new, old):
+            return new.with_changes(lpar=old.lpar, rpar=old.rpar)
+        if self.parenthesize and _word_ends(new) != _word_ends(old):
+            return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return new
+
+
+def _holds(node: cst.CSTNode, wanted: cst.CSTNode) -> bool:
+    return node is wanted or any(_holds(child, wanted) for child in node.children)
+
+
+def _word_ends(node: cst.CSTNode) -> tuple[bool, bool]:
+    """Whether the text of a node begins, and ends, with a character that a word may have."""
+    code = cst.Module([]).code_for_node(node)
+    return f"a{code[0]}".isidentifier(), f"a{code[-1]}".isidentifier()

@@ -1,0 +1,271 @@
+"""Where a module already has what generated code needs, and where a new import goes."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mmrewrite.directives.comments import first_line
+from mmrewrite.project.project import RUNTIME, Facts, numbered
+from mmrewrite.source.names import Scope
+from mmrewrite.source.text import SourceText
+
+_JAX_FAMILY = frozenset(("jax", "flax", "optax", "orbax", "chex", "haiku", "equinox", "numpy"))
+
+
+@dataclass(frozen=True)
+class NewImport:
+    """An import line to add, as text without a line ending."""
+
+    text: str
+    module: str
+    is_from: bool
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether the module is part of the standard library."""
+        return self.module.partition(".")[0] in sys.stdlib_module_names
+
+    @property
+    def key(self) -> tuple[bool, str]:
+        """Sorts as isort and ruff do: `import x` before `from x import y`."""
+        return self.is_from, self.module.lower()
+
+
+class Imports:
+    """Names for the things that generated code in one module uses; what is missing becomes a `NewImport`."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._chosen: dict[str, str] = {}
+        self.new: dict[str, NewImport] = {}
+
+    def chosen(self, module: str) -> str | None:
+        """The name that generated code uses for a module, None when it uses none."""
+        return self._chosen.get(module)
+
+    def runtime(self, scope: Scope, line: int) -> str:
+        """The module of the runtime, normally `mm`."""
+        return self.module(RUNTIME, "mm", scope, line)
+
+    def partial(self, scope: Scope, line: int) -> str:
+        """`functools.partial`, under whatever name the module has for it."""
+        found = self.existing("functools.partial", scope, line)
+        return found or f"{self.module('functools', 'functools', scope, line)}.partial"
+
+    def partition_spec(self, scope: Scope, line: int) -> str:
+        """`jax.sharding.PartitionSpec`, under whatever name the module has for it."""
+        qualified = "jax.sharding.PartitionSpec"
+        found = self.existing(qualified, scope, line)
+        if found:
+            return found
+        jax = self.existing("jax", scope, line)
+        if jax:
+            return f"{jax}.sharding.PartitionSpec"
+        return self.member("jax.sharding", "PartitionSpec", ("P", "PartitionSpec", "JaxPartitionSpec"))
+
+    def named_scope(self, scope: Scope, line: int) -> str:
+        """`jax.named_scope`, under whatever name the module has for it."""
+        found = self.existing("jax.named_scope", scope, line)
+        if found:
+            return found
+        jax = self.existing("jax", scope, line)
+        return f"{jax}.named_scope" if jax else self.member("jax", "named_scope", ("named_scope", "jax_named_scope"))
+
+    def member(self, module: str, name: str, aliases: tuple[str, ...]) -> str:
+        """A name that `from module import name` brings in, under the first alias that is free.
+
+        A `module` that begins with dots is relative.
+        """
+        key = f"{module}.{name}"
+        if key not in self._chosen:
+            alias = next((alias for alias in aliases if self._is_free(alias)), None)
+            if alias is None:
+                alias = next(other for other in numbered(aliases[0]) if self._is_free(other))
+            text = f"from {module} import {name}" + (f" as {alias}" if alias != name else "")
+            self._add(key, alias, NewImport(text, module, is_from=True))
+        return self._chosen[key]
+
+    def module(self, module: str, alias: str, scope: Scope, line: int) -> str:
+        """A module, under the name that the source has for it, else under `alias` or the nearest free name."""
+        found = self.existing(module, scope, line)
+        if found:
+            self._chosen.setdefault(module, found)
+            return found
+        if module not in self._chosen or module not in self.new:
+            names = (name for start in (alias, module) for name in (start, f"{start}_"))
+            chosen = next((name for name in names if self._is_free(name)), None)
+            chosen = chosen or next(name for name in numbered(module) if self._is_free(name))
+            text = f"import {module}" + (f" as {chosen}" if chosen != module else "")
+            self._add(module, chosen, NewImport(text, module, is_from=False))
+        return self._chosen[module]
+
+    def _is_free(self, name: str) -> bool:
+        return name not in self._facts.names.identifiers and name not in self._chosen.values()
+
+    def _add(self, key: str, alias: str, new: NewImport) -> None:
+        self._chosen[key] = alias
+        self.new[key] = new
+
+    def existing(self, qualified: str, scope: Scope, line: int, column: int = 0) -> str | None:
+        """A name that stands for `qualified` in `scope` from before a place on, the shortest if there are several."""
+        names = self._facts.names
+        found = []
+        for name, _ in self._visible(scope, line, column):
+            if names.resolve_dotted(name, scope) == qualified:
+                found.append(name)
+        return min(found, key=lambda name: (len(name), name)) if found else None
+
+    def _visible(self, scope: Scope, line: int, column: int = 0) -> Iterator[tuple[str, Scope]]:
+        for holder in scope.chain():
+            for name, bindings in holder.bindings.items():
+                binding = bindings[0]
+                if binding.kind not in ("import", "value") or binding.statement is None:
+                    continue
+                begin = (binding.statement.lineno, binding.statement.col_offset)
+                if scope.owner(name) is not holder or begin >= (line, column):
+                    continue
+                if not self._is_conditional(binding.statement):
+                    yield name, holder
+
+    def _is_conditional(self, statement: ast.stmt) -> bool:
+        holders = self._facts.names.around(statement)
+        return any(isinstance(holder, ast.If | ast.For | ast.While | ast.Match | ast.ClassDef) for holder in holders)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an import line goes, and the blank lines that it needs around it."""
+
+    offset: int
+    lead: str = ""
+    trail: str = ""
+
+
+@dataclass(frozen=True)
+class _Section:
+    statements: tuple[ast.Import | ast.ImportFrom, ...]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(_module_of(statement) for statement in self.statements)
+
+    def has_root(self, roots: frozenset[str]) -> bool:
+        return any(module.partition(".")[0] in roots for module in self.modules)
+
+
+def place_import(facts: Facts, new: NewImport, before: int) -> Placement:
+    """Where an import goes so that it stands above line `before`, among its kind and in order."""
+    newline = facts.source.newline
+    sections = [section for section in _sections(facts) if section.statements[-1].lineno < before]
+    star = facts.names.star
+    if star is not None and star.lineno < before:
+        # What comes with `*` might have the name of the new import.
+        sections = [section for section in sections if section.statements[0].lineno > star.lineno]
+        if not sections:
+            return Placement(_line_below(facts, facts.names.top_level(star)))
+    if not sections:
+        return _above_everything(facts, before)
+    root = new.module.partition(".")[0]
+    if root in sys.stdlib_module_names:
+        fitting = [section for section in sections if section.has_root(sys.stdlib_module_names)]
+        if fitting:
+            return _into(facts, fitting[-1], new)
+        first = sections[0].statements[0]
+        return Placement(facts.source.line_starts[first.lineno - 1], trail=newline)
+    same = [section for section in sections if root in (module.partition(".")[0] for module in section.modules)]
+    jax = [section for section in sections if section.has_root(_JAX_FAMILY)]
+    others = [section for section in sections if not section.has_root(sys.stdlib_module_names | {"", "__future__"})]
+    for candidates in (same[:1], jax[:1], others[-1:]):
+        if candidates:
+            return _into(facts, candidates[0], new)
+    last = [section for section in sections if section.has_root(sys.stdlib_module_names)][-1:]
+    if last:
+        return Placement(_line_below(facts, last[0].statements[-1]), lead=newline)
+    return _into(facts, sections[0], new)
+
+
+def _module_of(statement: ast.Import | ast.ImportFrom) -> str:
+    if isinstance(statement, ast.Import):
+        return statement.names[0].name
+    return "." * statement.level + (statement.module or "")
+
+
+def _sections(facts: Facts) -> Iterator[_Section]:
+    """Runs of imports at module level that no blank line and no other statement divides."""
+    section: list[ast.Import | ast.ImportFrom] = []
+    for statement in facts.tree.body:
+        is_import = isinstance(statement, ast.Import | ast.ImportFrom) and _module_of(statement) != "__future__"
+        if section and (not is_import or not _adjacent(facts, section[-1], statement)):
+            yield _Section(tuple(section))
+            section = []
+        if is_import and isinstance(statement, ast.Import | ast.ImportFrom):
+            section.append(statement)
+    if section:
+        yield _Section(tuple(section))
+
+
+def _adjacent(facts: Facts, before: ast.stmt, after: ast.stmt) -> bool:
+    between = range((before.end_lineno or before.lineno) + 1, after.lineno)
+    return all(facts.source.line(line).strip() for line in between)
+
+
+def _into(facts: Facts, section: _Section, new: NewImport) -> Placement:
+    def key(statement: ast.stmt, module: str) -> tuple[bool, str]:
+        return isinstance(statement, ast.ImportFrom), module.lower()
+
+    keys = [key(statement, module) for statement, module in zip(section.statements, section.modules, strict=True)]
+    if keys == sorted(keys):
+        place = sum(existing < new.key for existing in keys)
+    else:
+        plain = [index for index, (is_from, _) in enumerate(keys) if not is_from]
+        place = plain[-1] + 1 if plain and not new.is_from else len(keys)
+    if place == 0:
+        return Placement(facts.source.line_starts[section.statements[0].lineno - 1])
+    previous = section.statements[place - 1]
+    return Placement(_line_below(facts, previous))
+
+
+def _line_below(facts: Facts, statement: ast.stmt) -> int:
+    """Offset of the line below a statement, and below those that begin where it ends."""
+    end = statement.end_lineno or statement.lineno
+    for other in facts.tree.body:
+        if other.lineno == end:
+            end = other.end_lineno or end
+    return facts.source.line_end(end)
+
+
+def _above_everything(facts: Facts, before: int) -> Placement:
+    source, body = facts.source, facts.tree.body
+    index = 0
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        index = 1
+    while index < len(body) and isinstance(body[index], ast.ImportFrom) and _is_future(body[index]):
+        index += 1
+    if index:
+        return Placement(_line_below(facts, body[index - 1]), lead=source.newline)
+    blank = 2 if isinstance(body[0], ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else 1
+    line = min(before, first_line(body[0]))
+    # A hint that stays must not come to stand above the import.
+    hinted = [comment.comment.line for comment in facts.hints.comments if comment.comment.line < line]
+    return Placement(source.line_starts[min([line, *hinted]) - 1], trail=source.newline * blank)
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def import_block(source: SourceText, imports: Sequence[tuple[Placement, NewImport]]) -> str:
+    """The text to insert at one offset for all the imports that go there."""
+    ordered = sorted(imports, key=lambda pair: (not pair[1].is_standard, pair[1].key))
+    lines: list[str] = []
+    for index, (placement, new) in enumerate(ordered):
+        apart = index and (placement.lead or placement.trail) and new.is_standard != ordered[index - 1][1].is_standard
+        lines += ["", new.text] if apart else [new.text]
+    first, last = ordered[0][0], ordered[-1][0]
+    before = source.text[: first.offset]
+    # The last line of a file may lack its line ending.
+    unfinished = source.newline if before and not before.endswith(("\n", "\r")) else ""
+    return unfinished + first.lead + "".join(line + source.newline for line in lines) + last.trail

@@ -1,0 +1,422 @@
+"""One hint at work: what a codemod may ask about its place in the program, and how it asks for changes."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from mmrewrite.codemod.fragment import (
+    Cut,
+    NotReproduced,
+    Piece,
+    begins_its_line,
+    indentation,
+    render_statement,
+    without_cuts,
+)
+from mmrewrite.codemod.imports import Imports
+from mmrewrite.directives.collect import Argument, Hint
+from mmrewrite.directives.comments import span
+from mmrewrite.directives.vocabulary import nearest
+from mmrewrite.project.project import Facts, Mesh, Project, numbered
+from mmrewrite.source.names import Scope, dotted_name
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+# fmt: off
+ARRAY_METHODS = frozenset(
+    (
+        "add", "all", "any", "argmax", "argmin", "argsort", "astype", "at", "block_until_ready",
+        "clip", "conj", "copy", "cumsum", "dot", "flatten", "get", "item", "max",
+        "mean", "min", "multiply", "prod", "ravel", "repeat", "reshape", "round", "set",
+        "sort", "squeeze", "std", "sum", "swapaxes", "take", "tolist", "transpose", "update",
+        "var", "view",
+    )
+)
+# fmt: on
+
+
+class Refuse(Exception):
+    """A codemod leaves its site alone."""
+
+    def __init__(self, reason: str, line: int, column: int) -> None:
+        super().__init__(reason)
+        self.reason, self.line, self.column = reason, line, column
+
+
+class Wrong(Exception):
+    """A hint turns out to be wrong where it meets the program."""
+
+    def __init__(self, message: str, start: int, length: int) -> None:
+        super().__init__(message)
+        self.message, self.start, self.length = message, start, length
+
+
+@dataclass(frozen=True, eq=False)
+class Insert:
+    """New lines in front of the one at `offset`; `text` has no indentation on its first line and no line ending.
+
+    `above` is the statement that they go above, None where they go below one. `apart` is whether they begin with a
+    function of the module, which blank lines set apart.
+    """
+
+    offset: int
+    text: str
+    indent: str
+    codemod: str
+    hint: Hint
+    above: ast.stmt | None = None
+    apart: bool = False
+
+
+@dataclass(eq=False)
+class Draft:
+    """The changes to one module while codemods ask for them."""
+
+    facts: Facts
+    project: Project
+    cuts: tuple[Cut, ...]
+    unit: str
+    width: int
+    axes: tuple[tuple[str, str | None], ...]
+    pieces: dict[ast.stmt, Piece] = field(default_factory=dict)
+    inserts: list[Insert] = field(default_factory=list)
+    indices: dict[ast.stmt, str] = field(default_factory=dict)
+    tasks: set[str] = field(default_factory=set)
+    done: set[Hint] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    local_names: set[tuple[Scope, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.imports = Imports(self.facts)
+
+
+class Site:
+    """The place of one hint. Everything that a codemod decides, it decides from here."""
+
+    def __init__(self, draft: Draft, hint: Hint, codemod: str) -> None:
+        self.draft, self.hint, self.codemod = draft, hint, codemod
+        self.facts, self.project = draft.facts, draft.project
+        self.statement = hint.statement
+        self.scope = draft.facts.scope_of(hint.statement)
+
+    # What is there
+
+    def resolve(self, node: ast.expr, scope: Scope | None = None) -> str | None:
+        """Full name of what an expression stands for, such as `jax.jit`, else None."""
+        return self.facts.names.resolve(node, scope or self.scope)
+
+    def text(self, node: ast.expr | ast.stmt) -> str:
+        """The source of a node, as it stands without the hints that are consumed."""
+        start, end = span(self.facts.source, node)
+        return without_cuts(self.facts.source, start, end, self.draft.cuts)
+
+    def unindented(self, text: str, statement: ast.stmt) -> str:
+        """Text of a statement for use in a new one, whose lines are indented again; refuses strings over several
+        lines."""
+        header = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
+        for node in (each for part in header for each in ast.walk(part)):
+            is_text = isinstance(node, ast.JoinedStr) or (
+                isinstance(node, ast.Constant) and isinstance(node.value, str)
+            )
+            if isinstance(node, ast.expr) and is_text and node.end_lineno != node.lineno:
+                self.refuse("a string over several lines; assign it to a name above the loop", statement)
+        lines = text.replace(self.facts.source.newline, "\n")
+        return lines.replace(f"\n{indentation(self.facts.source, statement)}", "\n")
+
+    def function(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The function that the statement runs in."""
+        for holder in self.facts.names.around(self.statement):
+            if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef):
+                return holder
+        return None
+
+    def is_type_checking_only(self) -> bool:
+        """Whether only type checkers ever read the statement."""
+        for holder in self.facts.names.around(self.statement):
+            if isinstance(holder, ast.If):
+                found = self.facts.names.resolve(holder.test, self.facts.scope_of(holder))
+                if found in ("typing.TYPE_CHECKING", "typing_extensions.TYPE_CHECKING"):
+                    return True
+        return False
+
+    def exec_line(self) -> int | None:
+        """The line that runs a string as code of this module, after which any name may mean something else."""
+        for statement, scope in self.facts.names.scopes.items():
+            if (
+                scope.kind != "module"
+                or not isinstance(statement, ast.Expr)
+                or not isinstance(statement.value, ast.Call)
+            ):
+                continue
+            call = statement.value
+            if self.resolve(call.func, scope) == "builtins.exec" and all(_is_globals(each) for each in call.args[1:]):
+                return statement.lineno
+        return None
+
+    # What goes wrong
+
+    def refuse(self, reason: str, node: ast.expr | ast.stmt | None = None) -> NoReturn:
+        """Leave the whole site alone, with a sentence for the user."""
+        place = self.statement if node is None else node
+        line, column = self.facts.source.position(span(self.facts.source, place)[0])
+        star = self.facts.names.star
+        if star is not None:
+            reason += f" (`{ast.unparse(star)}` on line {star.lineno} hides what names mean; import them by name)"
+        raise Refuse(reason, line, column)
+
+    def error(self, message: str, argument: Argument | None = None) -> NoReturn:
+        """Say that the hint itself is wrong."""
+        if argument is None:
+            raise Wrong(message, self.hint.start, self.hint.end - self.hint.start)
+        raise Wrong(message, argument.start, len(argument.text))
+
+    def refuse_configured(self, definition: ast.FunctionDef | ast.ClassDef) -> None:
+        """Refuses where gin or a registry keeps hold of a definition: it would see another one than before."""
+        for decorator in definition.decorator_list:
+            function = decorator.func if isinstance(decorator, ast.Call) else decorator
+            dotted = dotted_name(function) or ""
+            found = self.resolve(function) or dotted
+            if found.startswith("gin.") or dotted.rpartition(".")[2].startswith("register"):
+                self.refuse(
+                    f"`@{self.text(decorator)}` keeps hold of `{definition.name}` and may call it in another way; hint "
+                    "the statement that calls it",
+                    decorator,
+                )
+
+    # Names for generated code
+
+    @property
+    def line(self) -> int:
+        """The line before which a name must be bound to be usable here."""
+        return self.statement.lineno if self.scope.kind != "function" else len(self.facts.source.line_starts) + 1
+
+    @property
+    def runtime(self) -> str:
+        """The runtime's module, normally `mm`."""
+        return self.draft.imports.runtime(self.scope, self.line)
+
+    @property
+    def partial(self) -> str:
+        """`functools.partial` under the name that the module has for it."""
+        return self.draft.imports.partial(self.scope, self.line)
+
+    @property
+    def partition_spec(self) -> str:
+        """`jax.sharding.PartitionSpec` under the name that the module has for it."""
+        return self.draft.imports.partition_spec(self.scope, self.line)
+
+    @property
+    def named_scope(self) -> str:
+        """`jax.named_scope` under the name that the module has for it."""
+        return self.draft.imports.named_scope(self.scope, self.line)
+
+    def loop_index(self, loop: ast.For, *candidates: str) -> str:
+        """A name for the index of `loop`: nothing else in the function uses it, save loops beside this one."""
+        scope = self.scope.function if self.scope.kind != "class" else self.scope
+        nested = {
+            name
+            for other, name in self.draft.indices.items()
+            if loop in self.facts.names.around(other) or other in self.facts.names.around(loop)
+        }
+        taken = nested | {name for owner, name in self.draft.local_names if owner is scope}
+        names = itertools.chain(candidates[:-1], numbered(candidates[-1]))
+        self.draft.indices[loop] = next(name for name in names if scope.is_free(name) and name not in taken)
+        return self.draft.indices[loop]
+
+    def task_name(self, name: str) -> str:
+        """A task name that no other statement of the module was given."""
+        for candidate in numbered(name):
+            if candidate not in self.draft.tasks:
+                self.draft.tasks.add(candidate)
+                return candidate
+        raise AssertionError
+
+    def new_name(self, name: str) -> str:
+        """A name for something new at module level: `name`, or that with a number, where it is used already."""
+        taken = self.facts.names.identifiers | self.draft.names
+        chosen = next(candidate for candidate in numbered(name) if candidate not in taken)
+        self.draft.names.add(chosen)
+        return chosen
+
+    def local_name(self, name: str) -> str:
+        """A name for something new in the scope of the statement: `name`, or that with a number."""
+        taken = {chosen for owner, chosen in self.draft.local_names if owner is self.scope}
+        taken.update(self.draft.indices.values())
+        chosen = next(each for each in numbered(name) if self.scope.is_free(each) and each not in taken)
+        self.draft.local_names.add((self.scope, chosen))
+        return chosen
+
+    # What changes
+
+    def piece(self, statement: ast.stmt) -> Piece:
+        """The parsed text of a statement, or of its header."""
+        if statement not in self.draft.pieces:
+            try:
+                self.draft.pieces[statement] = Piece.parse(self.facts.source, statement, self.draft.cuts)
+            except NotReproduced as problem:
+                self.refuse(f"{problem}; write the statement more plainly", statement)
+        return self.draft.pieces[statement]
+
+    def call(self, statement: ast.stmt, wanted: ast.Call) -> cst.Call:
+        """The LibCST node of a call that `ast` shows in a simple statement."""
+        try:
+            return self.piece(statement).call(wanted)
+        except NotReproduced as problem:
+            self.refuse(f"{problem}; give what it makes a name in a statement of its own", statement)
+
+    def transform(self, statement: ast.stmt, codemod: cst.CSTTransformer) -> None:
+        """Have `codemod` visit a statement, or its header, when every site is decided."""
+        piece = self.piece(statement)
+        _ = self.runtime
+        if codemod not in piece.codemods:
+            piece.codemods.append(codemod)
+            piece.hints.append(self.hint.reference)
+            piece.names.append(self.codemod)
+
+    def insert_above(self, code: str, statement: ast.stmt | None = None, *, apart: bool = False) -> None:
+        """Put a new statement above `statement`, or where the hint is."""
+        source = self.facts.source
+        target = statement or self.statement
+        if not begins_its_line(source, target):
+            self.refuse("a new statement must go above this one; give it a line of its own", target)
+        if statement is None and self.hint.own_line:
+            line, _ = source.position(self.hint.carrier_start)
+        else:
+            line, _ = source.position(self.piece_start(target))
+        self._insert(source.line_starts[line - 1], code, indentation(source, target), target, apart)
+
+    def insert_below(self, code: str, statement: ast.stmt, *, apart: bool = False) -> None:
+        """Put a new statement below `statement`, which ends its line."""
+        source = self.facts.source
+        end = source.line_end(statement.end_lineno or statement.lineno)
+        self._insert(end, code, indentation(source, statement), None, apart)
+
+    def wrap_block(self, first: str | None, last: str, below: str, loop: ast.For) -> None:
+        """Put statements at the beginning and at the end of a loop's block, and one below it.
+
+        Comments at the end of the block stay in it.
+        """
+        source, indent = self.facts.source, indentation(self.facts.source, loop)
+        inner = indentation(source, loop.body[0])
+        if first is not None:
+            line, _ = source.position(self.piece(loop).end)
+            self._insert(source.line_end(line), first, inner, loop.body[0], apart=False)
+        end = line = loop.end_lineno or loop.lineno
+        while line < len(source.line_starts):
+            line += 1
+            text = source.line(line).strip()
+            if text.startswith("#") and len(source.line(line).rstrip()) - len(text) > len(indent):
+                end = line
+            elif text:
+                break
+        offset, before = source.line_end(end), len(self.draft.inserts)
+        self._insert(offset, last, inner, None, apart=False)
+        for _ in range(1 if indent else 2):
+            self.draft.inserts.append(Insert(offset, "", "", self.codemod, self.hint))
+        self._insert(offset, below, indent, None, apart=False)
+        # What stands at the same place for the next statement, or for one around this loop, goes below it.
+        around = set(self.facts.names.around(loop))
+        later = (
+            k
+            for k, other in enumerate(self.draft.inserts[:before])
+            if other.offset == offset and (other.above is not None or other.hint.statement in around)
+        )
+        position, new = next(later, before), self.draft.inserts[before:]
+        self.draft.inserts[before:] = []
+        self.draft.inserts[position:position] = new
+
+    def insert_with(self, code: str, other: Hint, *, apart: bool = False) -> None:
+        """Put a new statement where another hint put its own, after it."""
+        source = self.facts.source
+        first = other.carrier_start if other.own_line else self.piece_start(other.statement)
+        line, _ = source.position(first)
+        self._insert(source.line_starts[line - 1], code, indentation(source, other.statement), other.statement, apart)
+
+    def insert_blank_above(self, statement: ast.stmt) -> None:
+        """Put the blank lines above a statement, and the comments above it, that a `def` in its place has."""
+        source, line = self.facts.source, statement.lineno
+        while line > 1 and source.line(line - 1).lstrip().startswith("#"):
+            line -= 1
+        blank = 0
+        while line - blank > 1 and not source.line(line - blank - 1).strip():
+            blank += 1
+        holder = self.facts.names.parents.get(statement)
+        blocks = (getattr(holder, name, None) for name in ("body", "orelse", "finalbody"))
+        if holder is None or not any(isinstance(block, list) and block[:1] == [statement] for block in blocks):
+            for _ in range((2 if holder is None else 1) - blank):
+                self.draft.inserts.append(Insert(source.line_starts[line - 1], "", "", self.codemod, self.hint))
+
+    def piece_start(self, statement: ast.stmt) -> int:
+        """Offset of a statement's first character, decorators included."""
+        decorators = getattr(statement, "decorator_list", ())
+        return span(self.facts.source, decorators[0] if decorators else statement)[0]
+
+    def _insert(self, offset: int, code: str, indent: str, above: ast.stmt | None, apart: bool) -> None:
+        text = render_statement(
+            code, indent, self.facts.source.newline, self.runtime, self.draft.width, self.draft.unit
+        )
+        self.draft.inserts.append(Insert(offset, text, indent, self.codemod, self.hint, above, apart))
+
+    # Meshes
+
+    def own_mesh(self) -> Mesh:
+        """The mesh that this hint declares."""
+        return next(mesh for mesh in self.facts.meshes if mesh.hint is self.hint)
+
+    def check_axis(self, axis: str, start: int, length: int) -> None:
+        """Say so when the mesh is known and has no such axis."""
+        known = [mesh for mesh in self.facts.meshes if mesh.axes is not None]
+        if not known:
+            around = self.project.connected(self.facts)
+            known = [mesh for facts in around for mesh in facts.meshes if mesh.axes is not None]
+        axes = {name for mesh in known for name in mesh.axes or ()}
+        if len(known) >= 1 and axis not in axes:
+            raise Wrong(f"the mesh has no axis `{axis}`{nearest(axis, axes)}", start, length)
+
+    def check_slice(self, arguments: Sequence[tuple[str, Argument]]) -> None:
+        """Say so when a slice of the mesh names an axis that it does not have."""
+        for axis, argument in arguments:
+            # The name stands just before the `=`, which stands just before the value.
+            start = self.facts.source.text.rindex(axis, 0, argument.start)
+            self.check_axis(axis, start, len(axis))
+
+    # What several codemods need
+
+    def slice_text(self, arguments: Sequence[tuple[str, Argument]]) -> str:
+        """`{"stage": 0}` for `stage=0`."""
+        return "{" + ", ".join(f'"{axis}": {argument.text}' for axis, argument in arguments) + "}"
+
+    def calls(self, node: ast.AST) -> Iterator[ast.Call]:
+        """Calls in an expression or statement.
+
+        Lambdas are left out, since they run some other time, and so are f-strings, whose quotes Python before 3.12 does
+        not nest.
+        """
+        if isinstance(node, ast.Lambda | ast.JoinedStr):
+            return
+        if isinstance(node, ast.Call):
+            yield node
+        for child in ast.iter_child_nodes(node):
+            yield from self.calls(child)
+
+    def is_library(self, node: ast.expr) -> bool:
+        """Whether an expression stands for something that is neither a local value nor part of the project.
+
+        So does a method that arrays have: `f(x).astype(dtype)` is about `f`.
+        """
+        if isinstance(node, ast.Attribute) and node.attr in ARRAY_METHODS:
+            return True
+        dotted = dotted_name(node)
+        found = self.facts.names.resolve_dotted(dotted, self.scope) if dotted else None
+        if found is None:
+            return False
+        return found.startswith("builtins.") or self.project.definition(found, self.facts) is None
+
+
+def _is_globals(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("globals", "locals")

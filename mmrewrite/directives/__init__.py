@@ -1,0 +1,1 @@
+"""The hint vocabulary, and the comments and calls that become `Hint` values."""

@@ -1,0 +1,175 @@
+"""Read one directive, whatever carried it: its name and its arguments, checked against the vocabulary."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, Directive, Parameter, nearest
+
+
+class Problem(Exception):
+    """What is wrong with a hint, and the characters that show it."""
+
+    def __init__(self, start: int, length: int, message: str) -> None:
+        super().__init__(message)
+        self.start, self.length, self.message = start, length, message
+
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """One argument of a directive: its name if it has one, its text, and where it stands."""
+
+    name: str | None
+    text: str
+    value: ast.expr
+    start: int
+
+
+@dataclass(frozen=True, eq=False)
+class Written:
+    """A directive as it is written, from `start` to `end`; `span` gives the offsets of its parts.
+
+    `arguments` are those without a name. `subscript` is what stands in square brackets, None without them.
+    """
+
+    name: str
+    start: int
+    end: int
+    arguments: tuple[ast.expr, ...]
+    keywords: tuple[ast.keyword, ...]
+    subscript: ast.expr | None
+    span: Callable[[ast.expr | ast.keyword], tuple[int, int]]
+
+    @property
+    def length(self) -> int:
+        """Number of characters."""
+        return self.end - self.start
+
+    def problem(self, message: str) -> Problem:
+        """Something that is wrong with the directive as a whole."""
+        return Problem(self.start, self.length, message)
+
+
+def directive_of(written: Written) -> Directive:
+    """The directive of that name.
+
+    Raises:
+        Problem: If there is none.
+    """
+    if written.name not in DIRECTIVES:
+        hint = nearest(written.name, [*DIRECTIVES, *SWITCHES, IGNORE])
+        raise Problem(written.start, len(written.name), f"unknown directive `{written.name}`{hint}")
+    directive = DIRECTIVES[written.name]
+    if written.subscript is not None:
+        raise written.problem(f"`{directive.name}` takes arguments in parentheses: `{directive.example}`")
+    return directive
+
+
+def arguments_of(written: Written, directive: Directive, text: str) -> tuple[Argument, ...]:
+    """The arguments of a directive; `text` is that of the file.
+
+    Raises:
+        Problem: If they are not what the directive takes.
+    """
+    arguments = tuple(_arguments(written, directive, text))
+    _check_together(written, directive, arguments)
+    return arguments
+
+
+def ignored_by(written: Written, codemods: Collection[str]) -> Iterator[str]:
+    """The codemods that an `ignore` names.
+
+    Raises:
+        Problem: If it names none, or something else.
+    """
+    named = list(written.arguments)
+    if written.subscript is not None:
+        named = written.subscript.elts if isinstance(written.subscript, ast.Tuple) else [written.subscript]
+    if not named:
+        example = min(codemods)
+        form = f'hints.ignore("{example}")' if written.subscript is None else f"ignore[{example}]"
+        raise written.problem(f"name the codemods: `{form}`")
+    for node in named:
+        name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
+        if not isinstance(name, str) or name not in codemods:
+            word = name if isinstance(name, str) else ast.unparse(node)
+            raise written.problem(f"unknown codemod `{word}`{nearest(word, codemods)}")
+        yield name
+
+
+def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Argument]:
+    given: set[str | None] = set()
+    for index, value in enumerate(written.arguments):
+        start, end = written.span(value)
+        length = end - start
+        if isinstance(value, ast.Starred):
+            raise Problem(start, length, "no `*` in a hint: write the arguments out")
+        if directive.positional is not None and index >= directive.positional:
+            raise Problem(start, length, f"`{directive.name}` takes this by name: `{directive.example}`")
+        named = directive.parameters[index].name if directive.positional and directive.parameters else None
+        parameter = directive.parameter(named) if named else directive.more
+        if named and parameter:
+            _check_literal(directive, parameter, named, value, start, length)
+        given.add(named)
+        yield Argument(named, text[start:end], value, start)
+    for keyword in written.keywords:
+        start, end = written.span(keyword.value)
+        if keyword.arg is None:
+            raise Problem(start, end - start, "no `**` in a hint: write the arguments out")
+        name_start, _ = written.span(keyword)
+        parameter = directive.parameter(keyword.arg)
+        if parameter is None:
+            known = [parameter.name for parameter in directive.parameters]
+            message = f"`{directive.name}` has no argument `{keyword.arg}`{nearest(keyword.arg, known)}"
+            raise Problem(name_start, len(keyword.arg), message)
+        if keyword.arg in given:
+            raise Problem(name_start, len(keyword.arg), f"`{keyword.arg}` is given twice")
+        _check_literal(directive, parameter, keyword.arg, keyword.value, start, end - start)
+        given.add(keyword.arg)
+        yield Argument(keyword.arg, text[start:end], keyword.value, start)
+
+
+def _check_literal(
+    directive: Directive, parameter: Parameter, name: str, value: ast.expr, start: int, length: int
+) -> None:
+    inner = value.operand if isinstance(value, ast.UnaryOp) else value
+    if not isinstance(inner, ast.Constant) or not parameter.literals:
+        return
+    if type(inner.value) not in parameter.literals:
+        got = ast.unparse(value)
+        raise Problem(start, length, f"`{directive.name}({name}={got})`: `{name}` must be {parameter.words}")
+    if parameter.choices and inner.value not in parameter.choices:
+        word = str(inner.value)
+        choices = " or ".join(f'"{choice}"' for choice in parameter.choices)
+        close = nearest(word, parameter.choices) if len(word) > 2 else ""
+        suggestion = close if close.startswith("; did") else ""
+        raise Problem(start, length, f"`{name}` must be {choices}, not {ast.unparse(value)}{suggestion}")
+
+
+def _check_together(written: Written, directive: Directive, arguments: tuple[Argument, ...]) -> None:
+    names = {argument.name for argument in arguments}
+    if directive.name in ("mesh", "axes", "shard") and not arguments:
+        raise written.problem(f"`{directive.name}` says nothing; write `{directive.example}`")
+    if directive.name in ("task", "register") and names <= {"name", "regex"}:
+        message = "does not say where; write an axis and a slice of it"
+        raise written.problem(f"`{directive.name}` {message}: `{directive.example}`")
+    if directive.name == "register" and "regex" not in names:
+        raise written.problem(f"`register` does not say which scopes; write `{directive.example}`")
+    if directive.name == "parallelize" and ("init_params" not in names or len(names) < 2):
+        missing = "`init_params=`" if "init_params" not in names else "`get_input_batch=` or `initial_batch=`"
+        raise written.problem(f"`parallelize` needs {missing}; write `{directive.example}`")
+    if directive.name == "verify" and not names:
+        raise written.problem(f"`verify` does not say with which arguments; write `{directive.example}`")
+    if directive.name == "microbatch":
+        if {"size", "count"} <= names:
+            raise written.problem("`size=` and `count=` contradict each other; keep one")
+        if not {"size", "count"} & names:
+            raise written.problem("`microbatch` needs `size=` (examples in one) or `count=` (how many)")
+    if directive.name == "mesh":
+        for argument in arguments:
+            value = argument.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, int) and value.value < 1:
+                message = f"axis `{argument.name}` has {value.value} slices; it needs one or more"
+                raise Problem(argument.start, len(argument.text), message)

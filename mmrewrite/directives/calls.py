@@ -1,0 +1,475 @@
+"""Find the uses of `mmrewrite.hints` in a module, and what each of them is about.
+
+The functions may have any name in the module. A use is a decorator, the context of a `with` block, a statement of its
+own, or a call around its subject. Most are taken out of the syntax tree, so that whoever reads the tree afterwards sees
+the program without them; `Removal` says what goes away in the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import tokenize
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mmrewrite.directives.comments import first_line, span
+from mmrewrite.directives.vocabulary import (
+    ALONE,
+    CALL,
+    DIRECTIVES,
+    FOR,
+    IGNORE,
+    OTHER,
+    STATEMENT,
+    SWITCHES,
+    WITH,
+    kind_of,
+)
+from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
+from mmrewrite.source.newer_syntax import parse_any, tokens
+from mmrewrite.source.text import SourceText
+
+MODULE = "mmrewrite.hints"
+PACKAGE = "mmrewrite"
+
+# Around these calls the subject stays in its place: they become another call, and the rest of the statement stays.
+_IN_PLACE = frozenset(("shard", "task"))
+_NO_TEXT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+_ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Dict, ast.Set, ast.ListComp)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Characters that go away, or become `text`, when a hint is consumed.
+
+    `spacing` are blank lines that stay where something new takes the place of what they divide.
+    """
+
+    start: int
+    end: int
+    text: str = ""
+    spacing: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class HintCall:
+    """One use of a hint function.
+
+    It begins at `start` with the last part of the function's name. `kind` is that of the hint, `arguments` are those
+    without the subject. `extent` is the text that an `off` or an `ignore` is about.
+    """
+
+    name: str
+    node: ast.expr
+    statement: ast.stmt
+    kind: str
+    start: int
+    end: int
+    function: tuple[int, int]
+    arguments: tuple[ast.expr, ...]
+    keywords: tuple[ast.keyword, ...]
+    alone: bool
+    removals: tuple[Removal, ...]
+    extent: tuple[int, int] | None = None
+
+    @property
+    def call(self) -> ast.Call | None:
+        """The call that stays in the tree and becomes another one."""
+        in_place = self.kind in (CALL, WITH) and isinstance(self.node, ast.Call)
+        return self.node if in_place and isinstance(self.node, ast.Call) else None
+
+
+@dataclass(frozen=True)
+class Misused:
+    """A use of a hint function that says nothing, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class HintImport:
+    """One name that an import brings in for hints, all that are imported with it, and the offsets where it is used."""
+
+    statement: ast.Import | ast.ImportFrom
+    alias: ast.alias
+    together: tuple[ast.alias, ...]
+    uses: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class HintCalls:
+    """All uses of `mmrewrite.hints` in one module."""
+
+    calls: list[HintCall] = field(default_factory=list)
+    misused: list[Misused] = field(default_factory=list)
+    imports: list[HintImport] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What modules of the project hand on: full names, such as `pkg.compat.hints`, and what of ours they mean.
+
+    `unclear` are full names that mean hints or something else, as after an import in `try` and `except`.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    unclear: frozenset[str] = frozenset()
+
+    @property
+    def every(self) -> frozenset[str]:
+        """All names, clear or not."""
+        return self.unclear.union(self.names)
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """The modules that hand something on."""
+        return frozenset(full.rpartition(".")[0] for full in self.every)
+
+    def meaning(self, target: str) -> str:
+        """A full name with what is handed on in the place of the name under which it is."""
+        for full, meaning in self.names.items():
+            if target == full or target.startswith(f"{full}."):
+                return meaning + target.removeprefix(full)
+        return target
+
+    def is_hints(self, target: str | None) -> bool:
+        """Whether an imported name means hints, or does unless it means something else."""
+        return target is not None and (means_hints(self.meaning(target)) or target in self.unclear)
+
+
+def find_calls(source: SourceText, names: Module, handed: Handed | None = None) -> HintCalls:
+    """Every use of a hint function, in the order of the file. The tree is left as it is."""
+    return _Finder(source, names, handed or Handed()).run()
+
+
+def strip_calls(tree: ast.Module, calls: Collection[HintCall], imports: Collection[HintImport]) -> None:
+    """Take hints out of a tree, so that it is the tree of the program without them.
+
+    A name whose only use is the `mesh` hint goes away as well, since the mesh may then be called `mesh`.
+    """
+    stripper = _Stripper(calls)
+    stripper.visit(tree)
+    starts = {call.function[0] for call in calls if call.name == "mesh"}
+    for found in imports:
+        if len(found.uses) == 1 and found.uses[0] in starts and len(found.statement.names) > 1:
+            found.statement.names.remove(found.alias)
+        elif len(found.uses) == 1 and found.uses[0] in starts:
+            found.alias.asname = f"<{found.alias.name}>"
+
+
+class _Stripper(ast.NodeTransformer):
+    def __init__(self, calls: Collection[HintCall]) -> None:
+        self._nodes = {call.node: call for call in calls if call.call is None}
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        decorators = getattr(node, "decorator_list", None)
+        if decorators:
+            decorators[:] = [decorator for decorator in decorators if decorator not in self._nodes]
+        self.generic_visit(node)
+        found = self._nodes.get(node) if isinstance(node, ast.expr) else None
+        if found is None:
+            return node
+        if found.alone:
+            return ast.copy_location(ast.Constant(None), node)
+        assert isinstance(node, ast.Call)
+        return node.args[0]
+
+
+class _Finder:
+    def __init__(self, source: SourceText, names: Module, handed: Handed) -> None:
+        self.source, self.names, self.handed = source, names, handed
+        self.found = HintCalls()
+        self.handled: set[ast.expr] = set()
+
+    def run(self) -> HintCalls:
+        for statement, scope in self.names.scopes.items():
+            self.read(statement, scope)
+        self.check_imports()
+        self.found.calls.sort(key=lambda call: (call.start, call.end))
+        return self.found
+
+    def name(self, node: ast.expr, scope: Scope) -> str | None:
+        """The hint function that an expression stands for, without its module."""
+        found = self.names.resolve(node, scope)
+        return found.removeprefix(f"{MODULE}.") if found and found.startswith(f"{MODULE}.") else None
+
+    def read(self, statement: ast.stmt, scope: Scope) -> None:
+        for decorator in getattr(statement, "decorator_list", ()):
+            self.decorator(statement, decorator, scope)
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            for item in statement.items:
+                self.item(statement, item, scope)
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            self.alone(statement, statement.value, scope)
+        for node, in_text in own_expressions(statement):
+            if isinstance(node, ast.Call) and node not in self.handled:
+                name = self.name(node.func, scope)
+                if name is not None:
+                    self.around(statement, node, name, in_text)
+        for node, _ in own_expressions(statement):
+            self.reference(statement, node, scope)
+
+    def misused(self, node: ast.expr, reason: str) -> None:
+        start, end = span(self.source, node)
+        self.found.misused.append(Misused(start, end, reason))
+
+    def add(
+        self,
+        name: str,
+        node: ast.expr,
+        statement: ast.stmt,
+        kind: str,
+        removals: tuple[Removal, ...],
+        subject: bool = False,
+        alone: bool = False,
+        extent: tuple[int, int] | None = None,
+    ) -> None:
+        function = node.func if isinstance(node, ast.Call) else node
+        self.handled.update((node, function))
+        arguments = tuple(node.args[subject:]) if isinstance(node, ast.Call) else ()
+        keywords = tuple(node.keywords) if isinstance(node, ast.Call) else ()
+        _, end = span(self.source, node)
+        place = span(self.source, function)
+        last = function.attr if isinstance(function, ast.Attribute) else self.source.text[slice(*place)]
+        start = place[1] - len(last)
+        self.found.calls.append(
+            HintCall(name, node, statement, kind, start, end, place, arguments, keywords, alone, removals, extent)
+        )
+
+    def decorator(self, statement: ast.stmt, node: ast.expr, scope: Scope) -> None:
+        name = self.name(node.func if isinstance(node, ast.Call) else node, scope)
+        if name is None:
+            return
+        start, end = span(self.source, node)
+        if name in ALONE:
+            self.handled.update((node, getattr(node, "func", node)))
+            self.misused(node, f"`{name}` is a statement of its own: `hints.{DIRECTIVES[name].example}`")
+            return
+        sign = self.source.text.rindex("@", 0, start)
+        extent = self.extent(statement) if name in (*SWITCHES, IGNORE) else None
+        self.add(name, node, statement, kind_of(statement), (self.line_removal(sign, end),), extent=extent)
+
+    def extent(self, statement: ast.stmt) -> tuple[int, int]:
+        """All lines of a statement, decorators included."""
+        end = statement.end_lineno or statement.lineno
+        return self.source.line_starts[first_line(statement) - 1], self.source.line_end(end)
+
+    def item(self, statement: ast.With | ast.AsyncWith, item: ast.withitem, scope: Scope) -> None:
+        node = item.context_expr
+        name = self.name(node.func, scope) if isinstance(node, ast.Call) else None
+        if name is None or not isinstance(node, ast.Call):
+            return
+        extent = self.extent(statement) if name in (*SWITCHES, IGNORE) else None
+        if item.optional_vars is not None:
+            self.handled.update((node, node.func))
+            self.misused(node, "a hint has no value; remove `as` and the name after it")
+            return
+        self.add(name, node, statement, WITH, (), extent=extent)
+
+    def alone(self, statement: ast.Expr, node: ast.Call, scope: Scope) -> None:
+        name = self.name(node.func, scope)
+        if name is None or not (name in ALONE or name in SWITCHES):
+            return
+        start, end = span(self.source, statement)
+        line, _ = self.source.position(start)
+        before = self.source.text[self.source.line_starts[line - 1] : start]
+        last, _ = self.source.position(end)
+        after = self.source.text[end : self.source.line_end(last)].strip()
+        if before.strip() or not (not after or after.startswith("#")):
+            self.handled.update((node, node.func))
+            self.misused(node, "a hint on a line with other statements; give it a line of its own")
+            return
+        kind = STATEMENT
+        self.add(name, node, statement, kind, (self.line_removal(start, end),), alone=True)
+
+    def around(self, statement: ast.stmt, node: ast.Call, name: str, in_text: bool) -> None:
+        """A call around its subject, which is its first argument."""
+        self.handled.update((node, node.func))
+        example = DIRECTIVES[name].example if name in DIRECTIVES else f"{name}(...)"
+        if name in (*SWITCHES, IGNORE):
+            self.misused(node, f"`{name}` is a decorator or a `with` block: `with hints.{name}(...):`")
+            return
+        if name in ALONE:
+            self.misused(node, f"`{name}` is a statement of its own: `hints.{example}`")
+            return
+        if in_text:
+            self.misused(node, "a hint inside an f-string; give its value a name first")
+            return
+        if not node.args or isinstance(node.args[0], ast.Starred):
+            self.misused(node, f"`{name}` is about its first argument; write that out: `hints.{name}(x, ...)`")
+            return
+        kind = kind_of(statement)
+        subject = self.subject(node)
+        if subject is None:
+            self.misused(node, "a comment inside a hint would be lost; move it above the statement")
+        elif kind == STATEMENT and name in _IN_PLACE:
+            self.add(name, node, statement, CALL, (), subject=True)
+        elif kind in (STATEMENT, FOR, OTHER):
+            removals = self.removals_around(statement, node, *subject)
+            self.add(name, node, statement, kind, removals, subject=True)
+        else:
+            self.misused(node, "a hint in the head of a definition or a block; give its value a name above")
+
+    def subject(self, node: ast.Call) -> tuple[int, int] | None:
+        """Offsets of a call's first argument with its parentheses; None where a comment stands outside of it."""
+        depth, first, last = 0, None, 0
+        is_over = has_comment = False
+        for token, start in self.tokens(span(self.source, node.func)[1], span(self.source, node)[1]):
+            if token.type == tokenize.COMMENT:
+                has_comment = True
+                if first is None or is_over:
+                    return None
+            if token.type in _NO_TEXT:
+                continue
+            is_operator = token.type == tokenize.OP
+            depth += (token.string in "([{") - (token.string in ")]}") if is_operator else 0
+            if depth == 0 or (depth == 1 and is_operator and token.string == ","):
+                if has_comment:
+                    return None
+                is_over = True
+            elif (depth > 1 or not is_operator or token.string != "(") and not is_over:
+                first, last, has_comment = start if first is None else first, start + len(token.string), False
+        return None if first is None else (first, last)
+
+    def tokens(self, start: int, end: int) -> Iterator[tuple[tokenize.TokenInfo, int]]:
+        """The tokens of the brackets of a call and of what is in them, and their offsets."""
+        line, _ = self.source.position(start)
+        for token in itertools.islice(tokens(f"f{self.source.text[start:end]}"), 1, None):
+            row, begin = token.start
+            if row == 1:
+                yield token, start + begin - 1
+            elif line + row - 2 < len(self.source.line_starts):
+                yield token, self.source.line_starts[line + row - 2] + begin
+
+    def removals_around(self, statement: ast.stmt, node: ast.Call, first: int, last: int) -> tuple[Removal, ...]:
+        """The text before and after the subject."""
+        text, subject = self.source.text, node.args[0]
+        start, end = span(self.source, node)
+        enclosed = span(self.source, subject) != (first, last)
+        if isinstance(subject, ast.GeneratorExp | ast.Tuple):
+            enclosed = text[first] == "("
+        elif isinstance(subject, _ATOMS):
+            enclosed = True
+        elif not isinstance(subject, ast.NamedExpr):
+            enclosed = enclosed or _holds_directly(statement, node)
+        if enclosed and _stands_alone(text[first:last]):
+            return Removal(start, first), Removal(last, end)
+        return Removal(start, first, "("), Removal(last, end, ")")
+
+    def line_removal(self, start: int, end: int) -> Removal:
+        """The whole lines from `start` to `end`, but not a comment after `end`."""
+        source = self.source
+        first, _ = source.position(start)
+        last, _ = source.position(end)
+        rest = source.text[end : source.line_end(last)]
+        if rest.strip():
+            return Removal(start, end + len(rest) - len(rest.lstrip()))
+        return Removal(source.line_starts[first - 1], source.line_end(last))
+
+    def reference(self, statement: ast.stmt, node: ast.AST, scope: Scope) -> None:
+        """A hint function that is not called here: fine for an alias, an error elsewhere."""
+        if not isinstance(node, ast.Name | ast.Attribute) or node in self.handled:
+            return
+        if not isinstance(node.ctx, ast.Load):
+            return
+        name = self.name(node, scope)
+        if name is None or (isinstance(statement, ast.Assign) and statement.value is node):
+            return
+        self.misused(node, f"`{name}` is a hint only where it is called or decorates; write the call itself")
+
+    def check_imports(self) -> None:
+        """Names that mean hints, and those that mean hints or something else."""
+        uses: dict[int, list[int]] = {}
+        aliases: dict[int, tuple[ast.Import | ast.ImportFrom, ast.alias]] = {}
+        reported: set[int] = set()
+        for statement, scope in self.names.scopes.items():
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                for alias in statement.names:
+                    if self.is_hints(statement, alias):
+                        aliases[id(alias)] = (statement, alias)
+                    elif isinstance(statement, ast.ImportFrom) and alias.name == "*" and self.hides_hints(statement):
+                        start, end = span(self.source, statement)
+                        reason = "`*` hides which names are hints; write `from mmrewrite import hints`"
+                        self.found.misused.append(Misused(start, end, reason))
+            for node, _ in own_expressions(statement):
+                if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
+                    continue
+                owner = scope.owner(node.id)
+                bindings = owner.bindings[node.id] if owner else []
+                mine = [binding for binding in bindings if self.handed.is_hints(binding.target)]
+                if mine and self.is_unclear(bindings, node, scope):
+                    if id(mine[0].node) not in reported:
+                        reported.add(id(mine[0].node))
+                        start, end = span(self.source, node)
+                        reason = f"`{node.id}` is imported for hints and is something else as well; import it once"
+                        self.found.misused.append(Misused(start, end, reason))
+                    continue
+                for binding in mine:
+                    assert isinstance(binding.node, ast.Import | ast.ImportFrom)
+                    for alias in binding.node.names:
+                        if (alias.asname or alias.name.partition(".")[0]) == node.id:
+                            uses.setdefault(id(alias), []).append(span(self.source, node)[0])
+        for key, (statement, alias) in aliases.items():
+            self.found.imports.append(
+                HintImport(statement, alias, tuple(statement.names), tuple(sorted(uses.get(key, ()))))
+            )
+
+    def hides_hints(self, star: ast.ImportFrom) -> bool:
+        """Whether a `*` brings in hints that are used here."""
+        names = self.names
+        module = absolute_import(names.name, names.is_package, star.module, star.level)
+        handed = [full.rpartition(".")[2] for full in self.handed.every if full.rpartition(".")[0] == module]
+        return module == MODULE or any(
+            name not in names.scope.bindings and not names.scope.is_unused(name) for name in handed
+        )
+
+    def is_unclear(self, bindings: Sequence[Binding], node: ast.Name, scope: Scope) -> bool:
+        """Whether a name that means hints means something else as well, here or where it is handed on."""
+        if any(binding.target in self.handed.unclear for binding in bindings):
+            return True
+        return len(bindings) > 1 and self.names.resolve(node, scope) is None
+
+    def is_hints(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
+        """Whether an import brings in hints by this name."""
+        if isinstance(statement, ast.Import):
+            return self.handed.is_hints(alias.name)
+        names = self.names
+        module = absolute_import(names.name, names.is_package, statement.module, statement.level)
+        return module is not None and alias.name != "*" and self.handed.is_hints(member_of(module, alias.name))
+
+
+def means_hints(qualified: str) -> bool:
+    """Whether a full name is that of the hints, of their package, or of one of them."""
+    return qualified in (PACKAGE, MODULE) or qualified.startswith(f"{MODULE}.")
+
+
+def own_expressions(statement: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
+    """Nodes of a statement that are in no statement inside it, outer ones first; and whether an f-string holds them."""
+    stack: list[tuple[ast.AST, bool]] = [(child, False) for child in reversed(list(ast.iter_child_nodes(statement)))]
+    while stack:
+        node, in_text = stack.pop()
+        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+            continue
+        yield node, in_text
+        in_text = in_text or isinstance(node, ast.JoinedStr)
+        stack.extend((child, in_text) for child in reversed(list(ast.iter_child_nodes(node))))
+
+
+def _holds_directly(statement: ast.stmt, node: ast.expr) -> bool:
+    """Whether an expression is all of its statement's value, so that nothing binds tighter than it."""
+    values = [getattr(statement, name, None) for name in ("value", "iter", "test")]
+    return any(value is node for value in values)
+
+
+def _stands_alone(text: str) -> bool:
+    """Whether an expression needs no brackets to hold its lines together."""
+    if "\n" not in text and "\r" not in text:
+        return True
+    try:
+        (statement,) = parse_any(text.lstrip()).body
+    except (SyntaxError, ValueError):
+        return False
+    return isinstance(statement, ast.Expr)

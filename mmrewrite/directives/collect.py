@@ -1,0 +1,400 @@
+"""Read the hints of one module into `Hint` values, whatever carried them: a comment, or a call of `mmrewrite.hints`.
+
+What cannot be read becomes a `HintError` that says what is expected. Codemods see `Hint` values only, so a further
+carrier is a further collector here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from mmrewrite.directives.arguments import Argument as Argument
+from mmrewrite.directives.arguments import Problem, Written, arguments_of, directive_of, ignored_by
+from mmrewrite.directives.calls import PACKAGE, Handed, HintCall, HintImport, Misused, find_calls, strip_calls
+from mmrewrite.directives.comments import MARK, Comment, Misplaced, find_comments, span, statement_of
+from mmrewrite.directives.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS, SWITCHES, kind_of
+from mmrewrite.results import HintError, HintReference, Left
+from mmrewrite.source.names import Module
+from mmrewrite.source.text import SourceText, parse_quietly
+
+
+@dataclass(frozen=True, eq=False)
+class Hint:
+    """One directive and the statement that it is about.
+
+    `carrier_start` is the offset of what carried it. Removing the carrier is the engine's work, since one comment may
+    carry several hints. `call` is the call that a hint of kind `CALL`, or an item of a `with`, is. `found` is whether
+    the program said it without a hint.
+    """
+
+    directive: str
+    arguments: tuple[Argument, ...]
+    statement: ast.stmt
+    kind: str
+    start: int
+    end: int
+    carrier_start: int
+    own_line: bool
+    reference: HintReference
+    ignored: frozenset[str] = frozenset()
+    call: ast.Call | None = None
+    found: bool = False
+
+    def argument(self, name: str) -> Argument | None:
+        """The argument called `name`, None if it was not given."""
+        return next((argument for argument in self.arguments if argument.name == name), None)
+
+    @property
+    def positional(self) -> tuple[Argument, ...]:
+        """Arguments without a name."""
+        return tuple(argument for argument in self.arguments if argument.name is None)
+
+    @property
+    def named(self) -> tuple[tuple[str, Argument], ...]:
+        """Arguments with a name, and that name."""
+        return tuple((argument.name, argument) for argument in self.arguments if argument.name is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class CommentHints:
+    """A hint comment and what it says; `directives` are (start, end) offsets of all of them, switches included."""
+
+    comment: Comment
+    hints: tuple[Hint, ...]
+    directives: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CalledHint:
+    """A call of `mmrewrite.hints` and what it says."""
+
+    call: HintCall
+    hint: Hint
+
+
+@dataclass(eq=False)
+class Collected:
+    """Everything the carriers of one module say.
+
+    `found` are hints that the program says without being asked, with the logical `axis_names` of the project; `imports`
+    are the names that it has for `mmrewrite.hints`, `switched_off` and `ignored` the text that codemods are kept from.
+    """
+
+    comments: list[CommentHints] = field(default_factory=list)
+    calls: list[CalledHint] = field(default_factory=list)
+    found: list[Hint] = field(default_factory=list)
+    axis_names: frozenset[str] = frozenset()
+    switched_off: list[tuple[int, int]] = field(default_factory=list)
+    ignored: list[tuple[tuple[int, int], frozenset[str]]] = field(default_factory=list)
+    ignored_statements: list[tuple[ast.stmt, frozenset[str]]] = field(default_factory=list)
+    imports: list[HintImport] = field(default_factory=list)
+    errors: list[HintError] = field(default_factory=list)
+    left: list[Left] = field(default_factory=list)
+
+    @property
+    def hints(self) -> Iterator[Hint]:
+        """All hints, in the order of the file."""
+        found = [hint for comment in self.comments for hint in comment.hints]
+        if not self.calls and not self.found:
+            return iter(found)
+        found += [*self.found, *(called.hint for called in self.calls)]
+        return iter(sorted(found, key=lambda hint: hint.start))
+
+    def is_off_at(self, offset: int) -> bool:
+        """Whether hints at `offset` are switched off."""
+        return any(start < offset < end for start, end in self.switched_off)
+
+    def ignored_at(self, offset: int, statement: ast.stmt | None = None) -> frozenset[str]:
+        """The codemods that are kept away from `offset`, or from a statement by the comment on it."""
+        ignored = [names for (start, end), names in self.ignored if start < offset < end]
+        ignored += [names for other, names in self.ignored_statements if other is statement]
+        return frozenset(name for names in ignored for name in names)
+
+
+def collect_hints(
+    path: str,
+    source: SourceText,
+    names: Module,
+    codemods: Collection[str],
+    left: Mapping[int, str] | None = None,
+    handed: Handed | None = None,
+) -> Collected:
+    """Read every hint of a module.
+
+    Hints that are calls are taken out of the tree of `names`, whose scopes must then be read again.
+
+    Args:
+        path: The file, for messages.
+        source: Its text.
+        names: Its scopes, for the names that stand for hints.
+        codemods: The names that `ignore` may hold.
+        left: Offsets of calls that are to stay as they are, and why.
+        handed: Names under which other modules hand hints on.
+    """
+    return _Collector(path, source, names, codemods, left or {}, handed or Handed()).run()
+
+
+@dataclass(frozen=True)
+class _Body:
+    """The text of a comment after its mark, parsed as Python; `start` is its offset in the file."""
+
+    text: str
+    start: int
+
+    def span(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
+        return self.offset(node.col_offset), self.offset(node.end_col_offset or 0)
+
+    def offset(self, column: int) -> int:
+        return self.start + len(self.text.encode()[:column].decode(errors="replace"))
+
+    def written(self, statement: ast.stmt) -> Written | None:
+        node = statement.value if isinstance(statement, ast.Expr) else None
+        target = node.func if isinstance(node, ast.Call) else node.value if isinstance(node, ast.Subscript) else node
+        if node is None or not isinstance(target, ast.Name):
+            return None
+        call = node if isinstance(node, ast.Call) else ast.Call(target, [], [])
+        subscript = node.slice if isinstance(node, ast.Subscript) else None
+        start, end = self.span(statement)
+        return Written(target.id, start, end, tuple(call.args), tuple(call.keywords), subscript, self.span)
+
+
+class _Collector:
+    def __init__(
+        self,
+        path: str,
+        source: SourceText,
+        names: Module,
+        codemods: Collection[str],
+        left: Mapping[int, str],
+        handed: Handed,
+    ) -> None:
+        self.path, self.source, self.names, self.codemods, self.to_leave = path, source, names, codemods, left
+        self.handed = handed
+        self.found = Collected()
+        self.off_since: int | None = None
+
+    def run(self) -> Collected:
+        carriers: list[Comment | HintCall | Misused] = [*find_comments(self.source, self.names.tree)]
+        if PACKAGE in self.source.text or self.handed.every:
+            used = find_calls(self.source, self.names, self.handed)
+            self.found.imports = used.imports
+            carriers += [*used.calls, *used.misused]
+            carriers.sort(key=lambda carrier: carrier.start)
+            for call in used.calls:
+                self.read_extent(call)
+        for carrier in carriers:
+            try:
+                self.read(carrier)
+            except Problem as problem:
+                self.report(problem)
+        if self.off_since is not None:
+            self.found.switched_off.append((self.off_since, len(self.source.text)))
+        strip_calls(self.names.tree, [called.call for called in self.found.calls], self.found.imports)
+        self.check_duplicates()
+        return self.found
+
+    def report(self, problem: Problem) -> None:
+        line, column = self.source.position(problem.start)
+        text = self.source.line(line)
+        length = min(problem.length, len(text) - column + 1)
+        self.found.errors.append(HintError(self.path, line, column, problem.message, text, max(1, length)))
+
+    def leave(self, start: int, text: str, because: str) -> None:
+        line, column = self.source.position(start)
+        self.found.left.append(Left(self.path, line, column, text, because))
+
+    def read(self, carrier: Comment | HintCall | Misused) -> None:
+        match carrier:
+            case Comment():
+                self.read_comment(carrier)
+            case HintCall():
+                self.read_call(carrier)
+            case Misused():
+                raise Problem(carrier.start, carrier.end - carrier.start, carrier.reason)
+
+    def read_comment(self, comment: Comment) -> None:
+        text = self.source.text[comment.body : comment.end]
+        if self.is_left_at(comment.start) and text.strip() not in SWITCHES:
+            self.leave(comment.start, text.strip(), "`# mm: off`")
+            return
+        if not comment.exact:
+            word = text.partition("(")[0].strip()
+            if word in DIRECTIVES or word in SWITCHES:
+                raise Problem(
+                    comment.start, comment.body - comment.start, "a hint begins with `# mm: `, spaced like that"
+                )
+            return
+        again = MARK.search(text)
+        if again is not None:
+            start = comment.body + again.start()
+            message = "a second `# mm:` in one comment; put all directives behind one, with `;` in between"
+            raise Problem(start, again.end() - again.start(), message)
+        parsed = self.parse(comment, text)
+        switch = next((item for item in parsed if item.name in SWITCHES), None)
+        if switch is None:
+            self.keep(comment, parsed)
+        elif len(parsed) > 1 or switch.length != len(switch.name) or not comment.own_line:
+            raise switch.problem(f"`# mm: {switch.name}` stands alone, on a line of its own")
+        else:
+            self.switch(switch, "# mm: {}")
+
+    def parse(self, comment: Comment, text: str) -> list[Written]:
+        try:
+            body = parse_quietly(text).body
+        except SyntaxError as error:
+            column = max(0, (error.offset or 1) - 1)
+            message = f"cannot read this hint: {error.msg}; a directive looks like a Python call, `task(stage=0)`"
+            raise Problem(comment.body + min(column, max(0, len(text) - 1)), 1, message) from None
+        if not body:
+            raise Problem(comment.start, comment.body - comment.start, "a hint without a directive")
+        holder = _Body(text, comment.body)
+        parsed = []
+        for statement in body:
+            item = holder.written(statement)
+            if item is None:
+                start, end = holder.span(statement)
+                known = f"known: {', '.join(sorted(DIRECTIVES))}"
+                raise Problem(start, end - start, f"not a directive: write one like `task(stage=0)`; {known}")
+            parsed.append(item)
+        return parsed
+
+    def switch(self, switch: Written, form: str) -> None:
+        off, on = form.format("off"), form.format("on")
+        if switch.name == "off":
+            if self.off_since is not None:
+                raise switch.problem(f"`{off}` inside `{off}`; remove one of them")
+            self.off_since = switch.start
+        elif self.off_since is None:
+            raise switch.problem(f"`{on}` without a `{off}` above it")
+        else:
+            self.found.switched_off.append((self.off_since, switch.start))
+            self.off_since = None
+
+    def is_left_at(self, offset: int) -> bool:
+        return self.off_since is not None or self.found.is_off_at(offset)
+
+    def keep(self, comment: Comment, parsed: list[Written]) -> None:
+        names = [name for item in parsed if item.name == IGNORE for name in self.ignored_in(item)]
+        ignored = frozenset(names) | self.found.ignored_at(comment.start)
+        directives = [(item, directive_of(item)) for item in parsed if item.name != IGNORE]
+        statement = statement_of(self.source, self.names.tree, comment)
+        if isinstance(statement, Misplaced):
+            raise Problem(comment.start, comment.end - comment.start, statement.reason)
+        if names:
+            self.found.ignored_statements.append((statement, frozenset(names)))
+        hints = []
+        for item, _ in directives:
+            text = self.source.text[item.start : item.end]
+            place = (comment.start, comment.own_line)
+            hints.append(self.hint(item, statement, kind_of(statement), text, place, ignored))
+        spans = tuple((item.start, item.end) for item in parsed)
+        self.found.comments.append(CommentHints(comment, tuple(hints), spans))
+
+    def hint(
+        self,
+        item: Written,
+        statement: ast.stmt,
+        kind: str,
+        text: str | None,
+        carrier: tuple[int, bool],
+        ignored: frozenset[str],
+        call: ast.Call | None = None,
+    ) -> Hint:
+        directive = directive_of(item)
+        if kind not in directive.kinds:
+            where = directive.places
+            raise item.problem(f"`{directive.name}` cannot stand on {KIND_WORDS[kind]}; it belongs to {where}")
+        arguments = arguments_of(item, directive, self.source.text)
+        line, column = self.source.position(item.start)
+        reference = HintReference(line, column, _canonical(directive.name, arguments) if text is None else text)
+        return Hint(
+            directive.name, arguments, statement, kind, item.start, item.end, *carrier, reference, ignored, call
+        )
+
+    def ignored_in(self, item: Written) -> Iterator[str]:
+        if item.subscript is None:
+            raise item.problem(f"name the codemods: `ignore[{min(self.codemods)}]`")
+        return ignored_by(item, self.codemods)
+
+    def written(self, call: HintCall) -> Written:
+        return Written(call.name, call.start, call.end, call.arguments, call.keywords, None, self.span)
+
+    def read_extent(self, call: HintCall) -> None:
+        """What an `off` or an `ignore` keeps codemods away from, above it as well as below."""
+        if call.extent is not None and call.name == "off":
+            self.found.switched_off.append(call.extent)
+        elif call.extent is not None and call.name == IGNORE:
+            try:
+                self.found.ignored.append((call.extent, frozenset(ignored_by(self.written(call), self.codemods))))
+            except Problem as problem:
+                self.report(problem)
+
+    def read_call(self, call: HintCall) -> None:
+        item = self.written(call)
+        if call.extent is not None and call.name != "on":
+            return
+        if call.name in SWITCHES:
+            if not call.alone:
+                raise item.problem("`on` is a statement of its own, below a statement `hints.off()`")
+            self.switch(item, "hints.{}()")
+        elif self.is_left_at(call.start):
+            self.leave(call.start, self.source.text[call.start : call.end], "`hints.off`")
+        elif call.start in self.to_leave:
+            self.leave(call.start, self.source.text[call.start : call.end], self.to_leave[call.start])
+        else:
+            self.check_loop_variable(call)
+            statement, _ = span(self.source, call.statement)
+            place = (statement if call.alone else call.start, call.alone)
+            ignored = self.found.ignored_at(call.start)
+            hint = self.hint(item, self.statement_of(call), call.kind, None, place, ignored, call.call)
+            self.found.calls.append(CalledHint(call, hint))
+
+    def statement_of(self, call: HintCall) -> ast.stmt:
+        """The statement that a call is about: for `axes` directly below a `mesh`, that one's."""
+        above = self.found.calls[-1] if self.found.calls else None
+        if call.name != "axes" or above is None or above.hint.directive != "mesh":
+            return call.statement
+        between = self.source.text[above.call.end : span(self.source, call.statement)[0]].splitlines()
+        is_next = all(not line.strip() or line.lstrip().startswith("#") for line in between)
+        return above.hint.statement if is_next else call.statement
+
+    def span(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
+        return span(self.source, node)
+
+    def check_loop_variable(self, call: HintCall) -> None:
+        """Around the iterable of a loop, its variable has no value yet."""
+        if call.kind != FOR or not isinstance(call.statement, ast.For | ast.AsyncFor):
+            return
+        bound = {node.id for node in ast.walk(call.statement.target) if isinstance(node, ast.Name)}
+        for value in (*call.arguments, *(keyword.value for keyword in call.keywords)):
+            for node in ast.walk(value):
+                if isinstance(node, ast.Name) and node.id in bound:
+                    start, end = self.span(node)
+                    message = (
+                        f"`{node.id}` has no value before the loop begins; write the hint on the call in the loop: "
+                        f"`hints.{call.name}(layer, ...)(x)`"
+                    )
+                    raise Problem(start, end - start, message)
+
+    def check_duplicates(self) -> None:
+        seen: dict[tuple[ast.stmt, str], Hint] = {}
+        for hint in self.found.hints:
+            if hint.call is not None:
+                continue
+            length = hint.end - hint.start
+            first = seen.setdefault((hint.statement, hint.directive), hint)
+            if first is not hint and not DIRECTIVES[hint.directive].repeated:
+                message = f"`{hint.directive}` is said twice about one statement; the first is on line"
+                self.report(Problem(hint.start, length, f"{message} {first.reference.line}"))
+            other = seen.get((hint.statement, "task" if hint.directive == "stages" else "stages"))
+            if other is not None and hint.directive in ("task", "stages") and other is not hint:
+                message = "`task` and `stages` about one loop contradict each other; keep one"
+                self.report(Problem(hint.start, length, message))
+
+
+def _canonical(name: str, arguments: tuple[Argument, ...]) -> str:
+    """A directive as a comment would have it."""
+    parts = [argument.text if argument.name is None else f"{argument.name}={argument.text}" for argument in arguments]
+    return f"{name}({', '.join(parts)})" if parts else name

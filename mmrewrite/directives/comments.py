@@ -1,0 +1,192 @@
+"""Find the comments of a module that begin with `# mm:`, and the statement that each belongs to.
+
+A comment on its own line belongs to the next statement, one at the end of a line to the statement that the line is part
+of. Nothing is tokenised: a `#` is a comment unless the syntax tree has a string there.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmrewrite.source.newer_syntax import newer_comments
+from mmrewrite.source.text import SourceText
+
+MARK = re.compile(r"#[ \t]*mm:")
+_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A hint comment: `start` is the offset of its `#`, `body` that of its directives, `end` that of its end."""
+
+    start: int
+    body: int
+    end: int
+    line: int
+    own_line: bool
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Misplaced:
+    """Why a comment belongs to no statement."""
+
+    reason: str
+
+
+def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
+    """Hint comments in the order of the file."""
+    last_line = 0
+    for match in MARK.finditer(source.text):
+        line, _ = source.position(match.start())
+        if line == last_line:
+            continue
+        first = _comment_start(source, tree, line, match.start())
+        if first is None:
+            continue
+        line_start, line_end = source.line_starts[line - 1], source.line_starts[line - 1] + len(source.line(line))
+        own_line = not source.text[line_start:first].strip()
+        # `# x = f(y)  # mm: shard(...)` on a line of its own is code that somebody commented out.
+        if match.start() != first and (own_line or not _follows_comment(source.text, match.start())):
+            continue
+        last_line = line
+        rest = source.text[match.end() : line_end]
+        exact = match.group() == "# mm:" and (not rest or rest[0] in " \t")
+        body = match.end() + len(rest) - len(rest.lstrip())
+        yield Comment(match.start(), body, line_end, line, own_line, exact)
+
+
+def _follows_comment(text: str, offset: int) -> bool:
+    """Whether the `#` at `offset` opens a comment after a comment, as in `# noqa  # mm: ...`."""
+    return text[offset - 1].isspace()
+
+
+def _comment_start(source: SourceText, tree: ast.Module, line: int, offset: int) -> int | None:
+    """Offset of the comment that holds `offset`, None when a string holds it."""
+    position = source.line_starts[line - 1]
+    strings = sorted(_strings_on(source, tree, line))
+    for start, end in strings:
+        if start <= offset < end:
+            return _comment_between_strings(source, start, end, offset)
+    while True:
+        position = source.text.index("#", position)
+        inside = next((end for start, end in strings if start <= position < end), None)
+        if inside is None:
+            return position
+        position = inside
+
+
+def _comment_between_strings(source: SourceText, start: int, end: int, offset: int) -> int | None:
+    """Strings side by side are one node of the tree: a comment may stand between two of them."""
+    text = source.text[start:end]
+    newer = newer_comments(text)
+    if newer is not None:
+        return next((start + first for first, last in newer if first <= offset - start < last), None)
+    for token in tokenize.generate_tokens(io.StringIO(f"(\n{text}\n)", newline="").readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            line, first_column = source.position(start)
+            found = source.line_starts[line + row - 3] + column + (first_column - 1 if row == 2 else 0)
+            if found <= offset < found + len(token.string):
+                return found
+    return None
+
+
+def _strings_on(source: SourceText, tree: ast.Module, line: int) -> Iterator[tuple[int, int]]:
+    stack: list[ast.AST] = list(tree.body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.expr | ast.stmt):
+            if not first_line(node) <= line <= (node.end_lineno or node.lineno):
+                continue
+            if isinstance(node, ast.JoinedStr) or (
+                isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+            ):
+                yield span(source, node)
+                continue
+        stack.extend(ast.iter_child_nodes(node))
+
+
+def span(source: SourceText, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> tuple[int, int]:
+    """Offsets of a node's first character and of the one after its last."""
+    end_line = node.end_lineno or node.lineno
+    return source.offset(node.lineno, node.col_offset), source.offset(end_line, node.end_col_offset or 0)
+
+
+def first_line(node: ast.expr | ast.stmt) -> int:
+    """Line on which a node begins, decorators included."""
+    decorators = getattr(node, "decorator_list", None)
+    return decorators[0].lineno if decorators else node.lineno
+
+
+def statement_of(source: SourceText, tree: ast.Module, comment: Comment) -> ast.stmt | Misplaced:
+    """The statement that a comment belongs to."""
+    if comment.own_line:
+        return _next_statement(source, tree, comment)
+    return _statement_on(tree, comment.line)
+
+
+def _next_statement(source: SourceText, tree: ast.Module, comment: Comment) -> ast.stmt | Misplaced:
+    line = comment.line + 1
+    while line <= len(source.line_starts) and _is_blank(source.line(line)):
+        line += 1
+    column = comment.start - source.line_starts[comment.line - 1]
+    covering = list(_covering(tree.body, line))
+    found = next((statement for statement in covering if first_line(statement) == line), None)
+    if found is None:
+        holder = covering[-1] if covering else None
+        if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and line <= holder.lineno:
+            return Misplaced("a hint between decorators; write it above the first decorator, or at the end of a line")
+        if holder is not None and comment.line > first_line(holder) and not hasattr(holder, "body"):
+            return Misplaced(
+                "a hint on a line of its own inside a statement; write it above the statement, or at the end of a line"
+            )
+        return Misplaced("a hint at the end of a block, where no statement follows it; write it above its statement")
+    text = source.line(line)
+    indent = len(text) - len(text.lstrip())
+    if column != indent:
+        where = "at the end of a block" if column > indent else "that is indented less than the statement below it"
+        return Misplaced(f"a hint {where}; write it directly above its statement, with the same indentation")
+    return found
+
+
+def _statement_on(tree: ast.Module, line: int) -> ast.stmt | Misplaced:
+    found = [statement for statement in _covering(tree.body, line) if _has_line(statement, line)]
+    if not found:
+        return Misplaced(
+            "a hint on a line that begins no statement; write it above the statement, or on its first line"
+        )
+    if len(found) > 1:
+        return Misplaced("a hint on a line with more than one statement; give its statement a line of its own")
+    return found[0]
+
+
+def _has_line(statement: ast.stmt, line: int) -> bool:
+    """Whether the line belongs to the statement itself and not to a block inside it."""
+    body = getattr(statement, "body", None) or getattr(statement, "cases", None)
+    if not body:
+        return True
+    head = body[0].pattern.lineno if isinstance(body[0], ast.match_case) else first_line(body[0])
+    return line < head or line == statement.lineno
+
+
+def _covering(statements: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
+    """Statements that the line lies in, outermost first."""
+    for statement in statements:
+        if first_line(statement) <= line <= (statement.end_lineno or statement.lineno):
+            yield statement
+            for name in _BODIES:
+                for item in getattr(statement, name, ()):
+                    if isinstance(item, ast.stmt):
+                        yield from _covering([item], line)
+                    else:
+                        yield from _covering(item.body, line)
+
+
+def _is_blank(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")

@@ -1,0 +1,271 @@
+"""Draft the edits of one module: run the codemods on its hints, again without those that were refused."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.codemod.fragment import Cut, indent_unit
+from mmrewrite.codemod.imports import NewImport, Placement, import_block, place_import
+from mmrewrite.codemod.site import Draft, Insert, Refuse, Site, Wrong
+from mmrewrite.directives.collect import CommentHints, Hint
+from mmrewrite.directives.comments import first_line, span
+from mmrewrite.directives.vocabulary import DIRECTIVES
+from mmrewrite.engine.hint_importers import Takers
+from mmrewrite.engine.hint_imports import removed_imports
+from mmrewrite.engine.rewrite import Settings
+from mmrewrite.project.project import RUNTIME, Facts, Project
+from mmrewrite.project.reach import MESH_DIRECTIVES
+from mmrewrite.results import Edit, HintError, HintReference, Refusal
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the codemods made of one module. `refused` is keyed by the offset of the hint."""
+
+    edits: tuple[Edit, ...]
+    refused: Mapping[int, Refusal]
+    errors: tuple[HintError, ...]
+    failure: str | None = None
+
+
+def draft_module(
+    facts: Facts,
+    project: Project,
+    codemods: Mapping[str, type[MeshCodemod]],
+    settings: Settings,
+    excluded: Collection[int],
+    takers: Takers | None = None,
+) -> Outcome:
+    """Run `codemods`, in their order, on every hint of a module that is not `excluded` by its offset.
+
+    `takers` are the modules that take hint functions from each other, as soon as it is known which hints go away.
+    """
+    refused: dict[int, Refusal] = {}
+    errors: list[HintError] = []
+    blocked = set(excluded)
+    while True:
+        active = [hint for hint in facts.hints.hints if hint.start not in blocked]
+        draft = Draft(
+            facts,
+            project,
+            tuple(_cuts(facts, active, codemods, takers)),
+            indent_unit(facts),
+            settings.width,
+            settings.axes,
+        )
+        stopped = _run(draft, active, codemods, refused, errors)
+        if not stopped:
+            return Outcome(() if errors else tuple(_edits(draft)), refused, tuple(sorted(errors)))
+        blocked |= stopped
+
+
+def _run(
+    draft: Draft,
+    active: Sequence[Hint],
+    codemods: Mapping[str, type[MeshCodemod]],
+    refused: dict[int, Refusal],
+    errors: list[HintError],
+) -> set[int]:
+    """Decide every site; at the first that cannot be rewritten, return the offsets of the hints to leave out."""
+    facts = draft.facts
+    for name, codemod in codemods.items():
+        for hint in active:
+            if hint.directive != codemod.directive or hint.kind not in codemod.kinds:
+                continue
+            site = Site(draft, hint, name)
+            try:
+                if site.is_type_checking_only():
+                    site.refuse("code under `TYPE_CHECKING` does not run; move the hint to code that does")
+                line = site.exec_line()
+                if line is not None:
+                    site.refuse(
+                        f"the `exec` on line {line} may give any name here another meaning; put the settings into a "
+                        "module and import them"
+                    )
+                codemod(site).rewrite()
+                draft.done.add(hint)
+            except Refuse as refusal:
+                refused[hint.start] = Refusal(facts.path, refusal.line, refusal.column, refusal.reason, name)
+                return _same_site(hint, active)
+            except Wrong as wrong:
+                errors.append(_hint_error(facts, wrong.start, wrong.length, wrong.message))
+                return {hint.start}
+    for hint in active:
+        owner = DIRECTIVES[hint.directive].part_of
+        if owner is not None and hint not in draft.done:
+            if not any(other.directive == owner for other in facts.hints.hints):
+                message = f"`{hint.directive}` belongs to a `{owner}(...)` hint, and this module has none"
+                errors.append(_hint_error(facts, hint.start, hint.end - hint.start, message))
+            return {hint.start}
+    return set()
+
+
+def _same_site(hint: Hint, active: Sequence[Hint]) -> set[int]:
+    if hint.directive in MESH_DIRECTIVES or hint.found:
+        return {hint.start}
+    return {
+        other.start for other in active if other.statement is hint.statement and other.directive not in MESH_DIRECTIVES
+    }
+
+
+def _hint_error(facts: Facts, start: int, length: int, message: str) -> HintError:
+    line, column = facts.source.position(start)
+    return HintError(facts.path, line, column, message, facts.source.line(line), length)
+
+
+def _cuts(
+    facts: Facts, active: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]], takers: Takers | None
+) -> Iterator[Cut]:
+    starts = {hint.start for hint in active}
+    for comment in facts.hints.comments:
+        consumed = [hint for hint in comment.hints if hint.start in starts]
+        if consumed:
+            start, end, text = _cut(facts, comment, starts)
+            yield Cut(start, end, text, *_made_by(consumed, codemods))
+    called = [called for called in facts.hints.calls if called.hint.start in starts]
+    for one in called:
+        for removal in one.call.removals:
+            yield Cut(removal.start, removal.end, removal.text, *_made_by([one.hint], codemods))
+    takers = Takers((), {facts.path: called}) if takers is None else takers
+    for unused in removed_imports(facts, takers):
+        hints, names = _made_by([one.hint for one in called], codemods)
+        if not hints:
+            # Those who took it from here have hints; here, the import is all that there is to point at.
+            line, column = facts.source.position(span(facts.source, unused.statement)[0])
+            hints = (HintReference(line, column, ast.unparse(unused.statement)),)
+            _, names = _made_by([one.hint for one in takers.users(facts)], codemods)
+        for removal in unused.removals:
+            yield Cut(removal.start, removal.end, removal.text, hints, names, removal.spacing)
+
+
+def _made_by(
+    consumed: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]]
+) -> tuple[tuple[HintReference, ...], tuple[str, ...]]:
+    """The hints, and the names of the codemods that use them up."""
+    names = {
+        name
+        for name, codemod in codemods.items()
+        for hint in consumed
+        if hint.directive in (codemod.directive, *codemod.takes) and hint.kind in codemod.kinds
+    }
+    return tuple(hint.reference for hint in consumed), tuple(sorted(names))
+
+
+def _cut(facts: Facts, holder: CommentHints, starts: Collection[int]) -> tuple[int, int, str]:
+    """What to remove of a comment whose hints at `starts` are consumed."""
+    source, comment = facts.source, holder.comment
+    consumed = {hint.start for hint in holder.hints if hint.start in starts}
+    remaining = [source.text[start:end] for start, end in holder.directives if start not in consumed]
+    last = holder.directives[-1][1]
+    if remaining:
+        return comment.body, last, "; ".join(remaining)
+    rest = source.text[last : comment.end].lstrip("; \t")
+    if rest:
+        return comment.start, comment.end - len(rest), ""
+    if comment.own_line:
+        return source.line_starts[comment.line - 1], source.line_end(comment.line), ""
+    before = source.text[: comment.start].rstrip(" \t")
+    return len(before), comment.end, ""
+
+
+def _edits(draft: Draft) -> Iterator[Edit]:
+    edits = sorted(_unordered(draft), key=lambda edit: (edit.start, edit.end))
+    position = 0
+    for edit in edits:
+        assert edit.start >= position, "edits overlap"
+        position = edit.end
+    yield from edits
+
+
+def _unordered(draft: Draft) -> Iterator[Edit]:
+    source = draft.facts.source
+    runtime = draft.imports.chosen(RUNTIME) or RUNTIME
+    spans: list[tuple[int, int]] = []
+    for piece in draft.pieces.values():
+        inside = [cut for cut in draft.cuts if piece.start <= cut.start and cut.end <= piece.end]
+        if not piece.codemods:
+            continue
+        spans.append((piece.start, piece.end))
+        text = piece.render(runtime, draft.width, draft.unit, source.newline)
+        hints = {*piece.hints, *(hint for cut in inside for hint in cut.hints)}
+        yield Edit(piece.start, piece.end, text, _ordered(piece.names), tuple(sorted(hints)))
+    imports = list(_import_edits(draft))
+    inserted = {*(edit.start for edit in imports), *(insert.offset for insert in draft.inserts)}
+    replaced = {
+        end
+        for cut in draft.cuts
+        for end in (cut.start, cut.end)
+        if not cut.spacing and not inserted.isdisjoint((cut.start, cut.end))
+    }
+    for cut in draft.cuts:
+        stays = cut.spacing and not replaced.isdisjoint((cut.start, cut.end))
+        if not stays and not any(start <= cut.start and cut.end <= end for start, end in spans):
+            yield Edit(cut.start, cut.end, cut.text, cut.codemods, cut.hints)
+    last = {insert.above: insert for insert in draft.inserts if insert.above is not None}
+    # Edits at one place stay in this order, and a mesh needs its import above it.
+    yield from imports
+    for insert in draft.inserts:
+        lines = f"{insert.indent}{insert.text}{source.newline}"
+        if insert.above is not None and last[insert.above] is insert:
+            lines += source.newline * _blank_lines_below(draft.facts, insert)
+        if insert.apart:
+            lines = source.newline * _blank_lines_above(draft, insert) + lines
+        if insert.offset and source.text[insert.offset - 1] not in "\r\n":
+            lines = f"{source.newline}{insert.indent}{insert.text}"
+        yield Edit(insert.offset, insert.offset, lines, (insert.codemod,), (insert.hint.reference,))
+
+
+def _blank_lines_above(draft: Draft, insert: Insert) -> int:
+    """Blank lines that are missing above a new function of the module."""
+    source = draft.facts.source
+    line, _ = source.position(insert.offset)
+    if any(other.offset == insert.offset for other in draft.inserts[: draft.inserts.index(insert)]):
+        return 2
+    others = {source.position(other.offset)[0] for other in draft.inserts if other is not insert}
+    found = 0
+    for above in range(line - 1, 0, -1):
+        is_blank = not source.line(above).strip()
+        start, end = source.line_starts[above - 1], source.line_end(above)
+        goes = any(cut.start <= start and end <= cut.end for cut in draft.cuts)
+        if above in others or not (is_blank or goes):
+            break
+        found += is_blank
+    return max(0, (1 if insert.indent else 2) - found)
+
+
+def _blank_lines_below(facts: Facts, insert: Insert) -> int:
+    """Blank lines between new lines and the definition below them: as many as stand above it now."""
+    if not isinstance(insert.above, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return 0
+    line = first_line(insert.above)
+    start, _ = facts.source.position(insert.offset)
+    if any(not facts.source.line(between).strip() for between in range(start, line)):
+        return 0
+    while line > 1 and facts.source.line(line - 1).lstrip().startswith("#"):
+        line -= 1
+    blank = itertools.takewhile(lambda above: not facts.source.line(above).strip(), range(line - 1, 0, -1))
+    return sum(1 for _ in blank)
+
+
+def _ordered(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _import_edits(draft: Draft) -> Iterator[Edit]:
+    facts = draft.facts
+    # Names are used from the first edited top-level statement on.
+    lines = [first_line(facts.names.top_level(piece.statement)) for piece in draft.pieces.values()]
+    lines += [facts.source.position(insert.offset)[0] for insert in draft.inserts]
+    places: dict[int, list[tuple[Placement, NewImport]]] = {}
+    for new in draft.imports.new.values():
+        placement = place_import(facts, new, min(lines))
+        places.setdefault(placement.offset, []).append((placement, new))
+    users = dict.fromkeys(name for piece in draft.pieces.values() for name in piece.names)
+    users |= dict.fromkeys(insert.codemod for insert in draft.inserts)
+    hints = tuple(sorted({hint.reference for hint in draft.done}))
+    for offset, imports in places.items():
+        yield Edit(offset, offset, import_block(facts.source, imports), tuple(users), hints)

@@ -1,0 +1,115 @@
+"""What goes away of the imports of `mmrewrite.hints` when the hints do."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mmrewrite.codemod.fragment import begins_its_line
+from mmrewrite.directives.calls import Removal
+from mmrewrite.directives.comments import span
+from mmrewrite.engine.hint_importers import Takers, listed
+from mmrewrite.project.project import Facts
+from mmrewrite.source.text import SourceText
+
+Item = TypeVar("Item", ast.alias, ast.expr)
+
+# What other tools are told about the line, which goes with it.
+_ABOUT_IMPORT = re.compile(r"\s*#\s*(noqa|type:\s*ignore|pylint:|pyright:|ruff:|isort:)")
+
+
+@dataclass(frozen=True)
+class Unused:
+    """An import of which all or some goes away, and the removals that do it."""
+
+    statement: ast.stmt
+    removals: tuple[Removal, ...]
+
+
+def removed_imports(facts: Facts, takers: Takers) -> Iterator[Unused]:
+    """The parts of imports, and of `__all__`, that nothing needs once hints are gone."""
+    together: dict[ast.stmt, tuple[ast.alias, ...]] = {}
+    unused: dict[ast.stmt, list[ast.alias]] = {}
+    for found in facts.hints.imports:
+        if takers.goes(facts, found):
+            together[found.statement] = found.together
+            unused.setdefault(found.statement, []).append(found.alias)
+    whole: list[tuple[int, int]] = []
+    removals: dict[ast.stmt, list[Removal]] = {}
+    for statement, aliases in sorted(unused.items(), key=lambda item: item[0].lineno):
+        if len(aliases) < len(together[statement]):
+            removals[statement] = list(_items(facts.source, together[statement], aliases))
+            continue
+        removal = _statement(facts, statement)
+        removals[statement] = [removal]
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        if (removal.start, removal.end) == (facts.source.line_starts[first - 1], facts.source.line_end(last)):
+            # Imports with nothing but blank lines between them go away as one.
+            is_next = whole and all(not facts.source.line(line).strip() for line in range(whole[-1][1] + 1, first))
+            if is_next and whole[-1][1] < first - 1:
+                between = facts.source.line_end(whole[-1][1]), facts.source.line_starts[first - 1]
+                removals[statement].append(Removal(*between, spacing=True))
+            whole.append((whole.pop()[0] if is_next else first, last))
+    for first, last in whole:
+        statement = next(each for each in removals if each.lineno >= first)
+        removals[statement] += _spacing(facts.source, first, last)
+    for statement, mine in removals.items():
+        names = tuple(alias.asname or alias.name.partition(".")[0] for alias in unused[statement])
+        for value, items in listed(facts, names):
+            mine += _entries(facts.source, value, items)
+        yield Unused(statement, tuple(mine))
+
+
+def _entries(source: SourceText, value: ast.List | ast.Tuple, unused: Sequence[ast.expr]) -> Iterator[Removal]:
+    """Strings of `__all__`."""
+    if len(unused) < len(value.elts):
+        yield from _items(source, value.elts, unused)
+    else:
+        yield Removal(*span(source, value), "[]" if isinstance(value, ast.List) else "()")
+
+
+def _items(source: SourceText, items: Sequence[Item], unused: Collection[Item]) -> Iterator[Removal]:
+    """Some of what stands between commas, where other items stay."""
+    kept = [index for index, item in enumerate(items) if item not in unused]
+    for index, item in enumerate(items):
+        if item in unused:
+            start, end = span(source, item)
+            if index < kept[-1]:
+                yield Removal(start, span(source, items[index + 1])[0])
+            else:
+                yield Removal(span(source, items[index - 1])[1], end)
+
+
+def _statement(facts: Facts, statement: ast.stmt) -> Removal:
+    source = facts.source
+    start, end = span(source, statement)
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    rest = source.text[end : source.line_end(last)]
+    if facts.names.is_only(statement):
+        return Removal(start, end, "pass")
+    if not begins_its_line(source, statement):
+        return Removal(source.text.rindex(";", 0, start), end)
+    if rest.lstrip().startswith(";"):
+        rest = rest.lstrip()[1:]
+        return Removal(start, source.line_end(last) - len(rest.lstrip(" \t")))
+    if rest.strip() and not _ABOUT_IMPORT.match(rest):
+        return Removal(start, end + len(rest) - len(rest.lstrip()))
+    return Removal(source.line_starts[first - 1], source.line_end(last))
+
+
+def _spacing(source: SourceText, first: int, last: int) -> Iterator[Removal]:
+    """Blank lines on one side of an import that stood alone between blank lines."""
+    count = len(source.line_starts)
+    above = first
+    while above > 1 and not source.line(above - 1).strip():
+        above -= 1
+    below = last
+    while below < count and not source.line(below + 1).strip():
+        below += 1
+    if below > last and 1 < above < first:
+        yield Removal(source.line_starts[above - 1], source.line_starts[first - 1], spacing=True)
+    elif below > last and above == 1:
+        yield Removal(source.line_end(last), source.line_end(below), spacing=True)

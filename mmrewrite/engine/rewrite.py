@@ -1,0 +1,115 @@
+"""From hinted source to rewritten source. Returns values; reads no file that it was not given a loader for.
+
+Three gates, each imported when reached: a byte search finds the files that may hold hints, `ast` reads hints and names,
+LibCST parses the statements that change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mmrewrite.results import Rewrite
+
+if TYPE_CHECKING:
+    from mmrewrite.codemod.base import MeshCodemod
+    from mmrewrite.project.project import Loader, SourceFile
+    from mmrewrite.reachable import Adopt
+
+# The files of a run that were not given, and whose bytes are wanted.
+Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
+
+MARKERS = (b"mm:", b"mmrewrite")
+
+_BUG = (
+    "this is a bug in mmrewrite ({problem}); nothing was written. Please report it with this file, the command line "
+    "and the output of `mmrewrite --version`"
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for, beyond the files.
+
+    `selected` names the codemods that may run, None for all. `axes` are logical axis names and their device axes for
+    meshes that have no `axes(...)` hint. `width` is how long a generated line may be. `jaxtyping` is whether the
+    annotations of tasks say how their values are laid out.
+    """
+
+    selected: frozenset[str] | None = None
+    axes: tuple[tuple[str, str | None], ...] = ()
+    jobs: int = 1
+    width: int = 100
+    jaxtyping: bool = False
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The files given, and how to get at others."""
+
+    given: Sequence[SourceFile]
+    load: Loader
+    adopt: Adopt
+    importing: Importing
+
+
+def may_have_hints(data: bytes) -> bool:
+    """The first gate: whether a file can hold a hint at all."""
+    return any(marker in data for marker in MARKERS)
+
+
+def rewrite_source(
+    source: str, codemods: Mapping[str, type[MeshCodemod]], *, path: str = "module.py", settings: Settings | None = None
+) -> Rewrite:
+    """Rewrite one module that stands alone."""
+    from mmrewrite.project.project import SourceFile
+
+    module = path.rpartition("/")[2].removesuffix(".py")
+    (result,) = rewrite_project([SourceFile(path, source.encode(), module)], codemods, settings=settings)
+    return result
+
+
+def rewrite_project(
+    files: Sequence[SourceFile],
+    codemods: Mapping[str, type[MeshCodemod]],
+    *,
+    load: Loader | None = None,
+    adopt: Adopt | None = None,
+    importing: Importing | None = None,
+    settings: Settings | None = None,
+) -> tuple[Rewrite, ...]:
+    """Rewrite the modules of one run together, since hints in one may need the mesh of another.
+
+    Args:
+        files: The modules that may change.
+        codemods: Name and class of every codemod; the classes are loaded when the first hint is found.
+        load: Bytes of a file that a name leads into, None where there is no such file.
+        adopt: A file to which imports lead, by its place, if it may change although it is not among `files`; it changes
+            where it has logical axis names and the program that imports it has a mesh.
+        importing: The files that are not among `files` and whose bytes a function wants, asked where a module of the
+            project hands the hint functions on to others.
+        settings: What the user asked for.
+
+    Returns:
+        One value for each file, in the order of `files`, then those of adopted files by path; they depend neither on
+        that order nor on the worker count.
+    """
+    marked = [file for file in files if may_have_hints(file.data)]
+    results = {file.path: Rewrite(file.path, file.data, file.data) for file in files}
+    if marked:
+        from mmrewrite.engine.decide import rewrite_marked
+
+        sources = Sources(files, load or _nothing, adopt or _nothing, importing or (lambda _: ()))
+        results |= rewrite_marked(marked, codemods, sources, settings or Settings())
+    given = [file.path for file in files]
+    return tuple(results[path] for path in (*given, *sorted(results.keys() - set(given))))
+
+
+def bug(problem: str) -> str:
+    """What to say when a check of our own output fails."""
+    return _BUG.format(problem=problem)
+
+
+def _nothing(_: str) -> None:
+    return None

@@ -1,0 +1,1 @@
+"""Which files a run reads, what patch it prints, and how it writes."""

@@ -1,0 +1,170 @@
+"""Print rewrites as a patch that `git apply` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mmrewrite.results import Edit, Rewrite
+from mmrewrite.source.text import SourceText
+
+CONTEXT = 3
+
+_NO_NEWLINE = b"\\ No newline at end of file\n"
+
+
+@dataclass(frozen=True)
+class Change:
+    """Old lines `start` to `end`, counted from 0, become `new`."""
+
+    start: int
+    end: int
+    new: tuple[str, ...]
+    edits: tuple[Edit, ...]
+
+
+def file_patch(rewrite: Rewrite, path: str) -> bytes:
+    """The patch of one file, whose path in it is `path`; empty when nothing changes."""
+    if not rewrite.changed:
+        return b""
+    source, edits = _with_mark(SourceText.decode(rewrite.original), rewrite.edits)
+    old, new = _quoted(f"a/{path}"), _quoted(f"b/{path}")
+    parts = [b"diff --git " + old + b" " + new + b"\n", b"--- " + old + _tab(path), b"+++ " + new + _tab(path)]
+    lines = split_lines(source.text)
+    shift = 0
+    for changes in _hunks(changes_of(source, edits), len(lines)):
+        hunk, grown = _hunk(source, lines, changes, shift)
+        parts.append(hunk)
+        shift += grown
+    return b"".join(parts)
+
+
+def _with_mark(source: SourceText, edits: Sequence[Edit]) -> tuple[SourceText, Sequence[Edit]]:
+    """For git, a byte order mark is part of the first line."""
+    if not source.has_bom:
+        return source, edits
+    moved = [replace(edit, start=edit.start + 1, end=edit.end + 1) for edit in edits]
+    return SourceText("\ufeff" + source.text, source.encoding, has_bom=False), moved
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines as git has them: only a line feed ends one."""
+    lines = text.split("\n")
+    last = lines.pop()
+    return [f"{line}\n" for line in lines] + ([last] if last else [])
+
+
+def changes_of(source: SourceText, edits: Sequence[Edit]) -> list[Change]:
+    """The changed lines, from the edits; changes that touch each other are one."""
+    lines = split_lines(source.text)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    found: list[Change] = []
+    group: list[Edit] = []
+    begin = stop = 0
+
+    def close() -> None:
+        if group:
+            found.extend(_change(source, lines, starts, begin, stop, tuple(group)))
+
+    for edit in edits:
+        first = _line_of(starts, edit.start)
+        last = _line_of(starts, max(edit.start, edit.end - 1)) + 1
+        if edit.start == edit.end and edit.start == starts[first]:
+            last = first
+        last = min(last, len(lines))
+        if group and first <= stop:
+            stop = max(stop, last)
+            group.append(edit)
+        else:
+            close()
+            group, begin, stop = [edit], first, last
+    close()
+    return found
+
+
+def _line_of(starts: Sequence[int], offset: int) -> int:
+    low, high = 0, len(starts) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if starts[middle] <= offset:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _change(
+    source: SourceText, lines: Sequence[str], starts: Sequence[int], begin: int, stop: int, edits: tuple[Edit, ...]
+) -> Iterator[Change]:
+    text, position = "", starts[begin]
+    for edit in edits:
+        text += source.text[position : edit.start] + edit.text
+        position = edit.end
+    # An edit that ends with its line still has the rest of the group's last line to come.
+    stop = max(stop, _line_of(starts, max(position - 1, starts[begin])) + 1 if position > starts[begin] else stop)
+    text += source.text[position : starts[stop]]
+    new = split_lines(text)
+    old = lines[begin:stop]
+    while old and new and old[0] == new[0]:
+        old, new, begin = old[1:], new[1:], begin + 1
+    while old and new and old[-1] == new[-1]:
+        old, new, stop = old[:-1], new[:-1], stop - 1
+    if old or new:
+        yield Change(begin, stop, tuple(new), edits)
+
+
+def _hunks(changes: Sequence[Change], count: int) -> Iterator[list[Change]]:
+    group: list[Change] = []
+    for change in changes:
+        if group and change.start - group[-1].end > 2 * CONTEXT:
+            yield group
+            group = []
+        group.append(change)
+    if group:
+        yield group
+
+
+def _hunk(source: SourceText, lines: Sequence[str], changes: Sequence[Change], shift: int) -> tuple[bytes, int]:
+    begin = max(0, changes[0].start - CONTEXT)
+    end = min(len(lines), changes[-1].end + CONTEXT)
+    body: list[bytes] = []
+    position, grown = begin, 0
+    for change in changes:
+        body += [_line(source, b" ", lines, index) for index in range(position, change.start)]
+        body += [_line(source, b"-", lines, index) for index in range(change.start, change.end)]
+        body += [_line(source, b"+", change.new, index) for index in range(len(change.new))]
+        grown += len(change.new) - (change.end - change.start)
+        position = change.end
+    body += [_line(source, b" ", lines, index) for index in range(position, end)]
+    old, new = end - begin, end - begin + grown
+    header = f"@@ -{_range(begin, old)} +{_range(begin + shift, new)} @@\n".encode()
+    return header + b"".join(body), grown
+
+
+def _range(start: int, count: int) -> str:
+    first = start + 1 if count else start
+    return str(first) if count == 1 else f"{first},{count}"
+
+
+def _line(source: SourceText, sign: bytes, lines: Sequence[str], index: int) -> bytes:
+    line = lines[index]
+    return sign + line.encode(source.encoding) + (b"" if line.endswith("\n") else b"\n" + _NO_NEWLINE)
+
+
+def _tab(path: str) -> bytes:
+    # git ends a name that has spaces with a tab, so that the name is not cut at one.
+    return b"\t\n" if " " in path else b"\n"
+
+
+def _quoted(path: str) -> bytes:
+    """The name as git writes it: in quotes, with escapes, when it holds anything unusual."""
+    data = path.encode(errors="surrogateescape")
+    special = {ord('"'): b'\\"', ord("\\"): b"\\\\", ord("\n"): b"\\n", ord("\t"): b"\\t"}
+    if not any(byte < 0x20 or byte >= 0x7F or byte in special for byte in data):
+        return data
+    escaped = b"".join(
+        special.get(byte) or (bytes([byte]) if 0x20 <= byte < 0x7F else f"\\{byte:03o}".encode()) for byte in data
+    )
+    return b'"' + escaped + b'"'

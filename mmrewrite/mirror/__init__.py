@@ -1,0 +1,1 @@
+"""A rewritten copy of a package, and the processes that run it."""

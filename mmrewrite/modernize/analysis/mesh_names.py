@@ -1,0 +1,116 @@
+"""By what name a mesh can be named where a sharding is made."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from mmrewrite.modernize.analysis.mesh_contexts import MeshContext
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.project.project import numbered
+from mmrewrite.source.names import Scope
+
+
+@dataclass(frozen=True)
+class MeshName:
+    """What names the mesh of a context: a name of `scope`, or an attribute of the `self` of a class.
+
+    `line` is the line that gives the name its value, 0 for parameters; `problem` says why there is no name to rely on.
+    """
+
+    text: str
+    scope: Scope | None
+    line: int
+    owner: ast.ClassDef | None = None
+    problem: str | None = None
+
+    def hidden_at(self, module: ModuleUses, node: ast.AST) -> str | None:
+        """Why the name cannot be used at a node, else None."""
+        if self.problem is not None:
+            return self.problem
+        if self.owner is not None:
+            holders = [holder for holder in module.above(node) if isinstance(holder, ast.FunctionDef | ast.ClassDef)]
+            if self.owner not in holders:
+                return f"`{self.text}` is not there"
+            method = holders[holders.index(self.owner) - 1]
+            if not isinstance(method, ast.FunctionDef) or not method.args.args or method.args.args[0].arg != "self":
+                return f"`{self.text}` is not there"
+            return f"`{self.text}` is made below it" if self._is_before(node, method) else None
+        scope = module.scope_of(node)
+        if scope.owner(self.text) is not self.scope:
+            return f"the name `{self.text}` of the mesh is not there; pass the mesh to it"
+        if scope.function is self.scope and getattr(node, "lineno", 0) <= self.line:
+            return f"the mesh `{self.text}` is made below it, on line {self.line}; make it above"
+        return None
+
+    def _is_before(self, node: ast.AST, method: ast.FunctionDef) -> bool:
+        made_here = method.lineno <= self.line <= (method.end_lineno or method.lineno)
+        return made_here and getattr(node, "lineno", 0) <= self.line
+
+
+def mesh_name(context: MeshContext) -> MeshName:
+    """The name of the mesh of a `with`."""
+    module, node = context.module, context.node
+    scope = module.scope_of(node)
+    if isinstance(node, ast.Name):
+        owner = scope.owner(node.id)
+        bindings = owner.bindings[node.id] if owner is not None else []
+        if owner is None or len(bindings) != 1:
+            return MeshName(node.id, owner, 0, problem=f"`{node.id}` is given a value in several places")
+        (binding,) = bindings
+        if binding.kind == "import":
+            return MeshName(node.id, owner, binding.statement.lineno if binding.statement else 0)
+        if binding.kind != "parameter" and _is_in_loop(module, binding.statement):
+            return MeshName(node.id, owner, 0, problem=f"`{node.id}` is given a value in a loop")
+        line = 0 if binding.kind == "parameter" or binding.statement is None else binding.statement.lineno
+        return MeshName(node.id, owner, line)
+    if isinstance(node, ast.Attribute):
+        return _attribute_name(module, node)
+    if context.name is not None:
+        owner = scope.owner(context.name.id)
+        if owner is None or len(owner.bindings[context.name.id]) != 1:
+            return MeshName(
+                context.name.id, owner, 0, problem=f"`{context.name.id}` is given a value in several places"
+            )
+        return MeshName(context.name.id, owner, context.holder.lineno)
+    name = next(name for name in numbered("mesh") if scope.is_free(name))
+    return _Unnamed(name, scope, context.holder.lineno, holder=context.holder)
+
+
+@dataclass(frozen=True)
+class _Unnamed(MeshName):
+    """A mesh that has no name yet and gets one where its `with` is."""
+
+    holder: ast.stmt | None = None
+
+    def hidden_at(self, module: ModuleUses, node: ast.AST) -> str | None:
+        if any(holder is self.holder for holder in module.above(node)):
+            return None
+        return f"the mesh of line {self.line} has no name; make it in a statement above"
+
+
+def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
+    text = ast.unparse(node)
+    owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+    nowhere = MeshName(text, None, 0, problem=f"it cannot be seen where `{text}` gets its value")
+    if owner is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
+        return nowhere
+    stores = [
+        other
+        for other in module.nodes
+        if isinstance(other, ast.Attribute) and isinstance(other.ctx, ast.Store) and other.attr == node.attr
+    ]
+    if len(stores) != 1 or owner not in module.above(stores[0]):
+        return nowhere
+    return MeshName(text, None, stores[0].lineno, owner)
+
+
+def _is_in_loop(module: ModuleUses, statement: ast.stmt | None) -> bool:
+    if statement is None:
+        return False
+    for holder in module.above(statement):
+        if isinstance(holder, ast.For | ast.While):
+            return True
+        if isinstance(holder, ast.FunctionDef):
+            return False
+    return False

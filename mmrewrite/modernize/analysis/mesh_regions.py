@@ -1,0 +1,427 @@
+"""Sites that one mesh context reaches, and in which of three styles they are rewritten.
+
+Named: every spec becomes a `NamedSharding` of the mesh, whose name each site can see, and the context goes away. That
+is exact whatever else the context holds. Set: the context becomes `jax.set_mesh(mesh)` and specs stay. Then everything
+that is created in it lands on the whole mesh, so it is taken only where nothing is. In both, all sites of a region are
+rewritten, or none.
+
+Compat: the context becomes `compat.mesh_context(mesh)`, which is what `with mesh:` was, and what takes specs becomes
+`compat.pjit` and `compat.with_sharding_constraint`, which ask for the mesh when they are called. Each of the three
+works with what is left of the others, so here every site stands by itself, and nothing depends on what cannot be seen.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from mmrewrite.modernize.analysis.mesh_contexts import (
+    ENVIRONMENT,
+    ENVIRONMENTS,
+    LEFT,
+    STATEMENT,
+    WITH,
+    MeshContext,
+    find_contexts,
+)
+from mmrewrite.modernize.analysis.mesh_names import MeshName, mesh_name
+from mmrewrite.modernize.analysis.partition_specs import (
+    CONSTRAINTS,
+    PJIT,
+    XMAPS,
+    Specs,
+    has_leaf,
+    has_spec,
+    is_alias,
+    needs_mesh,
+    new_keyword,
+    specs_of,
+)
+from mmrewrite.modernize.analysis.reach import UncompiledReach, WideReach
+from mmrewrite.modernize.analysis.uncompiled_code import Eager
+from mmrewrite.modernize.site import Context
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.modernize.version_guards import guard_of
+from mmrewrite.project.project import Facts, Project
+
+NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
+
+# Sharding hints, which look for a mesh in context. They must find one, so the context must stay; they find that of
+# `compat.mesh_context` as well.
+_HINTS = (
+    "flax.linen.with_logical_constraint",
+    "flax.linen.with_logical_partitioning",
+    "flax.linen.with_partitioning",
+    *(
+        f"flax.linen.{module}.{name}"
+        for module in ("partitioning", "spmd")
+        for name in (
+            "LogicallyPartitioned",
+            "Partitioned",
+            "param_with_axes",
+            "variable_with_axes",
+            "with_logical_constraint",
+            "with_logical_partitioning",
+            "with_partitioning",
+            "with_sharding_constraint",
+        )
+    ),
+)
+# Others that must find one. Not all of them do in `compat.mesh_context`.
+_LOOK_FOR_A_MESH = (
+    "flax.nnx.with_partitioning",
+    "flax.nnx.with_sharding_constraint",
+    "flax.partitioning",
+    "haliax",
+    "levanter",
+    "paxml",
+    "praxis",
+    "t5x",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One thing that depends on the mesh in context."""
+
+    module: ModuleUses
+    node: ast.AST
+    kind: str
+    context: MeshContext | None = None
+    specs: Specs | None = None
+
+    @property
+    def needs_mesh(self) -> bool:
+        """Whether a spec must be given its mesh here once no context gives it."""
+        return self.specs is not None and any(needs_mesh(self.module, spec) for spec in self.specs.values)
+
+    @property
+    def has_no_spec(self) -> bool:
+        """Whether this is a `pjit` for which only the context says on which devices it runs."""
+        if self.kind != "pjit" or self.specs is None:
+            return False
+        is_used = self.specs.call is not None or isinstance(self.module.parents[self.node], ast.FunctionDef)
+        return is_used and not any(map(has_leaf, self.specs.values))
+
+    @property
+    def is_resolved_late(self) -> bool:
+        """Whether this is a `pjit` that only the mesh in context, when it is called, makes complete."""
+        is_hidden = self.specs is not None and self.specs.is_hidden
+        return self.kind == "pjit" and (self.needs_mesh or self.has_no_spec or is_hidden)
+
+    @property
+    def is_other_name(self) -> bool:
+        """Whether this gives `pjit` another name, by which others call it."""
+        return self.kind == "pjit" and isinstance(self.node, ast.expr) and is_alias(self.module, self.node)
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return f"{self.module.facts.path}:{getattr(self.node, 'lineno', 1)}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one site is rewritten: the style, the text of the mesh there, or why it must stay."""
+
+    style: str
+    mesh: str | None = None
+    reason: str | None = None
+
+
+@dataclass(eq=False)
+class _Region:
+    members: list[Member]
+    contexts: dict[Member, list[MeshContext]]
+    names: dict[MeshContext, MeshName] = field(default_factory=dict)
+
+    def of(self, kind: str) -> list[Member]:
+        return [member for member in self.members if member.kind == kind]
+
+
+class MeshRegions:
+    """The regions of a project, and the plan of every site in them."""
+
+    def __init__(self, context: Context) -> None:
+        self._project, self._modules = context.project, context.modules
+        self._reach = WideReach(context.project, context.modules)
+        self._eager = Eager(context.modules, self._reach)
+        self._uncompiled: UncompiledReach | None = None
+        self._uncompiled_closures: dict[MeshContext, set[ast.AST]] = {}
+        self._has_members: dict[str, bool] = {}
+        self._members = [member for module in context.modules.values() for member in _members(module, context.project)]
+        self._plans: dict[ast.AST, Plan] = {}
+        self._regions = list(self._find())
+        self._groups = {member.node: number for number, region in enumerate(self._regions) for member in region.members}
+        for region in self._regions:
+            self._decide(region)
+
+    def plan(self, node: ast.AST) -> Plan:
+        """What is to be done at a site."""
+        return self._plans.get(node, Plan(NEITHER))
+
+    def context(self, node: ast.AST) -> MeshContext | None:
+        """The mesh context whose mesh is `node`."""
+        return next((member.context for member in self._members if member.node is node and member.context), None)
+
+    @property
+    def contexts(self) -> Iterator[MeshContext]:
+        """Every mesh context of the project."""
+        return (member.context for member in self._members if member.context is not None)
+
+    def group(self, node: ast.AST) -> int | None:
+        """The number of the region that a site belongs to."""
+        return self._groups.get(node)
+
+    def stands_by_itself(self, node: ast.AST) -> bool:
+        """Whether a site may be rewritten although others of its region stay."""
+        return self.plan(node).style == COMPAT
+
+    def make_compat(self, number: int) -> bool:
+        """Plan the compat style for a region that cannot be rewritten whole; whether that changes anything."""
+        region = self._regions[number]
+        is_whole = any(self.plan(member.node).style in (NAMED, SET) for member in region.members)
+        if not is_whole or self._why_not_compat(region) is not None:
+            return False
+        self._plan_all(region, Plan(COMPAT))
+        return True
+
+    def _plan_all(self, region: _Region, plan: Plan) -> None:
+        self._plans |= {member.node: plan for member in region.members}
+
+    def _find(self) -> Iterator[_Region]:
+        reached = {
+            member.context: self._reach.closure(member.module, member.context.body)
+            for member in self._members
+            if member.context is not None
+        }
+        by_member = {
+            member: [context for context in reached if _is_in(member, reached[context])] for member in self._members
+        }
+        self._is_orphan = {member: not contexts for member, contexts in by_member.items()}
+        parent = {member: member for member in self._members}
+
+        def root(member: Member) -> Member:
+            while parent[member] is not member:
+                member = parent[member]
+            return member
+
+        owners = {member.context: member for member in self._members if member.context is not None}
+        for member, contexts in by_member.items():
+            for context in contexts:
+                parent[root(member)] = root(owners[context])
+        for member in self._members:
+            if member.kind == "pjit":
+                below = self._reach.closure(member.module, [member.module.statement_of(member.node)])
+                for other in self._members:
+                    is_joined = other.kind != "pjit" or other.is_other_name
+                    if other is not member and is_joined and _is_in(other, below):
+                        parent[root(other)] = root(member)
+        by_hand: dict[ModuleUses, Member] = {}
+        for context, member in owners.items():
+            if context.kind in (STATEMENT, LEFT):
+                parent[root(member)] = root(by_hand.setdefault(member.module, member))
+        groups: dict[Member, list[Member]] = {}
+        for member in self._members:
+            groups.setdefault(root(member), []).append(member)
+        for members in groups.values():
+            yield _Region(members, {member: by_member[member] for member in members})
+
+    def _decide(self, region: _Region) -> None:
+        self._plan_all(region, Plan(NEITHER))
+        pjits = region.of("pjit")
+        if not region.of("context"):
+            if any(member.is_resolved_late for member in pjits):
+                self._plans |= {member.node: Plan(COMPAT) for member in pjits}
+            return
+        for member in region.of("shim"):
+            for context in region.of("context"):
+                reason = f"{member.place} chooses by the version of JAX, and what a mesh context reaches goes together"
+                self._plans[context.node] = Plan(NEITHER, reason=reason)
+            return
+        why_not_named, why_not_set = self._why_not_whole(region), None
+        if why_not_named is None:
+            why_not_named = self._named(region)
+            if why_not_named is None:
+                return
+            why_not_set = self._why_not_set(region)
+            if why_not_set is None:
+                self._plan_all(region, Plan(SET))
+                return
+        why_not_compat = self._why_not_compat(region)
+        if why_not_compat is None:
+            self._plan_all(region, Plan(COMPAT))
+            return
+        culprit, reason = why_not_set or (region.of("context")[0], why_not_named)
+        others = "; ".join(dict.fromkeys((why_not_named, why_not_compat)) if why_not_set else (why_not_compat,))
+        text = f"{reason}. Either change that, or make another way possible: {others}"
+        self._plans[culprit.node] = Plan(NEITHER, reason=text)
+
+    def _why_not_whole(self, region: _Region) -> str | None:
+        """What of a region cannot be seen or rewritten, so that not all of it can be, else None."""
+        for member in region.members:
+            if member.kind == "xmap":
+                return f"{member.place} has no replacement"
+            if member.specs is not None and member.specs.is_hidden:
+                return f"{member.place} hides its specs"
+        for member in region.of("context"):
+            assert member.context is not None
+            for facts in self._reach.not_given(member.module, member.context.body):
+                if self._depends_on_a_mesh(facts):
+                    return f"this reaches {facts.path}, which is not among the files given; give it as well"
+        return None
+
+    def _depends_on_a_mesh(self, facts: Facts) -> bool:
+        """Whether a module that was not given has something to rewrite together with a mesh context."""
+        if facts.path not in self._has_members:
+            kinds = ("hint", "library")
+            self._has_members[facts.path] = any(
+                member.kind not in kinds for member in _members(ModuleUses(facts), self._project)
+            )
+        return self._has_members[facts.path]
+
+    def _why_not_compat(self, region: _Region) -> str | None:
+        """What would not be the same with `compat.mesh_context`, else None."""
+        for kind, what in (
+            ("library", "looks for the mesh in context"),
+            ("jit", "gives `jax.jit` a spec of the mesh in context"),
+        ):
+            for member in region.of(kind):
+                if self._runs_uncompiled(region, member):
+                    return f"{member.place} {what}"
+        for member in region.of("context"):
+            context = member.context
+            if context is not None and context.kind == ENVIRONMENT and self._eager.environment_mesh(context) is None:
+                return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
+        return None
+
+    def _runs_uncompiled(self, region: _Region, member: Member) -> bool:
+        """Whether a context leads to something that is not part of what `pjit` compiles, for the mesh in context."""
+        return any(_is_in(member, self._reached_uncompiled(context)) for context in region.contexts[member])
+
+    def _reached_uncompiled(self, context: MeshContext) -> set[ast.AST]:
+        if self._uncompiled is None:
+            self._uncompiled = UncompiledReach(self._project, self._modules)
+        if context not in self._uncompiled_closures:
+            self._uncompiled_closures[context] = self._uncompiled.closure(context.module, context.body)
+        return self._uncompiled_closures[context]
+
+    def _named(self, region: _Region) -> str | None:
+        """Plan the named style, or say why it cannot be."""
+        for kind, what in (
+            ("guard", "asks for the mesh in context"),
+            ("hint", "looks for the mesh in context"),
+            ("library", "looks for the mesh in context"),
+            ("jit", "gives `jax.jit` a spec of the mesh in context"),
+        ):
+            for member in region.of(kind):
+                return f"{member.place} {what}"
+        if not any(member.needs_mesh for member in region.members):
+            return "nothing in view uses this mesh, so what does cannot be seen"
+        for member in self._members:
+            if (member.needs_mesh or member.kind == "guard") and self._is_orphan[member]:
+                return f"{member.place} may be reached as well, though it cannot be seen from where"
+        for member in region.of("context"):
+            assert member.context is not None
+            reason = _not_removable(member.context) or self._eager.unseen(member.context)
+            if reason:
+                return f"{member.place} {reason}"
+            region.names[member.context] = mesh_name(member.context)
+        plans: dict[ast.AST, Plan] = {}
+        for member in region.members:
+            contexts = region.contexts[member]
+            if member.context is not None:
+                text = region.names[member.context].text
+                plans[member.node] = Plan(NAMED, text)
+            elif member.has_no_spec:
+                return f"{member.place} has no specs, so only the context says on which devices it runs"
+            elif member.needs_mesh:
+                names = {region.names[context] for context in contexts}
+                if not names:
+                    return f"{member.place} is reached by no `with mesh:` that is in view"
+                if len(names) > 1:
+                    return f"{member.place} is reached with several meshes"
+                (name,) = names
+                reason = name.hidden_at(member.module, member.node)
+                if reason:
+                    return f"{member.place}: {reason}"
+                plans[member.node] = Plan(NAMED, name.text)
+            else:
+                plans[member.node] = Plan(NAMED)
+        self._plans |= plans
+        return None
+
+    def _why_not_set(self, region: _Region) -> tuple[Member, str] | None:
+        """Why a region cannot be rewritten with `jax.set_mesh`, and where, else None."""
+        for member in region.of("context"):
+            assert member.context is not None
+            reason = self._eager.problem(member.context)
+            if reason is not None:
+                return member, reason
+        for member in region.members:
+            if member.needs_mesh and not region.contexts[member]:
+                return member, f"{member.place} is reached by no `with mesh:` that is in view"
+        return None
+
+
+def _members(module: ModuleUses, project: Project) -> Iterator[Member]:
+    contexts = list(find_contexts(module))
+    for context in contexts:
+        yield Member(module, context.node, "context", context)
+    kinds = {
+        **dict.fromkeys(PJIT, "pjit"),
+        **dict.fromkeys(CONSTRAINTS, "constraint"),
+        **dict.fromkeys(XMAPS, "xmap"),
+        **dict.fromkeys(ENVIRONMENTS, "guard"),
+    }
+    holders = {id(context.holder) for context in contexts}
+    for use in module.uses(kinds):
+        if guard_of(module, use.node) is not None:
+            yield Member(module, use.node, "shim")
+            continue
+        kind = kinds[use.name]
+        if kind == "guard" and id(use.statement) in holders:
+            continue
+        yield Member(module, use.node, kind, specs=specs_of(module, use) if kind in ("pjit", "constraint") else None)
+    for use in module.uses(("jax.jit",)):
+        holder = module.parents[use.node]
+        given = [*holder.keywords] if isinstance(holder, ast.Call) else []
+        if any(new_keyword(keyword.arg) and has_spec(module, keyword.value) for keyword in given):
+            yield Member(module, use.node, "jit")
+    yield from _shims(module, kinds)
+    for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):
+        for use in module.uses(module.names_below(names)):
+            # A project that is one of these libraries shows what it does with the mesh.
+            if kind == "hint" or not project.holds(use.name, module.facts):
+                yield Member(module, use.node, kind)
+
+
+def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
+    """Names with several meanings, one of which depends on the mesh in context."""
+    for head, _ in module.chains:
+        owner = module.scope_of(head).owner(head.id)
+        bindings = owner.bindings[head.id] if owner is not None else []
+        if len(bindings) > 1 and any(_leads_to(module, binding.target, names) for binding in bindings):
+            yield Member(module, head, "shim")
+
+
+def _leads_to(module: ModuleUses, target: str | None, names: Collection[str]) -> bool:
+    return target is not None and module.facts.names.follow(target) in names
+
+
+def _is_in(member: Member, nodes: Collection[ast.AST]) -> bool:
+    return member.node in nodes or any(holder in nodes for holder in member.module.above(member.node))
+
+
+def _not_removable(context: MeshContext) -> str | None:
+    if context.kind != WITH:
+        return "puts a mesh in context in another way than by `with mesh:`"
+    assert context.item is not None and isinstance(context.holder, ast.With)
+    if context.is_conditional:
+        return "puts a mesh in context only sometimes"
+    if context.item.optional_vars is not None and context.name is None:
+        return "gives the mesh to something that is not a name"
+    if len(context.holder.items) > 1 and (context.name is not None or isinstance(context.node, ast.Call)):
+        return "makes the mesh among other items of a `with`; make it in a statement above"
+    return None

@@ -1,0 +1,80 @@
+"""Whether the text shows that a tree may hold `None`."""
+
+from __future__ import annotations
+
+import ast
+
+from mmrewrite.modernize.analysis.partition_specs import parts_of
+from mmrewrite.modernize.site import Context
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.source.names import Scope
+
+# Where the function is that makes the leaves of a tree, in calls of these.
+_MAPS = frozenset(
+    ("jax.tree_map", "jax.tree_multimap", "jax.tree_util.tree_map", "jax.tree_util.tree_multimap", "jax.tree.map")
+)
+
+
+def may_hold_none(context: Context, module: ModuleUses, tree: ast.expr) -> bool:
+    """Whether `None` is written where `tree` gets its values: in it, in what its name stands for, in what makes it.
+
+    What comes in by a parameter, or from a library, says nothing.
+    """
+    return _Search(context).in_tree(module, tree)
+
+
+class _Search:
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.seen: set[object] = set()
+
+    def in_tree(self, module: ModuleUses, node: ast.AST) -> bool:
+        if node in self.seen:
+            return False
+        self.seen.add(node)
+        if isinstance(node, ast.Constant):
+            return node.value is None
+        if isinstance(node, ast.Name):
+            return self._in_name(module, node.id, module.scope_of(node))
+        if isinstance(node, ast.Call):
+            return self._in_call(module, node)
+        return any(self.in_tree(module, part) for part in parts_of(node))
+
+    def _in_name(self, module: ModuleUses, name: str, scope: Scope) -> bool:
+        owner = scope.owner(name)
+        if owner is None or (owner.node, name) in self.seen:
+            return False
+        self.seen.add((owner.node, name))
+        values = [binding.value for binding in owner.bindings[name] if binding.kind != "import" and binding.value]
+        if any(self.in_tree(module, value) for value in values):
+            return True
+        return any(
+            self.in_tree(module, node.value)
+            for node in ast.walk(owner.node)
+            if isinstance(node, ast.Assign)
+            and any(_is_part_of(target, name) for target in node.targets)
+            and module.scope_of(node.value).owner(name) is owner
+        )
+
+    def _in_call(self, module: ModuleUses, call: ast.Call) -> bool:
+        scope = module.scope_of(call)
+        found = module.facts.names.resolve(call.func, scope)
+        if found == "builtins.dict":
+            return any(self.in_tree(module, part) for part in (*call.args, *(k.value for k in call.keywords)))
+        if found in _MAPS and call.args and isinstance(call.args[0], ast.Lambda):
+            return self.in_tree(module, call.args[0].body)
+        place = self.context.project.definition(found, module.facts) if found is not None else None
+        if place is None or not isinstance(place[1].node, ast.FunctionDef):
+            return False
+        other = self.context.modules.get(place[0].path) or ModuleUses(place[0])
+        returned = (node.value for node in ast.walk(place[1].node) if isinstance(node, ast.Return) and node.value)
+        return any(self.in_tree(other, value) for value in returned)
+
+
+def _is_part_of(target: ast.expr, name: str) -> bool:
+    """Whether an assignment to `target` puts something into what `name` stands for."""
+    if not isinstance(target, ast.Subscript | ast.Attribute):
+        return False
+    while isinstance(target, ast.Subscript | ast.Attribute):
+        target = target.value
+    return isinstance(target, ast.Name) and target.id == name

@@ -1,0 +1,368 @@
+"""What runs in a mesh context outside compiled functions, and whether `jax.set_mesh` would change where it lands."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+
+from mmrewrite.codemod.site import ARRAY_METHODS
+from mmrewrite.modernize.analysis.mesh_contexts import (
+    CALLED,
+    DECORATOR,
+    ENTERED,
+    ENVIRONMENT,
+    LEFT,
+    RESOURCE_ENVS,
+    STATEMENT,
+    MeshContext,
+)
+from mmrewrite.modernize.analysis.partition_specs import CONSTRAINTS, PARTIALS, PJIT
+from mmrewrite.modernize.analysis.reach import WideReach
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.project.reach import Reached
+
+_TRACERS = frozenset(
+    (
+        "jax.jit",
+        *PJIT,
+        "jax.pmap",
+        "mmruntime.compat.pmap",
+        "jax.vmap",
+        "jax.grad",
+        "jax.value_and_grad",
+        "jax.checkpoint",
+    )
+)
+
+# They make no array, or put it where it was asked to be.
+_HARMLESS = (
+    "jax.block_until_ready",
+    "jax.config",
+    "jax.debug",
+    "jax.device_count",
+    "jax.device_get",
+    "jax.device_put",
+    "jax.devices",
+    "jax.distributed",
+    "jax.eval_shape",
+    "jax.experimental.maps.Mesh",
+    "jax.experimental.maps.mesh",
+    "jax.experimental.mesh_utils",
+    "jax.experimental.multihost_utils",
+    "jax.experimental.pjit",
+    "jax.interpreters.pxla",
+    "jax.local_device_count",
+    "jax.local_devices",
+    "jax.make_mesh",
+    "jax.process_count",
+    "jax.process_index",
+    "jax.profiler",
+    "jax.sharding",
+    "jax.ShapeDtypeStruct",
+    "jax.tree",
+    "jax.tree_util",
+    "jax.jit",
+    "flax.core",
+    "flax.jax_utils.prefetch_to_device",
+    "flax.serialization",
+    "flax.traverse_util",
+    "mmruntime.compat",
+)
+# fmt: off
+# Other libraries that neither make arrays of JAX nor look for a mesh.
+_PLAIN_LIBRARIES = frozenset(
+    (
+        "absl", "braceexpand", "click", "clu", "datasets", "einops", "fire", "fsspec", "func_timeout", "gcsfs",
+        "google", "grain", "h5py", "huggingface_hub", "hydra", "jsonlines", "lm_dataformat", "lm_eval", "matplotlib",
+        "ml_collections", "mlflow", "mlxu", "msgpack", "numpy", "omegaconf", "pandas", "PIL", "psutil", "ray",
+        "requests", "rich", "scipy", "sentencepiece", "seqio", "simple_parsing", "sklearn", "smart_open",
+        "tensorboardX", "tensorflow", "tensorflow_datasets", "tokenizers", "torch", "tqdm", "transformers",
+        "typing_extensions", "wandb", "yaml",
+    )
+)
+# fmt: on
+
+_ARRAY_LIBRARIES = frozenset(("jax", "flax", "optax", "haiku", "equinox", "chex", "orbax", "jaxlib", "distrax", "rlax"))
+
+# fmt: off
+_HARMLESS_METHODS = frozenset(
+    (
+        "add_scalar", "append", "clear", "close", "compile", "copy", "debug", "decode", "encode", "endswith", "error",
+        "extend", "flush", "format", "get", "info", "item", "items", "join", "keys", "log", "lower", "lstrip", "pop",
+        "popitem", "print", "read", "replace", "result", "rstrip", "set_description", "set_postfix", "setdefault",
+        "shutdown", "split", "splitlines", "start", "startswith", "stop", "strip", "tolist", "update", "upper",
+        "values", "warning", "wait", "write", "block_until_ready", "addressable_data", "is_fully_replicated", "as_text",
+        "cost_analysis", "memory_analysis", "enter_context", "__enter__", "__exit__",
+    )
+)
+# fmt: on
+
+
+class Eager:
+    """Looks at what a mesh context runs."""
+
+    def __init__(self, modules: Mapping[str, ModuleUses], reach: WideReach) -> None:
+        self._modules, self._reach = modules, reach
+        self._by_facts = {id(module.facts): module for module in modules.values()}
+        self._traced = set(self._traced_functions())
+
+    def problem(self, context: MeshContext) -> str | None:
+        """Why `jax.set_mesh` in place of a context would not be the same, else None."""
+        module, holder = context.module, context.holder
+        if context.kind in (DECORATOR, CALLED):
+            return (
+                "the mesh is a decorator here, which `jax.set_mesh` cannot be; write `with mesh:` inside the function"
+            )
+        if context.kind == LEFT:
+            return "the mesh is entered and left by hand; write `with mesh:`"
+        if context.kind in (STATEMENT, ENVIRONMENT):
+            if not isinstance(holder, ast.Expr | ast.Assign) or module.scope_of(context.node).kind != "module":
+                return "the mesh stays in context after this function returns, for whatever code comes then"
+            if any(isinstance(node, ast.Attribute) and node.attr == "__exit__" for node in module.nodes):
+                return "the mesh is entered and left by hand; write `with mesh:`"
+        if context.kind == ENVIRONMENT and self.environment_mesh(context) is None:
+            return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
+        if context.kind == ENTERED and not isinstance(holder, ast.Expr):
+            return "the value of `enter_context(mesh)` is used, and `jax.set_mesh(mesh)` gives None; use `mesh` itself"
+        if any(holder in self._traced for holder in module.above(context.node)):
+            return "this runs inside a compiled function, where `jax.set_mesh` is not allowed"
+        if (handed := _handed_over(context)) is not None:
+            return f"{handed}, and under `jax.set_mesh` what it makes would land on the whole mesh"
+        return self._problem_in(module, context.body, set())
+
+    def unseen(self, context: MeshContext) -> str | None:
+        """What a context calls that may look for the mesh where it cannot be seen, else None."""
+        module = context.module
+        if (handed := _handed_over(context)) is not None:
+            return f"{handed}, and may look for the mesh"
+        for node in _run_now(context.body):
+            if isinstance(node, ast.Call):
+                found = module.facts.names.resolve(node.func, module.scope_of(node))
+                if found is not None and not is_known(found) and not list(self._definitions(module, node.func)):
+                    return f"line {node.lineno} calls `{ast.unparse(node.func)}`, which may look for the mesh"
+        return None
+
+    def environment_mesh(self, context: MeshContext) -> ast.expr | None:
+        """The mesh of `thread_resources.env = ResourceEnv(mesh, ())`, None for other environments."""
+        value = context.node
+        if isinstance(value, ast.Call) and value.args:
+            made = context.module.facts.names.resolve(value.func, context.module.scope_of(value))
+            return value.args[0] if made in RESOURCE_ENVS else None
+        return None
+
+    def _traced_functions(self) -> Iterator[ast.AST]:
+        for module in self._modules.values():
+            names = module.facts.names
+            for node in module.nodes:
+                if isinstance(node, ast.FunctionDef) and any(
+                    self._is_tracer(module, decorator) for decorator in node.decorator_list
+                ):
+                    yield from self._with_callees(module, node)
+                elif isinstance(node, ast.Call) and names.resolve(node.func, module.scope_of(node)) in _TRACERS:
+                    for argument in node.args[:1]:
+                        yield from self._with_callees(module, argument)
+
+    def _with_callees(self, module: ModuleUses, node: ast.AST) -> Iterator[ast.AST]:
+        if isinstance(node, ast.Name):
+            binding = module.facts.names.binding(node.id, module.scope_of(node))
+            if binding is not None and binding.kind == "function":
+                yield binding.node
+        elif isinstance(node, ast.Lambda | ast.FunctionDef):
+            yield node
+
+    def _is_tracer(self, module: ModuleUses, decorator: ast.expr) -> bool:
+        names, scope = module.facts.names, module.scope_of(decorator)
+        if isinstance(decorator, ast.Call):
+            if names.resolve(decorator.func, scope) in PARTIALS and decorator.args:
+                return self._is_tracer(module, decorator.args[0])
+            decorator = decorator.func
+        return names.resolve(decorator, scope) in _TRACERS
+
+    def _problem_in(self, module: ModuleUses, nodes: Iterable[ast.AST], seen: set[ast.AST]) -> str | None:
+        for node in _run_now(nodes):
+            problem = None
+            if isinstance(node, ast.Call):
+                problem = self._problem_of_call(module, node, seen)
+            elif isinstance(node, ast.BinOp | ast.Compare | ast.UnaryOp):
+                problem = self._problem_of_operands(module, node)
+            if problem is not None:
+                return problem
+        return None
+
+    def _problem_of_operands(self, module: ModuleUses, node: ast.expr) -> str | None:
+        for operand in ast.iter_child_nodes(node):
+            if isinstance(operand, ast.Name) and self._is_array(module, operand):
+                return (
+                    f"`{ast.unparse(node)}` on line {node.lineno} computes on the default device, and under "
+                    "`jax.set_mesh` it would on the whole mesh; move it out of the block"
+                )
+        return None
+
+    def _is_array(self, module: ModuleUses, name: ast.Name) -> bool:
+        binding = module.facts.names.binding(name.id, module.scope_of(name))
+        if binding is None or not isinstance(binding.value, ast.Call):
+            return False
+        made = module.facts.names.resolve(binding.value.func, module.scope_of(binding.value)) or ""
+        return made.startswith(("jax.numpy.", "jax.random.", "jax.lax.", "jax.nn."))
+
+    def _problem_of_call(self, module: ModuleUses, call: ast.Call, seen: set[ast.AST]) -> str | None:
+        names, scope = module.facts.names, module.scope_of(call)
+        found = names.resolve(call.func, scope)
+        line = f"line {call.lineno} of {module.facts.path}"
+        text = ast.unparse(call.func)
+        if found is not None:
+            root = found.partition(".")[0]
+            if found in CONSTRAINTS or any(found == name or found.startswith(f"{name}.") for name in _HARMLESS):
+                return None
+            if root in _ARRAY_LIBRARIES:
+                return (
+                    f"`{text}` on {line} runs on the default device, and under `jax.set_mesh` it would on the whole "
+                    "mesh; move it out of the block"
+                )
+        definitions = list(self._definitions(module, call.func))
+        for reached in definitions:
+            problem = self._problem_of_definition(reached, text, line, seen)
+            if problem is not None:
+                return problem
+        if definitions or (found is not None and is_known(found)):
+            return None
+        if isinstance(call.func, ast.Attribute):
+            owner = call.func.value
+            if call.func.attr in _HARMLESS_METHODS or self._is_host(module, owner):
+                return None
+            if call.func.attr in ARRAY_METHODS and self._is_of_the_mesh(module, owner):
+                return None
+        if isinstance(call.func, ast.Call | ast.Lambda):
+            return None
+        return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
+
+    def _is_host(self, module: ModuleUses, node: ast.expr, depth: int = 0) -> bool:
+        """Whether a value is none of JAX: it comes from another library, from Python itself, or is written out."""
+        if isinstance(node, ast.Constant | ast.JoinedStr):
+            return True
+        if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+            return self._is_host(module, node.value, depth)
+        if isinstance(node, ast.Call):
+            found = module.facts.names.resolve(node.func, module.scope_of(node))
+            if found is not None:
+                return is_known(found) and found.partition(".")[0] not in _ARRAY_LIBRARIES
+            return isinstance(node.func, ast.Attribute) and self._is_host(module, node.func.value, depth)
+        if isinstance(node, ast.Name) and depth < 5:
+            binding = module.facts.names.binding(node.id, module.scope_of(node))
+            return binding is not None and binding.value is not None and self._is_host(module, binding.value, depth + 1)
+        return False
+
+    def _is_of_the_mesh(self, module: ModuleUses, node: ast.expr) -> bool:
+        """Whether a value came out of a function that is compiled with specs: what is done to it stays where it is."""
+        if not isinstance(node, ast.Name):
+            return False
+        binding = module.facts.names.binding(node.id, module.scope_of(node))
+        made = binding.statement.value if binding is not None and isinstance(binding.statement, ast.Assign) else None
+        if not isinstance(made, ast.Call):
+            return False
+        functions = list(self._definitions(module, made.func))
+        return bool(functions) and all(
+            isinstance(found.node, ast.Assign) and self._is_made_by_pjit(found) for found in functions
+        )
+
+    def _is_made_by_pjit(self, reached: Reached) -> bool:
+        module = self._by_facts.get(id(reached.facts))
+        assert isinstance(reached.node, ast.Assign)
+        return module is not None and self._problem_of_value(module, reached.node.value, "", "") is None
+
+    def _definitions(self, module: ModuleUses, function: ast.expr) -> Iterator[Reached]:
+        if isinstance(function, ast.Name):
+            owner = module.scope_of(function).owner(function.id)
+            for binding in owner.bindings[function.id] if owner is not None else ():
+                if binding.kind == "import":
+                    continue
+                if binding.kind == "parameter" or binding.statement is None:
+                    return
+                yield Reached(module.facts, binding.statement)
+        if isinstance(function, ast.Name | ast.Attribute):
+            found = module.facts.names.resolve(function, module.scope_of(function))
+            definition = self._reach.project.definition(found, module.facts) if found else None
+            if definition is not None and definition[1].statement is not None:
+                yield Reached(definition[0], definition[1].statement)
+            elif isinstance(function, ast.Attribute) and found is None:
+                yield from self._reach.members.get(function.attr, ())
+
+    def _problem_of_definition(self, reached: Reached, text: str, line: str, seen: set[ast.AST]) -> str | None:
+        node, module = reached.node, self._by_facts.get(id(reached.facts))
+        if node in seen:
+            return None
+        seen.add(node)
+        if module is None:
+            module = ModuleUses(reached.facts)
+        if isinstance(node, ast.FunctionDef):
+            compiled = [decorator for decorator in node.decorator_list if self._is_tracer(module, decorator)]
+            if compiled:
+                return None if self._is_pjit(module, compiled[-1]) else _plain(text, line)
+            return self._problem_in(module, node.body, seen)
+        if isinstance(node, ast.ClassDef):
+            made = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+            return self._problem_in(module, [statement for part in made for statement in part.body], seen)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            return self._problem_of_value(module, node.value, text, line)
+        return None
+
+    def _problem_of_value(self, module: ModuleUses, value: ast.expr, text: str, line: str) -> str | None:
+        """What is called was given a value: fine when that is a function compiled with specs of its own."""
+        while isinstance(value, ast.Call | ast.Attribute):
+            if self._is_pjit(module, value):
+                return None
+            if isinstance(value, ast.Call) and self._is_tracer(module, value.func):
+                return _plain(text, line)
+            value = value.func if isinstance(value, ast.Call) else value.value
+        if isinstance(value, ast.Name):
+            binding = module.facts.names.binding(value.id, module.scope_of(value))
+            if binding is not None and binding.value is not None:
+                return self._problem_of_value(module, binding.value, text, line)
+        return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
+
+    def _is_pjit(self, module: ModuleUses, node: ast.expr) -> bool:
+        names, scope = module.facts.names, module.scope_of(node)
+        if isinstance(node, ast.Call):
+            if names.resolve(node.func, scope) in PARTIALS and node.args:
+                return self._is_pjit(module, node.args[0])
+            if names.resolve(node.func, scope) == "jax.jit":
+                return any(keyword.arg in ("in_shardings", "out_shardings") for keyword in node.keywords)
+            node = node.func
+        return names.resolve(node, scope) in PJIT
+
+
+def is_known(qualified: str) -> bool:
+    """Whether a name belongs to a library of which it is known what it does with a mesh in context: nothing."""
+    root = qualified.partition(".")[0]
+    return root in sys.stdlib_module_names or root in _PLAIN_LIBRARIES or root in _ARRAY_LIBRARIES or root == "builtins"
+
+
+def _plain(text: str, line: str) -> str:
+    return (
+        f"`{text}` on {line} is compiled for the default device, and under `jax.set_mesh` it would run on the whole "
+        "mesh; move its call out of the block"
+    )
+
+
+def _handed_over(context: MeshContext) -> str | None:
+    """What hands over to code that cannot be seen while the mesh is in context, else None."""
+    for node in _run_now(context.body):
+        if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
+            word = "await" if isinstance(node, ast.Await) else "yield"
+            return f"what runs at the `{word}` on line {node.lineno} of {context.module.facts.path} cannot be seen"
+    return None
+
+
+def _run_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Everything that runs when `nodes` do: not the bodies of functions that they define."""
+    queue = list(nodes)
+    while queue:
+        node = queue.pop(0)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            queue += node.decorator_list
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        yield node
+        queue += ast.iter_child_nodes(node)

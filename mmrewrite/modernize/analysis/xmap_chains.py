@@ -1,0 +1,116 @@
+"""The call chains around `xmap`: what reaches one, and what only such code reaches. All of it stays as it is.
+
+A module that keeps its `xmap` cannot be imported on a JAX of today. So the rest of it stays as well, unless a `pjit` or
+mesh context of its own is rewritten: then it is the half that will live on.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mmrewrite.modernize.analysis.partition_specs import XMAPS
+from mmrewrite.modernize.analysis.reach import NarrowReach
+from mmrewrite.modernize.rewrite import Codemods
+from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.modernize.version_guards import guard_of
+from mmrewrite.results import Refusal
+
+if TYPE_CHECKING:
+    from mmrewrite.modernize.decide import Decision
+
+# A function, a method, or a statement of a module or class body that is neither.
+_Unit = tuple[ModuleUses, ast.stmt]
+
+
+class XmapChains:
+    """The units of a project that belong to the call chain of an `xmap`, each with the place of one."""
+
+    def __init__(self, context: Context) -> None:
+        self._places: dict[ast.stmt, str] = {}
+        xmaps = {
+            use.node: (module, use)
+            for module in context.modules.values()
+            for use in module.uses(XMAPS)
+            if guard_of(module, use.node) is None
+        }
+        self._first = {module: node.lineno for node, (module, _) in reversed(xmaps.items())}
+        if not xmaps:
+            return
+        reach = NarrowReach(context.project, context.modules)
+        units = [unit for module in context.modules.values() for unit in _units(module)]
+        reach.closure_of(units)
+        holders = {node: {node, *module.above(node)} for node, (module, _) in xmaps.items()}
+        leading = {node: reach.leading_to(holders[node]) for node in xmaps}
+        for _, statement in units:
+            for node, (module, _) in xmaps.items():
+                if statement in leading[node]:
+                    self._places.setdefault(statement, f"{module.facts.path}:{node.lineno}")
+        sources = [unit for unit in units if any(unit[1] in above for above in holders.values())]
+        below: dict[ast.stmt, str] = {}
+        for source in sources:
+            reached = reach.closure_of([source])
+            found = (statement for module, statement in units if reached & {statement, *module.above(statement)})
+            below |= dict.fromkeys(found, self._places[source[1]])
+        inside = self._places.keys() | below.keys()
+        others = reach.closure_of(unit for unit in units if unit[1] not in inside)
+        for module, statement in units:
+            if statement in below and not others & {statement, *module.above(statement)}:
+                self._places.setdefault(statement, below[statement])
+
+    def of(self, place: Place) -> str | None:
+        """The place of an `xmap` to whose call chain a site belongs, else None."""
+        for holder in (place.node, *place.module.above(place.node)):
+            if isinstance(holder, ast.stmt) and holder in self._places:
+                return self._places[holder]
+        return None
+
+    def line_in(self, module: ModuleUses) -> int | None:
+        """The line of a module's first `xmap`."""
+        return self._first.get(module)
+
+
+def leave_chains(decisions: Sequence[Decision], context: Context) -> list[Decision]:
+    """The decisions, with those refused that are about the call chain of an `xmap`."""
+    chains = context.analysis(XmapChains)
+    found = []
+    for decision in decisions:
+        cause = None if decision.stays else chains.of(decision.place)
+        reason = f"it belongs to the call chain of the `xmap` in {cause}, which has no replacement"
+        found.append(decision if cause is None else _left_alone(decision, reason))
+    return found
+
+
+def leave_modules(decisions: Sequence[Decision], context: Context, codemods: Codemods) -> list[Decision]:
+    """The decisions, with those refused that are in a module of which only an `xmap` depends on the mesh."""
+    chains = context.analysis(XmapChains)
+    live_on = {
+        decision.place.module for decision in decisions if codemods[decision.codemod].regional and not decision.stays
+    }
+    found = []
+    for decision in decisions:
+        module = decision.place.module
+        line = None if decision.stays or module in live_on else chains.line_in(module)
+        reason = f"this module does not run without the `xmap` of line {line}, which has no replacement"
+        found.append(decision if line is None else _left_alone(decision, reason))
+    return found
+
+
+def _left_alone(decision: Decision, reason: str) -> Decision:
+    place = decision.place
+    source, node = place.module.facts.source, place.node
+    line, column = source.position(source.offset(getattr(node, "lineno", 1), getattr(node, "col_offset", 0)))
+    refusal = Refusal(place.path, line, column, f"left as it is, because {reason}", decision.codemod)
+    return replace(decision, refusal=refusal)
+
+
+def _units(module: ModuleUses) -> Iterator[_Unit]:
+    for statement in module.facts.tree.body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            continue
+        inner = statement.body if isinstance(statement, ast.ClassDef) else [statement]
+        for part in inner:
+            yield module, part

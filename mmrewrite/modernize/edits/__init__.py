@@ -1,0 +1,1 @@
+"""Edits of `modernize`: arguments, imports, line breaking."""

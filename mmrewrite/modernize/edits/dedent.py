@@ -1,0 +1,56 @@
+"""Take a block out of its `with`."""
+
+from __future__ import annotations
+
+import ast
+
+from mmrewrite.codemod.fragment import indentation, own_span
+from mmrewrite.modernize.site import Site
+
+
+def take_out_of_with(site: Site, statement: ast.With, instead: str) -> None:
+    """Remove the header of a `with`, or have the statement `instead` stand for it, and move its body to the left.
+
+    `instead` is made of two parts, before and behind the mesh, which stays with its own edits; empty, it goes too.
+    """
+    source = site.source
+    start, header_end, _ = own_span(source, statement)
+    mesh_start, mesh_end = site.span(site.node)
+    first = statement.body[0]
+    on_one_line = first.lineno == source.position(header_end - 1)[0]
+    if on_one_line:
+        rest = site.span(first)[0]
+        if instead:
+            site.edit(start, mesh_start, instead)
+            site.edit(mesh_end, rest, "; ")
+        else:
+            site.edit(start, rest, "")
+        return
+    own = indentation(source, statement)
+    line_end = source.line_end(source.position(header_end - 1)[0])
+    comment = source.text[header_end:line_end].lstrip(" \t")
+    if instead:
+        site.edit(start, mesh_start, instead)
+        site.edit(mesh_end, header_end, "")
+    elif comment.startswith("#"):
+        site.edit(start, line_end - len(comment), "")
+    else:
+        site.edit(source.line_starts[statement.lineno - 1], line_end, "")
+    _move_left(site, statement, source.position(header_end - 1)[0] + 1, own)
+
+
+def _move_left(site: Site, statement: ast.With, first_line: int, own: str) -> None:
+    source = site.source
+    body = indentation(source, statement.body[0])
+    inside_strings = {
+        line
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Constant | ast.JoinedStr)
+        for line in range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
+        if not (isinstance(node, ast.Constant) and not isinstance(node.value, str | bytes))
+    }
+    for line in range(first_line, (statement.end_lineno or statement.lineno) + 1):
+        text = source.line(line)
+        if line not in inside_strings and text.startswith(body) and text.strip():
+            begin = source.line_starts[line - 1]
+            site.edit(begin + len(own), begin + len(body), "")

@@ -1,0 +1,56 @@
+"""An import statement without some of its names: the layout and the comments of the others stay."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+
+from mmrewrite.directives.comments import span
+from mmrewrite.source.text import SourceText
+
+_OWN_LINE_COMMENT = re.compile(r"\n[ \t]*(#)")
+_COMMA = re.compile(r"\s*,")
+
+
+def one_line(source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]) -> str:
+    """The statement without the names `dropped`, of which there are others, on one line."""
+    head = source.text[span(source, statement)[0] : span(source, statement.names[0])[0]].rstrip("( \t\\\r\n")
+    kept = [source.text[slice(*span(source, alias))] for alias in statement.names if alias not in dropped]
+    return f"{head} {', '.join(kept)}"
+
+
+def parts_that_go(
+    source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]
+) -> list[tuple[int, int]] | None:
+    """The parts of the text to leave out with `dropped`, of which there are others; None where one line is left."""
+    text, (start, end) = source.text, span(source, statement)
+    found: list[tuple[int, int]] = []
+    for begin, stop in _parts(source, statement, dropped):
+        if found and begin <= found[-1][1]:
+            begin = found.pop()[0]
+        found.append((begin, stop))
+    bounds = [start, *(place for part in found for place in part), end]
+    left = "".join(text[begin:stop] for begin, stop in zip(bounds[::2], bounds[1::2], strict=True))
+    return found if "\n" in left or "#" in left else None
+
+
+def _parts(
+    source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]
+) -> Iterator[tuple[int, int]]:
+    text, names = source.text, statement.names
+    for index, alias in enumerate(names):
+        if alias not in dropped:
+            continue
+        begin, stop = span(source, alias)
+        following = next((span(source, each)[0] for each in names[index:] if each not in dropped), None)
+        before = span(source, names[index - 1])[1] if index else begin
+        if following is not None:
+            # A comment on a line of its own is about the name below it.
+            above = _OWN_LINE_COMMENT.search(text, stop, following)
+            yield begin, above.start(1) if above else following
+        elif "#" not in text[before:begin]:
+            yield before, stop
+        else:
+            comma = _COMMA.match(text, stop)
+            yield begin, comma.end() if comma else stop

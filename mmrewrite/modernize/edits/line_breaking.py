@@ -1,0 +1,107 @@
+"""Break calls that grew beyond the line length, as the rest of the tool does with the calls that it writes."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mmrewrite.codemod.fragment import begins_its_line, fit_statement, indent_unit, indentation, own_span
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.results import Edit
+from mmrewrite.source.line_breaking import longest_line
+from mmrewrite.source.text import SourceText
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """Edits `first` to `last`, which lie in the text from `start` to `end` that is one statement's own."""
+
+    first: int
+    last: int
+    statement: ast.stmt
+    start: int
+    end: int
+    is_header: bool
+
+
+def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> tuple[Edit, ...]:
+    """The edits, with those of one statement put together where its calls must be broken for its lines to fit `width`.
+
+    A statement that had a longer line keeps to that. What was broken already keeps its breaks.
+    """
+    source, found, position = module.facts.source, list[Edit](), 0
+    unit = indent_unit(module.facts) if edits else ""
+    for grown in _by_statement(edits, module):
+        inside = edits[grown.first : grown.last]
+        old = source.text[grown.start : grown.end]
+        new = _applied(source, inside, grown.start, grown.end)
+        limit = max(width, longest_line(indentation(source, grown.statement) + old))
+        indent = _indent(source, edits, grown)
+        if longest_line(indent + new) <= limit:
+            continue
+        broken = fit_statement(new, indent, None, limit, unit, source.newline, header=grown.is_header)
+        if broken != new:
+            found += [*edits[position : grown.first], _merged(inside, grown.start, old, broken)]
+            position = grown.last
+    return (*found, *edits[position:])
+
+
+def _by_statement(edits: Sequence[Edit], module: ModuleUses) -> Iterator[_Grown]:
+    """The statements that edits lie in, in order; those are left out that an edit reaches into from outside."""
+    source = module.facts.source
+    spans = {
+        (start, end): (statement, is_header)
+        for statement in _edited(edits, module)
+        if begins_its_line(source, statement)
+        for start, end, is_header in [own_span(source, statement)]
+    }
+    for (start, end), (statement, is_header) in sorted(spans.items(), key=lambda item: item[0]):
+        touching = [number for number, edit in enumerate(edits) if edit.start < end and edit.end > start]
+        touching += [n for n, edit in enumerate(edits) if edit.start == edit.end and start < edit.start < end]
+        numbers = sorted(set(touching))
+        if numbers and all(start <= edits[n].start and edits[n].end <= end for n in numbers):
+            yield _Grown(numbers[0], numbers[-1] + 1, statement, start, end, is_header)
+
+
+def _edited(edits: Sequence[Edit], module: ModuleUses) -> Iterator[ast.stmt]:
+    """The statements on whose lines something changes."""
+    source = module.facts.source
+    lines = {line for edit in edits for line in range(source.position(edit.start)[0], source.position(edit.end)[0] + 1)}
+    for statement in module.nodes:
+        if isinstance(statement, ast.stmt):
+            body: list[ast.stmt] = getattr(statement, "body", [])
+            first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])
+            last = body[0].lineno if body else statement.end_lineno or statement.lineno
+            if not lines.isdisjoint(range(first, last + 1)):
+                yield statement
+
+
+def _applied(source: SourceText, edits: Sequence[Edit], start: int, end: int) -> str:
+    parts, position = [], start
+    for edit in edits:
+        parts += [source.text[position : edit.start], edit.text]
+        position = edit.end
+    return "".join([*parts, source.text[position:end]])
+
+
+def _indent(source: SourceText, edits: Sequence[Edit], grown: _Grown) -> str:
+    """The indentation of a statement after the edits, one of which may move its line to the left."""
+    begin = source.line_starts[source.position(grown.start)[0] - 1]
+    before = [edit for edit in edits if begin <= edit.start and edit.end <= grown.start and not edit.text]
+    return _applied(source, before, begin, grown.start)
+
+
+def _merged(edits: Sequence[Edit], start: int, old: str, new: str) -> Edit:
+    """One edit for several, as short as it can be."""
+    head = _shared(old, new)
+    tail = _shared(old[head:][::-1], new[head:][::-1])
+    codemods = dict.fromkeys(name for edit in edits for name in edit.codemods)
+    hints = dict.fromkeys(hint for edit in edits for hint in edit.hints)
+    return Edit(start + head, start + len(old) - tail, new[head : len(new) - tail], tuple(codemods), tuple(hints))
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts begin with that are the same."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -1,0 +1,85 @@
+"""From old JAX code to the same on today's JAX. Returns values; reads no file that it was not given a loader for.
+
+The gates are those of `mmrewrite.engine.rewrite`: a byte search for the old names, `ast` for what they stand for. An
+edit replaces the characters of a name, a keyword or a bracket, so nothing else of a statement has to be printed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mmrewrite.results import Rewrite
+
+if TYPE_CHECKING:
+    from mmrewrite.modernize.codemod import ModernizeCodemod
+    from mmrewrite.project.project import Loader, SourceFile
+
+DEFAULT_TARGET = (0, 10)
+
+Codemods = Mapping[str, "type[ModernizeCodemod]"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for, beyond the files.
+
+    `selected` names the codemods that may run, None for those that run without being asked for. `target` is the oldest
+    JAX that the written code must run on. `width` is how long a line may become that a rewrite makes longer.
+    """
+
+    selected: frozenset[str] | None = None
+    target: tuple[int, ...] = DEFAULT_TARGET
+    width: int = 100
+
+    def runs(self, name: str, codemod: type[ModernizeCodemod]) -> bool:
+        """Whether a codemod may write anything."""
+        return codemod.on_request_only is False if self.selected is None else name in self.selected
+
+
+def may_have_old_names(data: bytes, codemods: Codemods) -> bool:
+    """The first gate: whether a file can hold anything that a codemod replaces."""
+    return any(marker in data for codemod in codemods.values() for marker in codemod.markers())
+
+
+def modernize_source(
+    source: str, codemods: Codemods, *, path: str = "module.py", settings: Settings | None = None
+) -> Rewrite:
+    """Modernize one module that stands alone."""
+    from mmrewrite.project.project import SourceFile
+
+    module = path.rpartition("/")[2].removesuffix(".py")
+    (result,) = modernize_project([SourceFile(path, source.encode(), module)], codemods, settings=settings)
+    return result
+
+
+def modernize_project(
+    files: Sequence[SourceFile],
+    codemods: Codemods,
+    *,
+    load: Loader | None = None,
+    settings: Settings | None = None,
+) -> tuple[Rewrite, ...]:
+    """Modernize the modules of one run together, since a mesh context in one may reach code in another.
+
+    Args:
+        files: The modules that may change; a path that ends in `.ipynb` is a notebook.
+        codemods: Name and class of every codemod.
+        load: Bytes of a file that a name leads into, None where there is no such file.
+        settings: What the user asked for.
+
+    Returns:
+        One value for each file, in the order of `files`; it does not depend on that order.
+    """
+    wanted = [file for file in files if may_have_old_names(file.data, codemods)]
+    results = {file.path: Rewrite(file.path, file.data, file.data) for file in files}
+    if wanted:
+        from mmrewrite.modernize.decide import modernize_files
+
+        results |= modernize_files(wanted, codemods, load or _nothing, settings or Settings())
+    return tuple(results[file.path] for file in files)
+
+
+def _nothing(_: str) -> bytes | None:
+    return None

@@ -1,0 +1,166 @@
+"""The plan as one HTML page that needs nothing else: meshes, timelines and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING
+
+from mmrewrite.plan.stages import Grid, Section, Table, Timeline, numbers
+
+if TYPE_CHECKING:
+    from mmruntime.schedules import Simulation
+
+# Viridis: its lightness grows all the way, so neighbouring submeshes differ for every kind of colour vision.
+_COLOURS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+_NOBODY = "#e8e8e8"
+# How much red, green and blue count for lightness, and the lightness on which black and white read equally well.
+_LIGHT, _MIDDLE = (0.2126, 0.7152, 0.0722), 0.18
+_PAGE, _MOST = 1340, 20_000
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2rem auto; max-width: 1400px;
+  padding: 0 1.5rem; }
+h1 { font-size: 1.5rem; margin: 0 0 1rem; }
+h2 { font-size: 1.15rem; margin: 2.5rem 0 .3rem; padding-top: 1rem; border-top: 2px solid #222; }
+h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
+summary { cursor: pointer; color: #444; }
+ul.notes { margin: .2rem 0 .8rem; padding-left: 1.2rem; color: #444; }
+table { border-collapse: collapse; margin: .2rem 0 1rem; }
+th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
+th { font-weight: 600; color: #444; border-bottom-color: #888; }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; margin: 0 0 .6rem; }
+.wide > svg { display: block; }
+.whole > svg { display: block; max-width: 100%; height: auto; margin: 0 0 .6rem; }
+.mesh { border-collapse: separate; border-spacing: 4px; margin-left: -4px; }
+.mesh th { border: 0; font-weight: 400; padding: .2rem .6rem .2rem 0; white-space: nowrap; }
+.mesh thead th { text-align: center; padding: .2rem; }
+.mesh td { border: 0; border-radius: 4px; min-width: 5.5rem; padding: .4rem .6rem; text-align: center;
+  line-height: 1.25; }
+.mesh tbody th { vertical-align: middle; }
+.mesh b { font-size: 1.05rem; }
+.mesh small { display: block; }
+dl { display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; margin: .2rem 0 1rem; }
+dt { color: #444; } dd { margin: 0; font-variant-numeric: tabular-nums; font-weight: 600; }
+""".strip()
+
+
+def page(sections: Iterable[Section], problems: Iterable[str]) -> str:
+    """The whole page.
+
+    Args:
+        sections: What is planned.
+        problems: Refusals and errors, which say why something is missing.
+    """
+    parts = [_section(section) for section in sections] or ["<p>There is nothing to plan in these files.</p>"]
+    found = [escape(problem) for problem in problems]
+    if found:
+        parts.append(f"<h2>Left out</h2>\n<pre>{chr(10).join(found)}</pre>")
+    body = "\n".join(parts)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>mmrewrite plan</title>
+<style>
+{_STYLE}
+</style>
+</head>
+<body>
+<h1>What runs where</h1>
+{body}
+</body>
+</html>
+"""
+
+
+def _section(section: Section) -> str:
+    parts = [f"<h2>{_code(section.title)}</h2>", _notes(section.notes)]
+    parts += [_mesh(section.grid)] if section.grid else []
+    parts += [_timeline(timeline) for timeline in section.timelines]
+    parts += [_table(table) for table in section.tables]
+    return "\n".join(parts)
+
+
+def _notes(notes: Iterable[str]) -> str:
+    items = "".join(f"<li>{_code(note)}</li>" for note in notes)
+    return f'<ul class="notes">{items}</ul>' if items else ""
+
+
+def _code(text: str) -> str:
+    """Escaped text with what stands between backquotes as code."""
+    pieces = escape(text).split("`")
+    if len(pieces) % 2 == 0:
+        return "`".join(pieces)
+    return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces))
+
+
+def _mesh(grid: Grid) -> str:
+    count = 1 + max((owner for owners in grid.owners for owner in owners), default=0)
+    head = "".join(f"<th>{escape(name)}</th>" for name in grid.columns)
+    rows = []
+    for row, name in enumerate(grid.rows):
+        cells = []
+        for column in range(len(grid.columns)):
+            device, owners = grid.cell(row, column)
+            fill, ink = _colours(owners[0], count) if owners else (_NOBODY, "#222")
+            owner = f"{grid.word} {', '.join(map(str, owners))}" if owners else "not used"
+            cells.append(
+                f'<td style="background:{fill};color:{ink}"><b>{device}</b><small>{escape(owner)}</small></td>'
+            )
+        rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
+    return (
+        f'<h3>{escape(grid.title)}</h3>\n<div class="wide"><table class="mesh"><thead><tr><th></th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _colours(index: int, count: int) -> tuple[str, str]:
+    """Background and text of a submesh."""
+    place = index / max(1, count - 1) * (len(_COLOURS) - 1)
+    low = min(int(place), len(_COLOURS) - 2)
+    share = place - low
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(_COLOURS[low], _COLOURS[low + 1], strict=True))
+    light = sum(weight * (part / 255) ** 2.2 for weight, part in zip(_LIGHT, (red, green, blue), strict=True))
+    return f"#{red:02x}{green:02x}{blue:02x}", "#000" if light > _MIDDLE else "#fff"
+
+
+def _timeline(timeline: Timeline) -> str:
+    from mmruntime import schedules
+
+    parts = [f"<h3>{_code(timeline.title)}</h3>", _notes(timeline.notes)]
+    simulation = timeline.simulation
+    if simulation is not None:
+        width = readable_width(simulation)
+        parts.append(f'<div class="whole">{schedules.svg(simulation, width=_PAGE)}</div>')
+        if width > _PAGE:
+            large = f'<div class="wide">{schedules.svg(simulation, width=width)}</div>'
+            parts.append(
+                f"<details><summary>The same, wide enough for the number of each microbatch</summary>{large}</details>"
+            )
+        items = "".join(
+            f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in numbers(simulation, timeline.costs)
+        )
+        parts.append(f"<dl>{items}</dl>")
+    return "\n".join(parts)
+
+
+def readable_width(simulation: Simulation) -> int:
+    """Pixels in which most actions of a step have room for their label."""
+    longest = max(map(len, simulation.schedule.rows), default=0)
+    return min(_MOST, max(_PAGE, 160 + 30 * longest))
+
+
+def _table(table: Table) -> str:
+    marks = [' class="number"' if number else "" for number in table.numeric]
+    head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in zip(table.head, marks, strict=True))
+    rows = "\n".join(
+        "<tr>" + "".join(f"<td{mark}>{_code(cell)}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
+        for row in table.rows
+    )
+    return (
+        f'<h3>{escape(table.title)}</h3>\n<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{rows}</tbody></table></div>"
+    )

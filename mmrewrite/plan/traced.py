@@ -1,0 +1,126 @@
+"""Plan a step by tracing it: build the rewritten program in a temporary folder and plan it in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmrewrite.files.select import Rules
+from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
+from mmrewrite.plan.stages import Grid, Section, Table, Timeline
+from mmrewrite.results import Rewrite
+
+
+class NotPlanned(NotRun):
+    """Why the step was not planned, in a sentence; `details` is what its process wrote to standard error."""
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """What to plan: `step` and `arguments` are `module:function`; `devices` is how many virtual devices there are."""
+
+    step: str
+    arguments: str
+    devices: int
+    measure: bool
+
+
+def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> dict[str, Any]:
+    """The document that `mmruntime._commands.plan` prints about the rewritten program.
+
+    Raises:
+        NotPlanned: If the program cannot be built, imported or planned.
+    """
+    try:
+        check_named(entry=tracing.step, args=tracing.arguments)
+        check_runtime("--entry")
+        with mirrored(paths, rules, results) as mirror:
+            found, details = _child(tracing, _roots(tracing, mirror))
+    except NotRun as problem:
+        raise NotPlanned(str(problem), problem.details) from None
+    if "error" in found:
+        raise NotPlanned(mirror.named(str(found["error"])), details)
+    return found
+
+
+def _roots(tracing: Tracing, mirror: Mirror) -> list[str]:
+    """Folders of the mirror that the two modules are imported from."""
+    module = tracing.step.partition(":")[0]
+    root = mirror.root(module)
+    if root is None:
+        raise NotPlanned(
+            f"--entry {tracing.step}: none of the files given is the module `{module}`; give its file or folder as PATH"
+        )
+    other = mirror.root(tracing.arguments.partition(":")[0])
+    return [root] if other is None else [root, other]
+
+
+def _child(tracing: Tracing, roots: Sequence[str]) -> tuple[dict[str, Any], str]:
+    arguments = [tracing.step, tracing.arguments, *(["--measure"] if tracing.measure else [])]
+    what = f"--entry {tracing.step}: the process that plans it"
+    return run_module("_commands.plan", arguments, roots, environment(tracing.devices), what)
+
+
+def section_of(tracing: Tracing, found: Mapping[str, Any]) -> Section:
+    """What there is to show about a traced step."""
+    tables = [_table(table) for table in found["tables"] if table["rows"]]
+    tables += _measured(found)
+    timelines = tuple(_timeline(loop) for loop in found["loops"])
+    title = f"{tracing.step}, traced for {tracing.arguments} on {tracing.devices} virtual devices"
+    return Section(title, tuple(found["headlines"]), _grid(found), tuple(tables), timelines)
+
+
+def _table(table: Mapping[str, Any]) -> Table:
+    return Table(table["title"], tuple(table["head"]), tuple(tuple(row) for row in table["rows"]))
+
+
+def _grid(found: Mapping[str, Any]) -> Grid:
+    devices = tuple(found["mesh"]["devices"])
+    owners = tuple(tuple(row["number"] for row in found["submeshes"] if device in row["devices"]) for device in devices)
+    return Grid("Mesh: device ids", tuple(found["mesh"]["axes"].items()), devices, owners, "submesh")
+
+
+def _timeline(loop: Mapping[str, Any]) -> Timeline:
+    from mmruntime import schedules
+
+    schedule = schedules.Schedule.from_csv(loop["order"], loop["schedule"])
+    rows = list(loop["submeshes"])
+    notes = () if rows == sorted(rows) else (f"its rows are submeshes {', '.join(map(str, rows))}, in that order",)
+    costs = loop["costs"]
+    if costs is None:
+        return Timeline(f"schedule {schedule.name}", "unit", notes, schedules.simulate(schedule))
+    notes = (*notes, "in milliseconds; a forward and a backward that run as one program count as forward")
+    milliseconds = {kind: [1e3 * seconds for seconds in stages] for kind, stages in costs.items()}
+    simulation = schedules.simulate(
+        schedule,
+        forward=milliseconds["forward"],
+        backward_input=milliseconds["backward_input"],
+        backward_weight=milliseconds["backward_weight"],
+    )
+    return Timeline(f"schedule {schedule.name}", "measured", notes, simulation)
+
+
+def _measured(found: Mapping[str, Any]) -> list[Table]:
+    measured = found["measured"]
+    if measured is None:
+        return []
+    tables = []
+    for loop in found["loops"]:
+        costs = loop["costs"]
+        kinds = ("forward", "backward_input", "backward_weight")
+        rows = [
+            (str(stage), str(where), *(_milliseconds(costs[kind][stage]) for kind in kinds))
+            for stage, where in enumerate(loop["stages"])
+        ]
+        head = ("stage", "submesh", "forward ms", "backward ms, or its input half", "weight half ms")
+        tables.append(Table("Measured, each program alone, one microbatch", head, tuple(rows)))
+    once = [(str(row["submesh"]), _milliseconds(row["seconds"])) for row in measured["once"]]
+    tables.append(Table("Measured outside of microbatches, per step", ("submesh", "ms"), tuple(once)))
+    moved = [(str(row["source"]), str(row["target"]), _milliseconds(row["seconds"])) for row in measured["transfers"]]
+    tables.append(Table("Measured, the slowest transfer", ("from", "to", "ms"), tuple(moved)))
+    return [table for table in tables if table.rows]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g}"

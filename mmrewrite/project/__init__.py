@@ -1,0 +1,1 @@
+"""Facts of each module, imports between modules, what a step reaches, and axis names."""

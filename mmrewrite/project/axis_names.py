@@ -1,0 +1,294 @@
+"""Logical axis names that a program already has: calls that constrain by name, rule tables, and annotations.
+
+They are hints only where the project has hints and a mesh, in the modules with hints and in those that they import.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mmrewrite.directives.calls import own_expressions
+from mmrewrite.directives.collect import Argument, Hint
+from mmrewrite.directives.comments import span
+from mmrewrite.directives.vocabulary import CALL, CLASS, DEF
+from mmrewrite.project.project import Facts
+from mmrewrite.results import HintReference
+from mmrewrite.source.names import Scope, all_arguments
+
+MARKERS = (b"_constraint", b"axis_rules", b"AXIS_RULES")
+
+_FLAX = ("flax.linen", "flax.linen.spmd", "flax.linen.partitioning", "flax.core.spmd")
+LOGICAL = frozenset(
+    f"{module}.{name}" for module in _FLAX for name in ("with_logical_constraint", "with_sharding_constraint")
+)
+DEVICE = frozenset(("jax.lax.with_sharding_constraint", "jax.experimental.pjit.with_sharding_constraint"))
+_TRANSLATORS = frozenset(
+    f"{module}.{name}"
+    for module in _FLAX
+    for name in ("logical_to_mesh_sharding", "logical_to_mesh", "logical_to_mesh_axes")
+)
+_RULES = frozenset(
+    f"{module}.{name}"
+    for module in _FLAX
+    for name in ("logical_axis_rules", "axis_rules", "set_logical_axis_rules", "set_axis_rules")
+)
+_SPEC = "jax.sharding.PartitionSpec"
+_ANNOTATIONS = "jaxtyping."
+
+Device = str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A table from logical names to device axes, and the line where it is written."""
+
+    path: str
+    line: int
+    pairs: tuple[tuple[str, Device], ...]
+
+
+def may_name_axes(data: bytes) -> bool:
+    """Whether a file can hold a call that constrains by name, or a rule table."""
+    return any(marker in data for marker in MARKERS)
+
+
+def declared_names(modules: Sequence[Facts], configured: Sequence[tuple[str, Device]]) -> frozenset[str]:
+    """The logical names that the project's `axes(...)` hints, its configuration or its rule tables know."""
+    names = {name for name, _ in configured}
+    for facts in modules:
+        for hint in facts.hints.hints:
+            if hint.directive == "axes":
+                names |= {name for name, _ in hint.named}
+                pairs = [argument.value for argument in hint.positional if isinstance(argument.value, ast.Tuple)]
+                names |= {ast.literal_eval(pair.elts[0]) for pair in pairs if pair.elts and _is_text(pair.elts[0])}
+    return frozenset(names) or frozenset(name for rules in find_rules(modules) for name, _ in rules.pairs)
+
+
+def found_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iterator[Hint]:
+    """The hints of a module that nobody wrote as hints.
+
+    Args:
+        facts: The module.
+        known: The logical names of the project; `jax.lax.with_sharding_constraint` stays if it has none of them.
+        jaxtyping: Whether the annotations of tasks are layouts.
+    """
+    for statement, scope in facts.names.scopes.items():
+        for call, _ in own_expressions(statement):
+            arguments = _layout(facts, call, scope, known) if isinstance(call, ast.Call) else None
+            if arguments is not None and isinstance(call, ast.Call):
+                place = span(facts.source, call)
+                if not facts.hints.is_off_at(place[0]):
+                    yield _hint(facts, statement, CALL, arguments, place, call)
+    for statement in _annotated(facts) if jaxtyping else ():
+        start, _ = span(facts.source, statement)
+        yield _hint(facts, statement, DEF, (_from_annotations(start),), (start, start + len("def")), None)
+
+
+def _layout(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) -> tuple[Argument, ...] | None:
+    function = facts.names.resolve(call.func, scope)
+    if function not in LOGICAL and function not in DEVICE:
+        return None
+    spec = layout_argument(call)
+    if spec is None:
+        return None
+    if function in DEVICE:
+        translated = isinstance(spec, ast.Call) and facts.names.resolve(spec.func, scope) in _TRANSLATORS
+        if translated and isinstance(spec, ast.Call) and spec.args:
+            return _entries(facts, spec.args[0], scope)
+        if _names_in(facts, spec, scope).isdisjoint(known):
+            return None
+    return _entries(facts, spec, scope)
+
+
+def stray_names(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) -> list[str]:
+    """Names in a constraint of `jax.lax` that are none of the `known` logical ones, while others in it are."""
+    spec = layout_argument(call)
+    if spec is None or facts.names.resolve(call.func, scope) not in DEVICE:
+        return []
+    names = _names_in(facts, spec, scope)
+    return [] if names.isdisjoint(known) else sorted(names.difference(known))
+
+
+def layout_argument(call: ast.Call) -> ast.expr | None:
+    """The second argument of a call that constrains its first."""
+    if len(call.args) > 1:
+        return call.args[1]
+    named = ("logical_axis_resources", "logical_axes", "shardings", "axis_resources")
+    return next((keyword.value for keyword in call.keywords if keyword.arg in named), None)
+
+
+def _entries(facts: Facts, spec: ast.expr, scope: Scope) -> tuple[Argument, ...]:
+    """One argument for each dimension where they are written out, else all of them by `*`."""
+    if isinstance(spec, ast.Call) and facts.names.resolve(spec.func, scope) == _SPEC and not spec.keywords:
+        values = spec.args
+    elif isinstance(spec, ast.Tuple | ast.List):
+        values = spec.elts
+    else:
+        text = _text(facts, spec)
+        return (Argument(None, f"*{text}" if isinstance(spec, _ATOMS) else f"*({text})", spec, _start(facts, spec)),)
+    return tuple(Argument(None, _text(facts, value), value, _start(facts, value)) for value in values)
+
+
+_ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+
+
+def _names_in(facts: Facts, spec: ast.expr, scope: Scope) -> frozenset[str]:
+    """The names in a `P(...)` that is written out, here or where its name is bound; none where it is not."""
+    if isinstance(spec, ast.Name):
+        name = spec.id
+        binding = facts.names.binding(name, scope)
+        if binding is None or binding.value is None:
+            return frozenset()
+        spec, scope = binding.value, scope.owner(name) or scope
+    if not isinstance(spec, ast.Call) or facts.names.resolve(spec.func, scope) != _SPEC or spec.keywords:
+        return frozenset()
+    parts = [part for value in spec.args for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
+    if not all(isinstance(part, ast.Constant) for part in parts):
+        return frozenset()
+    return frozenset(part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+
+
+def _hint(
+    facts: Facts,
+    statement: ast.stmt,
+    kind: str,
+    arguments: tuple[Argument, ...],
+    place: tuple[int, int],
+    call: ast.Call | None,
+) -> Hint:
+    line, column = facts.source.position(place[0])
+    text = ", ".join(each.text if each.name is None else f"{each.name}={each.text}" for each in arguments)
+    reference = HintReference(line, column, f"shard({text})")
+    ignored = facts.hints.ignored_at(place[0], statement)
+    return Hint("shard", arguments, statement, kind, *place, place[0], False, reference, ignored, call, found=True)
+
+
+def _text(facts: Facts, node: ast.expr) -> str:
+    return facts.source.text[slice(*span(facts.source, node))]
+
+
+def _start(facts: Facts, node: ast.expr) -> int:
+    return span(facts.source, node)[0]
+
+
+# Rule tables
+
+
+def find_rules(modules: Sequence[Facts]) -> tuple[Rules, ...]:
+    """The rule tables that are written out, each once."""
+    found: dict[tuple[tuple[str, Device], ...], Rules] = {}
+    for facts in modules:
+        for value in _tables(facts):
+            pairs = _pairs(value)
+            if pairs:
+                found.setdefault(pairs, Rules(facts.path, value.lineno, pairs))
+    return tuple(found.values())
+
+
+def _tables(facts: Facts) -> Iterator[ast.expr]:
+    if b"axis_rules" not in facts.file.data.lower():
+        return
+    for statement, scope in facts.names.scopes.items():
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        value = getattr(statement, "value", None)
+        if any(name.lower().endswith("axis_rules") for name in names) and isinstance(value, ast.expr):
+            yield value
+        for call, _ in own_expressions(statement):
+            if isinstance(call, ast.Call) and call.args and facts.names.resolve(call.func, scope) in _RULES:
+                table = call.args[0]
+                binding = facts.names.binding(table.id, scope) if isinstance(table, ast.Name) else None
+                yield binding.value if binding is not None and binding.value is not None else table
+
+
+def _pairs(value: ast.expr) -> tuple[tuple[str, Device], ...]:
+    """The pairs of a table, none where it is not all written out."""
+    if not isinstance(value, ast.Tuple | ast.List):
+        return ()
+    pairs: list[tuple[str, Device]] = []
+    for pair in value.elts:
+        if not isinstance(pair, ast.Tuple | ast.List) or len(pair.elts) != 2 or not _is_text(pair.elts[0]):
+            return ()
+        logical, device = pair.elts
+        names = [each.value for each in getattr(device, "elts", [device]) if isinstance(each, ast.Constant)]
+        if len(names) != len(getattr(device, "elts", [device])):
+            return ()
+        many = isinstance(device, ast.Tuple | ast.List)
+        pairs.append((ast.literal_eval(logical), tuple(map(str, names)) if many else ast.literal_eval(device)))
+    return tuple(pairs)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+# Annotations
+
+
+def _from_annotations(start: int) -> Argument:
+    return Argument("from_annotations", "True", ast.Constant(True), start)
+
+
+def _annotated(facts: Facts) -> Iterator[ast.FunctionDef]:
+    """Functions that are tasks, have annotations of jaxtyping, and no layout of their own."""
+    hints = list(facts.hints.hints)
+    shaped = {hint.statement for hint in hints if hint.directive == "shard" and hint.kind == DEF}
+    for hint in hints:
+        if hint.directive != "task" or hint.kind not in (DEF, CLASS):
+            continue
+        inside = hint.statement.body if isinstance(hint.statement, ast.ClassDef) else []
+        methods = [each for each in inside if isinstance(each, ast.FunctionDef) and each.name == "__call__"]
+        functions = [hint.statement] if isinstance(hint.statement, ast.FunctionDef) else methods
+        for function in functions:
+            if function not in shaped and annotated_layouts(facts, function, frozenset(), "out"):
+                yield function
+
+
+def annotated_layouts(
+    facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef, known: Collection[str], result: str
+) -> Mapping[str, str]:
+    """Layouts, as arguments of a `PartitionSpec`, by parameter; that of the result under `result`.
+
+    Names that the project knows as logical axes count, or all of them where it knows none. A value whose dimensions
+    cannot be told one by one has no layout.
+    """
+    scope = facts.scope_of(function)
+    annotations = {argument.arg: argument.annotation for argument in all_arguments(function.args)}
+    annotations[result] = function.returns
+    layouts = {}
+    for name, annotation in annotations.items():
+        shape = _shape(facts, annotation, scope)
+        entries = None if shape is None else _dimensions(shape, known)
+        if entries and any(entry != "None" for entry in entries):
+            layouts[name] = ", ".join(entries)
+    return layouts
+
+
+def _shape(facts: Facts, annotation: ast.expr | None, scope: Scope) -> str | None:
+    """`"batch seq"` of `Float[Array, "batch seq"]`."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        try:
+            annotation = ast.parse(annotation.value.strip(), mode="eval").body
+        except SyntaxError:
+            return None
+    if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.slice, ast.Tuple):
+        return None
+    if not (facts.names.resolve(annotation.value, scope) or "").startswith(_ANNOTATIONS):
+        return None
+    shape = annotation.slice.elts[-1]
+    return shape.value if isinstance(shape, ast.Constant) and isinstance(shape.value, str) else None
+
+
+def _dimensions(shape: str, known: Collection[str]) -> list[str] | None:
+    """The entries of a layout; None where a part of unknown length has dimensions after it."""
+    entries: list[str] = []
+    words = shape.split()
+    for index, word in enumerate(words):
+        if word.startswith(("...", "*")):
+            return entries if index == len(words) - 1 else None
+        name = word.lstrip("#?").partition("=")[0]
+        counts = name.isidentifier() and not name.startswith("_") and (not known or name in known)
+        entries.append(f'"{name}"' if counts else "None")
+    return entries

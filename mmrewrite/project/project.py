@@ -1,0 +1,329 @@
+"""The modules of one run and what they import from each other."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mmrewrite.directives.calls import PACKAGE, Handed
+from mmrewrite.directives.collect import Collected, Hint, collect_hints
+from mmrewrite.directives.comments import MARK
+from mmrewrite.source.mentions import Mentions
+from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of, read_names
+from mmrewrite.source.newer_syntax import parse_any
+from mmrewrite.source.text import SourceError, SourceText
+
+RUNTIME = "mmruntime"
+
+Loader = Callable[[str], bytes | None]
+
+_IMPORT = re.compile(rf"\b(?:from|import)\b(?:[^#\n]|\\\r?\n)*\b{PACKAGE}\b")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file to look at. `root` is the folder from which `module` is imported; both use `/`."""
+
+    path: str
+    data: bytes
+    module: str = ""
+    is_package: bool = False
+    root: str = "."
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """A mesh that a module has, or will have once its hint is rewritten."""
+
+    name: str
+    scope: Scope
+    statement: ast.stmt
+    hint: Hint | None
+    axes: tuple[str, ...] | None
+
+
+@dataclass(eq=False)
+class Facts:
+    """What is known about one module before anything is decided."""
+
+    file: SourceFile
+    source: SourceText
+    tree: ast.Module
+    names: Module
+    hints: Collected
+    meshes: tuple[Mesh, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The path as the user knows it."""
+        return self.file.path
+
+    @cached_property
+    def mentions(self) -> Mentions:
+        """The names, attributes and imports of each statement."""
+        return Mentions(self.tree)
+
+    def scope_of(self, statement: ast.stmt) -> Scope:
+        """The scope in which `statement` runs."""
+        return self.names.scopes[statement]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file that could not be looked at, and why."""
+
+    file: SourceFile
+    message: str
+
+
+def read_facts(
+    file: SourceFile,
+    codemods: Collection[str],
+    left: Mapping[int, str] | None = None,
+    handed: Handed | None = None,
+) -> Facts | Unreadable:
+    """Parse one file with `ast` and collect its names and hints.
+
+    The tree is that of the program without the hints that are calls. `left` says which of these are to stay, by their
+    offset, and why; `handed` are names under which other modules hand hints on.
+    """
+    try:
+        source = SourceText.decode(file.data)
+        tree = parse_any(source.text)
+        names = read_names(tree, file.module, file.is_package)
+        names.follow = (handed or Handed()).meaning
+        hints = collect_hints(file.path, source, names, codemods, left, handed)
+        if hints.calls:
+            names = read_names(tree, file.module, file.is_package)
+            names.follow = (handed or Handed()).meaning
+    except SourceError as error:
+        return Unreadable(file, str(error))
+    except SyntaxError as error:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        where = f"line {error.lineno or 1}, column {error.offset or 1}"
+        message = (
+            f"Python {version} cannot parse this file: {error.msg} ({where}); run mmrewrite with a Python that can"
+        )
+        return Unreadable(file, message)
+    except RecursionError:
+        return Unreadable(file, "nested too deeply to be read; split its longest expressions")
+    except ValueError as error:
+        return Unreadable(file, f"cannot be parsed: {error}")
+    facts = Facts(file, source, tree, names, hints)
+    facts.meshes = tuple(_meshes(facts))
+    return facts
+
+
+def has_mark(file: SourceFile) -> bool:
+    """Whether a file that passed the byte search may hold a hint, decodable or not."""
+    text = file.data.decode("latin-1")
+    return MARK.search(text) is not None or _IMPORT.search(text) is not None
+
+
+class Project:
+    """All modules of a run. Modules that were not given are loaded when a name leads into them.
+
+    `withheld` are hints that will not be rewritten, whatever the codemods say.
+    """
+
+    def __init__(self, facts: Iterable[Facts], load: Loader, codemods: Collection[str]) -> None:
+        self.facts = {facts.path: facts for facts in facts}
+        self._load, self._codemods = load, codemods
+        self._by_place: dict[str, Facts | None] = {}
+        self._by_name: dict[tuple[str, str], Facts | None] = {}
+        self._roots = sorted({facts.file.root for facts in self.facts.values()})
+        self._following: set[str] = set()
+        self._imported: dict[str, tuple[Facts, ...]] = {}
+        self._connected: dict[str, tuple[Facts, ...]] = {}
+        self.withheld: set[Hint] = set()
+        for item in self.facts.values():
+            self._by_place[place_of(item.file)] = item
+            self._connect(item)
+
+    def module(self, name: str, near: Facts) -> Facts | None:
+        """The project's module called `name`, as code in `near` imports it."""
+        key = (near.file.root, name)
+        if key not in self._by_name:
+            self._by_name[key] = self._find_module(name, near.file.root)
+        return self._by_name[key]
+
+    def _find_module(self, name: str, near: str) -> Facts | None:
+        roots = (near, *self._roots)
+        if name.startswith("."):
+            inner = name.lstrip(".")
+            roots, name = _folder_above(near, len(name) - len(inner) - 1), inner
+        path = name.replace(".", "/")
+        for root in roots if path else ():
+            for place, is_package in ((f"{root}/{path}.py", False), (f"{root}/{path}/__init__.py", True)):
+                if place not in self._by_place:
+                    self._by_place[place] = self._read(place, name, is_package, root)
+                found = self._by_place[place]
+                if found is not None:
+                    return found
+        return None
+
+    def _read(self, place: str, name: str, is_package: bool, root: str) -> Facts | None:
+        data = self._load(place)
+        if data is None:
+            return None
+        facts = read_facts(SourceFile(place, data, name, is_package, root), self._codemods)
+        if isinstance(facts, Unreadable):
+            return None
+        self._connect(facts)
+        return facts
+
+    def _connect(self, facts: Facts) -> None:
+        """Have the names of a module lead into the others."""
+        facts.names.follow = lambda qualified: self._follow(qualified, facts)
+        facts.names.star_gives = lambda star, name: self._star_gives(star, name, facts)
+
+    def _star_gives(self, star: ast.ImportFrom, name: str, near: Facts) -> bool:
+        """Whether `from ... import *` may bind `name`: that of a module of the project binds what it has."""
+        module = absolute_import(near.names.name, near.names.is_package, star.module, star.level)
+        facts = self.module(module, near) if module else None
+        return facts is None or bool(facts.names.stars) or name in facts.names.scope.bindings
+
+    def _follow(self, qualified: str, near: Facts) -> str:
+        """Where a name of the project comes from: `pkg.aliases.P` may be `jax.sharding.PartitionSpec`."""
+        if qualified in self._following:
+            return qualified
+        self._following.add(qualified)
+        try:
+            for module, rest in _splits(qualified):
+                if module == near.names.name:
+                    return qualified
+                facts = self.module(module, near)
+                if facts is not None:
+                    found = facts.names.resolve_dotted(rest, facts.names.scope)
+                    # `.jax.tree` may be a function of a file beside this one, and is not `jax.tree`.
+                    is_its_own = qualified.startswith(".") and f"{found}".startswith(f"{facts.names.name}.")
+                    return found if found and not is_its_own and not found.startswith("builtins.") else qualified
+            return qualified
+        finally:
+            self._following.discard(qualified)
+
+    def definition(self, qualified: str, near: Facts) -> tuple[Facts, Binding] | None:
+        """The one place where a name of the project is bound at module level."""
+        for module, name in _splits(qualified):
+            facts = near if module == near.names.name else self.module(module, near)
+            if facts is not None:
+                binding = facts.names.binding(name, facts.names.scope) if "." not in name else None
+                return (facts, binding) if binding is not None else None
+        return None
+
+    def holds(self, qualified: str, near: Facts) -> bool:
+        """Whether a full name is that of a module of the project, as code in `near` sees it, or of something in one."""
+        names = (qualified, *(module for module, _ in _splits(qualified)))
+        return any(name == near.names.name or self.module(name, near) is not None for name in names)
+
+    def imported(self, facts: Facts) -> Iterator[Facts]:
+        """The project's modules that `facts` imports anywhere."""
+        if facts.path not in self._imported:
+            self._imported[facts.path] = tuple(self._find_imported(facts))
+        yield from self._imported[facts.path]
+
+    def imported_by(self, modules: Iterable[Facts]) -> dict[str, Facts]:
+        """Some modules and all that they import, however indirectly, by place."""
+        found: dict[str, Facts] = {}
+        queue = list(modules)
+        while queue:
+            facts = queue.pop()
+            if found.setdefault(place_of(facts.file), facts) is facts:
+                queue.extend(other for other in self.imported(facts) if place_of(other.file) not in found)
+        return found
+
+    def connected(self, facts: Facts) -> tuple[Facts, ...]:
+        """A module, and those of the run that it leads to, that lead to it, or that these lead to."""
+        if facts.path not in self._connected:
+            place = place_of(facts.file)
+            users = [other for other in self.facts.values() if place in self.imported_by([other])]
+            together = self.imported_by([facts, *users])
+            others = [other for other in self.facts.values() if other is not facts and place_of(other.file) in together]
+            self._connected[facts.path] = (facts, *others)
+        return self._connected[facts.path]
+
+    def _find_imported(self, facts: Facts) -> Iterator[Facts]:
+        found: dict[str, Facts] = {}
+        for node in ast.walk(facts.tree):
+            for name in imported_names(node, facts):
+                module = self.module(name, facts)
+                if module is None and "." in name:
+                    module = self.module(name.rpartition(".")[0], facts)
+                if module is not None and module is not facts:
+                    found.setdefault(module.path, module)
+        yield from found.values()
+
+
+def _folder_above(folder: str, count: int) -> tuple[str, ...]:
+    """The folder so many levels above another, if it is inside of what was given."""
+    for _ in range(count):
+        if folder in ("", ".", "/"):
+            return ()
+        folder = posixpath.dirname(folder) or "."
+    return (folder,)
+
+
+def imported_names(node: ast.AST, facts: Facts) -> Iterator[str]:
+    """Full dotted names that an import statement brings in."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        module = absolute_import(facts.names.name, facts.names.is_package, node.module, node.level)
+        if module is not None:
+            yield from (member_of(module, alias.name) for alias in node.names)
+
+
+def _splits(qualified: str) -> Iterator[tuple[str, str]]:
+    """(module, rest) for every way to cut a dotted name, longest module first."""
+    parts = qualified.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        yield ".".join(parts[:cut]), ".".join(parts[cut:])
+
+
+def place_of(file: SourceFile) -> str:
+    """Where a file is imported from: its root and its module's name as a path."""
+    path = file.module.replace(".", "/")
+    return f"{file.root}/{path}/__init__.py" if file.is_package else f"{file.root}/{path}.py"
+
+
+def _meshes(facts: Facts) -> Iterator[Mesh]:
+    taken: set[tuple[int, str]] = set()
+    for hint in facts.hints.hints:
+        if hint.directive != "mesh":
+            continue
+        scope = facts.scope_of(hint.statement)
+        name = next(name for name in numbered("mesh") if scope.is_free(name) and (id(scope), name) not in taken)
+        taken.add((id(scope), name))
+        yield Mesh(name, scope, hint.statement, hint, tuple(axis for axis, _ in hint.named))
+    if RUNTIME not in facts.source.text:
+        return
+    for statement, scope in facts.names.scopes.items():
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            continue
+        if facts.names.resolve(statement.value.func, scope) == f"{RUNTIME}.MultiMesh":
+            for target in statement.targets:
+                if isinstance(target, ast.Name):
+                    yield Mesh(target.id, scope, statement, None, _axis_names(statement.value))
+
+
+def _axis_names(call: ast.Call) -> tuple[str, ...] | None:
+    for keyword in call.keywords:
+        if keyword.arg == "axis_names" and isinstance(keyword.value, ast.Tuple | ast.List):
+            names = [item.value for item in keyword.value.elts if isinstance(item, ast.Constant)]
+            if len(names) == len(keyword.value.elts):
+                return tuple(str(name) for name in names)
+    return None
+
+
+def numbered(name: str) -> Iterator[str]:
+    """`name`, `name_1`, `name_2` and so on."""
+    yield name
+    count = 0
+    while True:
+        count += 1
+        yield f"{name}_{count}"

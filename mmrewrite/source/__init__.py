@@ -1,0 +1,1 @@
+"""Source text: decoding, names, newer syntax, spans, line breaking. Knows nothing of hints."""

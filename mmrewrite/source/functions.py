@@ -1,0 +1,78 @@
+"""Facts about function definitions, from `ast`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from mmrewrite.source.names import Module, Scope
+
+JIT = "jax.jit"
+
+_VARYING = frozenset(("builtins.next", "builtins.open", "builtins.input"))
+_VARYING_MODULES = ("numpy.random.", "random.", "time.")
+
+_NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+
+
+def own_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
+    """Everything in the body that is not part of a function or class inside it."""
+    stack: list[ast.AST] = list(reversed(function.body))
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, _NESTED):
+            stack.extend(reversed(list(ast.iter_child_nodes(node))))
+
+
+def returns_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.Return]:
+    """The function's own `return` statements, in order."""
+    return (node for node in own_nodes(function) if isinstance(node, ast.Return))
+
+
+def is_generator(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether the function yields."""
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own_nodes(function))
+
+
+def is_jit_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
+    """Whether a decorator is `@jax.jit`, `@jax.jit(...)` or `@partial(jax.jit, ...)`."""
+    if names.resolve(decorator, scope) == JIT:
+        return True
+    if not isinstance(decorator, ast.Call):
+        return False
+    if names.resolve(decorator.func, scope) == JIT:
+        return not decorator.args
+    is_partial = names.resolve(decorator.func, scope) == "functools.partial"
+    return is_partial and len(decorator.args) == 1 and names.resolve(decorator.args[0], scope) == JIT
+
+
+def required_parameters(function: ast.FunctionDef | ast.Lambda) -> list[str]:
+    """Names of the parameters that a call must give."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = positional[: len(positional) - len(arguments.defaults)]
+    by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return [argument.arg for argument in (*required, *(argument for argument, default in by_name if default is None))]
+
+
+def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Everything of a statement that is not part of a statement inside it."""
+    stack = [node for node in ast.iter_child_nodes(statement) if not isinstance(node, ast.stmt)]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
+
+
+def varies(names: Module, function: ast.FunctionDef | ast.Lambda) -> ast.expr | ast.stmt | None:
+    """What visibly makes one call of the function differ from the next: state, files, random numbers of the host."""
+    scope = names.inner[function]
+    for node in ast.walk(function):
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            return node
+        if isinstance(node, ast.Call):
+            found = names.resolve(node.func, scope) or ""
+            if found in _VARYING or found.startswith(_VARYING_MODULES):
+                return node
+    return None

@@ -1,0 +1,184 @@
+"""Break generated calls that are too long for their line, the way black would."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mmrewrite.source.newer_syntax import parse_any
+from mmrewrite.source.text import SourceText
+
+_TAB_COLUMNS = 4
+
+
+@dataclass(frozen=True)
+class _Brackets:
+    """Offsets just after an opening bracket and of the closing one, and the spans of what is between commas."""
+
+    start: int
+    end: int
+    items: tuple[tuple[int, int], ...]
+
+    def is_opened(self, source: SourceText) -> bool:
+        """Whether a line ends at the opening bracket."""
+        return source.text[self.start] in "\r\n"
+
+
+def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> str:
+    """Text of one statement with the runtime's calls broken until its lines fit `width`, as far as that goes.
+
+    What is between the brackets goes onto one indented line, or, where that is too long, onto one line each. Only calls
+    of the runtime, and of `partial` on one of them, are broken: what the user wrote keeps its layout.
+
+    Without a `runtime`, for code of which only parts are generated, every call may be broken that lies on one line,
+    inside no other brackets of that line, and begins within `width`.
+    """
+    while True:
+        source = SourceText(code, "utf-8", has_bom=False)
+        long = {number for number in range(1, len(source.line_starts) + 1) if _columns(source.line(number)) > width}
+        if not long or not _parses(code):
+            return code
+        brackets = next((found for found in _unbroken(source, runtime, width) if _line(source, found) in long), None)
+        if brackets is None:
+            return code
+        line = source.line(source.position(brackets.start)[0])
+        own = line[: len(line) - len(line.lstrip())]
+        inside = source.text[brackets.start : brackets.end]
+        if _columns(own + unit + inside) > width or inside.endswith(",") or newline in inside:
+            inside = _one_each(source, brackets, own + unit, newline)
+        broken = f"{newline}{own}{unit}{inside}{newline}{own}"
+        code = source.text[: brackets.start] + broken + source.text[brackets.end :]
+
+
+def _parses(code: str) -> bool:
+    """What does not parse is our bug, which is found and reported when the whole file is checked."""
+    try:
+        parse_any(code)
+    except SyntaxError:
+        return False
+    return True
+
+
+def longest_line(text: str) -> int:
+    """Columns of the longest line."""
+    return max((_columns(line) for line in text.splitlines()), default=0)
+
+
+def _columns(line: str) -> int:
+    return len(line.rstrip("\r\n").expandtabs(_TAB_COLUMNS))
+
+
+def _one_each(source: SourceText, brackets: _Brackets, indent: str, newline: str) -> str:
+    lines, position = [], brackets.start
+    for (_, end), following in zip(brackets.items, [*brackets.items[1:], None], strict=True):
+        stop = source.text.index(",", end) if following is not None else brackets.end
+        lines.append(source.text[position:stop].strip().removesuffix(","))
+        position = stop + 1
+    return f"{newline}{indent}".join(f"{line}," for line in lines)
+
+
+def _line(source: SourceText, brackets: _Brackets) -> int:
+    """The line that gets shorter when brackets are broken."""
+    return source.position(brackets.items[0][0] if brackets.is_opened(source) else brackets.start)[0]
+
+
+def _is_plain(source: SourceText, brackets: _Brackets, width: int) -> bool:
+    """Whether what is in brackets lies on one line, and in no others of it, and they open within `width`.
+
+    They may lie on the lines above and below.
+    """
+    first, last = brackets.items[0][0], brackets.items[-1][1]
+    line, _ = source.position(brackets.start)
+    begin = source.line_starts[line - 1]
+    return (
+        source.position(first)[0] == source.position(last)[0]
+        and (len(brackets.items) > 1 if brackets.is_opened(source) else source.position(brackets.end)[0] == line)
+        and _columns(source.text[begin : brackets.start]) <= width
+        and not any(begin <= start < brackets.start and brackets.end < end for start, end in _pairs(source))
+    )
+
+
+def _pairs(source: SourceText) -> Iterator[tuple[int, int]]:
+    """Offsets just after every opening bracket and of the one that closes it."""
+    opened: list[int] = []
+    for token in tokenize.generate_tokens(io.StringIO(source.text, newline="").readline):
+        if token.type == tokenize.OP and token.string in "([{":
+            opened.append(source.line_starts[token.end[0] - 1] + token.end[1])
+        elif token.type == tokenize.OP and token.string in ")]}" and opened:
+            yield opened.pop(), source.line_starts[token.start[0] - 1] + token.start[1]
+
+
+def _unbroken(source: SourceText, runtime: str | None, width: int) -> Iterator[_Brackets]:
+    """Brackets that may be broken, outer ones first."""
+    for brackets, is_call in _all_brackets(source, runtime):
+        if runtime is not None:
+            if not brackets.is_opened(source):
+                yield brackets
+        elif _is_plain(source, brackets, width) and (is_call or _begins_line(source, brackets)):
+            yield brackets
+
+
+def _begins_line(source: SourceText, brackets: _Brackets) -> bool:
+    """Whether nothing stands before brackets on their line but the name of an argument."""
+    begin = source.line_starts[source.position(brackets.start)[0] - 1]
+    return re.fullmatch(r"\s*(\w+\s*=\s*)?[(\[]", source.text[begin : brackets.start]) is not None
+
+
+def _all_brackets(source: SourceText, runtime: str | None) -> Iterator[tuple[_Brackets, bool]]:
+    """Brackets of calls, and of tuples that are arguments; and whether they are a call's."""
+    queue: list[ast.AST] = [parse_any(source.text)]
+    while queue:
+        node = queue.pop(0)
+        if isinstance(node, ast.Call) and _is_generated(node, runtime):
+            parts: Sequence[ast.expr | ast.keyword] = sorted([*node.args, *node.keywords], key=_place)
+            opening = source.text.index("(", _end(source, node.func)) + 1
+            for brackets in _brackets(source, opening, _end(source, node) - 1, parts):
+                yield brackets, True
+            values = (part.value if isinstance(part, ast.keyword) else part for part in parts)
+            for value in values:
+                if isinstance(value, ast.Tuple) and source.text[_start(source, value)] == "(":
+                    inner = _brackets(source, _start(source, value) + 1, _end(source, value) - 1, value.elts)
+                    yield from ((brackets, False) for brackets in inner)
+        queue.extend(ast.iter_child_nodes(node))
+
+
+def _brackets(source: SourceText, start: int, end: int, parts: Sequence[ast.expr | ast.keyword]) -> Iterator[_Brackets]:
+    items = tuple((_start(source, part), _end(source, part)) for part in parts)
+    between = "".join(
+        source.text[stop:begin] for (_, stop), (begin, _) in pairwise([(start, start), *items, (end, end)])
+    )
+    # The brackets of `f(x for x in y)` are those of the generator.
+    if items and items[0][0] >= start and "#" not in between:
+        yield _Brackets(start, end, items)
+
+
+def _is_generated(node: ast.Call, runtime: str | None) -> bool:
+    if runtime is None or _root(node.func) == runtime:
+        return True
+    is_partial = (isinstance(node.func, ast.Attribute) and node.func.attr == "partial") or (
+        isinstance(node.func, ast.Name) and "partial" in node.func.id
+    )
+    return is_partial and bool(node.args) and _root(node.args[0]) == runtime
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _place(node: ast.expr | ast.keyword) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _start(source: SourceText, node: ast.expr | ast.keyword) -> int:
+    return source.offset(node.lineno, node.col_offset)
+
+
+def _end(source: SourceText, node: ast.expr | ast.keyword) -> int:
+    return source.offset(node.end_lineno or node.lineno, node.end_col_offset or 0)

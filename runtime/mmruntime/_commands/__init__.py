@@ -1,0 +1,1 @@
+"""What the tool starts in a process of its own."""

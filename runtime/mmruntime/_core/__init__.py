@@ -1,0 +1,1 @@
+"""Tasks, meshes, submeshes, logical axes, switches, marks and the registry of tasks."""

@@ -1,0 +1,68 @@
+"""Marks that a traced program carries: tasks and microbatch loops, as names of inner jits and scopes.
+
+A mark is only a name, so under plain `jax.jit` it does nothing, and JAX's own differentiation,
+batching and rematerialisation keep it: the forward and the transposed inner jit of a task have its name.
+The name holds a number; what the number stands for is kept here for the life of the process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from mmruntime import schedules
+from mmruntime._core.task import Task
+
+Rows = tuple[tuple[schedules.Action | str | tuple[int, str], ...], ...]
+
+K = TypeVar("K", bound=Hashable)
+
+
+class _Table(Generic[K]):
+    """Numbers for values; equal values get one number."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self._numbers: dict[K, int] = {}
+        self._values: list[K] = []
+        self._pattern = re.compile(rf"(?:^|/){prefix}(\d+)(?:_|$)")
+
+    def name(self, value: K, label: str) -> str:
+        """The mark's name for a value."""
+        number = self._numbers.get(value)
+        if number is None:
+            number = self._numbers[value] = len(self._values)
+            self._values.append(value)
+        return f"{self.prefix}{number}_{re.sub(r'[^A-Za-z0-9_]+', '_', label)}"
+
+    def find(self, name: str) -> K | None:
+        """The value of a marked name, None if the name is not such a mark."""
+        match = self._pattern.search(name)
+        return None if match is None else self._values[int(match.group(1))]
+
+
+@dataclass(frozen=True)
+class LoopSpec:
+    """How a microbatch loop is to be run.
+
+    Attributes:
+        count: Number of microbatches.
+        num_slices: How many of the scan's operands are cut into microbatches.
+        schedule: Name of the schedule, or a hashable schedule object.
+        custom: Rows of task names per submesh, as `schedules.custom` takes them, or None.
+        num_stages: How many stages the user expects the tasks to make, or None.
+        interleave: How many of them on each submesh, or None.
+    """
+
+    count: int
+    num_slices: int = 0
+    schedule: Hashable = "gpipe"
+    custom: Rows | None = None
+    num_stages: int | None = None
+    interleave: int | None = None
+
+
+TASKS: _Table[Task] = _Table("mm_task_")
+LOOPS: _Table[LoopSpec] = _Table("mm_microbatch_")

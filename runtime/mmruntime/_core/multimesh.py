@@ -1,0 +1,234 @@
+"""The global mesh that a program is written for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from mmruntime import _check
+from mmruntime._core.logical_axes import Pairs, normalize_pairs
+from mmruntime._core.mesh import TaskMesh, auto_mesh, current_mesh, using
+from mmruntime._core.registry import Context, Registration, TaskCallback
+from mmruntime._core.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class MultiMesh(Mesh):
+    """All devices of a program, by axis, and the tasks that are registered on them.
+
+    It is a `jax.sharding.Mesh` of Auto axes and stands wherever JAX wants one. `with mesh:` makes it the
+    mesh in use for this package only; JAX's own context is `with jax.set_mesh(mesh):`.
+
+    Args:
+        axis_sizes: Size of each axis. With fewer devices in the product than there are, the first are taken.
+        axis_names: Name of each axis.
+        devices: The devices, in the mesh's order; `jax.devices()` if left out.
+        global_mesh: A `jax.sharding.Mesh` to wrap; the three above are then not needed.
+        logical_axes: `(logical, device)` pairs for the tasks that have none of their own; a device axis of
+            None means "replicated, on purpose".
+
+    Raises:
+        TypeError: If sizes or names are missing, or something is of another type.
+        ValueError: If the axes need more devices than there are, `global_mesh` has other axes than those given, or a
+            pair names an unknown axis.
+    """
+
+    # What JAX's own class keeps in each object.
+    devices: np.ndarray
+    axis_names: tuple[str, ...]
+    mesh: Mesh
+    logical_axes: Pairs | None
+    context: Context
+    _entered: list[Any]
+
+    def __new__(cls, **_: Any) -> Self:
+        """A new object each time: JAX's own class gives equal meshes one object, but registrations are not shared."""
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        *,
+        axis_sizes: Sequence[int] | None = None,
+        axis_names: Sequence[str] | None = None,
+        devices: Sequence[Any] | np.ndarray | None = None,
+        global_mesh: Mesh | None = None,
+        logical_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None,
+    ) -> None:
+        if global_mesh is None:
+            if axis_sizes is None or axis_names is None:
+                raise TypeError("MultiMesh: give axis_sizes= and axis_names=, or global_mesh=.")
+            global_mesh = _lay_out(*_check.axes("MultiMesh", axis_sizes, axis_names), devices)
+        else:
+            _check_axes_of(global_mesh, axis_sizes, axis_names)
+        mesh = auto_mesh(global_mesh.devices, global_mesh.axis_names)
+        # JAX's class refuses assignments.
+        vars(self).update(
+            vars(mesh),
+            mesh=mesh,
+            logical_axes=normalize_pairs(logical_axes, "MultiMesh"),
+            context=Context(),
+            _entered=[],
+        )
+        for logical, device in self.logical_axes or ():
+            if device is not None and device not in self.shape:
+                raise ValueError(
+                    f"MultiMesh: logical_axes maps {logical!r} to device axis {device!r}, but the mesh has "
+                    f"{', '.join(map(repr, self.axis_names))}."
+                )
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.mesh, self.logical_axes, self.context)
+
+    @property
+    def registrations(self) -> tuple[Registration, ...]:
+        """What was registered on this mesh, in order."""
+        return tuple(self.context.registrations)
+
+    def slice(self, **indices: int) -> Mesh:
+        """The submesh at the given indices; every axis stays, the sliced ones with size 1.
+
+        Raises:
+            TypeError: If an index is no integer.
+            ValueError: If an axis is unknown or an index is out of range.
+        """
+        picked: list[Any] = [slice(None)] * len(self.axis_names)
+        for axis, given in indices.items():
+            if axis not in self.shape:
+                raise ValueError(
+                    f"MultiMesh.slice: no axis {axis!r}; the axes are {', '.join(map(repr, self.axis_names))}."
+                )
+            index = _check.integer("MultiMesh.slice", axis, given)
+            if not 0 <= index < self.shape[axis]:
+                raise ValueError(f"MultiMesh.slice: {axis}={index} is out of range 0..{self.shape[axis] - 1}.")
+            picked[self.axis_names.index(axis)] = slice(index, index + 1)
+        return auto_mesh(self.devices[tuple(picked)], self.axis_names)
+
+    def single_slice_devices(self, **indices: int) -> list[Any]:
+        """The devices of a slice, flat."""
+        return list(self.slice(**indices).devices.flat)
+
+    def single_slice_ids(self, **indices: int) -> list[int]:
+        """The positions of a slice's devices in this mesh, flat."""
+        order = {device: position for position, device in enumerate(self.devices.flat)}
+        return [order[device] for device in self.single_slice_devices(**indices)]
+
+    def register_task(self, matcher: str, *, callback: TaskCallback | None = None, task: Task | None = None) -> None:
+        """Make every scope whose name matches a task of this mesh; see `Context.register_task`."""
+        self.context.register_task(matcher, callback=callback, task=task)
+
+    def clear(self) -> None:
+        """Forget the tasks registered on this mesh."""
+        self.context.clear()
+
+    def __enter__(self) -> Self:
+        entered = using(self)
+        entered.__enter__()
+        self.context.__enter__()
+        self._entered.append(entered)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Literal[False]:
+        self.context.__exit__(kind, error, traceback)
+        self._entered.pop().__exit__(kind, error, traceback)
+        return False
+
+    def __call__(self, fun: Callable[P, R]) -> Callable[P, R]:  # type: ignore[override]
+        """Decorate a function so that it runs inside `with mesh:`."""
+
+        @functools.wraps(fun)
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return fun(*args, **kwargs)
+
+        return inside
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.shape.items())
+        return f"MultiMesh({axes})"
+
+    __str__ = __repr__
+
+
+def _rebuild(mesh: Mesh, logical_axes: Pairs | None, context: Context) -> MultiMesh:
+    copied = MultiMesh(global_mesh=mesh, logical_axes=logical_axes)
+    copied.context.registrations = list(context.registrations)
+    return copied
+
+
+def _lay_out(sizes: tuple[int, ...], names: tuple[str, ...], devices: Sequence[Any] | np.ndarray | None) -> Mesh:
+    available = device_list("MultiMesh", jax.devices() if devices is None else devices)
+    need = int(np.prod(sizes))
+    if need > len(available):
+        axes = " x ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
+        raise ValueError(
+            f"MultiMesh: {axes} needs {need} devices, but there are {len(available)}. Use smaller axes; for virtual "
+            f"devices on a CPU set XLA_FLAGS=--xla_force_host_platform_device_count={need} before JAX is imported."
+        )
+    picked = np.empty(need, dtype=object)
+    for position, device in enumerate(available[:need]):
+        picked[position] = device
+    return auto_mesh(picked.reshape(sizes), names)
+
+
+def _check_axes_of(mesh: Any, sizes: Any, names: Any) -> None:
+    if not isinstance(mesh, Mesh):
+        raise _check.wrong("MultiMesh", "global_mesh", "a jax.sharding.Mesh", mesh)
+    for name, given, there in (("axis_sizes", sizes, mesh.axis_sizes), ("axis_names", names, mesh.axis_names)):
+        if given is not None and tuple(_check.items("MultiMesh", name, given, f"left out, or {there}")) != there:
+            raise ValueError(
+                f"MultiMesh: {name}={given!r}, but global_mesh= has {there}. Leave {name}= out, or wrap another mesh."
+            )
+
+
+def device_list(what: str, devices: Any) -> list[Any]:
+    """Devices, flat.
+
+    Args:
+        what: The function that was given them, for messages.
+        devices: A sequence of devices, or an array of them of any shape.
+
+    Raises:
+        TypeError: If they are no devices.
+    """
+    expected = "a sequence of devices, such as jax.devices()"
+    if not isinstance(devices, np.ndarray):
+        devices = np.asarray(_check.items(what, "devices", devices, expected), dtype=object)
+    flat = list(devices.flat)
+    if not all(isinstance(device, jax.Device) for device in flat):
+        raise _check.wrong(what, "devices", expected, flat)
+    return flat
+
+
+def slice_global_mesh(**indices: int) -> TaskMesh:
+    """The submesh of the `MultiMesh` in use at the given indices, with ids relative to it.
+
+    Raises:
+        TypeError: If an index is no integer.
+        ValueError: If no mesh is in use, an axis is unknown or an index out of range.
+    """
+    mesh = current_mesh()
+    if mesh is None:
+        raise ValueError(
+            f"slice_global_mesh({', '.join(f'{k}={v}' for k, v in indices.items())}): no MultiMesh is in use. "
+            "Call it inside `with mesh:`, or in a step that is compiled by mm.mjit(..., mesh=mesh)."
+        )
+    indices = {axis: _check.integer("slice_global_mesh", axis, index) for axis, index in indices.items()}
+    submesh = mesh.slice(**indices)
+    return TaskMesh(
+        devices=mesh.single_slice_ids(**indices),
+        axis_sizes=submesh.axis_sizes,
+        axis_names=submesh.axis_names,
+    )

@@ -1,0 +1,230 @@
+"""What a task is: a name, a submesh, and the meaning of logical axes there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from jax.sharding import Mesh
+
+from mmruntime import _check
+from mmruntime._core import mesh as _mesh
+from mmruntime._core.logical_axes import normalize_pairs
+
+if TYPE_CHECKING:
+    from mmruntime._core.mesh import TaskMesh
+    from mmruntime._core.multimesh import MultiMesh
+
+
+@dataclass(frozen=True)
+class StageSlice:
+    """The slice of layer `index` of `count`, to be looked up once the mesh is known.
+
+    Weights of "flops" are counted from the traced step.
+    """
+
+    index: int
+    count: int
+    axis: str
+    weights: tuple[float, ...] | Literal["flops"] | None
+
+    def resolve(self, mesh: MultiMesh, counted: Sequence[float] | None = None) -> dict[str, int]:
+        """The slice of `mesh` that runs this layer.
+
+        Args:
+            mesh: The mesh in use.
+            counted: What each layer costs, for weights of "flops"; equal if left out.
+
+        Raises:
+            ValueError: If `mesh` has no such axis, or there are fewer layers than slices.
+        """
+        if self.axis not in mesh.shape:
+            raise ValueError(
+                f"stage: the mesh has no axis {self.axis!r}; its axes are {', '.join(map(repr, mesh.axis_names))}. "
+                "Write axis= with one of them."
+            )
+        slices = mesh.shape[self.axis]
+        if self.count < slices:
+            raise ValueError(
+                f"stage: {self.count} layers cannot be dealt out over {slices} slices of axis {self.axis!r}. "
+                "Use a smaller axis or more layers."
+            )
+        weights = counted if self.weights == "flops" else self.weights
+        bounds = cut(weights or (1.0,) * self.count, slices)
+        return {self.axis: next(k for k in range(slices) if self.index < bounds[k + 1])}
+
+
+def cut(weights: Sequence[float], parts: int) -> tuple[int, ...]:
+    """Cut a sequence into contiguous non-empty parts whose heaviest one is as light as it can be.
+
+    Dynamic programming over (items, parts), the linear partition problem (Skiena, The Algorithm Design
+    Manual, section 10.7). Among equally good cuts, the parts' sizes are kept as even as possible.
+
+    Args:
+        weights: Cost of each item, any unit, not negative.
+        parts: How many parts, at most `len(weights)`.
+
+    Returns:
+        `parts + 1` bounds: part k holds items `bounds[k]:bounds[k + 1]`.
+    """
+    count = len(weights)
+    total = [0.0]
+    for weight in weights:
+        total.append(total[-1] + weight)
+    # best[k][i]: (heaviest part, sum of squared sizes) of the first i items in k parts.
+    best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
+    back: list[dict[int, int]] = [{}]
+    for k in range(1, parts + 1):
+        row: dict[int, tuple[float, int]] = {}
+        source: dict[int, int] = {}
+        for i in range(k, count - (parts - k) + 1):
+            for j, (heaviest, squares) in best[k - 1].items():
+                if j >= i:
+                    continue
+                value = (max(heaviest, total[i] - total[j]), squares + (i - j) ** 2)
+                if i not in row or value < row[i]:
+                    row[i], source[i] = value, j
+        best.append(row)
+        back.append(source)
+    bounds = [count]
+    for k in range(parts, 0, -1):
+        bounds.append(back[k][bounds[-1]])
+    return tuple(reversed(bounds))
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Where a piece of a program runs and how its arrays are laid out there.
+
+    Give a submesh by `mesh` or by `mesh_slice`; with neither, the piece is not placed.
+
+    Raises:
+        TypeError: If a field is of another type.
+        ValueError: If both `mesh` and `mesh_slice` are given, or the halves of `split_backprop` have one name.
+
+    Attributes:
+        name: Identity of the task in reports; tasks of one name are one task.
+        mesh: The submesh: a `TaskMesh` (device ids relative to the mesh in use) or a `jax.sharding.Mesh`.
+        logical_axes: `(logical, device)` pairs, first pair wins. Left out: the mesh's own `logical_axes`,
+            and where it has none, every axis under its own name.
+        mesh_slice: `{axis: index}` of the `MultiMesh` in use; a function of it is looked up when compiling.
+        extra_axes: Pairs of lower priority than `logical_axes`.
+        split_backprop: Suffixes of the two halves of the backward pass, `(input half, weight half)`.
+        loop_dependent_mesh_slice: `iteration -> {axis: index}`, for a task inside `microbatch`.
+    """
+
+    name: str | None = None
+    mesh: TaskMesh | Mesh | None = None
+    logical_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None
+    mesh_slice: Mapping[str, int] | StageSlice | None = None
+    extra_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None
+    split_backprop: tuple[str, str] | None = None
+    loop_dependent_mesh_slice: Callable[[int], Mapping[str, int]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            _check.text("Task", "name", self.name)
+        label = "Task" if self.name is None else f"Task {self.name!r}"
+        if self.mesh is not None and not isinstance(self.mesh, _mesh.TaskMesh | Mesh):
+            raise _check.wrong(label, "mesh", "a mm.TaskMesh or a jax.sharding.Mesh", self.mesh)
+        if self.mesh is not None and self.mesh_slice is not None:
+            raise ValueError(
+                f"{label}: give mesh= or mesh_slice=, not both (got {self.mesh!r} and {self.mesh_slice!r})."
+            )
+        if self.mesh_slice is not None and not isinstance(self.mesh_slice, StageSlice):
+            object.__setattr__(self, "mesh_slice", _check.indices(label, "mesh_slice", self.mesh_slice))
+        object.__setattr__(self, "logical_axes", normalize_pairs(self.logical_axes, label))
+        object.__setattr__(self, "extra_axes", normalize_pairs(self.extra_axes, label, "extra_axes"))
+        if self.split_backprop is not None:
+            object.__setattr__(self, "split_backprop", _suffixes(label, self.split_backprop))
+        if self.loop_dependent_mesh_slice is not None:
+            expected = 'a function of the iteration, such as lambda i: {"stage": i % 2}'
+            _check.function(label, "loop_dependent_mesh_slice", self.loop_dependent_mesh_slice, expected)
+
+    def replace(self, **fields: Any) -> Task:
+        """The same task with other fields."""
+        return dataclasses.replace(self, **fields)
+
+    def _key(self) -> tuple[Any, ...]:
+        piece = self.mesh_slice
+        return (
+            self.name,
+            self.mesh,
+            self.logical_axes,
+            tuple(sorted(piece.items())) if isinstance(piece, Mapping) else piece,
+            self.extra_axes,
+            self.split_backprop,
+            self.loop_dependent_mesh_slice,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Task) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+
+def _suffixes(label: str, given: Any) -> tuple[str, str]:
+    expected = 'a pair of suffixes, such as ("_activations", "_gradients")'
+    pair = _check.items(label, "split_backprop", given, expected)
+    if len(pair) != 2 or not all(isinstance(suffix, str) for suffix in pair):
+        raise _check.wrong(label, "split_backprop", expected, given)
+    first, second = pair
+    if first == second:
+        raise ValueError(
+            f"{label}: split_backprop={given!r} gives both halves of the backward pass one name. Write two suffixes, "
+            'such as ("_activations", "_gradients").'
+        )
+    return first, second
+
+
+def stage(
+    index: int, count: int, *, axis: str = "stage", weights: Sequence[float] | Literal["flops"] | None = None
+) -> Task:
+    """The task of layer `index` when `count` layers are dealt out over the slices of `axis`.
+
+    Layers stay in order and every slice gets a contiguous run of them:
+
+        bounds = cut(weights or [1] * count, num_slices)
+        for slice_index in range(num_slices):
+            layers[bounds[slice_index]:bounds[slice_index + 1]] run on slice_index
+
+    Args:
+        index: Position of the layer, `0 <= index < count`.
+        count: How many layers there are; at least the size of `axis`.
+        axis: Axis of the surrounding `MultiMesh` that separates the stages.
+        weights: Cost of each layer, shape `(count,)`, any unit; or "flops" to count the operations of each layer's
+            forward pass in the traced step. Equal if left out.
+
+    Returns:
+        The `Task` of that slice; equal slices of one mesh give equal tasks. Without a mesh in use the
+        slice is looked up when the step is compiled for one.
+
+    Raises:
+        TypeError: If something is of another type.
+        ValueError: If `index` is out of range, `weights` has another length or a negative entry, there
+            are fewer layers than slices, or `axis` is not in the mesh.
+    """
+    index, count = _check.integer("stage", "index", index), _check.integer("stage", "count", count, 1)
+    _check.text("stage", "axis", axis)
+    if not 0 <= index < count:
+        raise ValueError(f"stage: {index=} must lie in 0..{count - 1} (count={count}).")
+    if isinstance(weights, str):
+        if weights != "flops":
+            raise ValueError(f'stage: weights must be numbers, one per layer, or "flops", got {weights!r}.')
+    elif weights is not None:
+        weights = _check.numbers("stage", "weights", weights, 'numbers, one per layer, or "flops"')
+        if len(weights) != count:
+            raise ValueError(
+                f"stage: weights has {len(weights)} entries, but there are {count=} layers. Give one per layer."
+            )
+        if any(weight < 0 for weight in weights):
+            raise ValueError(f"stage: weights must not be negative, got {min(weights)}.")
+    piece = StageSlice(index, count, axis, weights)
+    mesh = _mesh.current_mesh()
+    if mesh is None or weights == "flops":
+        return Task(mesh_slice=piece)
+    found = piece.resolve(mesh)
+    return Task(name=f"{axis}_{found[axis]}", mesh_slice=found)

@@ -1,0 +1,1 @@
+"""Compiling the programs of a step, moving arrays, running instructions."""

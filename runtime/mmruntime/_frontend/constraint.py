@@ -1,0 +1,154 @@
+"""Sharding constraints: an identity that carries axis names until the step is placed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from mmruntime import _check, _compat
+from mmruntime._core.logical_axes import Names, spec_names
+from mmruntime._core.mesh import current_mesh
+from mmruntime._core.switches import autoshard_enabled, transforms_ignored
+
+T = TypeVar("T")
+
+
+def _bind(x: Any, *, names: tuple[Names, ...], logical: bool) -> Any:
+    return constraint_p.bind(x, names=names, logical=logical)
+
+
+def _bind_batched(x: Any, dimension: int, *, names: tuple[Names, ...], logical: bool) -> Any:
+    return constraint_p.bind(x, names=(*names[:dimension], (), *names[dimension:]), logical=logical)
+
+
+# The cotangent of a constrained value gets the same constraint.
+constraint_p = _compat.define_identity("mm_constraint", transpose=_bind, batch=_bind_batched)
+
+LayOut = Callable[..., Any]
+_LAY_OUT: ContextVar[LayOut | None] = ContextVar("lay_out", default=None)
+# Part of every jit cache key: what is traced to be placed keeps constraints that plain `jax.jit` would act on.
+_PLACED_LATER = _compat.user_context(False)
+
+
+def placed_later() -> AbstractContextManager[None]:
+    """A context in which what is traced gets its submesh afterwards, so that mesh axes are looked up then."""
+    context: AbstractContextManager[None] = _PLACED_LATER(True)
+    return context
+
+
+@contextlib.contextmanager
+def eager_layout(lay_out: LayOut) -> Iterator[None]:
+    """Within the context, a constraint outside of any trace moves its value: `lay_out(value, names, logical=...)`."""
+    token = _LAY_OUT.set(lay_out)
+    try:
+        yield
+    finally:
+        _LAY_OUT.reset(token)
+
+
+def _apply_now(x: Any, *, names: tuple[Names, ...], logical: bool) -> Any:
+    lay_out = _LAY_OUT.get()
+    return x if lay_out is None else lay_out(x, names, logical=logical)
+
+
+constraint_p.def_impl(_apply_now)
+
+
+def with_sharding_constraint(x: T, axis_resources: Any) -> T:
+    """Say how a value is laid out, by logical axis names.
+
+    The names belong to the value. Each task that touches it translates them with its own
+    `logical_axes`; without a task or a mesh (plain `jax.jit`, one device) they have no effect.
+
+    While `ignore_transforms()` or `autoshard(False)` is in force this is `jax.lax.with_sharding_constraint`: the
+    names are mesh axes, those of the task's submesh in a step that `mjit` or `parallelize` compiles, else those of
+    the mesh in context.
+
+    Args:
+        x: A pytree of arrays.
+        axis_resources: A `PartitionSpec` (or tuple) of logical names, one entry per dimension and fewer are
+            allowed; a tuple inside is several names on one dimension. Or a pytree of them that is a prefix
+            of `x`. A `NamedSharding` counts as its spec.
+
+    Returns:
+        `x`, with the same values.
+
+    Raises:
+        ValueError: If a spec has more entries than its array has dimensions, or the pytree is no prefix of `x`.
+        TypeError: If a leaf of the specs is none, or `x` holds something else than arrays.
+        RuntimeError: From `jax.lax.with_sharding_constraint`, if names are mesh axes and there is no mesh.
+    """
+    return constrain(x, axis_resources, "with_sharding_constraint")
+
+
+def constrain(x: T, axis_resources: Any, what: str) -> T:
+    """`with_sharding_constraint` under another name, for messages."""
+    check_specs(axis_resources, what)
+    logical = autoshard_enabled() and not transforms_ignored()
+
+    def over(spec: Any, subtree: Any) -> Any:
+        if spec is None:
+            return subtree
+        if isinstance(spec, NamedSharding):
+            if not logical and not _PLACED_LATER.value:
+                return jax.lax.with_sharding_constraint(subtree, spec)
+            spec = spec.spec
+        if not logical and not _PLACED_LATER.value:
+            mesh = current_mesh()
+            axes = PartitionSpec(*spec)
+            return jax.lax.with_sharding_constraint(subtree, axes if mesh is None else NamedSharding(mesh.mesh, axes))
+        return jax.tree.map(lambda leaf: name_axes(leaf, spec), subtree)
+
+    def name_axes(leaf: Any, spec: Any) -> Any:
+        try:
+            array = None if isinstance(leaf, str | bytes) else jnp.asarray(leaf)
+        except TypeError:
+            array = None
+        if array is None:
+            raise _check.wrong(what, "what is constrained", "an array, or a pytree of arrays", leaf)
+        return _bind(array, names=spec_names(spec, array.ndim, what), logical=logical)
+
+    try:
+        result: T = jax.tree.map(over, axis_resources, x, is_leaf=_is_spec)
+    except ValueError as error:
+        if str(error).startswith(what):
+            raise
+        raise ValueError(
+            f"{what}: the specs {axis_resources!r} are not a prefix of the value's tree {jax.tree.structure(x)}. Give "
+            "one spec, or one per branch."
+        ) from error
+    return result
+
+
+def check_specs(specs: Any, what: str) -> None:
+    """Check that the leaves of a pytree are specs.
+
+    Raises:
+        TypeError: If one is none.
+    """
+    for leaf in jax.tree.leaves(specs, is_leaf=_is_spec):
+        if not _is_spec(leaf):
+            raise TypeError(
+                f"{what}: expected a PartitionSpec of logical axis names, got {_check.shown(leaf)}. Write for example "
+                'P("batch", None).'
+            )
+
+
+def _is_spec(node: Any) -> bool:
+    return node is None or isinstance(node, PartitionSpec | NamedSharding) or _is_plain_spec(node)
+
+
+def _is_plain_spec(node: Any) -> bool:
+    return type(node) is tuple and all(
+        entry is None
+        or isinstance(entry, str)
+        or (type(entry) is tuple and entry and all(isinstance(name, str) for name in entry))
+        for entry in node
+    )

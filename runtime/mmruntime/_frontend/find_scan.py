@@ -1,0 +1,133 @@
+"""Find the one `scan` that a function's trace holds, and run the function with another loop in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from mmruntime import _compat
+from mmruntime._frontend.operands import by_operands
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A `jax.lax.scan` as a jaxpr has it.
+
+    `body(*consts, *carry, *slices)` returns the new carry, then what is stacked. Operands of an equation come in the
+    same order, those that are sliced with a leading dimension of `length`.
+    """
+
+    body: Any
+    num_consts: int
+    num_carry: int
+    length: int
+    reverse: bool
+    unroll: int | bool
+
+    @classmethod
+    def of(cls, eqn: Any) -> Scan:
+        """Read an equation. What is sliced or stacked has one dimension less in the body, on every JAX."""
+        body, _ = _compat.split(eqn.params["jaxpr"])
+        num_slices = sum(
+            np.ndim(inner.aval) != np.ndim(outer.aval) for inner, outer in zip(body.invars, eqn.invars, strict=True)
+        )
+        num_carry = sum(
+            np.ndim(inner.aval) == np.ndim(outer.aval) for inner, outer in zip(body.outvars, eqn.outvars, strict=True)
+        )
+        num_consts = len(body.invars) - num_slices - num_carry
+        parameters = eqn.params
+        return cls(
+            parameters["jaxpr"],
+            num_consts,
+            num_carry,
+            parameters["length"],
+            parameters["reverse"],
+            parameters["unroll"],
+        )
+
+    def operands(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Operands as constants, carry and what is sliced."""
+        first, second = self.num_consts, self.num_consts + self.num_carry
+        return list(values[:first]), list(values[first:second]), list(values[second:])
+
+    def run(self, consts: Sequence[Any], carry: Sequence[Any], slices: Sequence[Any], length: int) -> Any:
+        """The scan itself, of `length` iterations: the last carry, and what is stacked."""
+        compute = _compat.as_fun(self.body)
+
+        def body(carry: Any, sliced: Any) -> tuple[Any, Any]:
+            out = compute(*consts, *carry, *sliced)
+            return out[: self.num_carry], out[self.num_carry :]
+
+        return jax.lax.scan(body, list(carry), list(slices), length=length, reverse=self.reverse, unroll=self.unroll)
+
+
+def replace_scan(
+    fun: Callable[..., R],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    replace: Callable[[Scan, list[Any]], list[Any]],
+    what: str,
+) -> R:
+    """Call `fun` with the result of `replace(scan, operands)` in the place of the only scan that it makes.
+
+    Raises:
+        ValueError: If the trace of `fun` has no scan outside of other loops and branches, or more than one.
+    """
+    inner, values = by_operands(fun, args, kwargs, Tracer)
+    closed, shapes = jax.make_jaxpr(inner, return_shape=True)(*values)
+    jaxpr, consts = _compat.split(closed)
+    found = list(_scans_in(jaxpr))
+    if len(found) != 1:
+        name = getattr(fun, "__name__", type(fun).__name__)
+        raise ValueError(
+            f"{what}: expected one scan in {name}, found {len(found)}. Wrap the call of `jax.lax.scan` itself, or "
+            "write the layers as a Python loop."
+        )
+    results = _evaluate(jaxpr, consts, values, found[0], replace)
+    result: R = jax.tree.unflatten(jax.tree.structure(shapes), results)
+    return result
+
+
+def _scans_in(jaxpr: Any) -> Any:
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is _compat.scan_p:
+            yield eqn
+        elif eqn.primitive is _compat.jit_p:
+            for inner in _compat.inner_jaxprs(eqn):
+                yield from _scans_in(inner)
+
+
+def _evaluate(
+    jaxpr: Any,
+    consts: Sequence[Any],
+    values: Sequence[Any],
+    wanted: Any,
+    replace: Callable[[Scan, list[Any]], list[Any]],
+) -> list[Any]:
+    known: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *values), strict=True))
+
+    def read(atom: Any) -> Any:
+        return known[atom] if _compat.is_var(atom) else atom.val
+
+    for eqn in jaxpr.eqns:
+        operands = [read(atom) for atom in eqn.invars]
+        if eqn is wanted:
+            results = replace(Scan.of(eqn), operands)
+        elif eqn.primitive is _compat.jit_p and any(
+            each is wanted for inner in _compat.inner_jaxprs(eqn) for each in _scans_in(inner)
+        ):
+            inner, inner_consts = _compat.split(eqn.params["jaxpr"])
+            results = _evaluate(inner, inner_consts, operands, wanted, replace)
+        else:
+            variables = list(dict.fromkeys(atom for atom in eqn.invars if _compat.is_var(atom)))
+            piece = _compat.close(jaxpr, variables, eqn.outvars, [eqn])
+            results = _compat.as_fun(piece)(*[known[variable] for variable in variables])
+        known |= dict(zip(eqn.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]

@@ -1,0 +1,138 @@
+"""What one iteration of a loop does to the values that it carries on to the next: the sums in its jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from mmruntime import _compat
+from mmruntime._core.marks import LOOPS, TASKS
+from mmruntime._jaxpr.inline import inlined
+
+_ADDITIONS = (_compat.add_p, _compat.add_any_p)
+
+
+@dataclass(frozen=True)
+class Addend:
+    """An atom that is added, or subtracted where `sign` is -1."""
+
+    atom: Any
+    sign: int = 1
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of one carried leaf: it stays the "same", grows by `addends` ("sum"), or is made anew ("set").
+
+    It is "other" where it is computed from what is carried in any other way.
+    """
+
+    kind: Literal["same", "sum", "set", "other"]
+    addends: tuple[Addend, ...] = ()
+
+
+def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widens: bool = False) -> list[Change]:
+    """How each of `outvars` comes from the variable of `carried` at its place.
+
+    Args:
+        jaxpr: An open jaxpr, the body of a loop.
+        carried: Its variables for what is carried; None where the carry has no such leaf yet.
+        outvars: The atoms that it returns for them.
+        widens: Whether a carried value may take another dtype, and a scalar another shape, before it is added to, as
+            `0` does in `0 + x`. That is exact in a first iteration only.
+    """
+    grown: dict[Any, tuple[int, tuple[Addend, ...]]] = {
+        var: (index, ()) for index, var in enumerate(carried) if var is not None
+    }
+    for eqn in jaxpr.eqns:
+        growing = [atom for atom in eqn.invars if _compat.is_var(atom) and atom in grown]
+        if len(growing) != 1 or len(eqn.outvars) != 1 or not _compat.is_var(eqn.outvars[0]):
+            continue
+        (before,) = growing
+        index, addends = grown[before]
+        if eqn.primitive in _ADDITIONS:
+            others = [atom for atom in eqn.invars if atom is not before]
+            grown[eqn.outvars[0]] = index, (*addends, *map(Addend, others))
+        elif eqn.primitive is _compat.sub_p and eqn.invars[0] is before:
+            grown[eqn.outvars[0]] = index, (*addends, Addend(eqn.invars[1], -1))
+        elif _is_renamed(eqn) or (widens and not addends and _is_widened(eqn)):
+            grown[eqn.outvars[0]] = index, addends
+    tainted = _computed_from(jaxpr, {var for var in carried if var is not None})
+    found = []
+    for index, (before, after) in enumerate(zip(carried, outvars, strict=True)):
+        owner, addends = grown.get(after, (None, ())) if _compat.is_var(after) else (None, ())
+        if before is not None and owner == index:
+            same = not addends and before.aval.shape == after.aval.shape and before.aval.dtype == after.aval.dtype
+            found.append(Change("same") if same else Change("sum" if addends else "other", addends))
+        else:
+            found.append(Change("other" if _compat.is_var(after) and after in tainted else "set", (Addend(after),)))
+    return found
+
+
+def open_helpers(closed: Any, carried: Collection[int]) -> Any:
+    """A closed jaxpr with the equations of jitted functions that read its inputs at `carried`, in place of their calls.
+
+    A function that adds up, `@jax.jit def accumulate(a, b)`, is one equation in a trace, and hides that it is a sum.
+    Tasks and microbatch loops stay calls, and so does what reads nothing that is carried.
+    """
+    jaxpr, consts = _compat.split(closed)
+    constvars, values = list(jaxpr.constvars), list(consts)
+    tainted = {jaxpr.invars[position] for position in carried}
+    waiting, eqns = list(reversed(jaxpr.eqns)), []
+    while waiting:
+        eqn = waiting.pop()
+        if not any(_compat.is_var(atom) and atom in tainted for atom in eqn.invars):
+            eqns.append(eqn)
+        elif eqn.primitive is _compat.jit_p and not _is_marked(eqn):
+            inner, inner_consts = _compat.split(eqn.params["jaxpr"])
+            fresh = [_compat.new_var(var.aval) for var in inner.constvars]
+            constvars += fresh
+            values += inner_consts
+            given = inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars])
+            waiting += reversed(inlined(given, [*fresh, *eqn.invars], eqn.outvars, eqn))
+        else:
+            eqns.append(eqn)
+            tainted.update(var for var in eqn.outvars if _compat.is_var(var))
+    return _compat.with_consts(jaxpr.replace(constvars=constvars, eqns=eqns), values)
+
+
+def _is_marked(eqn: Any) -> bool:
+    name = eqn.params["name"]
+    return TASKS.find(name) is not None or LOOPS.find(name) is not None
+
+
+def needed(jaxpr: Any, wanted: Iterable[Any]) -> tuple[list[Any], set[Any]]:
+    """The equations that `wanted` atoms come from, in order, and all variables that they or `wanted` read."""
+    reads = {atom for atom in wanted if _compat.is_var(atom)}
+    eqns = []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or any(_compat.is_var(var) and var in reads for var in eqn.outvars):
+            eqns.append(eqn)
+            reads.update(atom for atom in eqn.invars if _compat.is_var(atom))
+    return eqns[::-1], reads
+
+
+def _is_renamed(eqn: Any) -> bool:
+    """Whether an equation copies a value, or makes a weakly typed one strongly typed or the other way round."""
+    is_renaming: bool = eqn.primitive.name in ("convert_element_type", "copy")
+    return is_renaming and bool(eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype)
+
+
+def _is_widened(eqn: Any) -> bool:
+    name, (source, *_) = eqn.primitive.name, eqn.invars
+    if name == "convert_element_type":
+        return not jnp.issubdtype(source.aval.dtype, jnp.inexact) or jnp.issubdtype(
+            eqn.outvars[0].aval.dtype, jnp.inexact
+        )
+    return name == "broadcast_in_dim" and not source.aval.shape
+
+
+def _computed_from(jaxpr: Any, variables: set[Any]) -> set[Any]:
+    found = set(variables)
+    for eqn in jaxpr.eqns:
+        if any(_compat.is_var(atom) and atom in found for atom in eqn.invars):
+            found.update(var for var in eqn.outvars if _compat.is_var(var))
+    return found

@@ -1,0 +1,352 @@
+"""`microbatch`: run a function on pieces of the batch and add up what it returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mmruntime import _check, _compat, schedules
+from mmruntime._core.marks import LOOPS, LoopSpec, Rows
+from mmruntime._core.switches import transforms_ignored
+from mmruntime._frontend.constraint import check_specs, constrain
+from mmruntime._frontend.nnx_objects import made_anew
+
+R = TypeVar("R")
+
+
+def microbatch(
+    fun: Callable[..., R],
+    dim: int = 0,
+    size: int | None = None,
+    argnum: int | Sequence[int] = 0,
+    interleave: int | None = None,
+    num_stages: int | None = None,
+    schedule: str | schedules.Schedule | schedules.Auto | None = None,
+    unrolling: int | None = None,
+    arg_shardings: Any = None,
+    custom_schedule: Any = None,
+    *,
+    count: int | None = None,
+    reduce: Any = "sum",
+    rng: int | Sequence[int] | None = None,
+) -> Callable[..., R]:
+    """Call `fun` once per microbatch and accumulate its results.
+
+        total = zeros
+        for index in range(num_microbatches):
+            total += fun(*args with args[argnum] replaced by its microbatch `index`)
+
+    Under plain `jax.jit` it is this loop. In a step that `mjit` or `parallelize` compiles, the microbatches
+    go through the tasks in `fun` as a pipeline, in the order that `schedule` gives.
+
+    Args:
+        fun: Usually `jax.value_and_grad(loss)`; every result must be an array that can be added up.
+        dim: Dimension of every leaf of the sliced argument that counts examples; may be negative.
+        size: Examples per microbatch. Give this or `count`.
+        argnum: Position of the argument that is sliced, a pytree whose leaves have one size along `dim`; or positions
+            of several such arguments, which are sliced alike.
+        interleave: How many stages each submesh has; checked against where the tasks are.
+        num_stages: How many pipeline stages there are; checked against what the tasks make. Neighbouring tasks of one
+            submesh are one stage, unless only with each task as a stage of its own these numbers are right.
+        schedule: A name from `mmruntime.schedules.names()`, "auto" to search for the best order within the memory of
+            1f1b, a `mmruntime.schedules.Auto` to say how to search, or a `mmruntime.schedules.Schedule`; `gpipe` if
+            left out, as MultiMesh has it. `explain()` says what was chosen, and why.
+        unrolling: Accepted for MultiMesh's sake; the loop is always unrolled.
+        arg_shardings: Logical names of the full sliced argument, as for `with_sharding_constraint`.
+        custom_schedule: Rows of task names per submesh, or of (microbatch, task name), or any other order that
+            `mmruntime.schedules.custom` takes as rows. The name of a task is its forward pass; `<name>_bwd` is its
+            backward pass.
+        count: Number of microbatches.
+        reduce: "sum", "mean" (the sum divided by the number of microbatches), "concat" (for results with one entry
+            per example along `dim`, which are put together in order), or a pytree of them that is a prefix of
+            the result.
+        rng: Position (or positions) of PRNG keys among the arguments. The microbatch's index is folded into
+            them; without this every microbatch gets the same key.
+
+    Returns:
+        A function with the signature of `fun`.
+
+    Raises:
+        ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
+            an nnx object among the arguments is changed, or `reduce` is neither "sum" nor "mean" nor "concat" for
+            some result.
+        TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
+            be added up.
+    """
+    _check.function("microbatch", "fun", fun, "a function, such as jax.value_and_grad(loss)")
+    if (size is None) == (count is None):
+        raise TypeError(
+            f"microbatch: give size= (examples per microbatch) or count= (how many), got {size=}, {count=}."
+        )
+    dim = _check.integer("microbatch", "dim", dim)
+    size = _check.optional_integer("microbatch", "size", size, 1)
+    count = _check.optional_integer("microbatch", "count", count, 1)
+    interleave = _check.optional_integer("microbatch", "interleave", interleave, 1)
+    num_stages = _check.optional_integer("microbatch", "num_stages", num_stages, 1)
+    _check.optional_integer("microbatch", "unrolling", unrolling)
+    by_name = isinstance(schedule, str)
+    if custom_schedule is not None and schedule is not None and not (by_name and schedule == "custom"):
+        raise ValueError(
+            f"microbatch: custom_schedule= goes with schedule='custom' or none, got {_check.shown(schedule)}."
+        )
+    if by_name and schedule == "custom" and custom_schedule is None:
+        raise ValueError(
+            "microbatch: schedule='custom' needs custom_schedule=, the rows of the order, one per submesh. Or name one "
+            f"of {', '.join(schedules.names())}."
+        )
+    if custom_schedule is None:
+        check_schedule("microbatch", schedule)
+    rows = None if custom_schedule is None else _rows(custom_schedule)
+    keys = () if rng is None else _positions("rng", rng)
+    sliced = _positions("argnum", argnum)
+    # Of several arguments the tuple is cut, of one the argument itself.
+    is_one = not isinstance(argnum, Iterable)
+    kinds = jax.tree.leaves(reduce, is_leaf=lambda kind: kind is None)
+    for kind in kinds:
+        if not isinstance(kind, str) or kind not in ("sum", "mean", "concat"):
+            raise ValueError(
+                'microbatch: reduce must be "sum", "mean" or "concat" (or a prefix tree of them), got '
+                f"{_check.shown(kind)}."
+            )
+    check_specs(arg_shardings, "microbatch: arg_shardings")
+
+    @functools.wraps(fun)
+    def accumulate(*args: Any, **kwargs: Any) -> R:
+        if transforms_ignored():
+            return fun(*args, **kwargs)
+        for position in sliced:
+            if not 0 <= position < len(args):
+                raise TypeError(
+                    f"microbatch: argnum={position} is the argument to slice, but {label_of(fun)} was called with "
+                    f"{len(args)} positional arguments. Pass it by position."
+                )
+        for key in keys:
+            if not 0 <= key < len(args) or key in sliced:
+                raise TypeError(f"microbatch: rng={key} must be the position of another positional argument.")
+            _check_keys(key, args[key])
+        batch = args[sliced[0]] if is_one else tuple(args[position] for position in sliced)
+        if arg_shardings is not None:
+            batch = constrain(batch, arg_shardings, "microbatch: arg_shardings")
+        pieces, num_microbatches = _slice(batch, dim, size, count, label_of(fun))
+        rest = [None if position in sliced else arg for position, arg in enumerate(args)]
+
+        def once(piece: Any, index: Any) -> R:
+            call = list(rest)
+            for position, part in zip(sliced, (piece,) if is_one else piece, strict=True):
+                call[position] = part
+            for key in keys:
+                call[key] = jax.tree.map(lambda k: jax.random.fold_in(k, index), call[key], is_leaf=_is_key)
+            (call, keywords), check = made_anew((call, kwargs), label_of(fun))
+            result = fun(*call, **keywords)
+            check()
+            return _apart(result, reduce, index, num_microbatches) if "concat" in kinds else result
+
+        spec = LoopSpec(
+            num_microbatches,
+            schedule=schedule or "gpipe",
+            custom=rows,
+            num_stages=num_stages,
+            interleave=interleave,
+        )
+        total = accumulate_pieces(once, pieces, bool(keys) or "concat" in kinds, spec, label_of(fun))
+        return _reduce(total, reduce, num_microbatches, dim)
+
+    return accumulate
+
+
+def label_of(fun: Any) -> str:
+    """What messages and marks call a function."""
+    return getattr(fun, "__name__", type(fun).__name__)
+
+
+def _is_key(value: Any) -> bool:
+    return value is not None and not isinstance(value, dict | list | tuple)
+
+
+def _slice(batch: Any, dim: int, size: int | None, count: int | None, label: str) -> tuple[Any, int]:
+    """The batch with a new leading dimension of microbatches, and how many there are."""
+    leaves = jax.tree_util.tree_leaves_with_path(batch)
+    if not leaves:
+        raise ValueError(f"microbatch: the argument to slice of {label} has no arrays.")
+    sizes: dict[str, int] = {}
+    for path, leaf in leaves:
+        rank = np.ndim(leaf)
+        if not -rank <= dim < rank:
+            raise ValueError(
+                f"microbatch: {dim=} is out of range for batch{jax.tree_util.keystr(path)} of shape {np.shape(leaf)}."
+            )
+        sizes[jax.tree_util.keystr(path)] = np.shape(leaf)[dim]
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"batch{path}: {length}" for path, length in sizes.items())
+        raise ValueError(f"microbatch: the leaves of the sliced argument differ in size along {dim=}: {listed}.")
+    (length,) = set(sizes.values())
+    what, each = ("size", size) if size is not None else ("count", count)
+    assert each is not None
+    if length % each or length < each:
+        raise ValueError(
+            f"microbatch: a batch of {length} examples along {dim=} cannot be cut evenly by {what}={each} in {label}. "
+            f"Choose a divisor of {length}, or pad the batch."
+        )
+    num = length // each if size is not None else each
+    per = length // num
+
+    def cut(leaf: Any) -> Any:
+        axis = dim % np.ndim(leaf)
+        shape = np.shape(leaf)
+        return jnp.moveaxis(jnp.reshape(leaf, (*shape[:axis], num, per, *shape[axis + 1 :])), axis, 0)
+
+    return jax.tree.map(cut, batch), num
+
+
+def accumulate_pieces(
+    once: Callable[[Any, Any], R],
+    pieces: Any,
+    needs_index: bool,
+    spec: LoopSpec,
+    label: str,
+) -> R:
+    """The sum, leaf by leaf, of `once(piece, index)` over the leading dimension of `pieces`, marked as a loop.
+
+    `index` is the number of the microbatch, or None unless `needs_index` or there are no pieces.
+    """
+    needs_index = needs_index or not jax.tree.leaves(pieces)
+    index = jnp.arange(spec.count, dtype=jnp.uint32) if needs_index else None
+    first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (pieces, index))
+    # Traced once: the loop's body evaluates the jaxpr.
+    traced, shapes = jax.make_jaxpr(once, return_shape=True)(*first)
+    tree = jax.tree.structure(shapes)
+    compute = _compat.as_fun(traced)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or leaf.dtype == np.bool_:
+            raise TypeError(
+                f"microbatch: result{jax.tree_util.keystr(path)} of {label} is {leaf.dtype}{list(leaf.shape)}, which "
+                "cannot be added up over microbatches. Return a number, or leave it out of the result."
+            )
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    spec = dataclasses.replace(spec, num_slices=len(jax.tree.leaves(first)))
+
+    # The partitioner reads this loop back: one scan, whose new carry is `add(carry, result)` leaf by leaf.
+    def loop(zeros: Any, pieces: Any) -> Any:
+        def body(total: Any, piece: Any) -> tuple[Any, None]:
+            result = jax.tree.unflatten(tree, compute(*jax.tree.leaves(piece)))
+            return jax.tree.map(jax.lax.add, total, result), None
+
+        return jax.lax.scan(body, zeros, pieces)[0]
+
+    loop.__name__ = loop.__qualname__ = LOOPS.name(spec, label)
+    result: R = jax.jit(loop)(zeros, (pieces, index))
+    return result
+
+
+def _rows(custom_schedule: Any) -> Rows:
+    expected = "rows of task names, or of (microbatch, task name), one row for each submesh"
+    if isinstance(custom_schedule, schedules.Schedule | schedules.Auto):
+        raise _check.wrong(
+            "microbatch", "custom_schedule", f"{expected} (schedule= takes such a value)", custom_schedule
+        )
+
+    def check(cell: Any) -> Any:
+        if isinstance(cell, str | schedules.Action):
+            return cell
+        pair = _check.items("microbatch", "a cell of custom_schedule", cell, expected)
+        if len(pair) != 2 or not isinstance(pair[1], str):
+            raise _check.wrong("microbatch", "a cell of custom_schedule", expected, cell)
+        return _check.integer("microbatch", "a microbatch in custom_schedule", pair[0]), pair[1]
+
+    rows = _check.items("microbatch", "custom_schedule", custom_schedule, expected)
+    return tuple(tuple(map(check, _check.items("microbatch", "custom_schedule", row, expected))) for row in rows)
+
+
+def _positions(name: str, value: Any) -> tuple[int, ...]:
+    """Positions of arguments, from the number or numbers that the user gave."""
+    several = isinstance(value, Iterable)
+    given = _check.items("microbatch", name, value, "the position of an argument, or several") if several else [value]
+    return tuple(_check.integer("microbatch", name, position) for position in given)
+
+
+def check_schedule(what: str, schedule: Any) -> None:
+    """Check what was given as `schedule=`.
+
+    Raises:
+        TypeError: If it is neither a name nor a schedule nor a wish for one.
+        ValueError: If there is no schedule of that name.
+    """
+    if isinstance(schedule, str):
+        try:
+            schedules.make(schedule, 1, 1)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from None
+    elif not isinstance(schedule, schedules.Schedule | schedules.Auto | None):
+        expected = "a name of mmruntime.schedules.names(), a schedules.Schedule or a schedules.Auto"
+        raise _check.wrong(what, "schedule", expected, schedule)
+
+
+def _check_keys(position: int, given: Any) -> None:
+    for leaf in jax.tree.leaves(given, is_leaf=_is_key):
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
+            raise TypeError(
+                f"microbatch: rng={position} must be the position of a PRNG key, such as jax.random.key(0), but the "
+                f"argument there is {_check.shown(leaf)}."
+            )
+
+
+def _apart(result: R, how: Any, index: Any, num: int) -> R:
+    """The result with what is to be concatenated in row `index` of an array of zeros: then sums put rows together."""
+
+    def spread(kind: Any, subtree: Any) -> Any:
+        if kind != "concat":
+            return subtree
+        return jax.tree.map(lambda leaf: jnp.zeros((num, *jnp.shape(leaf)), leaf.dtype).at[index].set(leaf), subtree)
+
+    return _over_prefix(spread, how, result)
+
+
+def _reduce(total: R, how: Any, num: int, dim: int) -> R:
+    def finish(kind: Any, subtree: Any) -> Any:
+        if kind == "sum":
+            return subtree
+        if kind == "concat":
+            return jax.tree_util.tree_map_with_path(concatenate, subtree)
+        return jax.tree_util.tree_map_with_path(mean, subtree)
+
+    def concatenate(path: Any, leaf: Any) -> Any:
+        rank = np.ndim(leaf) - 1
+        if not -rank <= dim < rank:
+            raise ValueError(
+                f'microbatch: reduce="concat" joins results along {dim=}, which result{jax.tree_util.keystr(path)} of '
+                f'shape {np.shape(leaf)[1:]} does not have. Give reduce="sum" or "mean" for it.'
+            )
+        rows = jnp.moveaxis(leaf, 0, dim % rank)
+        shape = list(np.shape(leaf)[1:])
+        shape[dim] *= num
+        return jnp.reshape(rows, shape)
+
+    def mean(path: Any, leaf: Any) -> Any:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise TypeError(
+                f'microbatch: reduce="mean" cannot average result{jax.tree_util.keystr(path)} of type {leaf.dtype}. '
+                'Give reduce= as a tree, such as ("mean", {"count": "sum"}).'
+            )
+        return leaf / jnp.asarray(num, leaf.dtype)
+
+    return _over_prefix(finish, how, total)
+
+
+def _over_prefix(function: Callable[[Any, Any], Any], how: Any, tree: R) -> R:
+    """`function(kind, subtree)` for every leaf of `how`, which is a prefix of `tree`."""
+    try:
+        result: R = jax.tree.map(function, how, tree)
+    except ValueError as error:
+        if str(error).startswith("microbatch"):
+            raise
+        raise ValueError(
+            f"microbatch: reduce={how!r} is not a prefix of the result's tree {jax.tree.structure(tree)}."
+        ) from error
+    return result

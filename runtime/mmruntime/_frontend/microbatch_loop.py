@@ -1,0 +1,202 @@
+"""`microbatch_loop`: run a gradient accumulation loop, written as a function of one iteration, as a pipeline."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from mmruntime import _check, _compat, schedules
+from mmruntime._core.marks import LoopSpec
+from mmruntime._core.switches import transforms_ignored
+from mmruntime._frontend.align_iterations import Iteration, align
+from mmruntime._frontend.loop_carry import Addend, Change, changes, needed, open_helpers
+from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, label_of
+
+
+def microbatch_loop(
+    body: Callable[..., Any], *, count: int | None = None, schedule: str | schedules.Schedule | None = None
+) -> Callable[..., Any]:
+    """Run an accumulating loop as a microbatch loop, whose iterations pass through the tasks as a pipeline.
+
+        for item in items:
+            carry = body(item, *carry)      # what an iteration adds does not depend on the carry
+        return carry
+
+    Each iteration is traced with its own item, as in the loop, so that an item may be a Python number that slices an
+    array. All must be the same computation, except for numbers and arrays in it, slices among them. To each leaf of
+    the carry they may only add; a leaf may come into being in the first iteration, where it was None or `0` before.
+
+    Args:
+        body: One iteration: the item and the carried values to their new values, as a tuple where there are several.
+            It must not change anything else, such as a list outside of it.
+        count: How many items are expected; checked if given.
+        schedule: As for `microbatch`.
+
+    Returns:
+        A function of the items and the carried values, which returns these as `body` does.
+
+    Raises:
+        TypeError: If something is of another type.
+        ValueError: If an iteration does not just add to the carry or is another computation than the first, there are
+            not `count` items, or the schedule is unknown.
+    """
+    _check.function("microbatch_loop", "body", body, "a function of one iteration")
+    count = _check.optional_integer("microbatch_loop", "count", count, 0)
+    check_schedule("microbatch_loop", schedule)
+
+    @functools.wraps(body)
+    def run(items: Iterable[Any], *carry: Any) -> Any:
+        each = list(items)
+        if count is not None and count != len(each):
+            raise ValueError(f"microbatch_loop: the loop has {len(each)} iterations, but {count=}. Write one number.")
+        if transforms_ignored() or _compat.at_top_level() or not each:
+            for item in each:
+                carry = _as_tuple(body(item, *carry), len(carry), body)
+        else:
+            carry = _pipelined(body, each, carry, LoopSpec(len(each), schedule=schedule or "gpipe"))
+        return carry[0] if len(carry) == 1 else carry
+
+    return run
+
+
+def _pipelined(body: Callable[..., Any], items: Sequence[Any], carry: tuple[Any, ...], spec: LoopSpec) -> Any:
+    label = label_of(body)
+    first, after = _trace(body, items[0], carry)
+    first_changes = _first_changes(first, carry, after)
+    rest, later_changes = [], []
+    for index, item in enumerate(items[1:], 1):
+        traced, shapes = _trace(body, item, after)
+        _check_carry(after, shapes, index, body)
+        invars, outvars = _compat.split(traced)[0].invars, _compat.split(traced)[0].outvars
+        rest.append(traced)
+        later_changes.append(changes(_compat.split(traced)[0], invars, outvars))
+    kinds = [_kind(each) for each in zip(first_changes, *later_changes, strict=True)]
+    names = _names(body, after)
+    for name, kind in zip(names, kinds, strict=True):
+        if kind == "other":
+            raise ValueError(
+                f"microbatch_loop: {label} does more to {name} than add to it. Microbatches cannot see what those "
+                "before them left: move what is done to it out of the loop, or give each item what it needs (such as "
+                "keys, split before)."
+            )
+    iterations = [
+        _iteration(traced, each, names, label)
+        for traced, each in zip((first, *rest), (first_changes, *later_changes), strict=True)
+    ]
+    once, pieces = align(iterations, label)
+    added = iter(accumulate_pieces(lambda piece, _: once(piece), pieces, False, spec, label))
+    leaves = []
+    given = _given(carry, after)
+    for kind, before, shape in zip(kinds, given, jax.tree.leaves(after), strict=True):
+        if kind == "same":
+            leaves.append(before)
+            continue
+        total = next(added)
+        start = None if kind == "set" else jnp.broadcast_to(jnp.asarray(before).astype(shape.dtype), shape.shape)
+        leaves.append(total if start is None else start + total)
+    return jax.tree.unflatten(jax.tree.structure(after), leaves)
+
+
+def _trace(body: Callable[..., Any], item: Any, carry: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """One iteration as a closed jaxpr of the carry's leaves, and the shapes of the carry after it."""
+    leaves, tree = jax.tree.flatten(carry)
+
+    def once(*leaves: Any) -> tuple[Any, ...]:
+        return _as_tuple(body(item, *jax.tree.unflatten(tree, leaves)), len(carry), body)
+
+    traced, shapes = jax.make_jaxpr(once, return_shape=True)(*leaves)
+    return open_helpers(traced, range(len(leaves))), shapes
+
+
+def _as_tuple(result: Any, count: int, body: Callable[..., Any]) -> tuple[Any, ...]:
+    if count == 1:
+        return (result,)
+    if not isinstance(result, tuple) or len(result) != count:
+        got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
+        raise ValueError(
+            f"microbatch_loop: {label_of(body)} was given {count} carried values and returned {got}. Return the new "
+            "value of each, in the same order."
+        )
+    return result
+
+
+def _given(carry: tuple[Any, ...], after: tuple[Any, ...]) -> list[Any]:
+    """What the loop began with, for every leaf of the carry after an iteration; None where there was no such leaf."""
+    given: list[Any] = []
+    for before, shapes in zip(carry, after, strict=True):
+        same = _is_one_tree(before, shapes)
+        given += jax.tree.leaves(before) if same else [None] * len(jax.tree.leaves(shapes))
+    return given
+
+
+def _first_changes(traced: Any, carry: tuple[Any, ...], after: tuple[Any, ...]) -> list[Change]:
+    """What the first iteration does, which may turn `None` or `0` into a tree of arrays."""
+    jaxpr, _ = _compat.split(traced)
+    variables = iter(jaxpr.invars)
+    carried: list[Any] = []
+    for before, shapes in zip(carry, after, strict=True):
+        mine = [next(variables) for _ in jax.tree.leaves(before)]
+        same = _is_one_tree(before, shapes)
+        carried += mine if same else [None] * len(jax.tree.leaves(shapes))
+    return changes(jaxpr, carried, jaxpr.outvars, widens=True)
+
+
+def _is_one_tree(one: Any, other: Any) -> bool:
+    structure: Any = jax.tree.structure(one)
+    return bool(structure == jax.tree.structure(other))
+
+
+def _check_carry(expected: tuple[Any, ...], found: tuple[Any, ...], index: int, body: Callable[..., Any]) -> None:
+    def shapes(tree: tuple[Any, ...]) -> list[str]:
+        leaves = zip(_names(body, tree), jax.tree.leaves(tree), strict=True)
+        return [f"{name} {leaf.dtype}{list(leaf.shape)}" for name, leaf in leaves]
+
+    one, other = shapes(expected), shapes(found)
+    if one != other or not _is_one_tree(expected, found):
+        pairs = [(first, then) for first, then in zip(one, other, strict=False) if first != then]
+        what = pairs or [(jax.tree.structure(expected), jax.tree.structure(found))]
+        raise ValueError(
+            f"microbatch_loop: iteration {index} of {label_of(body)} returns {what[0][1]}, and the first returns "
+            f"{what[0][0]}. What is carried must keep its type; give it that type before the loop."
+        )
+
+
+def _kind(each: tuple[Change, ...]) -> str:
+    """What all iterations do to a leaf: "same", "sum", "set" where the first makes it, else "other"."""
+    first, *rest = (change.kind for change in each)
+    if first in ("same", "sum") and all(kind == first for kind in rest):
+        return first
+    return "set" if first == "set" and all(kind == "sum" for kind in rest) else "other"
+
+
+def _iteration(traced: Any, found: Sequence[Change], names: Sequence[str], label: str) -> Iteration:
+    """The equations that make what one iteration adds."""
+    jaxpr, consts = _compat.split(traced)
+    wanted: list[tuple[Addend, ...]] = [change.addends for change in found if change.kind != "same"]
+    eqns, reads = needed(jaxpr, [addend.atom for addends in wanted for addend in addends])
+    if any(var in reads for var in jaxpr.invars):
+        raise ValueError(
+            f"microbatch_loop: iterations of {label} read what they carry ({', '.join(names)}) for more than adding to "
+            "it. Microbatches cannot see each other's sums; use the totals after the loop."
+        )
+    values = dict(zip(jaxpr.constvars, consts, strict=True))
+    shapes = [out.aval for out, change in zip(jaxpr.outvars, found, strict=True) if change.kind != "same"]
+    return Iteration(jaxpr, eqns, values, wanted, shapes)
+
+
+def _names(body: Callable[..., Any], carry: tuple[Any, ...]) -> list[str]:
+    """What messages call each leaf of the carry: the body's parameter, and the path in it."""
+    try:
+        parameters = list(inspect.signature(body).parameters)[1:]
+    except (TypeError, ValueError):
+        parameters = []
+    names: list[str] = []
+    for index, value in enumerate(carry):
+        name = parameters[index] if index < len(parameters) else f"carried value {index}"
+        names += [f"`{name}{jax.tree_util.keystr(path)}`" for path, _ in jax.tree_util.tree_leaves_with_path(value)]
+    return names

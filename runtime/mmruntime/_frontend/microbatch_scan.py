@@ -1,0 +1,130 @@
+"""`microbatch_scan`: run a gradient accumulation loop that the program has as a pipelined microbatch loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from mmruntime import _check, _compat, schedules
+from mmruntime._core.marks import LoopSpec
+from mmruntime._core.switches import transforms_ignored
+from mmruntime._frontend.find_scan import Scan, replace_scan
+from mmruntime._frontend.loop_carry import Addend, changes, needed, open_helpers
+from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, label_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def microbatch_scan(
+    fun: Callable[P, R], *, count: int | None = None, schedule: str | schedules.Schedule | None = None
+) -> Callable[P, R]:
+    """Run the accumulating scan in `fun` as a microbatch loop, whose iterations pass through the tasks as a pipeline.
+
+        for index in range(count):
+            carry = carry + f(index, microbatches[index])      # leaf by leaf; f does not read the carry
+
+    `fun` is `jax.lax.scan` or `jax.lax.fori_loop`, or whatever makes one such loop when it is called. Each leaf of the
+    carry must be of one of three kinds, which the traced body shows: a sum, to which something is added that does not
+    depend on the sums; a counter, to which a constant is added; or unchanged. What the scan stacks stays stacked.
+
+    Args:
+        fun: What to call; its trace has exactly one scan outside of other loops and branches.
+        count: How many iterations the loop is expected to have; checked if given.
+        schedule: As for `microbatch`.
+
+    Returns:
+        The function, with the same signature.
+
+    Raises:
+        TypeError: If something is of another type.
+        ValueError: If there is not exactly one scan, a leaf of its carry is of none of the three kinds, the number of
+            iterations is not `count`, or the schedule is unknown.
+    """
+    _check.function("microbatch_scan", "fun", fun, "jax.lax.scan or a function that makes one loop")
+    count = _check.optional_integer("microbatch_scan", "count", count, 1)
+    check_schedule("microbatch_scan", schedule)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if transforms_ignored() or _compat.at_top_level():
+            return fun(*args, **kwargs)
+        replace = functools.partial(_as_microbatches, count=count, schedule=schedule, label=label_of(fun))
+        return replace_scan(fun, args, kwargs, replace, "microbatch_scan")
+
+    return functools.update_wrapper(call, fun, updated=())
+
+
+def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, schedule: Any, label: str) -> list[Any]:
+    if count is not None and count != scan.length:
+        raise ValueError(f"microbatch_scan: the loop has {scan.length} iterations, but {count=}. Write one number.")
+    consts, start, slices = scan.operands(operands)
+    carried = range(scan.num_consts, scan.num_consts + scan.num_carry)
+    scan = dataclasses.replace(scan, body=open_helpers(scan.body, carried))
+    kinds = _kinds(scan, label)
+    compute = _compat.as_fun(scan.body)
+    sums = [position for position, kind in enumerate(kinds) if kind == "sum"]
+    order = np.arange(scan.length, dtype=np.int32)
+    positions = jnp.asarray(order[::-1].copy() if scan.reverse else order)
+    steps = {position: kind for position, kind in enumerate(kinds) if not isinstance(kind, str)}
+    counters = {
+        position: start[position] + jnp.arange(scan.length, dtype=start[position].dtype) * step
+        for position, step in steps.items()
+    }
+    in_order = [jnp.flip(leaf, 0) for leaf in slices] if scan.reverse else slices
+
+    def once(piece: Any, _: Any) -> Any:
+        position, counted, sliced = piece
+        carry = [
+            counted[index] if index in counted else jnp.zeros_like(value) if index in sums else value
+            for index, value in enumerate(start)
+        ]
+        out = compute(*consts, *carry, *sliced)
+        stacked = [
+            jnp.zeros((scan.length, *np.shape(leaf)), leaf.dtype).at[position].set(leaf) for leaf in out[len(kinds) :]
+        ]
+        return [out[index] for index in sums], stacked
+
+    spec = LoopSpec(scan.length, schedule=schedule or "gpipe")
+    added, stacked = accumulate_pieces(once, (positions, counters, in_order), False, spec, label)
+    totals = dict(zip(sums, added, strict=True))
+    end = {index: value + scan.length * steps[index] for index, value in enumerate(start) if index in steps}
+    carry = [value + totals[index] if index in totals else end.get(index, value) for index, value in enumerate(start)]
+    return [*carry, *stacked]
+
+
+def _kinds(scan: Scan, label: str) -> list[Any]:
+    """What each leaf of the carry is: "sum", "same", or the constant that a counter grows by."""
+    body, _ = _compat.split(scan.body)
+    carried = body.invars[scan.num_consts : scan.num_consts + scan.num_carry]
+    found = changes(body, carried, body.outvars[: scan.num_carry])
+    kinds: list[Any] = []
+    for index, (before, change) in enumerate(zip(carried, found, strict=True)):
+        if change.kind not in ("same", "sum"):
+            raise ValueError(
+                f"microbatch_scan: leaf {index} of the carry of {label} ({before.aval.str_short()}) is not a sum: an "
+                "iteration may add to it, and nothing else. Move what it does to the carry out of the loop, or give "
+                "the loop what it reads (such as keys, split before) as a sliced operand."
+            )
+        kinds.append(_step(change.addends) or change.kind)
+    wanted = [addend.atom for change in found for addend in change.addends]
+    _, reads = needed(body, [*wanted, *body.outvars[scan.num_carry :]])
+    for index, (before, kind) in enumerate(zip(carried, kinds, strict=True)):
+        if kind == "sum" and before in reads:
+            raise ValueError(
+                f"microbatch_scan: iterations of {label} read leaf {index} of the carry ({before.aval.str_short()}), "
+                "to which they add. Microbatches cannot see each other's sums; use the total after the loop."
+            )
+    return kinds
+
+
+def _step(addends: Sequence[Addend]) -> Any:
+    """The constant that a counter grows by, None where it is no counter."""
+    if len(addends) != 1 or _compat.is_var(addends[0].atom):
+        return None
+    (step,) = addends
+    return step.sign * step.atom.val if jnp.issubdtype(step.atom.aval.dtype, jnp.integer) else None

@@ -1,0 +1,288 @@
+"""`task`: mark a function's call as one placed piece of the program."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mmruntime import _check, _compat
+from mmruntime._core.logical_axes import Names, mesh_axes, translate
+from mmruntime._core.marks import TASKS
+from mmruntime._core.mesh import TaskMesh, auto_mesh, current_mesh
+from mmruntime._core.switches import transforms_ignored
+from mmruntime._core.task import Task
+from mmruntime._frontend.constraint import eager_layout, placed_later
+from mmruntime._frontend.operands import by_operands, by_results
+from mmruntime._frontend.stateful_calls import reaches_state, writes_state
+from mmruntime._partition.place import task_mesh
+from mmruntime._partition.shard import axis_pairs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Part of every jit cache key: what is traced for one task's submesh is not used for another's.
+_IN_USE = _compat.user_context(None)
+
+
+class _AnyEagerTask:
+    """Stands for the task of an eager call in the keys of jit caches: equal whichever task it is.
+
+    Otherwise a model that is initialised layer by layer would compile each operation anew for every layer.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AnyEagerTask)
+
+    def __hash__(self) -> int:
+        return hash(_AnyEagerTask)
+
+
+# Whether something has asked for the task in use: from then on eager calls have their own task in their keys.
+_asked = False
+
+
+def task_in_use() -> Task | None:
+    """The task whose call is being traced or run; of nested ones the outermost, as for placement."""
+    global _asked
+    _asked = True
+    return _outermost()
+
+
+def _outermost() -> Task | None:
+    found: Task | _AnyEagerTask | None = _IN_USE.value
+    return found.task if isinstance(found, _AnyEagerTask) else found
+
+
+def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = None, **fields: Any) -> Callable[P, R]:
+    """Make each call of `fun` a task: it runs on the task's submesh, as one compiled program.
+
+    The call computes what `fun` computes, for any arguments, closures and transformations; Python's own numbers and
+    strings in its result stay what they are. Inside a step that `mjit` or `parallelize` compiles it is placed; under
+    plain `jax.jit` it is inlined. Outside of any trace it runs at once on its submesh, operation by operation, and its
+    results stay there; where the submesh is not known (a `mesh_slice` without a mesh in use) or the call writes to the
+    module that it belongs to (a Flax module that is being initialised), it is an ordinary call.
+
+    Args:
+        fun: Any callable, a bound Flax module included. Its parameter paths and RNG streams do not change.
+        name: Name of the task in reports; the task's own name, else the function's, if left out.
+        task: The task. Or give its fields as keywords: `mesh=`, `mesh_slice=`, `logical_axes=`, ...; MultiMesh's
+            earlier `devices=` and `device_axes=` are accepted as well.
+
+    Returns:
+        The function, with the same signature.
+
+    Raises:
+        TypeError: If both `task=` and fields are given, `fun` is not callable or a class, or a field is unknown.
+        ValueError: If `devices=` is given beside `mesh=`, or does not fit `device_axes=`.
+    """
+    if not callable(fun):
+        raise TypeError(f"task: expected a function to place, got {_check.shown(fun)}. Write mm.task(f, task=...)(x).")
+    if isinstance(fun, type):
+        raise TypeError(
+            f"task: {fun.__name__} is a class, whose call makes an object; the object's call is the task. Write "
+            f"mm.task({fun.__name__}(...), task=...)(x); for a class of Flax modules there is mm.flax.task."
+        )
+    placed = as_task(task, fields, "task")
+    if name is not None:
+        placed = placed.replace(name=_check.text("task", "name", name))
+    elif placed.name is None:
+        placed = placed.replace(name=_name_of(fun))
+
+    return _placed(fun, placed, pure=False)
+
+
+def pure_task(fun: Callable[P, R], task: Task) -> Callable[P, R]:
+    """Like `task`, for a function of our own, with a task that has a name: it keeps nothing of what it computes."""
+    return _placed(fun, task, pure=True)
+
+
+def _placed(fun: Callable[P, R], placed: Task, *, pure: bool) -> Callable[P, R]:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if transforms_ignored():
+            return fun(*args, **kwargs)
+        used, eager = _outermost() or placed, _compat.at_top_level()
+        keeps_state = writes_state(fun, args, kwargs) or (not pure and reaches_state(fun, eager=eager))
+        with _IN_USE(_AnyEagerTask(used) if eager and not _asked else used):
+            if eager:
+                mesh = None if keeps_state else _submesh_now(placed)
+                return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
+            if keeps_state:
+                with jax.named_scope(_mark(placed)):
+                    return fun(*args, **kwargs)
+            return _call_marked(fun, placed, args, kwargs)
+
+    return functools.update_wrapper(call, fun, updated=())
+
+
+def _mark(placed: Task) -> str:
+    assert placed.name is not None
+    return TASKS.name(placed, placed.name)
+
+
+def _call_marked(fun: Callable[..., R], placed: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    mark = _mark(placed)
+    inner, operands = by_operands(_checked(fun, placed), args, kwargs, Tracer)
+    traced, whole = by_results(inner)
+    traced.__name__ = traced.__qualname__ = mark
+    return whole(jax.jit(traced)(*operands))
+
+
+def _checked(fun: Callable[..., R], task: Task) -> Callable[..., R]:
+    """`fun`, which must not change the lists and dictionaries that it is given, as what it gets are copies."""
+
+    def call(*args: Any, **kwargs: Any) -> R:
+        given = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
+        before: dict[str, tuple[list[Any], Any]] = {name: jax.tree.flatten(value) for name, value in given.items()}
+        # A class of the user's may make its leaves when it is asked for them: those say nothing.
+        steady = [name for name, flat in before.items() if _is_same(flat, jax.tree.flatten(given[name]))]
+        result = fun(*args, **kwargs)
+        for name in steady:
+            after = jax.tree.flatten(given[name])
+            if not _is_same(before[name], after):
+                raise ValueError(
+                    f"Task {task.name!r} changes {name} in place ({type(given[name]).__name__}, "
+                    f"{len(before[name][0])} leaves before, {len(after[0])} after). Nobody outside of a task sees "
+                    "that; return the new value instead."
+                )
+        return result
+
+    return call
+
+
+def _is_same(one: tuple[list[Any], Any], other: tuple[list[Any], Any]) -> bool:
+    """Whether two flattened trees are of one structure, with the same objects as leaves."""
+    try:
+        return bool(one[1] == other[1]) and all(leaf is same for leaf, same in zip(one[0], other[0], strict=True))
+    except ValueError:
+        # What a class keeps beside its leaves, such as an array, may not be comparable.
+        return False
+
+
+def _submesh_now(task: Task) -> Mesh | None:
+    """Where an eager call of a task runs; None if that is not known, or not on this machine."""
+    mesh = current_mesh()
+    if mesh is not None:
+        return task_mesh(task, mesh)
+    if isinstance(task.mesh, TaskMesh):
+        devices = jax.devices()
+        return task.mesh.on(devices) if int(task.mesh.devices.max()) < len(devices) else None
+    return task.mesh
+
+
+def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    """Call `fun` at once on a submesh: arguments and captured arrays are moved there, results stay there."""
+    inner, operands = by_operands(_checked(fun, task), args, kwargs, jax.Array)
+    traced, whole = by_results(inner)
+    outside = NamedSharding(mesh, PartitionSpec())
+
+    def move(value: Any) -> Any:
+        here = isinstance(value, jax.Array) and value.sharding.device_set == outside.device_set
+        return value if here else jax.device_put(value, outside)
+
+    with placed_later():
+        closed = jax.make_jaxpr(traced)(*[_abstract(value) for value in operands])
+    jaxpr, captured = _compat.split(closed)
+    pairs, label = axis_pairs(task, mesh, current_mesh()), str(task.name)
+
+    def lay_out(value: Any, names: tuple[Names, ...], *, logical: bool) -> Any:
+        spec = (
+            translate(names, value.shape, pairs, mesh.shape, label) if logical else mesh_axes(names, mesh.shape, label)
+        )
+        return jax.device_put(value, NamedSharding(mesh, spec))
+
+    function = _compat.as_fun(_compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
+    with _compat.no_mesh(), eager_layout(lay_out):
+        results = function(*[move(value) for value in (*captured, *operands)])
+    return whole([move(value) for value in results])
+
+
+def _abstract(value: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=jax.typeof(value).weak_type)
+
+
+def _name_of(fun: Any) -> str:
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    owner = getattr(fun, "__self__", fun)
+    # A Flax module knows the name that it has among its parent's parameters.
+    for candidate in (getattr(owner, "name", None), getattr(fun, "__name__", None), type(fun).__name__):
+        if isinstance(candidate, str) and candidate:
+            return candidate
+    return "task"
+
+
+def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
+    """The task that `task=` or its fields stand for.
+
+    Args:
+        task: The task, or None.
+        fields: Fields of a task, MultiMesh's earlier `devices=` and `device_axes=` among them.
+        what: The function that was given them, for messages.
+
+    Raises:
+        TypeError: If both are given, `task` is no `Task`, or a field is unknown.
+        ValueError: If `devices=` is given beside `mesh=`, or does not fit `device_axes=`.
+    """
+    if task is not None and fields:
+        raise TypeError(f"{what}: give task= or its fields, not both (got task={task!r} and {', '.join(fields)}).")
+    if task is not None:
+        if not isinstance(task, Task):
+            raise TypeError(
+                f"{what}: task must be a mm.Task, got {_check.shown(task)}. Write task=mm.Task(mesh_slice={{...}})."
+            )
+        return task
+    fields = dict(fields)
+    known = [field.name for field in dataclasses.fields(Task)]
+    if "configure" in fields or "configure_args" in fields:
+        raise TypeError(
+            f"{what}: configure= and configure_args= chose a task from a call's arguments and are no longer there. "
+            "Choose it where you call: mm.task(f, task=choose(iter))(x, iter=iter)."
+        )
+    for name in fields:
+        if name not in (*known, "devices", "device_axes"):
+            raise _check.unknown(what, "field", name, known)
+    devices = fields.pop("devices", None)
+    device_axes = fields.pop("device_axes", None)
+    if devices is not None:
+        if fields.get("mesh") is not None:
+            raise ValueError(f"{what}: cannot give both mesh= and devices=; mesh= alone says both axes and devices.")
+        if device_axes is None and fields.get("logical_axes") is not None:
+            raise ValueError(
+                f"{what}: logical_axes= needs names for the axes of devices=. Add device_axes=, one name per dimension."
+            )
+        fields["mesh"] = _mesh_of(devices, device_axes, what)
+    elif device_axes is not None:
+        raise ValueError(f"{what}: device_axes= names the axes of devices=, which is missing. Give devices= or mesh=.")
+    return Task(**fields)
+
+
+def _mesh_of(devices: Any, device_axes: Any, what: str) -> TaskMesh | Mesh:
+    expected = "devices, or their positions in the mesh in use, in a list or an array"
+    if not isinstance(devices, np.ndarray):
+        devices = np.asarray(_check.items(what, "devices", devices, expected), dtype=object)
+    grid = devices.astype(object)
+    names = ("x",) if device_axes is None else _check.axis_names(what, "device_axes", device_axes)
+    if len(names) != grid.ndim:
+        raise ValueError(
+            f"{what}: device_axes {names} has {len(names)} names, but devices= has {grid.ndim} dimensions "
+            f"{grid.shape}. Give one name per dimension."
+        )
+    if grid.size and all(isinstance(device, jax.Device) for device in grid.flat):
+        return auto_mesh(grid, names)
+    try:
+        ids = [_check.integer(what, "devices", device, 0) for device in grid.flat]
+    except TypeError:
+        raise _check.wrong(what, "devices", expected, devices) from None
+    if not ids:
+        raise ValueError(f"{what}: devices= is empty; a task runs on one device or more.")
+    return TaskMesh(devices=np.reshape(ids, grid.shape), axis_sizes=grid.shape, axis_names=names)

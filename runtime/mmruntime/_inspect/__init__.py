@@ -1,0 +1,1 @@
+"""Reports and timelines of a compiled step."""

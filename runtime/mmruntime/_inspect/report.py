@@ -1,0 +1,347 @@
+"""What a compiled step does, as values."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmruntime import schedules
+from mmruntime._execution.compile import Compiled
+from mmruntime._inspect import report_text as _tables
+from mmruntime._inspect.report_text import Table
+from mmruntime._jaxpr import flops as _cost
+from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes
+from mmruntime._partition.instructions import Program, Run, Transfer
+from mmruntime._partition.place import Placement
+from mmruntime._partition.segment import Segment, Segments
+from mmruntime._partition.shard import Shardings
+
+
+@dataclass(frozen=True)
+class SubmeshRow:
+    """A submesh.
+
+    Attributes:
+        number: Its number in this report.
+        axes: Its axes and their sizes.
+        devices: Ids of its devices.
+        state_elements: Numbers of carried state (parameters and optimizer state) on each device.
+        state_bytes: Bytes of carried state on each device.
+        activation_bytes: The most bytes of live activations of microbatch loops on each device.
+    """
+
+    number: int
+    axes: str
+    devices: tuple[int, ...]
+    state_elements: int
+    state_bytes: int
+    activation_bytes: int
+
+
+@dataclass(frozen=True)
+class NameRow:
+    """A logical name that did not cut a dimension of a value, in a task, and why not."""
+
+    task: str
+    name: str
+    dimension: int
+    shape: tuple[int, ...]
+    outcome: str
+
+
+@dataclass(frozen=True)
+class ProgramRow:
+    """A compiled program.
+
+    Attributes:
+        submesh: Where it runs.
+        tasks: The tasks in it; none for work outside of tasks.
+        kind: "forward", "backward" (or a half of it), "forward+backward", "once" outside of loops, or "whole step".
+        equations: How many traced equations it has.
+        flops: Floating-point operations of one run, on the whole submesh, counted from the trace.
+        runs: How often it runs per step.
+        device_flops: Operations of one run on each device, by the compiled program's own count.
+        device_bytes: Bytes that one run reads and writes on each device, by the same count.
+    """
+
+    submesh: int
+    tasks: tuple[str, ...]
+    kind: str
+    equations: int
+    flops: float
+    runs: int
+    device_flops: float
+    device_bytes: float
+
+
+@dataclass(frozen=True)
+class InputRow:
+    """An input of the step: where it lives and how it is laid out.
+
+    Attributes:
+        name: The argument, and the path within it.
+        submesh: Where it lives; None if nothing reads it.
+        shape: Its shape.
+        dtype: Its type.
+        spec: Its layout on the submesh.
+        device_bytes: Its bytes on each device there.
+        carried: Whether it is state that the step gives back.
+        everywhere: Whether it is a scalar, which every device of the mesh has a copy of.
+    """
+
+    name: str
+    submesh: int | None
+    shape: tuple[int, ...]
+    dtype: str
+    spec: str
+    device_bytes: int
+    carried: bool
+    everywhere: bool
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """The work of a task in one step, forward and backward, on all devices of its submesh.
+
+    Tasks that share a program share a row.
+    """
+
+    tasks: tuple[str, ...]
+    submesh: int
+    flops: float
+
+
+@dataclass(frozen=True)
+class TransferRow:
+    """What one submesh sends to another: arrays and bytes per run, and runs per step."""
+
+    source: int
+    target: int
+    arrays: int
+    size: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class LoopRow:
+    """A microbatch loop.
+
+    Attributes:
+        schedule: Its name.
+        num_microbatches: How many microbatches a batch is cut into.
+        stages: The submesh of each stage.
+        live: The most microbatches that each submesh holds activations of.
+        order: The schedule itself; its submesh k is the k-th different one of `stages`.
+        choice: For a schedule that was searched for, what it was compared with, and why it was chosen.
+    """
+
+    schedule: str
+    num_microbatches: int
+    stages: tuple[int, ...]
+    live: tuple[int, ...]
+    order: schedules.Schedule
+    choice: schedules.Choice | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What runs where. `print(report)` shows it as tables.
+
+    Attributes:
+        name: The step's name.
+        submeshes: The submeshes of its tasks.
+        programs: What was compiled.
+        inputs: Where each input lives.
+        transfers: What moves between submeshes.
+        loops: The microbatch loops.
+        names: Logical names that had no effect somewhere.
+        runs_per_step: How many program runs a step issues, small ones such as zeroing accumulators included.
+    """
+
+    name: str
+    submeshes: tuple[SubmeshRow, ...]
+    programs: tuple[ProgramRow, ...]
+    inputs: tuple[InputRow, ...]
+    transfers: tuple[TransferRow, ...]
+    loops: tuple[LoopRow, ...]
+    names: tuple[NameRow, ...]
+    runs_per_step: int
+
+    @property
+    def tasks(self) -> tuple[TaskRow, ...]:
+        """What each task computes in one step."""
+        work: dict[tuple[tuple[str, ...], int], float] = defaultdict(float)
+        for row in self.programs:
+            if row.tasks:
+                work[row.tasks, row.submesh] += row.flops * row.runs
+        return tuple(TaskRow(tasks, submesh, flops) for (tasks, submesh), flops in work.items())
+
+    @property
+    def headlines(self) -> tuple[str, ...]:
+        """The step, its transfers and its loops, in a sentence each."""
+        return _tables.headlines(self)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Everything else, as text in tables."""
+        return _tables.tables(self)
+
+    def __str__(self) -> str:
+        return "\n\n".join([*self.headlines, *map(str, self.tables)])
+
+
+def report(
+    name: str,
+    step: Step,
+    placement: Placement,
+    segments: Segments,
+    shardings: Shardings,
+    program: Program,
+    compiled: Compiled,
+    names: Sequence[str],
+) -> Report:
+    """Gather what was decided about a step."""
+    inputs = []
+    state: dict[int, int] = defaultdict(int)
+    values: dict[int, int] = defaultdict(int)
+    for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True)):
+        shape = tuple(var.aval.shape)
+        where = None if place is None else place[1]
+        size, spec = num_bytes(var), "-"
+        if where is not None:
+            sharding = shardings[var, where]
+            share = int(np.prod(sharding.shard_shape(shape)))
+            size = size * share // max(int(np.prod(shape)), 1)
+            spec = str(sharding.spec).replace("PartitionSpec", "P")
+            if position in step.carried:
+                state[where] += size
+                values[where] += share
+        carried, dtype = position in step.carried, str(var.aval.dtype)
+        inputs.append(InputRow(names[position], where, shape, dtype, spec, size, carried, is_scalar(var)))
+    live = _live_bytes(program, step, shardings)
+    costs = _compiled_costs(program, compiled)
+    submeshes = [
+        SubmeshRow(
+            number,
+            " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items()),
+            tuple(device.id for device in mesh.devices.flat),
+            values[number],
+            state[number],
+            live[number],
+        )
+        for number, mesh in enumerate(placement.submeshes.meshes)
+    ]
+    if any(isinstance(item, Run) and item.work.kind == "whole" for item in program.instructions):
+        programs = [_whole_row(segments, step, costs[None])]
+    else:
+        programs = [_program_row(each, step, costs.get(each, (0.0, 0.0))) for each in segments]
+    return Report(
+        name,
+        tuple(submeshes),
+        tuple(programs),
+        tuple(inputs),
+        tuple(_transfer_rows(program)),
+        tuple(_loop_rows(program)),
+        tuple(NameRow(*key, outcome) for key, outcome in shardings.passed_over.items()),
+        sum(isinstance(item, Run) for item in program.instructions),
+    )
+
+
+def _program_row(segment: Segment, step: Step, cost: tuple[float, float]) -> ProgramRow:
+    region = step.regions[segment.region]
+    kind = "once"
+    if region.loop is not None:
+        half = {"I": " (input half)", "W": " (weight half)"}.get(segment.part, "")
+        kind = "+".join(["forward"] * segment.forward + ["backward" + half] * segment.backward)
+    return ProgramRow(
+        segment.submesh,
+        segment.tasks,
+        kind,
+        len(segment.ops),
+        sum(_cost.flops(op.eqn) for op in segment.ops),
+        len(region.microbatches(segment.variant)),
+        *cost,
+    )
+
+
+def _whole_row(segments: Segments, step: Step, cost: tuple[float, float]) -> ProgramRow:
+    tasks = tuple(dict.fromkeys(task for each in segments for task in each.tasks))
+    equations = sum(len(region.ops) for region in step.regions)
+    work = sum(
+        _cost.flops(op.eqn) * len(region.microbatches(op.variant)) for region in step.regions for op in region.ops
+    )
+    return ProgramRow(0, tasks, "whole step", equations, work, 1, *cost)
+
+
+def _compiled_costs(program: Program, compiled: Compiled) -> dict[Segment | None, tuple[float, float]]:
+    """Operations and bytes of each segment's program, by XLA's own count; under None those of a whole step."""
+    costs: dict[Segment | None, tuple[float, float]] = {}
+    for item in program.instructions:
+        if not isinstance(item, Run) or item.work.segment in costs:
+            continue
+        if item.work.segment is not None or item.work.kind == "whole":
+            analysis = compiled.programs[item.work].cost_analysis() or {}
+            costs[item.work.segment] = (analysis.get("flops", 0.0), analysis.get("bytes accessed", 0.0))
+    return costs
+
+
+def _live_bytes(program: Program, step: Step, shardings: Shardings) -> dict[int, int]:
+    """The most bytes of activations that each device of a submesh holds at once inside of loops."""
+    inside = {var for region in step.regions if region.loop is not None for op in region.ops for var in op.writes()}
+    live: dict[int, int] = defaultdict(int)
+    peak: dict[int, int] = defaultdict(int)
+    for item in program.instructions:
+        for slots, sign in ((item.results, 1), (item.frees, -1)):
+            for slot in slots:
+                var, where, microbatch = program.keys[slot]
+                if microbatch is not None and var in inside:
+                    shape = tuple(var.aval.shape)
+                    whole = max(int(np.prod(shape)), 1)
+                    share = int(np.prod(shardings[var, where].shard_shape(shape)))
+                    live[where] += sign * num_bytes(var) * share // whole
+                    peak[where] = max(peak[where], live[where])
+    return peak
+
+
+def _transfer_rows(program: Program) -> Iterable[TransferRow]:
+    runs: dict[tuple[int, int, tuple[int, ...]], int] = defaultdict(int)
+    sizes: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
+    for item in program.instructions:
+        if isinstance(item, Transfer):
+            key = (item.source, item.target, tuple(id(var) for var in item.values))
+            runs[key] += 1
+            sizes[key] = (len(item.values), sum(num_bytes(var) for var in item.values))
+    for key, count in runs.items():
+        arrays, size = sizes[key]
+        yield TransferRow(key[0], key[1], arrays, size, count)
+
+
+def _loop_rows(program: Program) -> Iterable[LoopRow]:
+    for pipeline in program.pipelines:
+        used = [stage.forward.submesh for stage in pipeline.stages]
+        live: dict[int, int] = defaultdict(int)
+        peak: dict[int, int] = defaultdict(int)
+        last = {
+            stage.forward: stage.backward[-1] if stage.backward else stage.forward
+            for stages in pipeline.variants
+            for stage in stages
+        }
+        ends = {(end, start.submesh): start for start, end in last.items()}
+        for segment, _ in pipeline.order:
+            if segment in last:
+                live[segment.submesh] += 1
+                peak[segment.submesh] = max(peak[segment.submesh], live[segment.submesh])
+            if (segment, segment.submesh) in ends:
+                live[segment.submesh] -= 1
+        order = list(dict.fromkeys(used))
+        yield LoopRow(
+            pipeline.schedule.name,
+            pipeline.schedule.num_microbatches,
+            tuple(used),
+            tuple(peak[where] for where in order),
+            pipeline.schedule,
+            pipeline.choice,
+        )

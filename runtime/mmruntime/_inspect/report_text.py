@@ -1,0 +1,160 @@
+"""A report as text: sentences and aligned tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mmruntime._inspect.report import Report
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a head; `str` aligns them."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        return _aligned(self.title, self.head, self.rows)
+
+
+def headlines(report: Report) -> tuple[str, ...]:
+    """The step, its transfers and its loops, in a sentence each."""
+    moved = sum(row.size * row.runs for row in report.transfers)
+    lines = [
+        f"{report.name}: {len(report.submeshes)} submeshes, {len(report.programs)} programs",
+        f"transfers per step: {sum(row.runs for row in report.transfers)}, {_bytes(moved)} in all",
+    ]
+    for loop in report.loops:
+        lines.append(
+            f"microbatches: {loop.num_microbatches}, schedule {loop.schedule}, stages on submeshes "
+            f"{', '.join(map(str, loop.stages))}, at most {', '.join(map(str, loop.live))} in flight"
+        )
+        lines += loop.choice.reasons if loop.choice is not None else ()
+    return tuple(lines)
+
+
+def tables(report: Report) -> tuple[Table, ...]:
+    """Everything else, as text in tables."""
+    found = [
+        _table(
+            "Submeshes",
+            ("submesh", "axes", "devices", "values per device", "state per device", "peak activations per device"),
+            [
+                (
+                    r.number,
+                    r.axes,
+                    _ids(r.devices),
+                    f"{r.state_elements:,}",
+                    _bytes(r.state_bytes),
+                    _bytes(r.activation_bytes),
+                )
+                for r in report.submeshes
+            ],
+        ),
+        _table(
+            "Tasks",
+            ("tasks", "submesh", "MFLOP per step"),
+            [(", ".join(r.tasks), r.submesh, f"{r.flops / 1e6:.3g}") for r in report.tasks],
+        ),
+        _table(
+            "Programs",
+            ("submesh", "tasks", "pass", "equations", "MFLOP per device", "bytes per device", "runs per step"),
+            [
+                (
+                    r.submesh,
+                    ", ".join(r.tasks) or "-",
+                    r.kind,
+                    r.equations,
+                    f"{r.device_flops / 1e6:.3g}",
+                    _bytes(int(r.device_bytes)),
+                    r.runs,
+                )
+                for r in report.programs
+            ],
+        ),
+        _table(
+            "Inputs",
+            ("input", "submesh", "type", "layout", "bytes per device", "carried"),
+            [
+                (
+                    r.name,
+                    "-" if r.submesh is None else "all" if r.everywhere else r.submesh,
+                    f"{r.dtype}[{','.join(map(str, r.shape))}]",
+                    r.spec,
+                    _bytes(r.device_bytes),
+                    "yes" if r.carried else "",
+                )
+                for r in report.inputs
+            ],
+        ),
+        _table(
+            "Transfers",
+            ("from", "to", "arrays", "bytes", "runs per step"),
+            [(r.source, r.target, r.arrays, _bytes(r.size), r.runs) for r in report.transfers],
+        ),
+    ]
+    for loop in report.loops:
+        if loop.choice is not None:
+            found.append(
+                _table(
+                    "Named schedules beside the one that was searched for",
+                    ("schedule", "time per step", "memory", "fits"),
+                    [
+                        (other.name, f"{other.time:.6g}", f"{other.memory:g}", "yes" if other.fits else "no")
+                        for other in loop.choice.considered
+                    ],
+                )
+            )
+    if report.names:
+        found.append(
+            _table(
+                "Logical names without effect",
+                ("task", "name", "dimension", "shape", "why"),
+                [(r.task, r.name, r.dimension, "x".join(map(str, r.shape)), r.outcome) for r in report.names],
+            )
+        )
+    return tuple(found)
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    return Table(title, tuple(head), tuple(tuple(map(str, row)) for row in rows))
+
+
+def _aligned(title: str, head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    if not cells:
+        return f"{title}: none"
+    widths = [max(len(line[column]) for line in [list(head), *cells]) for column in range(len(head))]
+    numeric = [all(_is_number(row[column]) for row in cells) for column in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+
+    return "\n".join([title, line(head), line(["-" * width for width in widths]), *[line(row) for row in cells]])
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"-|[\d,]+(\.\d+)?(e[+-]\d+)?", text) is not None
+
+
+def _ids(ids: Sequence[int]) -> str:
+    if len(ids) > 2 and list(ids) == list(range(ids[0], ids[0] + len(ids))):
+        return f"{ids[0]}-{ids[-1]}"
+    return ",".join(map(str, ids))
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError

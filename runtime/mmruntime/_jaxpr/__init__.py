@@ -1,0 +1,1 @@
+"""Jaxprs as the passes see them: building, inlining, equality, cost."""

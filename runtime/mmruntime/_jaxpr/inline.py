@@ -1,0 +1,76 @@
+"""Inline: the equations inside of a call, in the place of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmruntime import _compat
+from mmruntime._compat import Atom, Var, is_var
+from mmruntime._jaxpr.ir import Op
+
+
+def open_calls(op: Op) -> list[Op]:
+    """The equations inside of an equation that is a call, at any depth; the equation itself if it is none."""
+    body = _body(op.eqn)
+    if body is None:
+        return [op]
+    inner, consts = body
+    if consts:
+        return [op]
+    return [op.with_eqn(eqn) for eqn in _open(op.eqn, inner)]
+
+
+def _body(eqn: Any) -> tuple[Any, list[Any]] | None:
+    """The jaxpr of a call: of an equation that computes just what its one inner jaxpr computes."""
+    if eqn.primitive is not _compat.jit_p and eqn.primitive is not _compat.remat_p:
+        return None
+    return _compat.split(eqn.params["jaxpr"])
+
+
+def _open(call: Any, inner: Any) -> list[Any]:
+    result: list[Any] = []
+    for eqn in inlined(inner, call.invars, call.outvars, call):
+        body = _body(eqn)
+        result.extend([eqn] if body is None or body[1] else _open(eqn, body[0]))
+    return result
+
+
+def inlined(inner: Any, invars: Sequence[Atom], outvars: Sequence[Any], like: Any) -> list[Any]:
+    """The equations of an open jaxpr without constants, on other variables.
+
+    Args:
+        inner: The jaxpr.
+        invars: What it reads, in the place of its own arguments.
+        outvars: What it writes, in the place of its own results.
+        like: An equation whose name stack goes in front of those of the jaxpr's.
+    """
+    env: dict[Var, Any] = dict(zip(inner.invars, invars, strict=True))
+    # A result of the call takes the place of the inner variable, if one inner equation writes it.
+    written = {var for eqn in inner.eqns for var in eqn.outvars if is_var(var)}
+    aliases: list[tuple[Var, Any]] = []
+    for outer, atom in zip(outvars, inner.outvars, strict=True):
+        if not is_var(outer):
+            continue
+        if is_var(atom) and atom in written and atom not in env:
+            env[atom] = outer
+        else:
+            aliases.append((outer, atom))
+
+    def read(atom: Any) -> Any:
+        return env.get(atom, atom) if is_var(atom) else atom
+
+    result: list[Any] = []
+    for eqn in inner.eqns:
+        for var in eqn.outvars:
+            if is_var(var) and var not in env:
+                env[var] = _compat.new_var(var.aval)
+        stack = like.source_info.name_stack + eqn.source_info.name_stack
+        opened = eqn.replace(
+            invars=[read(atom) for atom in eqn.invars],
+            outvars=[env[var] if is_var(var) else var for var in eqn.outvars],
+            source_info=eqn.source_info.replace(name_stack=stack),
+        )
+        result.append(opened)
+    result.extend(_compat.copy_eqn(read(atom), outer) for outer, atom in aliases)
+    return result

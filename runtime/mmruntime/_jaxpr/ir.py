@@ -1,0 +1,124 @@
+"""The step as flat equations: what the passes of the partitioner hand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmruntime._compat import Atom, Var, is_var
+from mmruntime._core.marks import LoopSpec
+from mmruntime._core.task import Task
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """One equation.
+
+    Attributes:
+        eqn: The equation; its variables are unique in the whole step.
+        task: The task that it belongs to, if any.
+        backward: Whether it is part of a transposed computation.
+        variant: Which of its loop's bodies it is in.
+        roams: Whether its task's submesh depends on the microbatch.
+    """
+
+    eqn: Any
+    task: Task | None = None
+    backward: bool = False
+    variant: int = 0
+    roams: bool = False
+
+    def with_eqn(self, eqn: Any) -> Op:
+        """Another equation with the same marks."""
+        return Op(eqn, self.task, self.backward, self.variant, self.roams)
+
+    def reads(self) -> Iterator[Var]:
+        """The variables that the equation reads."""
+        return (atom for atom in self.eqn.invars if is_var(atom))
+
+    def writes(self) -> Iterator[Var]:
+        """The variables that the equation gives."""
+        return (var for var in self.eqn.outvars if is_var(var))
+
+
+@dataclass(eq=False, slots=True)
+class Region:
+    """Consecutive equations that run once per step or, in a microbatch loop, once per microbatch.
+
+    Attributes:
+        ops: The equations, in program order.
+        loop: How the loop runs; None outside of loops.
+        slices: In a loop, each microbatch's variable and the stacked outer variable that it is a slice of.
+        sums: In a loop, each outer variable and the body variable that is summed up into it; an outer variable may
+            occur once per variant of the body.
+        variant_of: In a loop, the variant of the body that each microbatch runs; empty if there is one.
+    """
+
+    ops: list[Op] = field(default_factory=list)
+    loop: LoopSpec | None = None
+    slices: dict[Var, Var] = field(default_factory=dict)
+    sums: list[tuple[Var, Var]] = field(default_factory=list)
+    variant_of: tuple[int, ...] = ()
+
+    def microbatches(self, variant: int) -> list[int]:
+        """The microbatches that run a variant of the body."""
+        if not self.variant_of:
+            return list(range(self.index_count))
+        return [k for k, each in enumerate(self.variant_of) if each == variant]
+
+    @property
+    def index_count(self) -> int:
+        """How often the region runs in a step."""
+        return 1 if self.loop is None else self.loop.count
+
+
+@dataclass(eq=False, slots=True)
+class Step:
+    """A traced step.
+
+    Attributes:
+        like: An open jaxpr, the pattern for building others.
+        invars: The step's flat inputs.
+        constants: Variables of captured arrays, and their values.
+        regions: The equations; every variable is written once, before it is read.
+        outvars: The step's flat outputs.
+        carried: Positions of inputs that are state, and of the output that is their next value.
+    """
+
+    like: Any
+    invars: list[Var]
+    constants: dict[Var, Any]
+    regions: list[Region]
+    outvars: list[Atom]
+    carried: dict[int, int] = field(default_factory=dict)
+
+    def ops(self) -> Iterator[Op]:
+        """All equations, in order."""
+        for region in self.regions:
+            yield from region.ops
+
+
+def num_elements(var: Atom) -> int:
+    """How many elements a value has."""
+    count = 1
+    for size in var.aval.shape:
+        count *= size
+    return count
+
+
+def num_bytes(var: Atom) -> int:
+    """How many bytes a value has (a PRNG key counts as 8)."""
+    dtype = var.aval.dtype
+    itemsize: int = getattr(dtype, "itemsize", 8) or 8
+    return num_elements(var) * itemsize
+
+
+def is_scalar(var: Atom) -> bool:
+    """Whether a value has no dimensions, as numbers and typed PRNG keys have; at a step's border it is everywhere."""
+    return not var.aval.shape
+
+
+def is_tiny(var: Atom) -> bool:
+    """Whether a value is a scalar or a PRNG key: cheap enough to be sent anywhere."""
+    return num_elements(var) <= 2

@@ -1,0 +1,1 @@
+"""What modernized programs need in place of what JAX removed."""

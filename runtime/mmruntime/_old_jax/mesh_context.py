@@ -1,0 +1,193 @@
+"""The mesh in context as it was before `jax.set_mesh`: functions ask for it, and nothing else notices."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from types import TracebackType
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from mmruntime import _compat
+from mmruntime._old_jax.linen_mesh import tell_linen
+
+# In place of an argument that was left out, where `None` says something.
+OMITTED: Any = object()
+
+
+class NoMeshError(RuntimeError, ValueError):
+    """A partition spec was given where no mesh is in context.
+
+    JAX raised `ValueError` for this up to 2021 and `RuntimeError` since; programs catch either.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """A mesh that was put in context, and those of `jax.set_mesh` and of `with mesh:` that were there then."""
+
+    mesh: Mesh
+    ambient: Mesh
+    resource: Mesh
+
+
+# The entries of this thread, innermost last. As a context of JAX's they are part of every `jax.jit` cache key.
+_ENTRIES = _compat.user_context(())
+
+
+class _Entered(threading.local):
+    """What this thread has put in context: how to take each out again, and whether `assign_mesh` put it there."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[contextlib.ExitStack, bool]] = []
+
+    def push(self, mesh: Mesh, *, is_assigned: bool) -> None:
+        tell_linen(_is_in_context)
+        with contextlib.ExitStack() as stack:
+            ambient = _compat.ambient_mesh()
+            stack.enter_context(_compat.as_resource(mesh))
+            stack.enter_context(_ENTRIES((*_ENTRIES.value, _Entry(mesh, ambient, _compat.resource_mesh()))))
+            self.stack.append((stack.pop_all(), is_assigned))
+
+    def pop_assigned(self) -> None:
+        while self.stack and self.stack[-1][1]:
+            self.stack.pop()[0].close()
+
+
+_entered = _Entered()
+
+
+def _is_in_context() -> bool:
+    """Whether this thread has put a mesh in context, which is the one that JAX finds for a spec."""
+    return bool(_ENTRIES.value) and not _compat.resource_mesh().empty
+
+
+class mesh_context(contextlib.ContextDecorator):
+    """Puts a mesh in context as `with mesh:` did: also for libraries that ask JAX for it, and it moves nothing.
+
+    Inside, `pjit`, `with_sharding_constraint` and `current_mesh` of `mmruntime.compat` mean this mesh, and so do the
+    sharding hints of Flax's linen, compiled or not. Arrays that are created, and what plain `jax.jit` computes, stay
+    where they were without it; under `jax.set_mesh(mesh)` they would not. The context is that of one thread. It can be
+    entered inside compiled functions, more than once, and as a decorator.
+
+    Args:
+        mesh: The mesh. Another context manager in its place is entered as it is.
+    """
+
+    def __init__(self, mesh: Any) -> None:
+        self._mesh = mesh
+
+    def __enter__(self) -> Any:
+        """The mesh."""
+        if not isinstance(self._mesh, Mesh):
+            return self._mesh.__enter__()
+        _entered.push(self._mesh, is_assigned=False)
+        return self._mesh
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Back to the mesh before the last one that this thread put in context.
+
+        Raises:
+            RuntimeError: If this thread has put none in context.
+        """
+        if not isinstance(self._mesh, Mesh):
+            left: bool | None = self._mesh.__exit__(kind, error, trace)
+            return left
+        _entered.pop_assigned()
+        if not _entered.stack:
+            raise RuntimeError("mesh_context: left without being entered in this thread.")
+        _entered.stack.pop()[0].close()
+        _entered.pop_assigned()
+        return None
+
+
+def assign_mesh(mesh: Mesh) -> None:
+    """Puts a mesh in context until a surrounding or a later `mesh_context` is left.
+
+    This is what `thread_resources.env = ResourceEnv(mesh, ())` did, in this thread. An empty mesh takes back the one
+    before.
+    """
+    _entered.pop_assigned()
+    _entered.push(mesh, is_assigned=True)
+
+
+def current_mesh() -> Mesh | AbstractMesh:
+    """The mesh in context, or an empty one (`.empty` is true): what `thread_resources.env.physical_mesh` was.
+
+    Inside `jax.jit` as well as outside it is the mesh of the innermost `mesh_context(mesh)`, `jax.set_mesh(mesh)` or
+    old `with mesh:` block, with its devices, or the abstract mesh where only `jax.sharding.use_abstract_mesh` says
+    which.
+    """
+    ambient, resource = _compat.ambient_mesh(), _compat.resource_mesh()
+    entry: _Entry | None = _ENTRIES.value[-1] if _ENTRIES.value else None
+    if entry is not None and entry.ambient == ambient and entry.resource == resource:
+        return entry.mesh
+    if not ambient.empty and (entry is None or entry.ambient != ambient):
+        return ambient
+    if not resource.empty:
+        return resource
+    abstract = jax.sharding.get_abstract_mesh()
+    return resource if abstract.empty else abstract
+
+
+def resolve(specs: Any, mesh: Mesh | AbstractMesh, where: str) -> Any:
+    """A tree of specs as shardings of a mesh, as `pjit` read it.
+
+    Args:
+        specs: A spec, a sharding, `None`, or a tree of them, also a prefix of the tree it is for. `None` is replicated
+            on the mesh, and means nothing where the mesh is empty. Shardings stay as they are.
+        mesh: The mesh in context, which may be empty.
+        where: The argument that the specs are, for the message.
+
+    Raises:
+        RuntimeError: If there is a spec, and the mesh is empty. It is a `ValueError` as well.
+    """
+
+    def place(spec: Any) -> Any:
+        if spec is not None and not isinstance(spec, PartitionSpec):
+            return spec
+        if not mesh.empty:
+            return NamedSharding(mesh, PartitionSpec() if spec is None else spec)
+        if spec is None:
+            return None
+        raise NoMeshError(
+            f"{where} has {spec}, and no mesh is in context to say what its axes are. Call this in a "
+            "`with mesh_context(mesh):` block, or give `NamedSharding(mesh, spec)`."
+        )
+
+    return jax.tree.map(place, specs, is_leaf=lambda spec: spec is None or isinstance(spec, PartitionSpec))
+
+
+def choose(given: Any, old: Any, names: tuple[str, str]) -> Any:
+    """The one of an argument's new and old name that was given, `OMITTED` if neither was.
+
+    Raises:
+        ValueError: If both were.
+    """
+    if given is OMITTED or old is OMITTED:
+        return old if given is OMITTED else given
+    raise ValueError(f"`{names[0]}` and `{names[1]}` are the same argument, and both were given; give one.")
+
+
+def with_sharding_constraint(x: Any, shardings: Any = OMITTED, *, axis_resources: Any = OMITTED) -> Any:
+    """`jax.lax.with_sharding_constraint` whose specs are of the mesh in context, where this is traced or called.
+
+    Args:
+        x: A tree of arrays.
+        shardings: The specs, or shardings, for it: a tree that is a prefix of `x`. `None` is replicated.
+        axis_resources: The older name of `shardings`.
+
+    Raises:
+        RuntimeError: If there is a spec, and no mesh is in context. It is a `ValueError` as well.
+        TypeError: If no shardings are given.
+        ValueError: If both `shardings` and `axis_resources` are given.
+    """
+    specs = choose(shardings, axis_resources, ("shardings", "axis_resources"))
+    if specs is OMITTED:
+        raise TypeError("with_sharding_constraint: no `shardings` given; give a spec, such as `P('data')`.")
+    return jax.lax.with_sharding_constraint(x, resolve(specs, current_mesh(), "with_sharding_constraint: `shardings`"))

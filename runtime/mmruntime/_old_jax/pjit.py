@@ -1,0 +1,111 @@
+"""`pjit` as it was: compiled anew for each mesh that is in context when it is called."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import MethodType
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from mmruntime import _compat
+from mmruntime._old_jax.mesh_context import OMITTED, choose, current_mesh, resolve
+
+_jit_is_disabled = operator.attrgetter("jax_disable_jit")
+
+
+class Pjit:
+    """A function that `pjit` compiled. The mesh is that of the context it is called or lowered in."""
+
+    def __init__(self, function: Callable[..., Any], specs: dict[str, Any], options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._specs, self._options = function, specs, options
+        self._compiled: dict[Mesh | AbstractMesh, Any] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function gives."""
+        if _jit_is_disabled(jax.config):
+            return self._function(*args, **kwargs)
+        mesh = current_mesh()
+        with _on(mesh):
+            return self._jit(mesh)(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<pjit of {self._function!r}>"
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """The function lowered for arguments, as `jax.jit` has it."""
+        mesh = current_mesh()
+        with _on(mesh):
+            lowered: jax.stages.Lowered = self._jit(mesh).lower(*args, **kwargs)
+        return lowered
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """The function traced for arguments, as `jax.jit` has it."""
+        mesh = current_mesh()
+        with _on(mesh):
+            traced: jax.stages.Traced = self._jit(mesh).trace(*args, **kwargs)
+        return traced
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Shapes and types of the results, as `jax.jit` has it."""
+        mesh = current_mesh()
+        with _on(mesh):
+            return self._jit(mesh).eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget what was compiled."""
+        self._compiled.clear()
+
+    def _jit(self, mesh: Mesh | AbstractMesh) -> Any:
+        if mesh not in self._compiled:
+            shardings = {name: resolve(specs, mesh, f"pjit: `{name}`") for name, specs in self._specs.items()}
+            self._compiled[mesh] = jax.jit(self._function, **shardings, **self._options)
+        return self._compiled[mesh]
+
+
+def _on(mesh: Mesh | AbstractMesh) -> AbstractContextManager[None]:
+    """Where a function without specs runs on the mesh, and what it calls finds the mesh, as in `pjit`."""
+    return _compat.compiled_for(mesh) if isinstance(mesh, Mesh) and not mesh.empty else nullcontext()
+
+
+def pjit(
+    fun: Callable[..., Any],
+    in_shardings: Any = OMITTED,
+    out_shardings: Any = OMITTED,
+    *,
+    in_axis_resources: Any = OMITTED,
+    out_axis_resources: Any = OMITTED,
+    **options: Any,
+) -> Any:
+    """`jax.jit` whose specs are of the mesh in context where the result is called: what `pjit` was.
+
+    Args:
+        fun: The function.
+        in_shardings: The specs, or shardings, of the arguments that are not static: a tree that is a prefix of theirs.
+            `None` is replicated on the mesh. Left out, arguments are where they are.
+        out_shardings: The same for the results. Left out, the compiler chooses.
+        in_axis_resources: The older name of `in_shardings`.
+        out_axis_resources: The older name of `out_shardings`.
+        **options: Whatever else `jax.jit` takes, such as `static_argnums` and `donate_argnums`.
+
+    Returns:
+        A function that compiles `fun` for each mesh, with `lower`, `trace`, `eval_shape` and `clear_cache`. Without a
+        mesh in context it is `jax.jit`, where specs are an error (both `RuntimeError` and `ValueError`) and
+        `None` means nothing.
+
+    Raises:
+        ValueError: If an argument is given under both of its names.
+    """
+    given = {
+        "in_shardings": choose(in_shardings, in_axis_resources, ("in_shardings", "in_axis_resources")),
+        "out_shardings": choose(out_shardings, out_axis_resources, ("out_shardings", "out_axis_resources")),
+    }
+    return Pjit(fun, {name: specs for name, specs in given.items() if specs is not OMITTED}, options)

@@ -1,0 +1,93 @@
+"""What is known about the layout of a step's inputs beforehand: the names in Flax boxes, and what is small.
+
+Flax keeps logical axis names beside a parameter: linen in a box around it (`nn.with_partitioning`,
+`nn.with_logical_partitioning`), nnx in the variable's metadata. Both are pytree nodes in the arguments of a step,
+and in the optimizer state that has the structure of the parameters.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from mmruntime._compat import Var
+from mmruntime._core.logical_axes import spec_names
+from mmruntime._core.switches import replicated_below
+from mmruntime._core.task import Task
+from mmruntime._jaxpr.ir import Step, num_elements
+from mmruntime._partition.place import Placement
+from mmruntime._partition.shard import Shardings
+
+# flax 0.12 calls it `out_sharding` and warns about its earlier names.
+_METADATA = ("out_sharding", "sharding_names", "sharding")
+
+
+def boxed_names(tree: Any) -> dict[int, PartitionSpec]:
+    """The logical axes of arguments that lie in Flax boxes.
+
+    Args:
+        tree: The tree structure of the arguments.
+
+    Returns:
+        For the position of each such leaf, its names.
+    """
+    meta, nnx = sys.modules.get("flax.core.meta"), sys.modules.get("flax.nnx")
+    kinds = tuple(
+        kind for module, name in ((meta, "AxisMetadata"), (nnx, "Variable")) if (kind := getattr(module, name, None))
+    )
+    if not kinds:
+        return {}
+    found: dict[int, PartitionSpec] = {}
+    numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
+    for box in jax.tree.leaves(numbered, is_leaf=lambda node: isinstance(node, kinds)):
+        spec = _names_of(box) if isinstance(box, kinds) else None
+        leaves = jax.tree.leaves(box)
+        if spec is not None and len(leaves) == 1:
+            found[leaves[0]] = spec
+    return found
+
+
+def _names_of(box: Any) -> PartitionSpec | None:
+    if hasattr(box, "get_partition_spec"):
+        spec = box.get_partition_spec()
+    else:
+        metadata = box.get_metadata()
+        spec = next((metadata[key] for key in _METADATA if metadata.get(key) is not None), None)
+    if isinstance(spec, NamedSharding):
+        spec = spec.spec
+    return None if spec is None else PartitionSpec(*spec)
+
+
+def lay_out_inputs(step: Step, placement: Placement, shardings: Shardings, names: Mapping[int, PartitionSpec]) -> None:
+    """Fix the layout of the inputs that are known beforehand, where they live and where they are read.
+
+    Names are translated as the task does that reads the input there; where only other equations read it (the
+    optimizer's), as the submesh's first task.
+
+    Raises:
+        ValueError: If a name maps to an axis that does not divide its dimension, or that the mesh does not have.
+    """
+    small = [var for var in step.invars if num_elements(var) < replicated_below()]
+    if not names and not small:
+        return
+    wanted = {step.invars[position]: spec for position, spec in names.items()}
+    read: dict[tuple[Var, int], Task | None] = {}
+    first: dict[int, Task] = {}
+    for op in step.ops():
+        for where in placement.of[op]:
+            if op.task is not None:
+                first.setdefault(where, op.task)
+            for var in op.reads():
+                if var in wanted and read.get((var, where)) is None:
+                    read[var, where] = op.task
+    for var in wanted:
+        read.setdefault((var, placement.homes[var]), None)
+    for (var, where), task in read.items():
+        shardings.fix_names(var, where, spec_names(wanted[var], len(var.aval.shape)), task or first.get(where))
+    for var in small:
+        for where in range(len(placement.submeshes.meshes)):
+            shardings.fix(var, where, shardings.replicated(where))

@@ -1,0 +1,386 @@
+"""Program: a step as a flat list of instructions over numbered slots.
+
+Instructions are made symbolically first (which value, on which submesh, of which microbatch), so that the last
+use of every slot is known before anything is compiled: that decides what is freed and what is donated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from mmruntime import _compat
+from mmruntime._compat import Atom, Var, is_var
+from mmruntime._jaxpr.ir import Region, Step, is_scalar
+from mmruntime._partition.loop_schedule import Chosen, Pipeline, order_loop
+from mmruntime._partition.place import Placement
+from mmruntime._partition.segment import Segment, Segments
+from mmruntime._partition.single_program import borders
+
+# What a slot holds: a variable on a submesh, of one microbatch inside of loops.
+Key = tuple[Var, int, int | None]
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class Work:
+    """A program to compile: a segment, the zeros that a loop starts from, or both.
+
+    Attributes:
+        kind: "segment", "zeros", or "whole" for a step that is one program.
+        submesh: Where it runs.
+        reads: Variables of its arguments, sums that it adds to first.
+        writes: Variables of its results, sums that it adds to first, zeros last.
+        sums: The totals that it adds to and the variable that is added to each.
+        slices: The variables that it cuts out of arguments, and those; its last argument is the microbatch's number.
+        zeros: The sums that it starts.
+        segment: The segment, if it is one.
+    """
+
+    kind: str
+    submesh: int
+    reads: tuple[Var, ...]
+    writes: tuple[Var, ...]
+    sums: tuple[tuple[Var, Var], ...] = ()
+    slices: tuple[tuple[Var, Var], ...] = ()
+    zeros: tuple[Var, ...] = ()
+    segment: Segment | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """Run a program: `args` slots to `results` slots, then forget the `frees` slots."""
+
+    work: Work
+    microbatch: int | None
+    args: list[int]
+    results: list[int]
+    frees: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Transfer:
+    """Send values from one submesh to another."""
+
+    source: int
+    target: int
+    values: list[Var]
+    microbatch: int | None
+    args: list[int]
+    results: list[int]
+    frees: list[int] = field(default_factory=list)
+
+
+Instruction = Run | Transfer
+
+
+@dataclass(eq=False, slots=True)
+class Program:
+    """A step's instructions.
+
+    Attributes:
+        num_slots: How many slots there are.
+        instructions: In order of issue.
+        inputs: For each input of the step, the slot and the submesh that it is wanted in; None if nobody reads it.
+        constants: For each captured array, all slots and submeshes that it is wanted in.
+        numbers: For each microbatch number that programs read, its slot, its submesh and the number.
+        outputs: For each output, its slot; None where it is an input, a captured array or a literal.
+        pipelines: The microbatch loops, in program order.
+        keys: What each slot holds.
+        scalars: For each scalar input or output, all slots and submeshes that hold it at the border of the step.
+    """
+
+    num_slots: int
+    instructions: list[Instruction]
+    inputs: list[tuple[int, int] | None]
+    constants: dict[Var, list[tuple[int, int]]]
+    numbers: list[tuple[int, int, int]]
+    outputs: list[int | None]
+    pipelines: list[Pipeline]
+    keys: list[Key]
+    scalars: dict[Var, list[tuple[int, int]]]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the step is one program."""
+        return any(isinstance(item, Run) and item.work.kind == "whole" for item in self.instructions)
+
+
+def build_whole(step: Step) -> Program:
+    """The program of a step whose tasks all have one device list: a single run."""
+    reads, writes = borders(step)
+    slots: dict[Key, int] = {(var, 0, None): number for number, var in enumerate((*reads, *writes))}
+    results = [slots[var, 0, None] for var in writes]
+    args = [slots[var, 0, None] for var in reads]
+    handed_through = {atom for atom in step.outvars if is_var(atom)}
+    frees = [slots[var, 0, None] for var in reads if var not in handed_through]
+    run = Run(Work("whole", 0, reads, writes), None, args, results, frees)
+    used = set(reads)
+    return Program(
+        len(slots),
+        [run],
+        [(slots[var, 0, None], 0) if var in used else None for var in step.invars],
+        {var: [(slots[var, 0, None], 0)] for var in step.constants if var in used},
+        [],
+        [slots.get((atom, 0, None)) if is_var(atom) and atom not in used else None for atom in step.outvars],
+        [],
+        list(slots),
+        {var: [(slots[var, 0, None], 0)] for var in (*reads, *writes) if is_scalar(var)},
+    )
+
+
+def build(step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Chosen]) -> Program:
+    """Make the instructions of a segmented step, whose loops have the given schedules."""
+    return _Builder(step, placement, segments, loop_schedules).program()
+
+
+class _Builder:
+    def __init__(
+        self, step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Chosen]
+    ) -> None:
+        self.step = step
+        self.schedules = loop_schedules
+        self.placement = placement
+        self.segments = segments
+        self.slots: dict[Key, int] = {}
+        self.instructions: list[Instruction] = []
+        self.pipelines: list[Pipeline] = []
+        self._works: dict[Segment, Work] = {}
+        self._per_microbatch: set[Var] = set()
+        self._slices: dict[Var, Var] = {}
+        self._index = _compat.new_var(jax.typeof(np.uint32(0)))
+        self._read = {var for segment in segments for var in segment.reads}
+        self.wanted = self._wanted()
+        self.given = set(step.invars) | set(step.constants)
+
+    def program(self) -> Program:
+        self._share_inputs()
+        for index, region in enumerate(self.step.regions):
+            if region.loop is None:
+                for segment in self.segments.by_region[index]:
+                    self._run_segment(segment, None, ())
+            else:
+                self._loop(index, region, self.segments.by_region[index])
+        outputs = [self._output(atom) for atom in self.step.outvars]
+        inputs: list[tuple[int, int] | None] = []
+        for var in self.step.invars:
+            home = self._home(var)
+            inputs.append(None if home is None else (self._slot(var, home, None), home))
+        constants = {
+            var: [(self._slot(var, where, None), where) for where in self.wanted.get(var, ())]
+            for var in self.step.constants
+        }
+        kept = {slot for slot in outputs if slot is not None}
+        # An input that is also an output is handed back from where it lives.
+        handed_out = {atom for atom in self.step.outvars if is_var(atom)}
+        kept |= {place[0] for var, place in zip(self.step.invars, inputs, strict=True) if place and var in handed_out}
+        scalars = {var: self._places(var) for var in (*self.step.invars, *handed_out) if is_scalar(var)}
+        kept |= {slot for var in handed_out & scalars.keys() for slot, _ in scalars[var]}
+        self._free_after_last_use(kept)
+        numbers = [
+            (slot, where, k) for (var, where, k), slot in self.slots.items() if var is self._index and k is not None
+        ]
+        return Program(
+            len(self.slots),
+            self.instructions,
+            inputs,
+            constants,
+            numbers,
+            outputs,
+            self.pipelines,
+            list(self.slots),
+            scalars,
+        )
+
+    def _wanted(self) -> dict[Var, list[int]]:
+        """On which submeshes each variable is read."""
+        wanted: dict[Var, dict[int, None]] = defaultdict(dict)
+        for segment in self.segments:
+            for var in segment.reads:
+                wanted[var][segment.submesh] = None
+        for region in self.step.regions:
+            for piece, stacked in region.slices.items():
+                for where in wanted[piece]:
+                    wanted[stacked][where] = None
+        return {var: sorted(places) for var, places in wanted.items()}
+
+    def _places(self, var: Var) -> list[tuple[int, int]]:
+        """All slots and submeshes that hold a value outside of loops: where it is made, and where it is read."""
+        made = () if var in self.given else self.segments.made_on[var]
+        places = dict.fromkeys((*made, *self.wanted.get(var, ())))
+        return [(self._slot(var, where, None), where) for where in places]
+
+    def _home(self, var: Var) -> int | None:
+        """Where an input is handed over: its home if it is read there."""
+        places = self.wanted.get(var)
+        if not places:
+            return None
+        home = self.placement.homes[var]
+        return home if home in places else places[0]
+
+    def _share_inputs(self) -> None:
+        """Send inputs that several submeshes read from their home to the others, once per step."""
+        sends: dict[tuple[int, int], list[Var]] = defaultdict(list)
+        for var in self.step.invars:
+            home = self._home(var)
+            # The caller's array of a scalar has a copy on every device.
+            if home is None or is_scalar(var):
+                continue
+            for target in self.wanted[var]:
+                if target != home:
+                    sends[home, target].append(var)
+        for (home, target), sent in sends.items():
+            args = [self._slot(var, home, None) for var in sent]
+            results = [self._slot(var, target, None) for var in sent]
+            self.instructions.append(Transfer(home, target, sent, None, args, results))
+
+    def _slot(self, var: Var, where: int, microbatch: int | None) -> int:
+        return self.slots.setdefault((var, where, microbatch), len(self.slots))
+
+    def _output(self, atom: Atom) -> int | None:
+        if not is_var(atom) or atom in self.given:
+            return None
+        return self._slot(atom, self.segments.made_on[atom][0], None)
+
+    def _run_segment(self, segment: Segment, microbatch: int | None, sums: Sequence[tuple[Var, Var]]) -> None:
+        own = set(segment.writes)
+        added = tuple((total, result) for total, result in sums if result in own)
+        accumulated = {result for _, result in added}
+        kept = [var for var in segment.writes if var not in accumulated or var in self._read]
+        totals = [total for total, _ in added]
+        work = self._work(segment, tuple(totals), tuple(kept), added)
+        where = segment.submesh
+        args = [self._slot(var, where, self._instance(var, microbatch)) for var in work.reads]
+        results = [self._slot(var, where, microbatch if var in own else None) for var in work.writes]
+        self.instructions.append(Run(work, microbatch, args, results))
+        self._send(kept, where, microbatch)
+
+    def _work(
+        self,
+        segment: Segment,
+        totals: tuple[Var, ...],
+        kept: tuple[Var, ...],
+        added: tuple[tuple[Var, Var], ...],
+    ) -> Work:
+        if segment not in self._works:
+            slices = tuple((var, self._slices[var]) for var in segment.reads if var in self._slices)
+            reads = dict.fromkeys(self._slices.get(var, var) for var in segment.reads)
+            self._works[segment] = Work(
+                "segment",
+                segment.submesh,
+                (*totals, *reads, *([self._index] if slices else [])),
+                (*totals, *kept),
+                added,
+                slices,
+                segment=segment,
+            )
+        return self._works[segment]
+
+    def _instance(self, var: Var, microbatch: int | None) -> int | None:
+        return microbatch if var in self._per_microbatch else None
+
+    def _send(self, values: Iterable[Var], source: int, microbatch: int | None) -> None:
+        """Send what other submeshes read, right behind its producer: one transfer per target."""
+        sends: dict[int, list[Var]] = defaultdict(list)
+        for var in values:
+            made_on = self.segments.made_on[var]
+            if made_on[0] != source:
+                continue
+            for target in self.wanted.get(var, ()):
+                if target not in made_on:
+                    sends[target].append(var)
+        for target, sent in sends.items():
+            args = [self._slot(var, source, microbatch) for var in sent]
+            results = [self._slot(var, target, microbatch) for var in sent]
+            self.instructions.append(Transfer(source, target, sent, microbatch, args, results))
+
+    def _loop(self, index: int, region: Region, segments: Sequence[Segment]) -> None:
+        assert region.loop is not None
+        self._per_microbatch |= {var for segment in segments for op in segment.ops for var in op.writes()}
+        self._per_microbatch.add(self._index)
+        self._slices |= region.slices
+        totals: dict[int, dict[Var, None]] = defaultdict(dict)
+        for total, result in region.sums:
+            totals[self.segments.made_on[result][0]][total] = None
+        before = self.segments.by_region[index - 1] if index > 0 and self.step.regions[index - 1].loop is None else []
+        for where in sorted(totals):
+            self._start_sums(where, tuple(totals[where]), before)
+        pipeline = order_loop(region, self.schedules[index], segments, self.segments.made_on)
+        self.pipelines.append(pipeline)
+        by_place = {
+            segment: [pair for pair in region.sums if self.segments.made_on[pair[1]][0] == segment.submesh]
+            for segment in segments
+        }
+        for segment, microbatch in pipeline.order:
+            self._run_segment(segment, microbatch, by_place[segment])
+        for where, mine in totals.items():
+            self._send(mine, where, None)
+
+    def _start_sums(self, where: int, totals: tuple[Var, ...], before: Sequence[Segment]) -> None:
+        """Zeroed sums on one submesh, from the last program that runs there before the loop or from their own."""
+        results = [self._slot(total, where, None) for total in totals]
+        for item in reversed(self.instructions):
+            if isinstance(item, Run) and item.work.segment in before and item.work.submesh == where:
+                item.work = dataclasses.replace(item.work, writes=(*item.work.writes, *totals), zeros=totals)
+                item.results += results
+                return
+        self.instructions.append(Run(Work("zeros", where, (), totals, zeros=totals), None, [], results))
+
+    def _free_after_last_use(self, kept: set[int]) -> None:
+        last: dict[int, Instruction] = {}
+        for instruction in self.instructions:
+            for slot in (*instruction.args, *instruction.results):
+                last[slot] = instruction
+        for slot, instruction in last.items():
+            if slot not in kept:
+                instruction.frees.append(slot)
+
+
+def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Hashable]) -> dict[Work, tuple[int, ...]]:
+    """Which arguments each program may overwrite.
+
+    An argument is donated if, in every run of the program, the runtime owns it, nobody reads it later, and a
+    result of the same shape, type and layout can take its memory.
+
+    Args:
+        program: The instructions.
+        owned: Slots that hold nothing of the user's, or what the user donated.
+        shape_of: Shape, type and layout of each slot.
+
+    Returns:
+        Positions of the donated arguments.
+    """
+    ours = set(owned)
+    state = {place[0] for place in program.inputs if place is not None}
+    candidates: dict[Work, set[int]] = {}
+    for instruction in program.instructions:
+        if not isinstance(instruction, Run):
+            continue
+        sums = range(len(instruction.work.sums))
+        ending = set(instruction.frees)
+        fit = {
+            position
+            for position, slot in enumerate(instruction.args)
+            if position in sums or (slot in ours and slot in ending and instruction.args.count(slot) == 1)
+        }
+        candidates[instruction.work] = candidates.get(instruction.work, fit) & fit
+    result = {}
+    for instruction in program.instructions:
+        if not isinstance(instruction, Run) or instruction.work in result:
+            continue
+        room = Counter(shape_of[slot] for slot in instruction.results)
+        chosen = []
+        num_sums = len(instruction.work.sums)
+        # Sums are added to in place; then donated state is updated in place, rather than written over a temporary.
+        order = sorted(candidates[instruction.work], key=lambda p: (p >= num_sums, instruction.args[p] not in state, p))
+        for position in order:
+            shape = shape_of[instruction.args[position]]
+            if room[shape] > 0:
+                room[shape] -= 1
+                chosen.append(position)
+        result[instruction.work] = tuple(sorted(chosen))
+    return result

@@ -1,0 +1,188 @@
+"""Sums whose terms live on several submeshes: each submesh adds up its own, and the partial sums meet once.
+
+Two kinds occur. The gradient of a weight that several stages use is a sum that would cross submeshes once per
+microbatch; it gets one accumulator per submesh instead, and they are added after the loop. A norm over all
+gradients is a chain of scalar additions that would hop from submesh to submesh; it becomes one partial result
+per submesh and one combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mmruntime import _compat
+from mmruntime._compat import Var, is_var
+from mmruntime._jaxpr import flops as _cost
+from mmruntime._jaxpr.ir import Op, Region, is_tiny
+
+_GRADIENT_SUMS = ("add_any", "add")
+# Associative and commutative; regrouping them changes rounding only.
+_REDUCTIONS = ("add", "add_any", "mul", "max", "min", "and", "or")
+
+Where = Callable[[Op], int | None]
+
+
+def _leaves(var: Var, kinds: Sequence[str], producer: Mapping[Var, Op], uses: Mapping[Var, int]) -> list[Any]:
+    """The terms of the sum that ends in `var`, left to right; sums that are also read elsewhere are terms."""
+    op = producer.get(var)
+    if op is None or op.eqn.primitive.name not in kinds or uses.get(var, 0) != 1:
+        return [var]
+    if any(atom.aval.shape != var.aval.shape or atom.aval.dtype != var.aval.dtype for atom in op.eqn.invars):
+        return [var]
+    return [
+        leaf for atom in op.eqn.invars for leaf in (_leaves(atom, kinds, producer, uses) if is_var(atom) else [atom])
+    ]
+
+
+def _chain(template: Op, terms: Sequence[Any], result: Var | None = None) -> tuple[list[Op], Any]:
+    """Equations that combine terms from left to right, and the variable of the result."""
+    ops: list[Op] = []
+    total = terms[0]
+    for position, term in enumerate(terms[1:], start=2):
+        last = position == len(terms) and result is not None
+        out = result if last else _compat.new_var(template.eqn.outvars[0].aval)
+        ops.append(Op(template.eqn.replace(invars=[total, term], outvars=[out]), None, template.backward))
+        total = out
+    return ops, total
+
+
+def split_loop_sums(
+    region: Region, after: Region, producer: dict[Var, Op], uses: Mapping[Var, int], where: Where
+) -> dict[Op, int]:
+    """Give each submesh its own accumulator of a loop sum whose terms lie on several. In place.
+
+    Args:
+        region: A loop, whose equations are placed.
+        after: The region behind it, which gets the final additions in front.
+        producer: The equation that writes each variable; extended.
+        uses: How often each variable of the loop is read, loop sums included.
+        where: The submesh of an equation, None if it depends on inputs alone.
+
+    Returns:
+        The new equations and their submeshes. Final additions run where the heaviest term is made.
+    """
+    placed: dict[Op, int] = {}
+    sums: list[tuple[Var, Var]] = []
+    final: list[Op] = []
+    # A total has a result per variant of the body.
+    results: dict[Var, list[Var]] = {}
+    for total, result in region.sums:
+        results.setdefault(total, []).append(result)
+    for total, mine in results.items():
+        groups: dict[int, list[list[Var]]] = {}
+        weight: dict[int, float] = {}
+        for result in mine:
+            by_place: dict[int, list[Var]] = {}
+            for term in _leaves(result, _GRADIENT_SUMS, producer, uses):
+                source = producer.get(term) if is_var(term) else None
+                at = where(source) if source is not None else None
+                if source is None or at is None:
+                    by_place = {}
+                    break
+                by_place.setdefault(at, []).append(term)
+                weight[at] = weight.get(at, 0.0) + _cost.flops(source.eqn)
+            for at, terms in by_place.items():
+                groups.setdefault(at, []).append(terms)
+        if len(groups) < 2:
+            sums.extend((total, result) for result in mine)
+            continue
+        partials = []
+        for at, members in groups.items():
+            partial = _compat.new_var(total.aval)
+            partials.append(partial)
+            for terms in members:
+                source = producer[terms[0]]
+                ops, summed = _add_up(terms, _compat.new_var(total.aval), source)
+                region.ops.extend(ops)
+                placed.update(dict.fromkeys(ops, at))
+                sums.append((partial, summed))
+        home = max(weight, key=lambda at: weight[at])
+        ops, _ = _add_up(partials, total, None)
+        final.extend(ops)
+        placed.update(dict.fromkeys(ops, home))
+    region.sums = sums
+    after.ops[:0] = final
+    for op in placed:
+        producer.update(dict.fromkeys(op.writes(), op))
+    return placed
+
+
+def _add_up(terms: Sequence[Var], result: Var, like: Op | None) -> tuple[list[Op], Var]:
+    """Equations that add terms from left to right into a variable of their own."""
+
+    def op(eqn: Any) -> Op:
+        return Op(eqn) if like is None else Op(eqn, None, like.backward, like.variant)
+
+    if len(terms) == 1:
+        return [op(_compat.copy_eqn(terms[0], result))], result
+    ops: list[Op] = []
+    total = terms[0]
+    for position, term in enumerate(terms[1:], start=2):
+        out = result if position == len(terms) else _compat.new_var(result.aval)
+        ops.append(op(_compat.add_eqn(total, term, out)))
+        total = out
+    return ops, result
+
+
+def regroup_scalars(region: Region, producer: dict[Var, Op], uses: Mapping[Var, int], where: Where) -> dict[Op, int]:
+    """Reduce scalars from several submeshes to one per submesh before they meet. In place.
+
+    Returns:
+        The new equations and their submeshes; the combination runs where the last of them ran.
+    """
+    placed: dict[Op, int] = {}
+    gone: set[Op] = set()
+    ops: list[Op] = []
+    inside = {
+        atom
+        for op in region.ops
+        for atom in op.reads()
+        if op.eqn.primitive.name in _REDUCTIONS and uses.get(atom, 0) == 1
+    }
+    for op in region.ops:
+        kind = op.eqn.primitive.name
+        out = next(iter(op.eqn.outvars), None)
+        root = kind in _REDUCTIONS and is_var(out) and is_tiny(out) and where(op) is not None
+        if not root or (out in inside and _feeds_same(out, kind, region.ops)):
+            ops.append(op)
+            continue
+        kinds = ("add", "add_any") if kind in ("add", "add_any") else (kind,)
+        terms = [
+            leaf
+            for atom in op.eqn.invars
+            for leaf in (_leaves(atom, kinds, producer, uses) if is_var(atom) else [atom])
+        ]
+        groups: dict[int, list[Any]] = {}
+        loose: list[Any] = []
+        for term in terms:
+            source = producer.get(term) if is_var(term) else None
+            at = where(source) if source is not None else None
+            if at is None:
+                loose.append(term)
+            else:
+                groups.setdefault(at, []).append(term)
+        at_root = where(op)
+        if len(groups) < 2 or len(terms) <= 2 or at_root is None:
+            ops.append(op)
+            continue
+        gone.add(op)
+        partials = []
+        for at, members in groups.items():
+            chain, partial = _chain(op, members)
+            ops.extend(chain)
+            placed.update(dict.fromkeys(chain, at))
+            partials.append(partial)
+        chain, _ = _chain(op, [*loose, *partials], out)
+        ops.extend(chain)
+        placed.update(dict.fromkeys(chain, at_root))
+    region.ops = ops
+    for op in placed:
+        producer.update(dict.fromkeys(op.writes(), op))
+    return placed
+
+
+def _feeds_same(var: Var, kind: str, ops: Sequence[Op]) -> bool:
+    """Whether the one reader of `var` is a reduction of the same kind."""
+    same = ("add", "add_any") if kind in ("add", "add_any") else (kind,)
+    return any(op.eqn.primitive.name in same and var in op.eqn.invars for op in ops)

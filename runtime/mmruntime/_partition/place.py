@@ -1,0 +1,329 @@
+"""Place: which submeshes run each equation, and where each input of the step lives.
+
+Tasks are pinned. An equation outside of tasks joins the latest of its operands. What depends on inputs alone
+(masks, position tables, casts of weights, slices of the batch) is cloned to each submesh that reads it, unless
+that would bring in more bytes than sending the result would. Scalars attract nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax.sharding import Mesh
+
+from mmruntime._compat import Var, is_var
+from mmruntime._core.multimesh import MultiMesh
+from mmruntime._core.switches import recomputation_enabled
+from mmruntime._core.task import StageSlice, Task
+from mmruntime._jaxpr import flops as _cost
+from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes
+from mmruntime._partition.partial_sums import regroup_scalars, split_loop_sums
+from mmruntime._partition.trace import remove_dead_code
+
+# A result is sent, not computed again where it is read, if its inputs are this many times its size.
+_SEND_FACTOR = 64
+
+
+@dataclass(eq=False, slots=True)
+class Submeshes:
+    """The distinct device lists of a step's tasks, numbered in order of first use."""
+
+    meshes: list[Mesh] = field(default_factory=list)
+    _numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
+
+    def number(self, mesh: Mesh) -> int:
+        """The number of the submesh with the devices of `mesh`."""
+        devices = tuple(mesh.devices.flat)
+        if devices not in self._numbers:
+            self._numbers[devices] = len(self.meshes)
+            self.meshes.append(mesh)
+        return self._numbers[devices]
+
+    def disjoint(self) -> bool:
+        """Whether no device is in two submeshes."""
+        devices = [device for mesh in self.meshes for device in mesh.devices.flat]
+        return len(devices) == len(set(devices))
+
+
+# What each layer of a loop costs, by the loop's number of layers and its axis.
+LayerCosts = Mapping[tuple[int, str], Sequence[float]]
+
+
+def task_mesh(task: Task, multimesh: MultiMesh, layer_costs: LayerCosts | None = None) -> Mesh | None:
+    """The submesh of a task as a JAX mesh; None for a task without one.
+
+    Args:
+        task: The task.
+        multimesh: The mesh in use.
+        layer_costs: For stages that are cut by their operations.
+
+    Raises:
+        ValueError: If the slice or the device ids do not fit the mesh in use; the task is named.
+    """
+    try:
+        if isinstance(task.mesh, Mesh):
+            return task.mesh
+        if task.mesh is not None:
+            return task.mesh.on(list(multimesh.devices.flat))
+        if task.mesh_slice is None:
+            return None
+        piece = task.mesh_slice
+        if isinstance(piece, StageSlice):
+            piece = piece.resolve(multimesh, (layer_costs or {}).get((piece.count, piece.axis)))
+        return multimesh.slice(**piece)
+    except ValueError as error:
+        raise ValueError(f"Task {task.name!r}: {error}") from error
+
+
+@dataclass(eq=False, slots=True)
+class Placement:
+    """Where everything runs.
+
+    Attributes:
+        submeshes: The submeshes.
+        task_meshes: The mesh of each task, whose axes may differ from those of others on the same devices.
+        of: The submeshes that run each equation, the one that others read from first.
+        homes: The submesh that each input of the step lives on.
+        floating: The equations that depend on inputs alone.
+        near: For equations outside of tasks, the task whose results they work on or, failing that, whose operands
+            they make; its logical axes hold for them.
+    """
+
+    submeshes: Submeshes
+    task_meshes: dict[Task, Mesh]
+    of: dict[Op, tuple[int, ...]]
+    homes: dict[Var, int]
+    floating: frozenset[Op]
+    near: dict[Op, Task]
+
+
+def place(step: Step, multimesh: MultiMesh) -> Placement:
+    """Choose submeshes for every equation and input of a step."""
+    submeshes, task_meshes = Submeshes(), {}
+    pins: dict[Op, int] = {}
+    costs = layer_costs(step)
+    for op in step.ops():
+        if op.task is None:
+            continue
+        if op.task not in task_meshes:
+            mesh = task_mesh(op.task, multimesh, costs)
+            if mesh is None:
+                continue
+            task_meshes[op.task] = mesh
+        pins[op] = submeshes.number(task_meshes[op.task])
+    if not submeshes.meshes:
+        submeshes.number(multimesh.mesh)
+    return _Placer(step, pins, submeshes, task_meshes).run()
+
+
+def layer_costs(step: Step) -> LayerCosts:
+    """Operations of the forward pass of each layer whose stage is to be cut by them."""
+    costs: dict[tuple[int, str], list[float]] = {}
+    for op in step.ops():
+        piece = None if op.task is None else op.task.mesh_slice
+        if isinstance(piece, StageSlice) and piece.weights == "flops" and not op.backward:
+            layers = costs.setdefault((piece.count, piece.axis), [0.0] * piece.count)
+            layers[piece.index] += _cost.flops(op.eqn)
+    return costs
+
+
+class _Placer:
+    def __init__(self, step: Step, pins: dict[Op, int], submeshes: Submeshes, task_meshes: dict[Task, Mesh]) -> None:
+        self.step = step
+        self.pins = pins
+        self.submeshes = submeshes
+        self.task_meshes = task_meshes
+        self.producer: dict[Var, Op] = {var: op for op in step.ops() for var in op.writes()}
+        self.summed: dict[Var, Var] = {total: result for region in step.regions for total, result in region.sums}
+        self.sliced: dict[Var, Var] = {
+            piece: stacked for region in step.regions for piece, stacked in region.slices.items()
+        }
+        self.of: dict[Op, tuple[int, ...]] = {}
+        self.near: dict[Op, Task] = {}
+
+    def run(self) -> Placement:
+        self._join_operands()
+        presence, homes = self._input_homes()
+        floating = frozenset(op for op in self.step.ops() if op not in self.of)
+        self._clone_to_users(presence, homes)
+        for var in (*self.step.invars, *self.step.constants):
+            homes.setdefault(var, min(presence[var], default=0))
+        self._follow_carried(homes)
+        return Placement(self.submeshes, self.task_meshes, self.of, homes, floating, self.near)
+
+    def _follow_carried(self, homes: dict[Var, int]) -> None:
+        """Carried state lives where its next value is made, so that it stays there from step to step."""
+        for position, result in self.step.carried.items():
+            source = self._source(self.step.outvars[result]) if is_var(self.step.outvars[result]) else None
+            if source is not None:
+                homes[self.step.invars[position]] = self.of[source][0]
+
+    def _source(self, var: Var) -> Op | None:
+        """The equation that a value comes from, through loop sums and slices; None for an input."""
+        while var in self.summed or var in self.sliced:
+            var = self.summed.get(var) or self.sliced[var]
+        return self.producer.get(var)
+
+    def _join_operands(self) -> None:
+        """Place tasks, and all that depends on something placed; keep sums within their submeshes."""
+        depth: dict[Op, int] = {}
+        for index, region in enumerate(self.step.regions):
+            for op in region.ops:
+                self._join(op, depth)
+            uses = _read_counts(self.step)
+            if region.loop is not None:
+                new = split_loop_sums(region, self.step.regions[index + 1], self.producer, uses, self._where)
+                self.summed = {total: result for each in self.step.regions for total, result in each.sums}
+            else:
+                new = regroup_scalars(region, self.producer, uses, self._where)
+            for op, where in new.items():
+                self.pins[op] = where
+                self.of[op] = (where,)
+            for op in new:
+                depth[op] = max(
+                    (depth[s] for var in op.reads() if (s := self._source(var)) is not None and s in depth), default=0
+                )
+        remove_dead_code(self.step)
+        self.of = {op: self.of[op] for op in self.step.ops() if op in self.of}
+
+    def _stay_near(self, op: Op, other: Op) -> None:
+        task = other.task or self.near.get(other)
+        if task is not None:
+            self.near.setdefault(op, task)
+
+    def _where(self, op: Op) -> int | None:
+        where = self.of.get(op)
+        return None if where is None else where[0]
+
+    def _join(self, op: Op, depth: dict[Op, int]) -> None:
+        sources = []
+        for var in op.reads():
+            source = self._source(var)
+            if source is not None and source in depth:
+                sources.append((var, source))
+        if op in self.pins:
+            where = self.pins[op]
+        else:
+            candidates = [(var, source) for var, source in sources if not is_tiny(var)]
+            if not candidates and all(is_tiny(var) for var in op.eqn.outvars):
+                candidates = sources
+            if not candidates:
+                return
+            _, latest = max(candidates, key=lambda c: (depth[c[1]], num_bytes(c[0])))
+            (where, *_) = self.of[latest]
+            self._stay_near(op, latest)
+            op.backward = op.backward or any(source.backward for _, source in sources)
+        self.of[op] = (where,)
+        depth[op] = max((depth[source] + (self.of[source][0] != where) for _, source in sources), default=0)
+
+    def _input_homes(self) -> tuple[dict[Var, set[int]], dict[Var, int]]:
+        """On which submeshes placed equations read each input, and the one that uses it most."""
+        presence: dict[Var, set[int]] = defaultdict(set)
+        weight: dict[Var, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        inputs = set(self.step.invars) | set(self.step.constants)
+        for op, (where, *_) in self.of.items():
+            read = inputs.intersection(op.reads())
+            work = _cost.flops(op.eqn) if read else 0.0
+            for var in read:
+                presence[var].add(where)
+                weight[var][where] += work
+        # Of equal ones the first in the program, as of a stage and its replica.
+        return presence, {var: max(by, key=lambda m: by[m]) for var, by in weight.items()}
+
+    def _clone_to_users(self, presence: dict[Var, set[int]], homes: dict[Var, int]) -> None:
+        """Place what depends on inputs alone, from the last equation to the first."""
+        users: dict[Var, set[int]] = defaultdict(set)
+        reader: dict[Var, Op] = {}
+        cones = self._cones()
+        results = {atom for atom in self.step.outvars if is_var(atom) and is_scalar(atom)}
+        for region in reversed(self.step.regions):
+            for total, result in region.sums:
+                users[result] |= users[total]
+            # A scalar result is wanted everywhere: it joins the programs that run at that time in any case.
+            running = {where for op in region.ops if op in self.of for where in self.of[op]}
+            for op in reversed(region.ops):
+                if op not in self.of:
+                    if region.loop is None:
+                        for var in results.intersection(op.writes()):
+                            users[var] |= running
+                    self.of[op] = self._floating(op, cones[op], users, presence, homes)
+                    for var in op.reads():
+                        if var not in self.producer and var not in self.sliced and var not in self.summed:
+                            presence[var].update(self.of[op])
+                    for var in op.writes():
+                        if var in reader:
+                            self._stay_near(op, reader[var])
+                for var in op.reads():
+                    users[var].update(self.of[op])
+                    reader[var] = op
+            for piece, stacked in region.slices.items():
+                users[stacked] |= users[piece]
+                if stacked not in self.producer:
+                    presence[stacked].update(users[piece])
+
+    def _floating(
+        self,
+        op: Op,
+        cone: frozenset[Var],
+        users: dict[Var, set[int]],
+        presence: dict[Var, set[int]],
+        homes: dict[Var, int],
+    ) -> tuple[int, ...]:
+        wanted: set[int] = set().union(*[users[var] for var in op.writes()])
+        inputs = sorted((var for var in cone if not is_tiny(var)), key=num_bytes, reverse=True)
+        largest = next((homes[var] for var in inputs if var in homes), None)
+        if not wanted:
+            return (largest if largest is not None else 0,)
+        size = sum(num_bytes(var) for var in op.writes())
+        keep = set()
+        for where in wanted:
+            missing = sum(num_bytes(var) for var in inputs if where not in presence[var])
+            if not recomputation_enabled():
+                break
+            if missing <= _SEND_FACTOR * size or not any(not is_tiny(var) for var in op.reads()):
+                keep.add(where)
+        if not keep:
+            keep = {largest if largest is not None else min(wanted)}
+        return tuple(sorted(keep))
+
+    def _cones(self) -> dict[Op, frozenset[Var]]:
+        """For what depends on inputs alone: the inputs that it depends on."""
+        cones: dict[Op, frozenset[Var]] = {}
+        for op in self.step.ops():
+            if op in self.of:
+                continue
+            found: set[Var] = set()
+            for var in op.reads():
+                source = self._source(var)
+                if source is None:
+                    found.add(self._input(var))
+                elif source in cones:
+                    found |= cones[source]
+            cones[op] = frozenset(found)
+        return cones
+
+    def _input(self, var: Var) -> Var:
+        while var in self.sliced:
+            var = self.sliced[var]
+        return var
+
+
+def _read_counts(step: Step) -> dict[Var, int]:
+    """How often each variable is read."""
+    counts: dict[Var, int] = defaultdict(int)
+    for op in step.ops():
+        for atom in op.eqn.invars:
+            if is_var(atom):
+                counts[atom] += 1
+    for each in step.regions:
+        for _, result in each.sums:
+            counts[result] += 1
+        for stacked in each.slices.values():
+            counts[stacked] += 1
+    for atom in step.outvars:
+        if is_var(atom):
+            counts[atom] += 1
+    return counts

@@ -1,0 +1,178 @@
+"""Fission: a scan over layers of a backward pass as two scans, so that weight gradients can be put off.
+
+    carry, weight_grads = scan(body, carry, xs)
+    ->  carry, kept = scan(input_half, carry, xs)
+        weight_grads = scan(weight_half, None, (xs, kept))
+
+The first scan hands the cotangents on from layer to layer and keeps, stacked, what the weight gradients are made
+of; the second makes them. Every equation of the body is in one of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from mmruntime import _compat
+from mmruntime._compat import Atom, Var, is_var
+from mmruntime._jaxpr.inline import inlined, open_calls
+from mmruntime._jaxpr.ir import Op
+
+# Equations, what is summed up, what is awaited elsewhere -> the input half and the weight half.
+Halve = Callable[[Sequence[Op], Collection[Var], Collection[Var]], tuple[list[Op], list[Op]]]
+
+
+def split_scan(op: Op, last: Collection[Var], halve: Halve) -> tuple[list[Op], list[Op]] | None:
+    """The two halves of a scan, each in order, None if it has only one.
+
+    Weight gradients are either stacked, one for each layer, or (of weights that all layers share) added up in a
+    carried value that nothing else reads.
+
+    Args:
+        op: The scan.
+        last: Those of its results that only go into accumulators.
+        halve: How to cut the body.
+    """
+    body, consts = _compat.split(op.eqn.params["jaxpr"])
+    if consts:
+        return None
+    scan = _Scan.of(op.eqn, body)
+    ops = [opened for eqn in body.eqns for opened in open_calls(op.with_eqn(eqn))]
+    late_outs = {position for position, var in enumerate(op.eqn.outvars) if is_var(var) and var in last}
+    while late_outs:
+        early, late = halve(ops, *scan.ends(late_outs))
+        early = _without_dead_code(early, late, scan, late_outs)
+        unfit = scan.misfits(early, late, late_outs)
+        if not unfit:
+            return scan.halves(op, early, late, late_outs) if early else None
+        late_outs -= unfit
+    return None
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """A scan, its body's variables by what they are."""
+
+    eqn: Any
+    body: Any
+    consts: tuple[Var, ...]
+    carries: tuple[Var, ...]
+    slices: tuple[Var, ...]
+
+    @staticmethod
+    def of(eqn: Any, body: Any) -> _Scan:
+        num_consts, num_carry = _compat.scan_counts(eqn)
+        first_slice = num_consts + num_carry
+        invars = tuple(body.invars)
+        return _Scan(eqn, body, invars[:num_consts], invars[num_consts:first_slice], invars[first_slice:])
+
+    def early_outs(self, late_outs: Collection[int]) -> list[int]:
+        """Positions of the results of the first half: every other carried value, and every other stack that is read."""
+        return [
+            position
+            for position, var in enumerate(self.eqn.outvars)
+            if position not in late_outs and (position < len(self.carries) or is_var(var))
+        ]
+
+    def ends(self, late_outs: Collection[int]) -> tuple[set[Var], set[Var]]:
+        """What the body makes for the late results, and for the others."""
+        outs = self.body.outvars
+        late = {outs[position] for position in late_outs if is_var(outs[position])}
+        return late, {outs[position] for position in self.early_outs(late_outs) if is_var(outs[position])}
+
+    def misfits(self, early: Sequence[Op], late: Sequence[Op], late_outs: Collection[int]) -> set[int]:
+        """Late results that the second half cannot give after all."""
+        made_late = {var for op in late for var in op.writes()}
+        read_early = {var for op in early for var in op.reads()} | self.ends(late_outs)[1]
+        return {
+            position
+            for position in late_outs
+            if self.body.outvars[position] not in made_late
+            or (position < len(self.carries) and self.carries[position] in read_early)
+        }
+
+    def halves(
+        self, op: Op, early: Sequence[Op], late: Sequence[Op], late_outs: Collection[int]
+    ) -> tuple[list[Op], list[Op]]:
+        """Both scans, once it is known which equations and results are in which."""
+        carries = range(len(self.carries))
+        late_carries = [self.carries[position] for position in carries if position in late_outs]
+        early_carries = [self.carries[position] for position in carries if position not in late_outs]
+        made_early = {var for each in early for var in each.writes()} | set(early_carries)
+        kept = list(dict.fromkeys(var for each in late for var in each.reads() if var in made_early))
+        outer = dict(zip(self.body.invars, self.eqn.invars, strict=True))
+        first, stacks = self._scan(early, early_carries, (), self.early_outs(late_outs), kept, outer)
+        outer.update(zip(kept, stacks, strict=True))
+        second, _ = self._scan(late, late_carries, kept, sorted(late_outs), (), outer)
+        return [op.with_eqn(eqn) for eqn in first], [op.with_eqn(eqn) for eqn in second]
+
+    def _scan(
+        self,
+        ops: Sequence[Op],
+        carries: Sequence[Var],
+        got: Sequence[Var],
+        outs: Sequence[int],
+        kept: Sequence[Var],
+        outer: Mapping[Var, Atom],
+    ) -> tuple[list[Any], list[Var]]:
+        """The scan of some of the body's equations.
+
+        Args:
+            ops: The equations.
+            carries: Its carried values.
+            got: What it gets from the other scan, stacked.
+            outs: Which of the results it gives, carried values first.
+            kept: What it gives besides, stacked.
+            outer: What each variable of the body is outside, where stacks are whole.
+
+        Returns:
+            The scan, with what else tracing it makes, and the variables of the stacks of `kept`.
+        """
+        results = [self.body.outvars[position] for position in outs] + list(kept)
+        read = {var for op in ops for var in op.reads()} | {atom for atom in results if is_var(atom)}
+        consts = [var for var in self.consts if var in read]
+        invars = [*consts, *carries, *(var for var in (*self.slices, *got) if var in read)]
+        compute = _compat.as_fun(_compat.close(self.body, invars, results, [op.eqn for op in ops]))
+        first_carry, first_slice = len(consts), len(consts) + len(carries)
+        params = self.eqn.params
+
+        def scan(*args: Any) -> list[Any]:
+            def layer(carry: Any, piece: Any) -> tuple[Any, Any]:
+                out = compute(*args[:first_carry], *carry, *piece)
+                return out[: len(carries)], out[len(carries) :]
+
+            carry, stacks = jax.lax.scan(
+                layer,
+                list(args[first_carry:first_slice]),
+                list(args[first_slice:]),
+                length=params["length"],
+                reverse=params["reverse"],
+                unroll=params["unroll"],
+            )
+            return [*carry, *stacks]
+
+        reads = [outer[var] for var in invars]
+        traced, captured = _compat.split(jax.make_jaxpr(scan)(*map(_abstract, reads)))
+        assert not captured, "all that the body reads is an argument"
+        stacks = [_compat.new_var(atom.aval) for atom in traced.outvars[len(outs) :]]
+        outvars = [*(self.eqn.outvars[position] for position in outs), *stacks]
+        return inlined(traced, reads, outvars, self.eqn), stacks
+
+
+def _abstract(atom: Atom) -> jax.ShapeDtypeStruct:
+    aval = atom.aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def _without_dead_code(early: Sequence[Op], late: Sequence[Op], scan: _Scan, late_outs: Collection[int]) -> list[Op]:
+    """The equations of the first half that anything needs."""
+    live = scan.ends(late_outs)[1] | {var for op in late for var in op.reads()}
+    kept = []
+    for op in reversed(early):
+        if op.eqn.effects or any(var in live for var in op.writes()):
+            kept.append(op)
+            live.update(op.reads())
+    return kept[::-1]

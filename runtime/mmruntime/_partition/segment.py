@@ -1,0 +1,206 @@
+"""Segment: cut the placed equations into programs that run without waiting for other submeshes.
+
+In each region, an equation's level is how many times its inputs have crossed from one submesh to another;
+the equations of one submesh and level are one program. Every crossing raises the level, so programs never
+wait for each other in a circle. In a training loop this gives, per stage, a forward and a backward program,
+and on the last stage one that does both.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from mmruntime._compat import Var, is_var
+from mmruntime._jaxpr.ir import Op, Region, Step, is_scalar
+from mmruntime._partition.place import Placement
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """Equations that are compiled into one program.
+
+    Attributes:
+        region: Index of the region.
+        submesh: Number of the submesh.
+        level: Crossings between submeshes before it, within the region.
+        ops: The equations, in program order.
+        reads: Variables that it needs from elsewhere.
+        writes: Variables that others need from it.
+        forward: Whether it holds equations of a forward pass.
+        backward: Whether it holds equations of a backward pass.
+        part: "I" or "W" for the input and weight halves of a split backward pass, else "".
+        input_half: For a weight half, the input half that it belongs to.
+        variant: Which of the loop's bodies it is in.
+    """
+
+    region: int
+    submesh: int
+    level: int
+    ops: list[Op]
+    reads: list[Var] = field(default_factory=list)
+    writes: list[Var] = field(default_factory=list)
+    forward: bool = False
+    backward: bool = False
+    part: str = ""
+    input_half: Segment | None = None
+    variant: int = 0
+
+    @property
+    def roams(self) -> bool:
+        """Whether it holds only tasks whose submesh depends on the microbatch, so that it is no pipeline stage."""
+        return any(op.roams for op in self.ops) and all(op.roams or op.task is None for op in self.ops)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks in it, in order."""
+        return tuple(dict.fromkeys(op.task.name for op in self.ops if op.task is not None and op.task.name))
+
+
+@dataclass(eq=False, slots=True)
+class Segments:
+    """The programs of a step, and where each value can be read.
+
+    Attributes:
+        by_region: The segments of each region, ordered by level.
+        made_on: The submeshes that compute each variable; others get it from the first.
+    """
+
+    by_region: list[list[Segment]]
+    made_on: dict[Var, tuple[int, ...]]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return (segment for segments in self.by_region for segment in segments)
+
+
+def segment(step: Step, placement: Placement, by_task: Collection[int] = ()) -> Segments:
+    """Cut a placed step into segments.
+
+    Args:
+        step: The step.
+        placement: Where it runs.
+        by_task: Regions in which neighbouring tasks of one submesh are not merged into one program.
+    """
+    made_on: dict[Var, tuple[int, ...]] = {}
+    by_region = []
+    for index, region in enumerate(step.regions):
+        levels = _levels(region, placement, index in by_task)
+        _sink(region, placement, levels, set(_needed_later(step, index)), index in by_task)
+        groups: dict[tuple[int, int, int], list[Op]] = defaultdict(list)
+        for op in region.ops:
+            for where in placement.of[op]:
+                groups[levels[op, where], where, op.variant].append(op)
+            made_on.update(dict.fromkeys(op.writes(), placement.of[op]))
+        by_region.append(
+            [
+                Segment(index, where, level, ops, variant=variant)
+                for (level, where, variant), ops in sorted(groups.items())
+            ]
+        )
+        for total, result in region.sums:
+            # A sum has one accumulator, where its terms are first made.
+            made_on[total] = made_on[result][:1]
+    segments = Segments(by_region, made_on)
+    connect(step, segments)
+    return segments
+
+
+def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[Op, int], int]:
+    producer = {var: op for op in region.ops for var in op.writes()}
+    levels: dict[tuple[Op, int], int] = {}
+    # The task that an equation belongs to or, outside of tasks, comes after.
+    after: dict[Op, str | None] = {}
+    for op in region.ops:
+        sources = [producer[var] for var in op.reads() if var in producer]
+        latest = max(sources, key=lambda source: levels[source, placement.of[source][0]], default=None)
+        after[op] = op.task.name if op.task is not None else None if latest is None else after[latest]
+        for where in placement.of[op]:
+            level = 0
+            for source in sources:
+                here = where in placement.of[source]
+                crosses = not here or (
+                    by_task and None not in (after[op], after[source]) and after[op] != after[source]
+                )
+                level = max(level, levels[source, where if here else placement.of[source][0]] + crosses)
+            levels[op, where] = level
+    return levels
+
+
+def _sink(
+    region: Region, placement: Placement, levels: dict[tuple[Op, int], int], kept: set[Var], by_task: bool
+) -> None:
+    """Move equations to the program of their first reader, so that nothing is computed early and then kept.
+
+    A forward equation whose only readers are of the backward pass stays: it would drag its inputs along.
+    """
+    readers: dict[Var, list[Op]] = defaultdict(list)
+    for op in region.ops:
+        for var in op.reads():
+            readers[var].append(op)
+    kept = kept | {result for _, result in region.sums}
+    for op in reversed(region.ops):
+        users = [user for var in op.writes() for user in readers[var]]
+        if by_task and op not in placement.floating:
+            # Between tasks of one submesh that are kept apart, moving an equation would merge them again.
+            continue
+        if not users or op.eqn.effects or any(var in kept for var in op.writes()):
+            continue
+        places = placement.of[op]
+        if any(where not in places for user in users for where in placement.of[user]):
+            continue
+        for where in places:
+            here = [(levels[user, where], user) for user in users if where in placement.of[user]]
+            first = min(level for level, _ in here)
+            if op in placement.floating or any(level == first and user.backward == op.backward for level, user in here):
+                levels[op, where] = max(levels[op, where], first)
+
+
+def _needed_later(step: Step, index: int) -> Iterable[Var]:
+    for region in step.regions[index + 1 :]:
+        for op in region.ops:
+            yield from op.reads()
+        yield from region.slices.values()
+    yield from (atom for atom in step.outvars if is_var(atom))
+
+
+def connect(step: Step, segments: Segments) -> None:
+    """Fill in what each segment reads and writes, and whether it is forward or backward."""
+    made_on = segments.made_on
+    writer: dict[tuple[Var, int], Segment] = {}
+    wanted: dict[Segment, dict[Var, None]] = defaultdict(dict)
+    for each in segments:
+        for op in each.ops:
+            for var in op.writes():
+                writer[var, each.submesh] = each
+
+    def want(var: Var, where: int) -> None:
+        source = writer.get((var, where)) or writer.get((var, made_on.get(var, (where,))[0]))
+        if source is not None:
+            wanted[source][var] = None
+
+    for each in segments:
+        own = {var for op in each.ops for var in op.writes()}
+        reads: dict[Var, None] = {}
+        for op in each.ops:
+            each.backward = each.backward or op.backward
+            each.forward = each.forward or (not op.backward and op.task is not None)
+            for var in op.reads():
+                if var not in own:
+                    reads[var] = None
+        each.reads = list(reads)
+        for var in reads:
+            want(var, each.submesh)
+        each.forward = each.forward or not each.backward
+    for region in step.regions:
+        for _, result in region.sums:
+            want(result, made_on[result][0])
+        for stacked in region.slices.values():
+            for where in made_on.get(stacked, ()):
+                want(stacked, where)
+    for atom in step.outvars:
+        if is_var(atom) and atom in made_on:
+            for where in made_on[atom] if is_scalar(atom) else made_on[atom][:1]:
+                want(atom, where)
+    for each in segments:
+        each.writes = [var for op in each.ops for var in op.writes() if var in wanted[each]]

@@ -1,0 +1,238 @@
+"""Trace: a step to flat equations with their tasks, microbatch loops opened, dead code removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from mmruntime import _compat
+from mmruntime._compat import Atom, Var, is_var, split
+from mmruntime._core.marks import LOOPS, TASKS, LoopSpec
+from mmruntime._core.registry import Registration
+from mmruntime._frontend.constraint import placed_later
+from mmruntime._jaxpr.ir import Op, Region, Step
+from mmruntime._partition.assign_tasks import TaskFinder
+
+
+def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[Registration]) -> tuple[Step, Any]:
+    """Trace `fun` on abstract arguments.
+
+    Args:
+        fun: A function of flat or nested array arguments.
+        args: `jax.ShapeDtypeStruct`s without shardings, so that nothing of a mesh enters the trace.
+        registrations: The registrations in force.
+
+    Returns:
+        The step, and the tree structure of what `fun` returns.
+    """
+    with placed_later():
+        closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
+    jaxpr, consts = split(closed)
+    flat = _Flattener(TaskFinder(registrations), jaxpr)
+    step = flat.step(jaxpr, consts)
+    remove_dead_code(step)
+    return step, jax.tree.structure(shapes)
+
+
+class _Flattener:
+    def __init__(self, finder: TaskFinder, like: Any) -> None:
+        self.finder = finder
+        self.like = like
+        self.constants: dict[Var, Any] = {}
+        self.regions: list[Region] = [Region()]
+
+    def step(self, jaxpr: Any, consts: Sequence[Any]) -> Step:
+        self.constants.update(zip(jaxpr.constvars, consts, strict=True))
+        env: dict[Var, Atom] = {}
+        self._flatten(jaxpr.eqns, env, None, None)
+        outvars = [_read(env, atom) for atom in jaxpr.outvars]
+        return Step(self.like, list(jaxpr.invars), self.constants, self.regions, outvars)
+
+    def _flatten(self, eqns: Sequence[Any], env: dict[Var, Atom], prefix: Any, into: list[Op] | None) -> None:
+        """Append equations in terms of the step's own variables.
+
+        Args:
+            eqns: Equations of some jaxpr.
+            env: What that jaxpr's variables stand for; extended by their results.
+            prefix: Name stack of the call that the jaxpr is the body of.
+            into: Where to; None at the step's own level, where a microbatch loop starts new regions.
+        """
+        for eqn in eqns:
+            target = self.regions[-1].ops if into is None else into
+            stack = eqn.source_info.name_stack if prefix is None else prefix + eqn.source_info.name_stack
+            eqn = eqn.replace(
+                invars=[_read(env, atom) for atom in eqn.invars],
+                source_info=eqn.source_info.replace(name_stack=stack),
+            )
+            spec = LOOPS.find(eqn.params["name"]) if eqn.primitive is _compat.jit_p else None
+            if spec is not None:
+                if into is not None:
+                    raise ValueError(
+                        f"microbatch: the loop{_place(eqn)} lies inside another microbatch loop. "
+                        "Cut the batch once, in one microbatch call."
+                    )
+                self._open_loop(eqn, spec, env)
+                continue
+            body = self._body_to_open(eqn)
+            if body is not None:
+                inner, consts = body
+                inner_env: dict[Var, Atom] = dict(zip(inner.invars, eqn.invars, strict=True))
+                self._bind_constants(inner, consts, inner_env)
+                self._flatten(inner.eqns, inner_env, stack, into)
+                for outer, atom in zip(eqn.outvars, inner.outvars, strict=True):
+                    if is_var(outer):
+                        env[outer] = _read(inner_env, atom)
+                continue
+            outvars = []
+            for var in eqn.outvars:
+                if is_var(var):
+                    env[var] = fresh = _compat.new_var(var.aval)
+                    outvars.append(fresh)
+                else:
+                    outvars.append(var)
+            task, backward = self.finder.find(eqn)
+            target.append(Op(eqn.replace(outvars=outvars), task, backward))
+
+    def _body_to_open(self, eqn: Any) -> tuple[Any, list[Any]] | None:
+        """The body of a call that is to be dissolved into its equations."""
+        if eqn.primitive is _compat.jit_p:
+            return None if TASKS.find(eqn.params["name"]) is not None else split(eqn.params["jaxpr"])
+        if self.finder.find(eqn)[0] is not None:
+            return None
+        # Rematerialisation and custom derivatives stay whole, unless tasks or loops are inside: a checkpoint around
+        # a whole model would otherwise be one equation for all submeshes.
+        body = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+        if body is None or not _compat.is_jaxpr(body) or eqn.primitive is _compat.scan_p:
+            return None
+        inner, consts = split(body)
+        if len(inner.invars) != len(eqn.invars) or len(inner.outvars) != len(eqn.outvars):
+            return None
+        if self.finder.inside(
+            inner, lambda e: e.primitive is _compat.jit_p and LOOPS.find(e.params["name"]) is not None
+        ):
+            return inner, consts
+        return None
+
+    def _bind_constants(self, inner: Any, consts: Sequence[Any], env: dict[Var, Atom]) -> None:
+        for var, value in zip(inner.constvars, consts, strict=True):
+            env[var] = fresh = _compat.new_var(var.aval)
+            self.constants[fresh] = value
+
+    def _open_loop(self, eqn: Any, spec: LoopSpec, env: dict[Var, Atom]) -> None:
+        """Make a region of a microbatch loop: `jit{scan{body; add(carry, result)}}` as `microbatch` writes it."""
+        inner, consts = split(eqn.params["jaxpr"])
+        scans = [e for e in inner.eqns if e.primitive is _compat.scan_p]
+        as_written = len(inner.eqns) == len(scans) == 1 and list(inner.outvars) == list(scans[0].outvars)
+        if not as_written or not _is_sum_over_slices(scans[0], spec):
+            raise ValueError(_transformed(eqn))
+        (scan,) = scans
+        outer_env: dict[Var, Atom] = dict(zip(inner.invars, eqn.invars, strict=True))
+        self._bind_constants(inner, consts, outer_env)
+        operands = [_read(outer_env, atom) for atom in scan.invars]
+        body, body_consts = split(scan.params["jaxpr"])
+        num_carry = len(scan.outvars)
+        num_consts = len(operands) - num_carry - spec.num_slices
+
+        region = Region(loop=spec)
+        body_env: dict[Var, Atom] = dict(zip(body.invars[:num_consts], operands[:num_consts], strict=True))
+        carries = body.invars[num_consts : num_consts + num_carry]
+        for var, stacked in zip(body.invars[num_consts + num_carry :], operands[num_consts + num_carry :], strict=True):
+            body_env[var] = piece = _compat.new_var(var.aval)
+            region.slices[piece] = self._as_var(stacked)
+        self._bind_constants(body, body_consts, body_env)
+
+        # The new carry is add(carry, result): take the result, which is what the body computes.
+        producer = {var: e for e in body.eqns for var in e.outvars}
+        additions = [producer.get(atom) if is_var(atom) else None for atom in body.outvars]
+        dropped = {id(add) for add in additions}
+        self._flatten([e for e in body.eqns if id(e) not in dropped], body_env, eqn.source_info.name_stack, region.ops)
+        seen: set[Var] = set()
+        for outer, carry, add in zip(eqn.outvars, carries, additions, strict=True):
+            assert add is not None
+            result = _read(body_env, add.invars[1])
+            if not is_var(result) or result in seen or not any(result in op.eqn.outvars for op in region.ops):
+                result = self._copy(result, carry.aval, region.ops)
+            seen.add(result)
+            total = _compat.new_var(carry.aval)
+            if is_var(outer):
+                env[outer] = total
+            region.sums.append((total, result))
+        self.regions.append(region)
+        self.regions.append(Region())
+
+    def _as_var(self, atom: Atom) -> Var:
+        return atom if is_var(atom) else self._copy(atom, atom.aval, self.regions[-1].ops)
+
+    def _copy(self, atom: Atom, aval: Any, into: list[Op]) -> Var:
+        """A variable of its own for a literal, or for a value that is used elsewhere too."""
+        var = _compat.new_var(aval)
+        into.append(Op(_compat.copy_eqn(atom, var)))
+        return var
+
+
+def _place(eqn: Any) -> str:
+    """Where the user wrote an equation; nothing where the step is the traced function itself."""
+    lines = _compat.source_lines(eqn)
+    return f" at {lines}" if lines else ""
+
+
+def _transformed(eqn: Any) -> str:
+    """What to write instead of a transformation around a microbatch loop."""
+    if ("vmap", True) in _compat.scopes(eqn):
+        return (
+            f"microbatch: the loop{_place(eqn)} was itself mapped by jax.vmap, which cannot be pipelined. Put jax.vmap "
+            "inside, and count dim= with the mapped dimension: mm.microbatch(jax.vmap(fun), dim=1, ...)."
+        )
+    return (
+        f"microbatch: the loop{_place(eqn)} was itself differentiated, which cannot be pipelined. Put jax.grad or "
+        "jax.value_and_grad inside: mm.microbatch(jax.value_and_grad(loss), ...)."
+    )
+
+
+def _is_sum_over_slices(scan: Any, spec: LoopSpec) -> bool:
+    """Whether a scan still is `carry = add(carry, result)` over the slices that the mark speaks of.
+
+    Differentiation gives it more operands, carries or results, which positions alone do not show.
+    """
+    body = split(scan.params["jaxpr"])[0]
+    num_carry = len(scan.outvars)
+    first_slice = len(scan.invars) - spec.num_slices
+    first_carry = first_slice - num_carry
+    if first_carry < 0 or len(body.invars) != len(scan.invars) or len(body.outvars) != num_carry:
+        return False
+    for position, (outer, inner) in enumerate(zip(scan.invars, body.invars, strict=True)):
+        stacked = (spec.count,) if position >= first_slice else ()
+        if outer.aval.shape != (*stacked, *inner.aval.shape):
+            return False
+    producer = {var: eqn for eqn in body.eqns for var in eqn.outvars}
+    adds = [producer.get(atom) if is_var(atom) else None for atom in body.outvars]
+    carries = body.invars[first_carry:first_slice]
+    return all(
+        add is not None and add.primitive is _compat.add_p and add.invars[0] is carry
+        for add, carry in zip(adds, carries, strict=True)
+    )
+
+
+def _read(env: dict[Var, Atom], atom: Atom) -> Atom:
+    return env.get(atom, atom) if is_var(atom) else atom
+
+
+def remove_dead_code(step: Step) -> None:
+    """Drop equations that no output needs, and the loop sums that nobody reads. In place."""
+    live = {atom for atom in step.outvars if is_var(atom)}
+    for region in reversed(step.regions):
+        if region.loop is not None:
+            region.sums = [(total, result) for total, result in region.sums if total in live]
+            live |= {result for _, result in region.sums}
+        kept = []
+        for op in reversed(region.ops):
+            if op.eqn.effects or any(var in live for var in op.writes()):
+                kept.append(op)
+                live.update(op.reads())
+        region.ops = kept[::-1]
+        region.slices = {piece: stacked for piece, stacked in region.slices.items() if piece in live}
+        live |= set(region.slices.values())
+    step.regions = [region for region in step.regions if region.ops or region.sums or region.loop is None]
+    step.constants = {var: value for var, value in step.constants.items() if var in live}

@@ -1,0 +1,1 @@
+"""Compiled steps: `mjit`, `parallelize`, and the plan of passes."""

@@ -1,0 +1,204 @@
+"""Run an initialiser so that each submesh computes only what it will hold."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from mmruntime import _compat
+from mmruntime._core import mesh as _mesh
+from mmruntime._core.multimesh import MultiMesh
+from mmruntime._frontend.constraint import placed_later
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Arrays of more elements are computed in shards: 64 MiB of float32.
+_LARGE = 1 << 24
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class _Part:
+    """What one submesh computes: its executable, and the positions of its results."""
+
+    everywhere: NamedSharding
+    program: Any
+    positions: tuple[int, ...]
+
+
+class Initializer(Generic[P, R]):
+    """A function whose results are laid out as a step wants its arguments: call it as the function itself.
+
+    It is traced once per signature, and compiled once per submesh with everything left out that the submesh's
+    results do not need, so no device ever holds what belongs to another submesh. The values are those of
+    `jax.jit(fun)`, bit for bit: arrays of up to 2**24 elements are computed whole on each device of their
+    submesh, then cut; scalars on all devices of the mesh. Larger arrays are computed in shards, which rounds alike
+    except on CPUs for odd sizes.
+
+    Args:
+        fun: The initialiser.
+        label: Its name, for messages.
+        multimesh: The mesh of the step.
+        wanted: Gives, for a result (a pytree of `jax.ShapeDtypeStruct`), the same with shardings.
+    """
+
+    def __init__(
+        self,
+        fun: Callable[P, R],
+        label: str,
+        multimesh: MultiMesh,
+        wanted: Callable[[Any], Any],
+    ) -> None:
+        functools.update_wrapper(self, fun)
+        self._fun: Any = fun
+        self._label = label
+        self._multimesh = multimesh
+        self._wanted = wanted
+        self._traced: dict[Any, tuple[Any, Any]] = {}
+        self._parts: dict[Any, list[_Part]] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the initialiser on all submeshes; returns as soon as that is issued."""
+        if not _compat.at_top_level():
+            result: R = self._fun(*args, **kwargs)
+            return result
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        structs = [_struct(leaf, self._label) for leaf in leaves]
+        signature = (tree, tuple((each.shape, each.dtype, each.weak_type) for each in structs))
+        if signature not in self._traced:
+            self._traced[signature] = self._trace(tree, structs)
+        closed, shapes = self._traced[signature]
+        targets, out_tree = jax.tree.flatten(self._wanted(shapes))
+        shardings = tuple(target.sharding for target in targets)
+        key = (signature, shardings)
+        if key not in self._parts:
+            self._parts[key] = _compile(closed, structs, shardings)
+        results: list[Any] = [None] * len(shardings)
+        for part in self._parts[key]:
+            moved = jax.device_put(leaves, part.everywhere)
+            for position, value in zip(part.positions, part.program(*moved), strict=True):
+                results[position] = value
+        made: R = jax.tree.unflatten(out_tree, results)
+        return made
+
+    def _trace(self, tree: Any, structs: Sequence[Any]) -> tuple[Any, Any]:
+        def flat(*leaves: Any) -> Any:
+            args, kwargs = jax.tree.unflatten(tree, leaves)
+            return self._fun(*args, **kwargs)
+
+        with _compat.no_mesh(), _mesh.using(self._multimesh), placed_later():
+            return jax.make_jaxpr(flat, return_shape=True)(*structs)
+
+
+def _struct(leaf: Any, label: str) -> jax.ShapeDtypeStruct:
+    try:
+        aval = jax.typeof(leaf)
+    except TypeError as error:
+        raise TypeError(
+            f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument of {label}; arguments must be arrays "
+            "or numbers, in pytrees. Bind others with functools.partial."
+        ) from error
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[_Part]:
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, sharding in enumerate(shardings):
+        devices: Any = sharding.mesh.devices
+        groups.setdefault(tuple(devices.flat), []).append(position)
+    compute = _compat.as_fun(closed)
+    lowered = []
+    for positions in groups.values():
+        everywhere = NamedSharding(shardings[positions[0]].mesh, PartitionSpec())
+
+        def part(
+            *leaves: Any, positions: Sequence[int] = tuple(positions), everywhere: NamedSharding = everywhere
+        ) -> list[Any]:
+            results = compute(*leaves)
+            return [_whole(results[position], shardings[position], everywhere) for position in positions]
+
+        # JAX drops what the chosen results do not need before it lowers.
+        with _compat.no_mesh():
+            program = jax.jit(
+                part,
+                in_shardings=everywhere,
+                out_shardings=[shardings[position] for position in positions],
+                keep_unused=True,
+            ).lower(*structs)
+        lowered.append((everywhere, program, tuple(positions)))
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        programs = list(pool.map(lambda item: item[1].compile(), lowered))
+    return [
+        _Part(everywhere, program, positions)
+        for (everywhere, _, positions), program in zip(lowered, programs, strict=True)
+    ]
+
+
+def _whole(value: Any, wanted: NamedSharding, everywhere: NamedSharding) -> Any:
+    """Have XLA compute a value whole and cut it afterwards, unless it is large.
+
+    On CPUs it may round differently where a shard is smaller than a vector register (seen with jaxlib 0.12).
+    """
+    if wanted.is_fully_replicated or jnp.size(value) > _LARGE:
+        return value
+    # The constraints on both sides keep the cut behind the barrier, and so out of the loops that compute the value.
+    whole = jax.lax.with_sharding_constraint(value, everywhere)
+    return jax.lax.with_sharding_constraint(jax.lax.optimization_barrier(whole), everywhere)
+
+
+def match(shapes: Any, arguments: Sequence[Any], label: str, step_label: str) -> Any:
+    """Lay out a result as the arguments of a step that it is meant for.
+
+    Args:
+        shapes: The result, a pytree of `jax.ShapeDtypeStruct`: one argument, or a tuple of several.
+        arguments: The step's arguments, pytrees of `jax.ShapeDtypeStruct` with shardings.
+        label: Name of the initialiser, for messages.
+        step_label: Name of the step.
+
+    Returns:
+        `shapes` with shardings.
+
+    Raises:
+        ValueError: If the step has no such argument.
+    """
+    whole = next((argument for argument in arguments if _same(argument, shapes)), None)
+    if whole is not None:
+        return whole
+    rest = list(arguments)
+    if isinstance(shapes, tuple | list) and shapes:
+        found = []
+        for item in shapes:
+            hit = next((index for index, argument in enumerate(rest) if _same(argument, item)), None)
+            if hit is None:
+                break
+            found.append(rest.pop(hit))
+        else:
+            # Through the tree, so that named tuples stay what they are.
+            return jax.tree.unflatten(jax.tree.structure(shapes), jax.tree.leaves(found))
+    listed = "\n".join(f"  argument {index}: {_describe(argument)}" for index, argument in enumerate(arguments))
+    raise ValueError(
+        f"mjit: out_like={step_label} has no argument like the result of {label}, {_describe(shapes)}. Return one of "
+        f"its arguments, or a tuple of them:\n{listed}"
+    )
+
+
+def _same(argument: Any, result: Any) -> bool:
+    trees: list[Any] = [jax.tree.structure(argument), jax.tree.structure(result)]
+    if trees[0] != trees[1]:
+        return False
+    pairs = list(zip(jax.tree.leaves(argument), jax.tree.leaves(result), strict=True))
+    return bool(pairs) and all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+
+
+def _describe(tree: Any) -> str:
+    leaves = jax.tree.leaves(tree)
+    shown = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves[:4])
+    return f"{len(leaves)} arrays" + (f" ({shown}{', ...' if len(leaves) > 4 else ''})" if leaves else "")

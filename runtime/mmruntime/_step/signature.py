@@ -1,0 +1,229 @@
+"""What the arguments of a call tell: its signature, its arguments' names, and which of them are carried state."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from mmruntime import _check
+from mmruntime._jaxpr.ir import Step, num_elements
+
+_BY_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class Call:
+    """A call, taken apart.
+
+    Attributes:
+        leaves: Its arrays.
+        tree: The tree of its arguments and keyword arguments, without the static ones.
+        signatures: Shape and type of each array.
+        key: What the compiled step depends on.
+        static_args: Positions and values of static arguments.
+        static_kwargs: Names and values of static keyword arguments.
+    """
+
+    leaves: list[Any]
+    tree: Any
+    signatures: tuple[Any, ...]
+    key: Any
+    static_args: tuple[tuple[int, Any], ...]
+    static_kwargs: tuple[tuple[str, Any], ...]
+
+
+class Repeat:
+    """Tells whether a call is like an earlier one, which is quicker than to work out its key.
+
+    Args:
+        tree: The tree of the earlier call.
+        signatures: Shape and type of each of its arrays.
+        settings: What held besides.
+    """
+
+    def __init__(self, tree: Any, signatures: Sequence[Any], settings: Any) -> None:
+        self._tree = tree
+        self._signatures = signatures
+        self._settings = settings
+        # Abstract values of arrays that fitted, and which arguments are no arrays of JAX. What a program gives has the
+        # same abstract value every time, so that comparing carried state costs next to nothing.
+        self._avals: list[Any] = []
+        self._host: list[int] = []
+
+    def fits(self, leaves: Sequence[Any], tree: Any, settings: Any) -> bool:
+        """Whether a call of these arrays is like the earlier one.
+
+        Raises:
+            TypeError: If an argument is neither an array nor a number.
+        """
+        if tree != self._tree or settings != self._settings:
+            return False
+        avals = [getattr(leaf, "aval", None) for leaf in leaves]
+        known = self._avals == avals
+        for index in self._host if known else range(len(leaves)):
+            if signature(leaves[index]) != self._signatures[index]:
+                return False
+        if not known:
+            self._avals = avals
+            self._host = [index for index, aval in enumerate(avals) if aval is None]
+        return True
+
+
+def signature(leaf: Any) -> Any:
+    """Shape, type and weak type of an argument.
+
+    Raises:
+        TypeError: If it is neither an array nor a number.
+    """
+    if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), False
+    if isinstance(leaf, bool | int | float | complex):
+        # As the result of the same step will be, so that state may start as a number.
+        aval = jax.typeof(leaf)
+        return aval.shape, aval.dtype, getattr(aval, "weak_type", False)
+    raise TypeError(
+        f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in "
+        "pytrees. Mark others with static_argnums= or static_argnames=."
+    )
+
+
+def chosen_arguments(
+    fun: Callable[..., Any], option: str, argnums: int | Sequence[int] | None, argnames: str | Iterable[str] | None
+) -> tuple[list[int], list[str]]:
+    """Positions and names of the arguments that `..._argnums` and `..._argnames` choose together, as in `jax.jit`.
+
+    Args:
+        fun: The function that is compiled.
+        option: "static" or "donate".
+        argnums: Positions; negative ones count from the end.
+        argnames: Names.
+
+    Raises:
+        TypeError: If a position is no integer or a name no string.
+        ValueError: If the function has no such position or name.
+    """
+    numbers = _listed(f"{option}_argnums", argnums, int, "the position of an argument, or several")
+    names = _listed(f"{option}_argnames", argnames, str, "the name of an argument, or several")
+    if not numbers and not names:
+        return [], []
+    parameters = parameters_of(fun)
+    kinds = [parameter.kind for parameter in parameters.values()]
+    ordered = [
+        name for name, parameter in parameters.items() if parameter.kind in (parameter.POSITIONAL_ONLY, _BY_EITHER)
+    ]
+    for number in numbers:
+        if inspect.Parameter.VAR_POSITIONAL not in kinds and not -len(ordered) <= number < len(ordered):
+            raise ValueError(
+                f"mjit: {option}_argnums has {number}, but the function takes {len(ordered)} positional arguments "
+                f"({', '.join(ordered)})."
+            )
+        if number < 0 and inspect.Parameter.VAR_POSITIONAL in kinds:
+            raise ValueError(
+                f"mjit: {option}_argnums has {number}, and how many arguments there are is not known for a function "
+                "with *args. Count from the front."
+            )
+    for name in names:
+        if inspect.Parameter.VAR_KEYWORD not in kinds and name not in parameters:
+            raise ValueError(
+                f"mjit: {option}_argnames has {name!r}, and the function has no such argument; it has "
+                f"{', '.join(parameters)}."
+            )
+    numbers = [number % len(ordered) if number < 0 else number for number in numbers]
+    names += [ordered[number] for number in numbers if number < len(ordered)]
+    numbers += [ordered.index(name) for name in names if name in ordered]
+    return numbers, names
+
+
+def _listed(option: str, given: Any, kind: type[Any], expected: str) -> list[Any]:
+    if given is None:
+        return []
+    if isinstance(given, str):
+        found: list[Any] = [given]
+    elif isinstance(given, Iterable):
+        found = _check.items("mjit", option, given, expected)
+    else:
+        found = [given]
+    if kind is int:
+        return [_check.integer("mjit", option, each) for each in found]
+    if not all(isinstance(each, str) for each in found):
+        raise _check.wrong("mjit", option, expected, given)
+    return found
+
+
+def parameters_of(fun: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function, as far as Python can tell: some built-in ones have no signature."""
+    try:
+        return inspect.signature(fun).parameters
+    except ValueError:
+        anything = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return {name: inspect.Parameter(name, kind) for name, kind in zip(("args", "kwargs"), anything, strict=True)}
+
+
+def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    """An argument's shape and type, without its sharding."""
+    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def paths(tree: Any) -> list[tuple[Any, Any]]:
+    """The path of each leaf of a tree."""
+    return jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
+
+
+def argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
+    """What the user calls an input: the argument's name, and the path within it."""
+    kind, place, *rest = path
+    if kind.idx == 1:
+        name = str(place.key)
+    else:
+        name = arguments[place.idx] if place.idx < len(arguments) else f"args[{place.idx}]"
+    return f"{name}{jax.tree_util.keystr(tuple(rest))}"
+
+
+def carried_state(in_tree: Any, out_tree: Any, step: Step, donated: Container[int]) -> dict[int, int]:
+    """Which inputs are state that the step gives back: results of the same tree, shapes and types, in order.
+
+    A lone array is state if it is donated or if the step gives back something else too: a single result may just
+    happen to have the shape of an argument.
+    """
+    args = in_tree.children()[0].children()
+    whole = any(arg == out_tree and arg.num_leaves > 1 for arg in args)
+    items = out_tree.children() if _is_sequence(out_tree) and not whole else [out_tree]
+    starts = np.cumsum([0, *[item.num_leaves for item in items]])
+    carried: dict[int, int] = {}
+    taken: set[int] = set()
+    offset = 0
+    for position, arg in enumerate(args):
+        count = arg.num_leaves
+        lone = count == 1 and len(items) == 1 and position not in donated
+        for index, item in enumerate(items):
+            begin = int(starts[index])
+            same = (
+                index not in taken
+                and item == arg
+                and count > 0
+                and not lone
+                and all(_same_type(step.invars[offset + k], step.outvars[begin + k]) for k in range(count))
+            )
+            if same and (count > 1 or num_elements(step.invars[offset]) > 1):
+                taken.add(index)
+                carried.update({offset + k: begin + k for k in range(count)})
+                break
+        offset += count
+    return carried
+
+
+def _is_sequence(tree: Any) -> bool:
+    data = tree.node_data()
+    return data is not None and data[0] in (tuple, list)
+
+
+def _same_type(a: Any, b: Any) -> bool:
+    return bool(a.aval.shape == b.aval.shape and a.aval.dtype == b.aval.dtype)

@@ -1,0 +1,161 @@
+"""Local search: reorder rows along the critical path of the simulated step."""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ._action import Action
+from ._memory import peak
+from ._timing import Program, Run
+from ._wavefront import Rows
+
+# A move is compared with the order of so many moves ago.
+_MEMORY = 200
+# How far beyond its block an action may go.
+_BEYOND = 4
+
+
+def improve(
+    program: Program,
+    whole: Sequence[float],
+    kept: Sequence[float],
+    memory: Sequence[float],
+    tries: int,
+    bound: float,
+    barrier: bool = True,
+) -> tuple[Rows, float]:
+    """A better order of the program's rows, or the same.
+
+    The step is as long as its critical path: a chain of actions that each start when the one before is done, either
+    the one before in the row or the producer of its input. Only a change along that path can shorten the step. Without
+    a barrier the path goes on in the step before, from the start of a row to its end, and closes to a circle; the
+    time per step is that of the slowest circle. The
+    path consists of blocks, actions that follow each other in one row without a gap, and every try moves one action
+    of a block within it or a little beyond, as in job-shop scheduling (Nowicki and Smutnicki 1996,
+    doi:10.1287/mnsc.42.6.797). A move is kept if the step is no longer than it was, or no longer than it was some
+    moves ago (late acceptance, Burke and Bykov 2017, doi:10.1016/j.ejor.2016.07.012).
+
+    Microbatches of one stage and kind stay in order, and each action stays between those of its own microbatch and
+    stage that it needs and that need it. The random numbers are always the same.
+
+    Args:
+        program: What to improve; its rows are reordered.
+        whole: For each stage, memory that a forward takes.
+        kept: For each stage, the part of it that an input half leaves.
+        memory: Most memory of each submesh.
+        tries: Number of orders to run in simulated time.
+        bound: No order is shorter than this; the search ends when it is reached.
+        barrier: Whether a step ends for all rows at once.
+
+    Returns:
+        The rows, and the length of the step.
+    """
+    chance = random.Random(0)
+    rows, actions = program.rows, program.actions
+    state = _look(program, barrier)
+    assert state is not None, "the search starts from a valid order"
+    current = state.score
+    past = [current] * _MEMORY
+    best, shortest = [list(row) for row in rows], state.time
+    blocks = _critical_blocks(program, state, chance)
+    tried = 0
+    for _ in range(4 * tries):
+        if tried == tries or not blocks or shortest <= bound * (1 + 1e-9):
+            break
+        number, first, last = blocks[chance.randrange(len(blocks))]
+        row = rows[number]
+        source = chance.randint(first, last)
+        step = chance.choice((-1, 1))
+        end = max(0, first - _BEYOND) if step < 0 else min(len(row) - 1, last + _BEYOND)
+        target = _furthest(row, source, step, end, actions)
+        if target == source:
+            continue
+        if chance.random() < 0.7:
+            target = source + step * chance.randint(1, abs(target - source))
+        changed = list(row)
+        changed.insert(target, changed.pop(source))
+        if peak([actions[index] for index in changed], whole, kept) > memory[number] + 1e-9:
+            continue
+        rows[number] = changed
+        state = _look(program, barrier)
+        place = tried % _MEMORY
+        tried += 1
+        if state is not None and state.score <= max(current, past[place]):
+            current = state.score
+            blocks = _critical_blocks(program, state, chance)
+            if state.time < shortest * (1 - 1e-12):
+                best, shortest = [list(row) for row in rows], state.time
+        else:
+            rows[number] = row
+        past[place] = min(past[place], current)
+    return tuple(tuple(actions[index] for index in row) for row in best), shortest
+
+
+class _State(NamedTuple):
+    """A step in simulated time: how long it is, what it is worth, when each row begins, and what it looks like."""
+
+    time: float
+    score: float
+    begins: Sequence[float]
+    run: Run
+
+
+def _look(program: Program, barrier: bool) -> _State | None:
+    """The step of the rows as they are, None if they wait for each other. Of two equally long steps the one whose rows
+    finish earlier is worth more."""
+    run = program.run()
+    if run.finish is None:
+        return None
+    mean = sum(run.finish) / len(run.finish)
+    if barrier:
+        return _State(max(run.finish), max(run.finish) + 1e-3 * mean, [0.0] * len(run.finish), run)
+    time, begins = program.settle(run.finish)
+    return _State(time, time + 1e-3 * mean, begins, program.run(begins))
+
+
+def _furthest(row: Sequence[int], source: int, step: int, end: int, actions: Sequence[Action]) -> int:
+    """How far an action may go: not past one of its own stage that has its kind or its microbatch."""
+    mine = actions[row[source]]
+    at = source
+    while at != end:
+        other = actions[row[at + step]]
+        if other.stage == mine.stage and (other.kind == mine.kind or other.microbatch == mine.microbatch):
+            break
+        at += step
+    return at
+
+
+def _critical_blocks(program: Program, state: _State, chance: random.Random) -> list[tuple[int, int, int]]:
+    """The blocks (row, first, last) of two or more actions on the critical path.
+
+    Where the one before in the row and the producer of the input end at the same time, one of them is followed by
+    chance.
+    """
+    rows, (starts, ends, _) = program.rows, state.run
+    place = {index: (number, position) for number, row in enumerate(rows) for position, index in enumerate(row)}
+    index = max(range(len(ends)), key=ends.__getitem__)
+    number, position = place[index]
+    last = position
+    blocks = []
+    circled: set[int] = set()
+    while True:
+        before = rows[number][position - 1] if position else -1
+        producer = program.producer(index)
+        follows_row = before >= 0 and ends[before] >= starts[index] - 1e-9
+        follows_input = producer >= 0 and ends[producer] >= starts[index] - 1e-9
+        if follows_row and not (follows_input and chance.random() < 0.5):
+            index, position = before, position - 1
+            continue
+        if last > position:
+            blocks.append((number, position, last))
+        begins = starts[index] <= state.begins[number] + 1e-9
+        if begins and state.begins[number] > 0 and number not in circled:
+            # Without a barrier, what it waited for is the end of its own row in the step before.
+            circled.add(number)
+            index = rows[number][-1]
+        elif producer < 0 or begins:
+            return blocks
+        else:
+            index = producer
+        number, position = place[index]
+        last = position

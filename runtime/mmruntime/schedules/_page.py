@@ -1,0 +1,124 @@
+"""A simulated step as an SVG picture and as one self-contained HTML page."""
+
+from collections.abc import Mapping
+from html import escape
+
+from ._simulate import Simulation
+from ._svg import COLOURS, Cell, Lane, lanes
+
+
+def svg(simulation: Simulation, *, width: int = 1200) -> str:
+    """The step as an SVG picture.
+
+    A row for each submesh: actions by colour and letter, idle time hatched, and below it the live activations as a
+    step line. Cells of every other stage of a submesh have a dark foot. Hovering over a cell shows its times.
+
+    Args:
+        simulation: What to draw.
+        width: Width in pixels. Labels are left out where a cell is too narrow.
+    """
+    _check("svg", simulation)
+    title = f"Timeline of schedule {simulation.schedule.name}"
+    return lanes(simulated_lanes(simulation), simulation.makespan, width=width, title=title)
+
+
+def _check(function: str, simulation: object) -> None:
+    if not isinstance(simulation, Simulation):
+        raise TypeError(f"{function}: expected a Simulation, as simulate(schedule) returns it; got {simulation!r}.")
+
+
+def simulated_lanes(
+    simulation: Simulation,
+    begin: float = 0.0,
+    unit: str = "",
+    per_unit: float = 1.0,
+    merged: Mapping[int, str] | None = None,
+) -> list[Lane]:
+    """A lane for each submesh of a simulated step.
+
+    Args:
+        simulation: The step.
+        begin: When it begins.
+        unit: What tips give times in.
+        per_unit: How many of that one unit of the simulation's time is.
+        merged: Stages whose forward cost is that of a program that does more: the kinds of it, such as "FB".
+    """
+    merged = merged or {}
+    schedule = simulation.schedule
+    odd = schedule.odd_stages
+    share = schedule.num_submeshes / schedule.num_stages
+    result = []
+    for submesh, row in enumerate(schedule.rows):
+        cells = []
+        held, live = 0.0, {0.0: 0.0}
+        for action, start, end in zip(row, simulation.starts[submesh], simulation.ends[submesh], strict=True):
+            words = COLOURS[action.kind][2]
+            times = f"{(begin + start) * per_unit:.6g} to {(begin + end) * per_unit:.6g}{unit}"
+            text = f"{action}: {words}, stage {action.stage}, microbatch {action.microbatch}, {times}"
+            kinds = merged.get(action.stage, action.kind) if action.kind == "F" else action.kind
+            if start < end or action.stage not in merged:
+                cells.append(Cell(begin + start, begin + end, kinds, text, action.microbatch, odd=action.stage in odd))
+            if action.kind == "F":
+                held += share
+                live[begin + start] = held
+            elif action.kind in "BW":
+                held -= share
+                live[begin + end] = held
+        peak = f"peak {simulation.live[submesh]:g}"
+        result.append(Lane(f"submesh {submesh}", cells, tuple(live.items()), peak))
+    return result
+
+
+def html(simulation: Simulation) -> str:
+    """The step as one HTML page that needs nothing else: the picture, its numbers, and the schedule as CSV."""
+    _check("html", simulation)
+    schedule = simulation.schedule
+    has_bytes = simulation.peak_bytes is not None
+    rows = []
+    for submesh in range(schedule.num_submeshes):
+        stages = map(str, schedule.stages_of(submesh))
+        cells = [
+            str(submesh),
+            ", ".join(stages),
+            f"{simulation.busy[submesh]:.6g}",
+            f"{simulation.bubbles[submesh]:.6g}",
+            f"{simulation.live[submesh]:g}",
+        ]
+        if simulation.peak_bytes is not None:
+            cells.append(f"{simulation.peak_bytes[submesh]:,.0f}")
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    heads = ["submesh", "stages", "busy", "idle", "peak live", *(["peak bytes"] if has_bytes else [])]
+    actions = sum(map(len, schedule.rows))
+    # Cells are at least so wide that most have a label.
+    width = min(20_000, max(1200, 160 + 30 * actions // max(1, schedule.num_submeshes)))
+    step = "with" if simulation.barrier else "without"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Schedule {escape(schedule.name)}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2rem; }}
+h1 {{ font-size: 1.4rem; margin: 0 0 .5rem; }}
+table {{ border-collapse: collapse; margin: 1rem 0; }}
+th, td {{ padding: .2rem .8rem; border-bottom: 1px solid #ddd; text-align: right; font-variant-numeric: tabular-nums; }}
+.wide {{ overflow-x: auto; border: 1px solid #ddd; }}
+pre {{ overflow-x: auto; background: #f4f4f4; padding: .8rem; }}
+</style>
+</head>
+<body>
+<h1>Schedule {escape(schedule.name)}</h1>
+<p>{schedule.num_submeshes} submeshes, {schedule.num_stages} stages, {schedule.num_microbatches} microbatches,
+{actions} actions. One step behind a barrier takes <b>{simulation.makespan:.6g}</b>, a step in the long run without
+one <b>{simulation.steady:.6g}</b>. Idle ({step} a barrier): <b>{simulation.bubble_fraction:.1%}</b>.</p>
+<div class="wide">
+{svg(simulation, width=width)}</div>
+<table>
+<tr>{"".join(f"<th>{head}</th>" for head in heads)}</tr>
+{chr(10).join(rows)}
+</table>
+<details><summary>The order as CSV</summary>
+<pre>{escape(schedule.to_csv())}</pre></details>
+</body>
+</html>
+"""
