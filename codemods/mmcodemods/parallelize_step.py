@@ -18,10 +18,10 @@ from mmrewrite.analysis.jit_calls import carried, jit_call, jit_decorator
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.collect import Argument
-from mmrewrite.directives.comments import first_line
 from mmrewrite.directives.vocabulary import DEF, STATEMENT
 from mmrewrite.source.functions import own_expressions, required_parameters, varies
 from mmrewrite.source.names import Binding
+from mmrewrite.source.spans import first_line
 
 
 class ParallelizeStep(MeshCodemod):

@@ -6,8 +6,8 @@ import ast
 import keyword
 
 from mmrewrite.codemod.site import Site
-from mmrewrite.directives.comments import first_line
 from mmrewrite.project.project import Facts, Mesh
+from mmrewrite.source.spans import first_line
 
 
 def mesh_expression(site: Site) -> str:

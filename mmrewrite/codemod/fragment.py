@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from mmrewrite.directives.comments import first_line, span
 from mmrewrite.results import HintReference
 from mmrewrite.source.line_breaking import fit, longest_line
 from mmrewrite.source.newer_syntax import tokens
+from mmrewrite.source.spans import first_line, span
 from mmrewrite.source.text import SourceText
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.directives.comments import first_line
 from mmrewrite.project.project import RUNTIME, Facts, numbered
 from mmrewrite.source.names import Scope
+from mmrewrite.source.spans import first_line
 from mmrewrite.source.text import SourceText
 
 _JAX_FAMILY = frozenset(("jax", "flax", "optax", "orbax", "chex", "haiku", "equinox", "numpy"))

@@ -19,10 +19,10 @@ from mmrewrite.codemod.fragment import (
 )
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.directives.collect import Argument, Hint
-from mmrewrite.directives.comments import span
 from mmrewrite.directives.vocabulary import nearest
 from mmrewrite.project.project import Facts, Mesh, Project, numbered
 from mmrewrite.source.names import Scope, dotted_name
+from mmrewrite.source.spans import span
 
 if TYPE_CHECKING:
     import libcst as cst

@@ -13,7 +13,6 @@ import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mmrewrite.directives.comments import first_line, span
 from mmrewrite.directives.vocabulary import (
     ALONE,
     CALL,
@@ -28,6 +27,7 @@ from mmrewrite.directives.vocabulary import (
 )
 from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
 from mmrewrite.source.newer_syntax import parse_any, tokens
+from mmrewrite.source.spans import first_line, span
 from mmrewrite.source.text import SourceText
 
 MODULE = "mmrewrite.hints"

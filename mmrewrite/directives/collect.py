@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from mmrewrite.directives.arguments import Argument as Argument
 from mmrewrite.directives.arguments import Problem, Written, arguments_of, directive_of, ignored_by
 from mmrewrite.directives.calls import PACKAGE, Handed, HintCall, HintImport, Misused, find_calls, strip_calls
-from mmrewrite.directives.comments import MARK, Comment, Misplaced, find_comments, span, statement_of
+from mmrewrite.directives.comments import MARK, Comment, Misplaced, find_comments, statement_of
 from mmrewrite.directives.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS, SWITCHES, kind_of
 from mmrewrite.results import HintError, HintReference, Left
 from mmrewrite.source.names import Module
+from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText, parse_quietly
 
 

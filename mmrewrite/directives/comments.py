@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmrewrite.source.newer_syntax import newer_comments
+from mmrewrite.source.spans import first_line, span
 from mmrewrite.source.text import SourceText
 
 MARK = re.compile(r"#[ \t]*mm:")
@@ -110,18 +111,6 @@ def _strings_on(source: SourceText, tree: ast.Module, line: int) -> Iterator[tup
                 yield span(source, node)
                 continue
         stack.extend(ast.iter_child_nodes(node))
-
-
-def span(source: SourceText, node: ast.expr | ast.stmt | ast.keyword | ast.alias) -> tuple[int, int]:
-    """Offsets of a node's first character and of the one after its last."""
-    end_line = node.end_lineno or node.lineno
-    return source.offset(node.lineno, node.col_offset), source.offset(end_line, node.end_col_offset or 0)
-
-
-def first_line(node: ast.expr | ast.stmt) -> int:
-    """Line on which a node begins, decorators included."""
-    decorators = getattr(node, "decorator_list", None)
-    return decorators[0].lineno if decorators else node.lineno
 
 
 def statement_of(source: SourceText, tree: ast.Module, comment: Comment) -> ast.stmt | Misplaced:

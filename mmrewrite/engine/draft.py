@@ -12,7 +12,6 @@ from mmrewrite.codemod.fragment import Cut, indent_unit
 from mmrewrite.codemod.imports import NewImport, Placement, import_block, place_import
 from mmrewrite.codemod.site import Draft, Insert, Refuse, Site, Wrong
 from mmrewrite.directives.collect import CommentHints, Hint
-from mmrewrite.directives.comments import first_line, span
 from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.engine.hint_importers import Takers
 from mmrewrite.engine.hint_imports import removed_imports
@@ -20,6 +19,7 @@ from mmrewrite.engine.rewrite import Settings
 from mmrewrite.project.project import RUNTIME, Facts, Project
 from mmrewrite.project.reach import MESH_DIRECTIVES
 from mmrewrite.results import Edit, HintError, HintReference, Refusal
+from mmrewrite.source.spans import first_line, span
 
 
 @dataclass(frozen=True)

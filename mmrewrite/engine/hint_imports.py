@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from mmrewrite.codemod.fragment import begins_its_line
 from mmrewrite.directives.calls import Removal
-from mmrewrite.directives.comments import span
 from mmrewrite.engine.hint_importers import Takers, listed
 from mmrewrite.project.project import Facts
+from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
 
 Item = TypeVar("Item", ast.alias, ast.expr)

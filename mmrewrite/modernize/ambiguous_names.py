@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 
-from mmrewrite.directives.comments import span
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.results import Left
 from mmrewrite.source.names import Binding, Scope, dotted_name
+from mmrewrite.source.spans import span
 
 
 def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:

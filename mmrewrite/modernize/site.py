@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.codemod.site import Refuse
-from mmrewrite.directives.comments import span
 from mmrewrite.modernize.uses import ModuleUses, Use
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
 from mmrewrite.source.names import Scope
+from mmrewrite.source.spans import span
 
 if TYPE_CHECKING:
     from mmrewrite.modernize.rewrite import Settings

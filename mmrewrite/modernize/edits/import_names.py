@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
-from mmrewrite.directives.comments import span
+from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
 
 _OWN_LINE_COMMENT = re.compile(r"\n[ \t]*(#)")

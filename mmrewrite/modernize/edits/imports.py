@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmrewrite.codemod.imports import NewImport, Placement, import_block, place_import
-from mmrewrite.directives.comments import first_line, span
 from mmrewrite.modernize.analysis.partition_specs import PJIT
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
 from mmrewrite.modernize.site import Context, ModuleDraft, PointEdit
@@ -17,6 +16,7 @@ from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.results import HintReference
 from mmrewrite.source.names import absolute_import
+from mmrewrite.source.spans import first_line, span
 
 # Importing these modules raises on a JAX of today.
 GONE_MODULES = frozenset(("jax.experimental.maps",))
