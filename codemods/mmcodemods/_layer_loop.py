@@ -1,4 +1,4 @@
-"""A loop over layers: which iteration it is, and how many there are."""
+"""A loop over layers: which iteration it is, how many there are, and what its `stages` hint says."""
 
 from __future__ import annotations
 
@@ -93,6 +93,19 @@ def function_around(loop: cst.For, name: str, parameters: Sequence[str]) -> cst.
     """`for i in range(n):` as `def layer(x, i):`, with the same block."""
     params = cst.Parameters([cst.Param(cst.Name(parameter)) for parameter in parameters])
     return cst.FunctionDef(name=cst.Name(name), params=params, body=loop.body)
+
+
+def stage_details(site: Site, *, counted: bool) -> dict[str, str]:
+    """`axis=` and `weights=` as source text; weights of "flops" are left out unless the runtime counts them here."""
+    axis, weights = site.hint.argument("axis"), site.hint.argument("weights")
+    if axis is None:
+        site.check_axis("stage", site.hint.start, site.hint.end - site.hint.start)
+    elif isinstance(axis.value, ast.Constant):
+        site.check_axis(str(axis.value.value), axis.start, len(axis.text))
+    details = {"axis": '"stage"' if axis is None else axis.text}
+    if weights is not None and (counted or not isinstance(weights.value, ast.Constant)):
+        details["weights"] = weights.text
+    return details
 
 
 def count(site: Site, loop: ast.For) -> Count:

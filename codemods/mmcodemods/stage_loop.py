@@ -28,10 +28,9 @@ from __future__ import annotations
 
 import ast
 
-from mmcodemods._layer_loop import LoopCodemod, count
+from mmcodemods._layer_loop import LoopCodemod, count, stage_details
 from mmrewrite.analysis.layer_calls import layer_call, refuse_carried_containers
 from mmrewrite.analysis.outlining import outline_of
-from mmrewrite.axes import stage_details
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, OTHER
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
+from mmcodemods._layer_loop import stage_details
 from mmcodemods._task import TaskCodemod
 from mmrewrite.analysis.scans import is_lifted_scan
-from mmrewrite.axes import stage_details
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, STATEMENT
 
 _SCANS = frozenset(("jax.lax.scan",))
