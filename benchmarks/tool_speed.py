@@ -21,7 +21,7 @@ import libcst as cst
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import may_have_hints, rewrite_project
 from mmrewrite.files.select import Rules, select_files, walk
-from mmrewrite.project.project import SourceFile
+from mmrewrite.project.facts import SourceFile
 
 RUNS = 5
 

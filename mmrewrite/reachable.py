@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mmrewrite.engine.rewrite import Settings
 from mmrewrite.project.axis_names import declared_names, found_hints, may_name_axes
-from mmrewrite.project.project import Facts, Loader, Project, SourceFile, place_of, read_facts
+from mmrewrite.project.facts import Facts, Loader, SourceFile, place_of, read_facts
+from mmrewrite.project.project import Project
 
 Adopt = Callable[[str], SourceFile | None]
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mmrewrite.project.project import SourceFile
+from mmrewrite.project.facts import SourceFile
 
 
 def tree(folder: Path) -> dict[str, bytes]:

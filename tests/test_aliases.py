@@ -8,7 +8,8 @@ import pytest
 
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_source
-from mmrewrite.project.project import Facts, Project, SourceFile, read_facts
+from mmrewrite.project.facts import Facts, SourceFile, read_facts
+from mmrewrite.project.project import Project
 from mmrewrite.source.names import Module, absolute_import, read_names
 
 REGISTRY = Registry()

@@ -12,7 +12,7 @@ from mmrewrite.cli.commands import cli
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import Settings, rewrite_project
 from mmrewrite.project.axis_names import annotated_layouts, find_rules
-from mmrewrite.project.project import Facts, SourceFile, read_facts
+from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
 REGISTRY = Registry()
 

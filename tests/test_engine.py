@@ -16,7 +16,7 @@ from mmrewrite.engine import workers
 from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.draft import draft_module
 from mmrewrite.engine.rewrite import Settings, may_have_hints, rewrite_project, rewrite_source
-from mmrewrite.project.project import SourceFile
+from mmrewrite.project.facts import SourceFile
 from mmrewrite.source.text import SourceText
 
 REGISTRY = Registry()
@@ -288,7 +288,8 @@ class TestSettings:
 
 
 def test_draft_leaves_out_what_is_excluded() -> None:
-    from mmrewrite.project.project import Facts, Project, read_facts
+    from mmrewrite.project.facts import Facts, read_facts
+    from mmrewrite.project.project import Project
 
     facts = read_facts(files(module=HINTED)[0], tuple(REGISTRY))
     assert isinstance(facts, Facts)

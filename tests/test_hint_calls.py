@@ -17,7 +17,7 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.calls import find_calls
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.engine.rewrite import Settings, may_have_hints, rewrite_project, rewrite_source
-from mmrewrite.project.project import Facts, SourceFile, has_mark, read_facts
+from mmrewrite.project.facts import Facts, SourceFile, has_mark, read_facts
 from mmrewrite.source.names import read_names
 from mmrewrite.source.text import SourceText
 

@@ -10,7 +10,7 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.collect import Collected
 from mmrewrite.directives.vocabulary import DIRECTIVES, kind_of
 from mmrewrite.engine.rewrite import rewrite_source
-from mmrewrite.project.project import Facts, SourceFile, read_facts
+from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
 REGISTRY = Registry()
 

@@ -8,7 +8,7 @@ import pytest
 
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_source
-from mmrewrite.project.project import Facts, SourceFile, read_facts
+from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.source.newer_syntax import parse_any
 
 BEFORE = """\

@@ -10,7 +10,7 @@ import pytest
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.files.select import Rules, load_file, select_files, source_file, walk
-from mmrewrite.project.project import Facts, SourceFile, read_facts
+from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.source.text import SourceText
 
 REGISTRY = Registry()

@@ -20,7 +20,8 @@ from mmrewrite.analysis.jit_calls import carried, jit_call, jit_decorator
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import DEF, STATEMENT, kind_of
-from mmrewrite.project.project import Facts, Project
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached, holds
 from mmrewrite.results import Refusal
 from mmrewrite.source.functions import JIT, is_jit_decorator

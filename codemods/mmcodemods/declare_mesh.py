@@ -21,7 +21,8 @@ from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import ANYWHERE, nearest
 from mmrewrite.project.axis_names import Device, Rules, find_rules
-from mmrewrite.project.project import Facts, Project
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.results import Refusal
 

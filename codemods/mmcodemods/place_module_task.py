@@ -17,7 +17,7 @@ import libcst as cst
 
 from mmcodemods._task import TaskCodemod
 from mmrewrite.directives.vocabulary import CLASS
-from mmrewrite.project.project import Facts
+from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Scope
 
 MODULE = "flax.linen.Module"

@@ -22,7 +22,8 @@ from mmcodemods._task import TaskCodemod
 from mmrewrite.codemod.site import Wrong
 from mmrewrite.directives.collect import Argument
 from mmrewrite.directives.vocabulary import ANYWHERE, nearest
-from mmrewrite.project.project import Mesh, numbered
+from mmrewrite.project.facts import Mesh
+from mmrewrite.source.names import numbered
 
 _FIELD = re.compile(r"\{(\d*)\}")
 # A pattern with one group and plain text around it: its matches have names that can be written down.

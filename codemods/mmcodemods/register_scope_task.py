@@ -19,7 +19,7 @@ import libcst as cst
 from mmcodemods._task import TaskCodemod
 from mmrewrite.codemod.base import expression, spaced
 from mmrewrite.directives.vocabulary import WITH
-from mmrewrite.project.project import Mesh
+from mmrewrite.project.facts import Mesh
 
 
 class RegisterScopeTask(TaskCodemod):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
-from mmrewrite.project.project import Facts
+from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Scope, all_arguments
 
 _Names = frozenset[str]

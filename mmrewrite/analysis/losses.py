@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mmrewrite.codemod.site import Site
-from mmrewrite.project.project import Facts
+from mmrewrite.project.facts import Facts
 from mmrewrite.source.functions import own_nodes, returns_of
 from mmrewrite.source.names import Scope, all_arguments, dotted_name
 

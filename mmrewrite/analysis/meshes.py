@@ -6,7 +6,7 @@ import ast
 import keyword
 
 from mmrewrite.codemod.site import Site
-from mmrewrite.project.project import Facts, Mesh
+from mmrewrite.project.facts import Facts, Mesh
 from mmrewrite.source.spans import first_line
 
 

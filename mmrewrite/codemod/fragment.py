@@ -21,7 +21,7 @@ from mmrewrite.source.spans import first_line, span
 from mmrewrite.source.text import SourceText
 
 if TYPE_CHECKING:
-    from mmrewrite.project.project import Facts
+    from mmrewrite.project.facts import Facts
 
 DEFAULT_UNIT = "    "
 _OPEN = "if 1:"

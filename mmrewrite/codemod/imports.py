@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.project.project import RUNTIME, Facts, numbered
-from mmrewrite.source.names import Scope
+from mmrewrite.project.facts import RUNTIME, Facts
+from mmrewrite.source.names import Scope, numbered
 from mmrewrite.source.spans import first_line
 from mmrewrite.source.text import SourceText
 

@@ -20,8 +20,9 @@ from mmrewrite.codemod.fragment import (
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import nearest
-from mmrewrite.project.project import Facts, Mesh, Project, numbered
-from mmrewrite.source.names import Scope, dotted_name
+from mmrewrite.project.facts import Facts, Mesh
+from mmrewrite.project.project import Project
+from mmrewrite.source.names import Scope, dotted_name, numbered
 from mmrewrite.source.spans import span
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from mmrewrite.directives.calls import Handed
 from mmrewrite.directives.collect import Hint
 from mmrewrite.engine.rewrite import Settings, Sources, bug
-from mmrewrite.project.project import Facts, Loader, Project, SourceFile, Unreadable, has_mark, place_of, read_facts
+from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
+from mmrewrite.project.project import Project
 from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.reachable import with_axis_names
 from mmrewrite.results import Edit, Left, Refusal, Rewrite

@@ -16,7 +16,8 @@ from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.engine.hint_importers import Takers
 from mmrewrite.engine.hint_imports import removed_imports
 from mmrewrite.engine.rewrite import Settings
-from mmrewrite.project.project import RUNTIME, Facts, Project
+from mmrewrite.project.facts import RUNTIME, Facts
+from mmrewrite.project.project import Project
 from mmrewrite.project.reach import MESH_DIRECTIVES
 from mmrewrite.results import Edit, HintError, HintReference, Refusal
 from mmrewrite.source.spans import first_line, span

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from mmrewrite.directives.calls import HintImport
 from mmrewrite.directives.collect import CalledHint
-from mmrewrite.project.project import Facts, SourceFile
+from mmrewrite.project.facts import Facts, SourceFile
 from mmrewrite.source.names import absolute_import
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from mmrewrite.codemod.fragment import begins_its_line
 from mmrewrite.directives.calls import Removal
 from mmrewrite.engine.hint_importers import Takers, listed
-from mmrewrite.project.project import Facts
+from mmrewrite.project.facts import Facts
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
 

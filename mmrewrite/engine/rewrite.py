@@ -14,7 +14,7 @@ from mmrewrite.results import Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
-    from mmrewrite.project.project import Loader, SourceFile
+    from mmrewrite.project.facts import Loader, SourceFile
     from mmrewrite.reachable import Adopt
 
 # The files of a run that were not given, and whose bytes are wanted.
@@ -63,7 +63,7 @@ def rewrite_source(
     source: str, codemods: Mapping[str, type[MeshCodemod]], *, path: str = "module.py", settings: Settings | None = None
 ) -> Rewrite:
     """Rewrite one module that stands alone."""
-    from mmrewrite.project.project import SourceFile
+    from mmrewrite.project.facts import SourceFile
 
     module = path.rpartition("/")[2].removesuffix(".py")
     (result,) = rewrite_project([SourceFile(path, source.encode(), module)], codemods, settings=settings)

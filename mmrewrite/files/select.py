@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmrewrite.engine.rewrite import may_have_hints
-from mmrewrite.project.project import SourceFile
+from mmrewrite.project.facts import SourceFile
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

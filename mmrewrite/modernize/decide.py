@@ -21,7 +21,8 @@ from mmrewrite.modernize.site import Context, ModuleDraft, Place, PointEdit, Sit
 from mmrewrite.modernize.together import decide_together
 from mmrewrite.modernize.uses import ModuleUses, group_by_name
 from mmrewrite.modernize.version_guards import guard_of
-from mmrewrite.project.project import Facts, Loader, Project, SourceFile, Unreadable, read_facts
+from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
+from mmrewrite.project.project import Project
 from mmrewrite.results import Edit, Left, Refusal, Rewrite
 
 

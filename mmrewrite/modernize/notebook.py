@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from mmrewrite.project.project import SourceFile
+from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import Edit, HintReference, Left, Refusal, Rewrite
 from mmrewrite.source.text import parse_quietly
 

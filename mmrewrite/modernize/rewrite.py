@@ -14,7 +14,7 @@ from mmrewrite.results import Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.modernize.codemod import ModernizeCodemod
-    from mmrewrite.project.project import Loader, SourceFile
+    from mmrewrite.project.facts import Loader, SourceFile
 
 DEFAULT_TARGET = (0, 10)
 
@@ -47,7 +47,7 @@ def modernize_source(
     source: str, codemods: Codemods, *, path: str = "module.py", settings: Settings | None = None
 ) -> Rewrite:
     """Modernize one module that stands alone."""
-    from mmrewrite.project.project import SourceFile
+    from mmrewrite.project.facts import SourceFile
 
     module = path.rpartition("/")[2].removesuffix(".py")
     (result,) = modernize_project([SourceFile(path, source.encode(), module)], codemods, settings=settings)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from mmrewrite.project.project import Facts
+from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Binding, Scope
 
 

@@ -12,17 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.engine.rewrite import may_have_hints
-from mmrewrite.project.project import (
-    RUNTIME,
-    Facts,
-    Loader,
-    Mesh,
-    Project,
-    SourceFile,
-    Unreadable,
-    has_mark,
-    read_facts,
-)
+from mmrewrite.project.facts import RUNTIME, Facts, Loader, Mesh, SourceFile, Unreadable, has_mark, read_facts
+from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.results import Edit, Rewrite
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mmrewrite.directives.calls import own_expressions
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import CALL, CLASS, DEF
-from mmrewrite.project.project import Facts
+from mmrewrite.project.facts import Facts
 from mmrewrite.results import HintReference
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.spans import span

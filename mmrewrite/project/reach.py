@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from mmrewrite.directives.collect import Hint
-from mmrewrite.project.project import Facts, Project, imported_names
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project, imported_names
 from mmrewrite.source.names import Binding, Scope, dotted_name
 
 COMPILE_DIRECTIVES = frozenset(("mjit", "parallelize"))

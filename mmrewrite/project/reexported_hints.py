@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mmrewrite.directives.calls import Handed, means_hints
 from mmrewrite.engine.rewrite import Importing
-from mmrewrite.project.project import Facts, SourceFile, Unreadable
+from mmrewrite.project.facts import Facts, SourceFile, Unreadable
 from mmrewrite.source.names import absolute_import
 
 Read = Callable[[SourceFile, Handed], Facts | Unreadable]

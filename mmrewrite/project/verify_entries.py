@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import nearest
-from mmrewrite.project.project import Facts
+from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import dotted_name
 
 

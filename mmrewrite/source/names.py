@@ -438,3 +438,12 @@ def all_arguments(arguments: ast.arguments) -> Iterator[ast.arg]:
     yield from arguments.kwonlyargs
     if arguments.kwarg:
         yield arguments.kwarg
+
+
+def numbered(name: str) -> Iterator[str]:
+    """`name`, `name_1`, `name_2` and so on."""
+    yield name
+    count = 0
+    while True:
+        count += 1
+        yield f"{name}_{count}"

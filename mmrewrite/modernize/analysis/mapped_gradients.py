@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from mmrewrite.codemod.site import ARRAY_METHODS
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.project.project import Facts, Project
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
 from mmrewrite.source.names import dotted_name
 
 DIFFERENTIATE = frozenset(

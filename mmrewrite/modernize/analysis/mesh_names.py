@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from mmrewrite.modernize.analysis.mesh_contexts import MeshContext
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.project.project import numbered
-from mmrewrite.source.names import Scope
+from mmrewrite.source.names import Scope, numbered
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ from mmrewrite.modernize.analysis.uncompiled_code import Eager
 from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.version_guards import guard_of
-from mmrewrite.project.project import Facts, Project
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from mmrewrite.modernize.analysis.partition_specs import PARTIALS, PJIT
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.project.project import Facts, Project
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached
 from mmrewrite.source.names import Scope, dotted_name
 
