@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from mmrewrite.directives.calls import Handed
 from mmrewrite.directives.collect import Hint
 from mmrewrite.engine.rewrite import Settings, Sources, bug
+from mmrewrite.project.axis_names import with_axis_names
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reexported_hints import read_hinted
-from mmrewrite.reachable import with_axis_names
 from mmrewrite.results import Edit, Left, Refusal, Rewrite
 from mmrewrite.source.text import SourceText
 
@@ -71,7 +71,7 @@ def rewrite_marked(
     def load(place: str) -> bytes | None:
         return others[place].data if place in others else sources.load(place)
 
-    hinted = with_axis_names(hinted, others, load, sources.adopt, settings)
+    hinted = with_axis_names(hinted, others, load, sources.adopt, settings.axes, settings.jaxtyping)
     unreadable = [facts.file for facts in found if isinstance(facts, Unreadable)]
     decided = _decide(hinted, codemods, load, settings, unreadable)
     for facts in hinted:
@@ -355,7 +355,7 @@ def _checked(
         if text_kept(facts, result) != facts.source.text:
             results[facts.path] = _failed(result, "text outside the edited statements changed")
     if any(results[facts.path].changed and any(True for _ in facts.hints.hints) for facts in again):
-        again = with_axis_names(again, {}, load, lambda _: None, settings)
+        again = with_axis_names(again, {}, load, lambda _: None, settings.axes, settings.jaxtyping)
         decided = _decide(again, codemods, load, settings)
         for facts in again:
             if results[facts.path].changed and _result(facts, decided).changed:

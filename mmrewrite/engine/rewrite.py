@@ -14,8 +14,7 @@ from mmrewrite.results import Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
-    from mmrewrite.project.facts import Loader, SourceFile
-    from mmrewrite.reachable import Adopt
+    from mmrewrite.project.facts import Adopt, Loader, SourceFile
 
 # The files of a run that were not given, and whose bytes are wanted.
 Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]

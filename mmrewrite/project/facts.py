@@ -21,6 +21,8 @@ RUNTIME = "mmruntime"
 
 Loader = Callable[[str], bytes | None]
 
+Adopt = Callable[[str], "SourceFile | None"]
+
 _IMPORT = re.compile(rf"\b(?:from|import)\b(?:[^#\n]|\\\r?\n)*\b{PACKAGE}\b")
 
 
