@@ -1,31 +1,16 @@
-"""What a step really does over time: a recorded run, the time of each program alone, and traces to look at."""
+"""What a step did over time, as values: a recorded run, the time of each program alone, and traces to look at."""
 
 from __future__ import annotations
 
 import json
 import os
-import queue
-import statistics
-import threading
-import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from mmruntime import schedules
-from mmruntime._execution.run import Runner
 from mmruntime._inspect import timeline_page as _timeline_page
-from mmruntime._partition.instructions import Instruction, Program, Run
-from mmruntime._partition.loop_schedule import Pipeline
-from mmruntime._partition.segment import Segment
-
-# Steps that `measure` runs; each program's shortest time counts.
-_REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -228,181 +213,6 @@ class Measurement:
             latency=max(self.transfers.values(), default=0.0),
             **options,
         )
-
-
-def record(name: str, runner: Runner, program: Program, inputs: Sequence[Any]) -> Timeline:
-    """Run a step once more, watched, and say when everything happened.
-
-    Each program's and transfer's first result is read by a tiny program of its own, and a thread per submesh
-    waits for those in order, so the step itself goes on as it would.
-
-    Args:
-        name: The step's name.
-        runner: The compiled step.
-        program: Its instructions.
-        inputs: Its flat inputs; they are copied first, so donated ones stay usable.
-    """
-    # The first round compiles the watching programs.
-    _watched(runner, program, inputs)
-    watch = _watched(runner, program, inputs)
-    started = min(watch.issues)
-    issues = [at - started for at in watch.issues]
-    ends = [at - started for at in watch.ends]
-    spans = _spans(program, issues, ends)
-    costs = _stage_costs(program, [span.end - span.start for span in spans], statistics.median)
-    simulations = tuple(_simulate(pipeline, stages) for pipeline, stages in zip(program.pipelines, costs, strict=True))
-    return Timeline(name, tuple(sorted(spans, key=lambda span: span.start)), simulations)
-
-
-def _watched(runner: Runner, program: Program, inputs: Sequence[Any]) -> _Watch:
-    watch = _Watch(len(program.instructions))
-    runner.run_watched(_copies(inputs), watch.issued)
-    watch.finish()
-    return watch
-
-
-def measure(runner: Runner, program: Program, inputs: Sequence[Any]) -> Measurement:
-    """Run every instruction alone, waiting for each, and keep the shortest time of each program."""
-    best = [float("inf")] * len(program.instructions)
-    for _ in range(_REPEATS):
-        clock = [time.perf_counter()]
-
-        def waited(index: int, values: Sequence[Any], clock: list[float] = clock) -> None:
-            jax.block_until_ready(list(values))
-            now = time.perf_counter()
-            best[index] = min(best[index], now - clock[0])
-            clock[0] = time.perf_counter()
-
-        runner.run_watched(_copies(inputs), lambda index, values, issued: waited(index, values))
-    once: dict[int, float] = defaultdict(float)
-    transfers: dict[tuple[int, int], float] = defaultdict(float)
-    for item, seconds in zip(program.instructions, best, strict=True):
-        if not isinstance(item, Run):
-            transfers[item.source, item.target] = max(transfers[item.source, item.target], seconds)
-        elif item.microbatch is None:
-            once[item.work.submesh] += seconds
-    return Measurement(tuple(_stage_costs(program, best, min)), dict(once), dict(transfers))
-
-
-class _Watch:
-    """Collects when instructions were issued and when their results were there."""
-
-    def __init__(self, count: int) -> None:
-        self.issues = [0.0] * count
-        self.ends = [0.0] * count
-        self._queues: dict[Any, queue.SimpleQueue[Any]] = {}
-        self._threads: list[threading.Thread] = []
-
-    def issued(self, index: int, values: Sequence[Any], at: float) -> None:
-        self.issues[index] = at
-        probe = _probe(values)
-        if probe is None:
-            self.ends[index] = time.perf_counter()
-            return
-        (device,) = probe.devices()
-        if device not in self._queues:
-            self._queues[device] = queue.SimpleQueue()
-            self._threads.append(threading.Thread(target=self._wait, args=(self._queues[device],), daemon=True))
-            self._threads[-1].start()
-        self._queues[device].put((index, probe))
-
-    def _wait(self, waiting: queue.SimpleQueue[Any]) -> None:
-        while (item := waiting.get()) is not None:
-            index, probe = item
-            probe.block_until_ready()
-            self.ends[index] = time.perf_counter()
-
-    def finish(self) -> None:
-        for waiting in self._queues.values():
-            waiting.put(None)
-        for thread in self._threads:
-            thread.join()
-
-
-_first_element: Callable[[Any], Any] = jax.jit(lambda shard: jnp.ravel(shard)[:1])
-
-
-def _probe(values: Sequence[Any]) -> Any:
-    """An array of our own that is ready when the values are, since they themselves may be donated on."""
-    for value in values:
-        if not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return _first_element(value.addressable_shards[0].data)
-    return None
-
-
-def _copies(inputs: Sequence[Any]) -> list[Any]:
-    return [value.copy() if isinstance(value, jax.Array) else value for value in inputs]
-
-
-def _spans(program: Program, issues: Sequence[float], ends: Sequence[float]) -> list[Span]:
-    ready: dict[int, float] = {}
-    free: dict[int, float] = defaultdict(float)
-    kinds = _kinds(program)
-    spans = []
-    for index, item in enumerate(program.instructions):
-        waits = max((ready[slot] for slot in item.args if slot in ready), default=0.0)
-        start = max(issues[index], waits)
-        if isinstance(item, Run):
-            where = item.work.submesh
-            start = max(start, free[where])
-            end = max(start, ends[index])
-            free[where] = end
-            kind, stage = kinds.get(item.work.segment, ("", None)) if item.work.segment is not None else ("", None)
-            spans.append(Span(where, None, _name(item), kind, item.microbatch, issues[index], start, end, stage))
-        else:
-            end = max(start, ends[index])
-            spans.append(Span(item.target, item.source, _name(item), "", item.microbatch, issues[index], start, end))
-        ready.update(dict.fromkeys(item.results, end))
-    return spans
-
-
-def _name(item: Instruction) -> str:
-    if not isinstance(item, Run):
-        return f"{len(item.values)} arrays {item.source} to {item.target}"
-    segment = item.work.segment
-    return item.work.kind if segment is None else ", ".join(segment.tasks) or "outside of tasks"
-
-
-def _kinds(program: Program) -> dict[Segment, tuple[str, tuple[int, int]]]:
-    """What each program of a loop does, and the loop and stage that it belongs to."""
-    kinds: dict[Segment, tuple[str, tuple[int, int]]] = {}
-    for loop, pipeline in enumerate(program.pipelines):
-        for stages in pipeline.variants:
-            for number, stage in enumerate(stages):
-                forward = "F" + ((stage.forward.part or "B") if stage.forward.backward else "")
-                kinds[stage.forward] = forward, (loop, number)
-                kinds.update({each: (each.part or "B", (loop, number)) for each in stage.backward})
-                kinds.update(dict.fromkeys(stage.weights, ("W", (loop, number))))
-    return kinds
-
-
-def _stage_costs(
-    program: Program, seconds: Sequence[float], typical: Callable[[Sequence[float]], float]
-) -> list[tuple[StageCost, ...]]:
-    """What each stage of each loop costs: the typical one of its microbatches."""
-    runs: dict[Segment, list[float]] = defaultdict(list)
-    for item, cost in zip(program.instructions, seconds, strict=True):
-        if isinstance(item, Run) and item.work.segment is not None and item.microbatch is not None:
-            runs[item.work.segment].append(cost)
-    once = {segment: typical(costs) for segment, costs in runs.items()}
-    loops = []
-    for pipeline in program.pipelines:
-        stages = []
-        for stage in pipeline.stages:
-            backward = sum(once[each] for each in stage.backward)
-            weights = sum(once[each] for each in stage.weights)
-            stages.append(StageCost(once[stage.forward], backward, weights))
-        loops.append(tuple(stages))
-    return loops
-
-
-def _simulate(pipeline: Pipeline, stages: Sequence[StageCost]) -> schedules.Simulation:
-    return schedules.simulate(
-        pipeline.schedule,
-        forward=[stage.forward for stage in stages],
-        backward_input=[stage.backward_input for stage in stages],
-        backward_weight=[stage.backward_weight for stage in stages],
-    )
 
 
 def _union(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

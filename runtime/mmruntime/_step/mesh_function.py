@@ -22,8 +22,9 @@ from mmruntime._core.switches import fast_path_enabled, jax_settings, switches
 from mmruntime._execution.compile import Compiled, compile_program
 from mmruntime._execution.processes import check_runs_here, runs_here
 from mmruntime._execution.run import Runner, WholeRunner
+from mmruntime._inspect.record import measure, record
 from mmruntime._inspect.report import Report, report
-from mmruntime._inspect.timeline import Measurement, Timeline, measure, record
+from mmruntime._inspect.timeline import Measurement, Timeline
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.input_layouts import boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
