@@ -62,7 +62,7 @@ def sections(codemods: Codemods[Any], fixtures: Path) -> Iterator[str]:
 def page() -> str:
     """The text of the whole page."""
     fixtures = ROOT / "fixtures"
-    hinted = sections(Registry(), fixtures)
+    hinted = sections(Registry(), fixtures / "hints")
     return "\n".join([HEAD, *hinted, MODERNIZE, *sections(ModernizeRegistry(), fixtures / "modernize")])
 
 

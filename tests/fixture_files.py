@@ -9,6 +9,14 @@ from typing import Any
 
 from mmrewrite.project.facts import SourceFile
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def hint_cases(file: str) -> list[Path]:
+    """The folders of the cases with hints that hold `file`: those of each codemod, and the general ones."""
+    patterns = ("hints/*/*", "formats/*", "hint_errors/*", "no_hints/*")
+    return sorted(path.parent for pattern in patterns for path in FIXTURES.glob(f"{pattern}/{file}"))
+
 
 def tree(folder: Path) -> dict[str, bytes]:
     """Every module below a folder, by its path there."""

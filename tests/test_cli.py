@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from fixture_files import hint_cases
 
 from mmrewrite.cli.commands import cli
 from mmrewrite.files import write
@@ -145,14 +146,13 @@ class TestPatchAgainstGit:
         assert run("diff", "--exit-code").exit_code == 0
 
     def test_fixtures(self, repository: Path) -> None:
-        fixtures = Path(__file__).parents[1] / "fixtures"
-        for before in fixtures.glob("*/*/before.py"):
-            put(f"{before.parent.parent.name}/{before.parent.name}.py", before.read_bytes())
+        for case in hint_cases("before.py"):
+            put(f"{case.parent.name}/{case.name}.py", (case / "before.py").read_bytes())
         result = run("diff")
         put("patch", result.stdout_bytes)
         subprocess.run(["git", "apply", "--whitespace=nowarn", "patch"], check=True)
-        for after in fixtures.glob("*/*/after.py"):
-            assert Path(f"{after.parent.parent.name}/{after.parent.name}.py").read_bytes() == after.read_bytes()
+        for case in hint_cases("after.py"):
+            assert Path(f"{case.parent.name}/{case.name}.py").read_bytes() == (case / "after.py").read_bytes()
 
 
 class TestApply:
