@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def project() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("modernize_project", ROOT / "benchmarks" / "modernize_project.py")
+    spec = importlib.util.spec_from_file_location("modernize_project", ROOT / "validation" / "modernize_project.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""`benchmarks/score_annotate.py`: what it calls equal, and what it says of rewritten and refused programs."""
+"""`validation/score_annotate.py`: what it calls equal, and what it says of rewritten and refused programs."""
 
 import importlib.util
 import sys
@@ -26,7 +26,7 @@ grads = jax.grad(unknown)(params, batch)  # mm: microbatch(size=2)
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("score_annotate", ROOT / "benchmarks" / "score_annotate.py")
+    spec = importlib.util.spec_from_file_location("score_annotate", ROOT / "validation" / "score_annotate.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["score_annotate"] = module

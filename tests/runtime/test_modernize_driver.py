@@ -59,7 +59,7 @@ out = {"width": scale.WIDTH, "large": jnp.ones(5000), "values": arrays_of([scale
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.syspath_prepend(ROOT / "validation")
     import modernize_driver
 
     return modernize_driver
@@ -170,7 +170,7 @@ def test_what_does_not_fit_the_project_is_refused(driver: ModuleType, project: P
 
 
 def test_every_driver_names_its_commit(driver: ModuleType) -> None:
-    folder = ROOT / "benchmarks" / "modernize_projects"
+    folder = ROOT / "validation" / "modernize_projects"
     found = [driver.read_driver(path) for path in sorted(folder.glob("*.py")) if path.name != "support.py"]
     assert len(found) >= 3
     assert all(one.COMMIT for one in found)

@@ -1,6 +1,6 @@
 """Modernized programs make what the same programs made, before, on an old JAX.
 
-`old.json` in a fixture is what `before.py` made there; `benchmarks/modernize_oracle.py` wrote it.
+`old.json` in a fixture is what `before.py` made there; `validation/modernize_oracle.py` wrote it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CASES = sorted(path.parent for path in (ROOT / "fixtures" / "modernize").glob("*
 
 
 def load_oracle() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("modernize_oracle", ROOT / "benchmarks" / "modernize_oracle.py")
+    spec = importlib.util.spec_from_file_location("modernize_oracle", ROOT / "validation" / "modernize_oracle.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,6 +1,6 @@
 """Whether a public project that was modernized does what it did: what a driver calls of it, on old and new JAX.
 
-    python benchmarks/modernize_oracle.py --project DIR --driver FILE --old PYTHON [--mid PYTHON] [--new PYTHON ...]
+    python validation/modernize_oracle.py --project DIR --driver FILE --old PYTHON [--mid PYTHON] [--new PYTHON ...]
 
 A driver is a program of ours that imports the project's modules, calls them with small sizes, and ends in `out = ...`.
 It may stand in for data, tokenizers, logging and the network (`modernize_projects/support.py`), and for nothing that

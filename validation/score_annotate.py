@@ -1,6 +1,6 @@
 """Score a folder of hinted programs: is each rewritten or refused as expected, and are the numbers the same?
 
-    python benchmarks/score_annotate.py FOLDER [--only NAME] [--markdown]
+    python validation/score_annotate.py FOLDER [--only NAME] [--markdown]
 
 Each folder in FOLDER is one case: hinted Python files and a `score.toml` with
 

@@ -1,6 +1,6 @@
 """What `mmrewrite modernize` does with a project, held to what it promises about text. Nothing of the project is run.
 
-    python benchmarks/modernize_oracle.py --project DIR [--project DIR ...] [--imports] [--new PYTHON ...]
+    python validation/modernize_oracle.py --project DIR [--project DIR ...] [--imports] [--new PYTHON ...]
 
 Each folder is copied, and the copy rewritten. Then, file by file and by other means than the tool's own:
 

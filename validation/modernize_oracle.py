@@ -1,8 +1,8 @@
 """Whether modernized programs do what they did: old code on an old JAX against rewritten code on today's.
 
-    python benchmarks/modernize_oracle.py --old PYTHON [--mid PYTHON] [--new PYTHON ...] [--record] [CASE ...]
-    python benchmarks/modernize_oracle.py --project DIR [--project DIR ...] [--imports] [--new PYTHON ...]
-    python benchmarks/modernize_oracle.py --project DIR --driver FILE --old PYTHON [--mid PYTHON] [--new PYTHON ...]
+    python validation/modernize_oracle.py --old PYTHON [--mid PYTHON] [--new PYTHON ...] [--record] [CASE ...]
+    python validation/modernize_oracle.py --project DIR [--project DIR ...] [--imports] [--new PYTHON ...]
+    python validation/modernize_oracle.py --project DIR --driver FILE --old PYTHON [--mid PYTHON] [--new PYTHON ...]
 
 A CASE is a folder with `before.py`, or with a folder `before` that has a `main.py`: a program that ends in `out =
 ...`. By default the cases are those fixtures that have an `old.json`. Each program runs as it is in a process of its
