@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from mmruntime.schedules import Auto, auto, lower_bound, make, names, simulate
 from mmruntime.schedules._costs import Costs
-from mmruntime.schedules._list_scheduling import Pipeline, Policy, list_schedule
+from mmruntime.schedules._list_scheduling import PipelineModel, Policy, list_schedule
 from mmruntime.schedules._local_search import improve
 from mmruntime.schedules._memory import peak
 from mmruntime.schedules._named import suits
-from mmruntime.schedules._timing import Program
+from mmruntime.schedules._timing import TimedSchedule
 
 # Enough to see every part of the search work.
 QUICK = 0.05
@@ -129,7 +129,7 @@ def test_list_schedules_never_get_stuck(pipeline, data):
     for stage, submesh in enumerate(placement):
         memory[submesh] += whole[stage]
     memory = [least + data.draw(st.integers(0, 4)) for least in memory]
-    tables = Pipeline(
+    tables = PipelineModel(
         placement=placement,
         num_submeshes=pipeline["num_stages"],
         num_microbatches=pipeline["num_microbatches"],
@@ -148,9 +148,9 @@ def test_list_schedules_never_get_stuck(pipeline, data):
         split=data.draw(st.booleans()),
         caps=tuple(data.draw(st.lists(st.integers(1, 9), min_size=len(placement), max_size=len(placement)))),
         prefer=data.draw(st.sampled_from(["backward", "forward", "alternate"])),
-        up=data.draw(st.sampled_from(["low", "high", "old"])),
-        down=data.draw(st.sampled_from(["low", "high", "old"])),
-        patience=data.draw(st.sampled_from([0.0, 0.5, math.inf])),
+        forward_pick=data.draw(st.sampled_from(["low", "high", "old"])),
+        backward_pick=data.draw(st.sampled_from(["low", "high", "old"])),
+        weight_slack=data.draw(st.sampled_from([0.0, 0.5, math.inf])),
     )
     rows = list_schedule(tables, policy)
     schedule = type(make("gpipe", 1, 1))("x", rows, placement, len(placement), pipeline["num_microbatches"])
@@ -166,7 +166,7 @@ def test_moving_actions_only_shortens_the_step(pipeline, name, barrier):
     before = simulated(schedule, pipeline, barrier=barrier)
     costs = (tuple(pipeline["forward"]), tuple(pipeline["backward_input"]), tuple(pipeline["backward_weight"]))
     whole = tuple(a + b for a, b in zip(costs[1], costs[2], strict=True))
-    program = Program(
+    timed = TimedSchedule(
         schedule.rows,
         schedule.homes,
         schedule.num_microbatches,
@@ -174,7 +174,7 @@ def test_moving_actions_only_shortens_the_step(pipeline, name, barrier):
         latency=pipeline["latency"],
     )
     unit = (pipeline["num_stages"] / len(placement),) * len(placement)
-    rows, time = improve(program, unit, unit, before.live, tries=100, bound=0.0, barrier=barrier)
+    rows, time = improve(timed, unit, unit, before.live, tries=100, bound=0.0, barrier=barrier)
     after = type(schedule)("x", rows, placement, len(placement), schedule.num_microbatches)
     after.validate(live_bound=before.live)
     assert simulated(after, pipeline, barrier=barrier).step_time == pytest.approx(time)

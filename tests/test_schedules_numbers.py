@@ -341,7 +341,7 @@ class TestSimulate:
     def test_steady_is_the_limit_of_many_steps(self):
         for name, costs in itertools.product(("zb-h2", "zb-v", "v-half"), COSTS):
             simulation = simulate(make(name, 3, 8), *costs)
-            program, finish = simulation._program, [row[-1] for row in simulation.ends]
+            timed, finish = simulation._timed, [row[-1] for row in simulation.ends]
             for _ in range(400):
-                before, finish = finish, program.run(finish).finish
+                before, finish = finish, timed.run(finish).finish
             assert max(finish) - max(before) == pytest.approx(simulation.steady)

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from mmruntime.schedules._page import simulated_lanes
-from mmruntime.schedules._svg import COLOURS, RECEIVED, Cell, Lane, lanes
+from mmruntime.schedules._svg import COLOURS, RECEIVED, Lane, LaneCell, lanes
 
 if TYPE_CHECKING:
     from mmruntime._inspect.timeline import Span, Timeline, Usage
@@ -112,7 +112,7 @@ def _recorded_lanes(timeline: Timeline) -> list[Lane]:
         stages = sorted({span.stage for span in mine if span.stage is not None})
         odd = set(stages[1::2])
         cells = [
-            Cell(span.start, span.end, span.kind, _tip(span), span.microbatch, odd=span.stage in odd)
+            LaneCell(span.start, span.end, span.kind, _tip(span), span.microbatch, odd=span.stage in odd)
             for span in mine
             if span.source is None
         ]

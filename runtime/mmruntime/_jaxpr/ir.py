@@ -20,18 +20,18 @@ class Op:
         task: The task that it belongs to, if any.
         backward: Whether it is part of a transposed computation.
         variant: Which of its loop's bodies it is in.
-        roams: Whether its task's submesh depends on the microbatch.
+        submesh_varies: Whether its task's submesh depends on the microbatch.
     """
 
     eqn: Any
     task: Task | None = None
     backward: bool = False
     variant: int = 0
-    roams: bool = False
+    submesh_varies: bool = False
 
     def with_eqn(self, eqn: Any) -> Op:
         """Another equation with the same marks."""
-        return Op(eqn, self.task, self.backward, self.variant, self.roams)
+        return Op(eqn, self.task, self.backward, self.variant, self.submesh_varies)
 
     def reads(self) -> Iterator[Var]:
         """The variables that the equation reads."""

@@ -17,7 +17,7 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.ir import Region, Step, is_scalar
-from mmruntime._partition.loop_schedule import Chosen, Pipeline, order_loop
+from mmruntime._partition.loop_schedule import LoopSchedule, Pipeline, order_loop
 from mmruntime._partition.place import Placement
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.single_program import borders
@@ -133,14 +133,14 @@ def build_whole(step: Step) -> Program:
     )
 
 
-def build(step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Chosen]) -> Program:
+def build(step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, LoopSchedule]) -> Program:
     """Make the instructions of a segmented step, whose loops have the given schedules."""
     return _Builder(step, placement, segments, loop_schedules).program()
 
 
 class _Builder:
     def __init__(
-        self, step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, Chosen]
+        self, step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, LoopSchedule]
     ) -> None:
         self.step = step
         self.schedules = loop_schedules

@@ -21,7 +21,7 @@ _FORWARD, _BACKWARD = 1, 2
 
 
 # A program and the microbatch that it runs for.
-Cell = tuple[Segment, int]
+ProgramRun = tuple[Segment, int]
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -55,7 +55,7 @@ class Pipeline:
     others: tuple[Segment, ...]
     schedule: schedules.Schedule
     choice: schedules.Choice | None
-    order: tuple[Cell, ...]
+    order: tuple[ProgramRun, ...]
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -64,14 +64,14 @@ class Pipeline:
 
 
 @dataclass(eq=False, slots=True, frozen=True)
-class Chosen:
+class LoopSchedule:
     """The schedule of a loop, and why that one, if it was searched for."""
 
     schedule: schedules.Schedule
     choice: schedules.Choice | None = None
 
 
-def make_schedule(index: int, step: Step, placed: Placement, every: Segments) -> Chosen:
+def make_schedule(index: int, step: Step, placed: Placement, every: Segments) -> LoopSchedule:
     """The schedule that a loop asks for, on the stages that its tasks make.
 
     Raises:
@@ -87,12 +87,14 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
     _check_stages(loop, placement)
     if loop.custom is not None:
         tasks = _task_names(stages)
-        return Chosen(schedules.custom(loop.custom, tasks=tasks, placement=placement, num_microbatches=loop.count))
+        return LoopSchedule(
+            schedules.custom(loop.custom, tasks=tasks, placement=placement, num_microbatches=loop.count)
+        )
     wanted = schedules.Auto() if loop.schedule == "auto" else loop.schedule
     if isinstance(wanted, schedules.Schedule):
-        return Chosen(_check_fit(wanted, placement, loop.count))
+        return LoopSchedule(_check_fit(wanted, placement, loop.count))
     if isinstance(wanted, str):
-        return Chosen(schedules.make(wanted, len(used), loop.count, placement=placement))
+        return LoopSchedule(schedules.make(wanted, len(used), loop.count, placement=placement))
     assert isinstance(wanted, schedules.Auto)
     costs = [_stage_cost(stage, region, placed, every) for stage in stages]
     choice = wanted.choose(
@@ -104,7 +106,7 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
         backward_weight=[cost.backward_weight for cost in costs],
         activation_bytes=_activation_bytes(stages, region),
     )
-    return Chosen(choice.schedule, choice)
+    return LoopSchedule(choice.schedule, choice)
 
 
 def _check_stages(loop: LoopSpec, placement: tuple[int, ...]) -> None:
@@ -161,7 +163,7 @@ def _task_names(stages: Sequence[Stage]) -> dict[str, tuple[Literal["F", "B", "I
 
 
 @dataclass(eq=False, slots=True, frozen=True)
-class _StageCost:
+class _StageFlops:
     """Floating-point operations of a stage's programs for one microbatch, on each device of its submesh."""
 
     forward: float
@@ -169,7 +171,7 @@ class _StageCost:
     backward_weight: float
 
 
-def _stage_cost(stage: Stage, region: Region, placed: Placement, every: Segments) -> _StageCost:
+def _stage_cost(stage: Stage, region: Region, placed: Placement, every: Segments) -> _StageFlops:
     """What the stage's programs cost, as they are if the backward pass is split.
 
     The input half that shares a program with the forward pass, as on the last stage, counts as forward.
@@ -180,7 +182,7 @@ def _stage_cost(stage: Stage, region: Region, placed: Placement, every: Segments
             part = "W" if half.part == "W" else "" if each is stage.forward else "I"
             work[part] += sum(_cost.flops(op.eqn) for op in half.ops)
     devices = placed.submeshes.meshes[stage.forward.submesh].size
-    return _StageCost(work[""] / devices, work["I"] / devices, work["W"] / devices)
+    return _StageFlops(work[""] / devices, work["I"] / devices, work["W"] / devices)
 
 
 def _activation_bytes(stages: Sequence[Stage], region: Region) -> list[float]:
@@ -197,14 +199,14 @@ def _activation_bytes(stages: Sequence[Stage], region: Region) -> list[float]:
     ]
 
 
-def schedule_loops(step: Step, placement: Placement, segments: Segments) -> tuple[Segments, dict[int, Chosen]]:
+def schedule_loops(step: Step, placement: Placement, segments: Segments) -> tuple[Segments, dict[int, LoopSchedule]]:
     """The schedule of each loop, and the segments cut as the schedules need it.
 
     Neighbouring tasks of one submesh are one program, unless the schedule only fits when each task is a stage of
     its own, as the V-shaped ones do. Backward passes are split for schedules that put weight gradients off.
     """
     loops = [index for index, region in enumerate(step.regions) if region.loop is not None]
-    chosen: dict[int, Chosen] = {}
+    chosen: dict[int, LoopSchedule] = {}
     refused: dict[int, ValueError] = {}
     for index in loops:
         try:
@@ -237,7 +239,7 @@ def _names_several_tasks(loop: LoopSpec, segments: Iterable[Segment]) -> bool:
 
 def order_loop(
     region: Region,
-    chosen: Chosen,
+    chosen: LoopSchedule,
     segments: Sequence[Segment],
     made_on: Mapping[Var, tuple[int, ...]],
 ) -> Pipeline:
@@ -250,9 +252,9 @@ def order_loop(
         stages, rest = _stages([each for each in segments if each.variant == variant], waits)
         variants.append(stages)
         others.extend(rest)
-    queues: list[list[Cell]] = []
+    queues: list[list[ProgramRun]] = []
     for row in chosen.schedule.rows:
-        queue: list[Cell] = []
+        queue: list[ProgramRun] = []
         for action in row:
             variant = region.variant_of[action.microbatch] if region.variant_of else 0
             stage = variants[variant][action.stage]
@@ -286,7 +288,7 @@ def _dependencies(
 def _stages(
     segments: Sequence[Segment], waits: Mapping[Segment, tuple[Segment, ...]]
 ) -> tuple[tuple[Stage, ...], tuple[Segment, ...]]:
-    forwards = [each for each in segments if each.forward and not each.roams]
+    forwards = [each for each in segments if each.forward and not each.submesh_varies]
     backwards: dict[Segment, list[Segment]] = defaultdict(list)
     weights: dict[Segment, list[Segment]] = defaultdict(list)
     others = []
@@ -294,7 +296,7 @@ def _stages(
     for each in segments:
         if each in stage_of:
             continue
-        if each.roams:
+        if each.submesh_varies:
             others.append(each)
             continue
         if each.input_half in stage_of:
@@ -313,10 +315,10 @@ def _stages(
 
 
 def _issue(
-    queues: Sequence[Sequence[Cell]],
+    queues: Sequence[Sequence[ProgramRun]],
     free: Mapping[Segment, Sequence[int]],
     waits: Mapping[Segment, tuple[Segment, ...]],
-) -> tuple[Cell, ...]:
+) -> tuple[ProgramRun, ...]:
     """One order of all programs: by simulated start time, each queue in its own order.
 
     Args:
@@ -329,12 +331,12 @@ def _issue(
     all_queues = [list(queue) for queue in queues]
     all_queues += [[(each, k) for k in microbatches] for each, microbatches in free.items() if each not in wanted]
     on_demand = {(each, k) for each, microbatches in free.items() if each in wanted for k in microbatches}
-    done: dict[Cell, float] = {}
+    done: dict[ProgramRun, float] = {}
     busy: dict[int, float] = defaultdict(float)
     position = [0] * len(all_queues)
-    order: list[Cell] = []
+    order: list[ProgramRun] = []
 
-    def ready(cell: Cell) -> Cell | None:
+    def ready(cell: ProgramRun) -> ProgramRun | None:
         """The cell, if all that it reads is there; else what has to run before and can; else None."""
         for source in waits[cell[0]]:
             need = (source, cell[1])
@@ -343,7 +345,7 @@ def _issue(
         return cell
 
     while any(at < len(queue) for at, queue in zip(position, all_queues, strict=True)):
-        best: tuple[float, int, Cell] | None = None
+        best: tuple[float, int, ProgramRun] | None = None
         for index, queue in enumerate(all_queues):
             if position[index] == len(queue):
                 continue
@@ -379,7 +381,7 @@ def _sources(segments: Iterable[Segment], waits: Mapping[Segment, tuple[Segment,
     return found
 
 
-def _in_program_order(queues: Sequence[Sequence[Cell]]) -> tuple[Cell, ...]:
+def _in_program_order(queues: Sequence[Sequence[ProgramRun]]) -> tuple[ProgramRun, ...]:
     """Microbatch by microbatch: for programs whose dependencies are not those of a pipeline."""
     cells = [cell for queue in queues for cell in queue]
     return tuple(sorted(cells, key=lambda cell: (cell[1], cell[0].level, cell[0].submesh)))

@@ -48,9 +48,11 @@ class Segment:
     variant: int = 0
 
     @property
-    def roams(self) -> bool:
+    def submesh_varies(self) -> bool:
         """Whether it holds only tasks whose submesh depends on the microbatch, so that it is no pipeline stage."""
-        return any(op.roams for op in self.ops) and all(op.roams or op.task is None for op in self.ops)
+        return any(op.submesh_varies for op in self.ops) and all(
+            op.submesh_varies or op.task is None for op in self.ops
+        )
 
     @property
     def tasks(self) -> tuple[str, ...]:

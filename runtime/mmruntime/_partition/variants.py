@@ -41,7 +41,7 @@ def expand_variants(step: Step, multimesh: MultiMesh) -> None:
         variants = list(dict.fromkeys(choices))
         region.variant_of = tuple(variants.index(choice) for choice in choices)
         bodies = [{task: _fixed(task, piece) for task, piece in zip(tasks, each, strict=True)} for each in variants]
-        _copy_body(region, bodies, roams=True)
+        _copy_body(region, bodies, submesh_varies=True)
 
 
 def expand_replicas(step: Step, multimesh: MultiMesh) -> None:
@@ -84,7 +84,7 @@ def expand_replicas(step: Step, multimesh: MultiMesh) -> None:
                 if homes[stage] != stage:
                     body[task] = _moved(task, targets[homes[stage]], homes[stage])
             bodies.append(body)
-        _copy_body(region, bodies, roams=False)
+        _copy_body(region, bodies, submesh_varies=False)
 
 
 def _may_replicate(loop: LoopSpec) -> bool:
@@ -152,7 +152,7 @@ def _moved(task: Task, mesh: Mesh, number: int) -> Task:
     return task.replace(name=f"{task.name}_on_{number}", mesh=mesh, mesh_slice=None)
 
 
-def _copy_body(region: Region, variants: list[dict[Task, Task]], *, roams: bool) -> None:
+def _copy_body(region: Region, variants: list[dict[Task, Task]], *, submesh_varies: bool) -> None:
     """Replace a loop's body by copies of it, each with other tasks in the place of some."""
     ops, slices, sums = region.ops, region.slices, region.sums
     region.ops, region.slices, region.sums = [], {}, []
@@ -169,6 +169,6 @@ def _copy_body(region: Region, variants: list[dict[Task, Task]], *, roams: bool)
                 outvars=[env[var] if is_var(var) else var for var in op.eqn.outvars],
             )
             other = None if op.task is None else chosen.get(op.task)
-            region.ops.append(Op(eqn, other or op.task, op.backward, number, roams and other is not None))
+            region.ops.append(Op(eqn, other or op.task, op.backward, number, submesh_varies and other is not None))
         # Several results may be added up into one total: each microbatch has one of them.
         region.sums.extend((total, env[result]) for total, result in sums)

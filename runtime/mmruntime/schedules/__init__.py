@@ -3,7 +3,7 @@
 from ._action import Action as Action
 from ._auto import Choice as Choice
 from ._auto import Considered as Considered
-from ._auto import Options as Options
+from ._auto import SearchOptions as SearchOptions
 from ._auto import auto as auto
 from ._auto import lower_bound as lower_bound
 from ._auto_request import Auto as Auto
@@ -17,3 +17,6 @@ from ._simulate import Event as Event
 from ._simulate import Simulation as Simulation
 from ._simulate import simulate as simulate
 from ._text_timeline import draw as draw
+
+# The name that `SearchOptions` was published under.
+Options = SearchOptions

@@ -9,13 +9,13 @@ from typing import TypedDict, Unpack
 
 from ._bound import shortest_step
 from ._costs import Cost, activation_sizes, stage_costs, transfer_times
-from ._list_scheduling import Pick, Pipeline, Policy, Preference, hops_to_end, list_schedule
+from ._list_scheduling import Pick, PipelineModel, Policy, Preference, hops_to_end, list_schedule
 from ._local_search import improve
 from ._memory import peak
 from ._named import check_sizes, named, names, placements, suits
 from ._schedule import Schedule
 from ._simulate import Simulation, simulate
-from ._timing import Program
+from ._timing import TimedSchedule
 from ._v_shaped import v_placement
 from ._wavefront import Rows
 
@@ -35,7 +35,7 @@ _TUNING = 50
 _NO_CAP = 10**9
 
 
-class Options(TypedDict, total=False):
+class SearchOptions(TypedDict, total=False):
     """What `auto` searches under; see there."""
 
     forward: Cost
@@ -134,18 +134,18 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _Objective:
     """A pipeline and what counts as good."""
 
-    pipeline: Pipeline
+    pipeline: PipelineModel
     transfers: tuple[float, ...]
     latency: float
     barrier: bool
     split: bool
 
-    def program(self, rows: Rows) -> Program:
+    def timed(self, rows: Rows) -> TimedSchedule:
         count = self.pipeline.num_microbatches
-        return Program(
+        return TimedSchedule(
             rows,
             [submesh for submesh in self.pipeline.placement for _ in range(count)],
             count,
@@ -155,10 +155,10 @@ class _Problem:
         )
 
     def time(self, rows: Rows) -> float:
-        program = self.program(rows)
-        finish = program.run().finish
+        timed = self.timed(rows)
+        finish = timed.run().finish
         assert finish is not None, "only valid orders are compared"
-        return max(finish) if self.barrier else program.steady(finish)
+        return max(finish) if self.barrier else timed.steady(finish)
 
     def peaks(self, rows: Rows) -> tuple[float, ...]:
         return tuple(peak(row, self.pipeline.whole, self.pipeline.kept) for row in rows)
@@ -168,7 +168,7 @@ class _Problem:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Candidate:
     """An order, ranked by time, then memory, then how simple it is to explain."""
 
     time: float
@@ -176,7 +176,7 @@ class _Found:
     rank: int
     origin: str
     rows: Rows
-    problem: _Problem
+    objective: _Objective
 
     @property
     def key(self) -> tuple[float, float, int]:
@@ -190,7 +190,7 @@ def auto(
     chunks: int | None = None,
     *,
     placement: Sequence[int] | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[SearchOptions],
 ) -> Choice:
     """Search for the order with the shortest step under these costs that fits the memory.
 
@@ -222,13 +222,13 @@ def auto(
     if not effort > 0:
         raise ValueError(f"effort must be above 0; got {effort}. 1 takes a few seconds, 0.1 a tenth of that.")
     split = options.get("split", True)
-    found: list[_Found] = []
+    found: list[_Candidate] = []
     considered: list[Considered] = []
     bounds = []
     homes = placements(num_stages, chunks, placement)
     for home in homes:
-        problem = _problem(home, num_stages, num_microbatches, options)
-        bounds.append(shortest_step(problem.pipeline, split=split, barrier=problem.barrier))
+        objective = _objective(home, num_stages, num_microbatches, options)
+        bounds.append(shortest_step(objective.pipeline, split=split, barrier=objective.barrier))
         for rank, name in enumerate(names()):
             if not suits(name, home):
                 continue
@@ -237,17 +237,17 @@ def auto(
             if schedule.replicas or (schedule.splits_backward and not split):
                 continue
             # The fused pairs of a schedule are left out: here a pair costs what its parts cost.
-            time, memory = problem.time(schedule.rows), max(problem.peaks(schedule.rows))
-            fits = problem.fits(schedule.rows)
+            time, memory = objective.time(schedule.rows), max(objective.peaks(schedule.rows))
+            fits = objective.fits(schedule.rows)
             considered.append(Considered(name, home, time, memory, fits))
             if fits:
-                found.append(_Found(time, memory, rank, f"the order of {name}", schedule.rows, problem))
-        found += _list_schedules(problem, effort / len(homes))
+                found.append(_Candidate(time, memory, rank, f"the order of {name}", schedule.rows, objective))
+        found += _list_schedules(objective, effort / len(homes))
     bound = min(bounds)
     found.sort(key=lambda each: each.key)
     found += _improved(found, bound, effort)
     best = min(found, key=lambda each: each.key)
-    pipeline = best.problem.pipeline
+    pipeline = best.objective.pipeline
     schedule = Schedule("auto", best.rows, pipeline.placement, len(pipeline.placement), num_microbatches)
     return Choice(
         schedule=schedule,
@@ -259,7 +259,7 @@ def auto(
     )
 
 
-def _problem(home: tuple[int, ...], num_submeshes: int, num_microbatches: int, options: Options) -> _Problem:
+def _objective(home: tuple[int, ...], num_submeshes: int, num_microbatches: int, options: SearchOptions) -> _Objective:
     stages = len(home)
     split = options.get("split", True)
     costs = stage_costs(
@@ -288,7 +288,7 @@ def _problem(home: tuple[int, ...], num_submeshes: int, num_microbatches: int, o
         raise ValueError(
             f"memory gives {len(memory)} numbers for {num_submeshes} submeshes. Give one for each, or one."
         )
-    pipeline = Pipeline(
+    pipeline = PipelineModel(
         placement=home,
         num_submeshes=num_submeshes,
         num_microbatches=num_microbatches,
@@ -298,15 +298,15 @@ def _problem(home: tuple[int, ...], num_submeshes: int, num_microbatches: int, o
         kept=kept,
         memory=memory,
     )
-    return _Problem(pipeline, transfers, latency, options.get("barrier", True), split)
+    return _Objective(pipeline, transfers, latency, options.get("barrier", True), split)
 
 
-def _list_schedules(problem: _Problem, effort: float) -> list[_Found]:
+def _list_schedules(objective: _Objective, effort: float) -> list[_Candidate]:
     """The best list schedules: policies compared on a sample of the microbatches, the best run on all."""
-    pipeline = problem.pipeline
+    pipeline = objective.pipeline
     stages = len(pipeline.placement)
     count = min(pipeline.num_microbatches, max(_SAMPLE_ACTIONS // (3 * stages), 2 * stages))
-    sample = replace(problem, pipeline=replace(pipeline, num_microbatches=count))
+    sample = replace(objective, pipeline=replace(pipeline, num_microbatches=count))
     trials = max(12, round(_POLICY_WORK * effort / (3 * stages * count + _TRIAL_WORK)))
 
     def rated(policy: Policy) -> tuple[tuple[float, float], int, Policy]:
@@ -315,12 +315,12 @@ def _list_schedules(problem: _Problem, effort: float) -> list[_Found]:
         return key, len(tried), policy
 
     tried: list[tuple[tuple[float, float], int, Policy]] = []
-    for policy in itertools.islice(_policies(problem), trials * 2 // 3):
+    for policy in itertools.islice(_policies(objective), trials * 2 // 3):
         tried.append(rated(policy))
     # Uneven stages want uneven bounds: change one at a time, and keep what is no worse.
     chance = random.Random(0)
     best = min(tried)
-    bound = shortest_step(sample.pipeline, split=problem.split, barrier=problem.barrier)
+    bound = shortest_step(sample.pipeline, split=objective.split, barrier=objective.barrier)
     for _ in range(min(trials - len(tried), _TUNING * stages)):
         if best[0][0] <= bound * (1 + 1e-9):
             break
@@ -334,7 +334,9 @@ def _list_schedules(problem: _Problem, effort: float) -> list[_Found]:
     for _, _, policy in sorted(tried)[:_FINALISTS]:
         rows = list_schedule(pipeline, policy)
         found.append(
-            _Found(problem.time(rows), max(problem.peaks(rows)), len(names()), _describe(policy), rows, problem)
+            _Candidate(
+                objective.time(rows), max(objective.peaks(rows)), len(names()), _describe(policy), rows, objective
+            )
         )
     return found
 
@@ -350,13 +352,13 @@ def _describe(policy: Policy) -> str:
     return f"a list schedule: {first}, {halves}, {flight} microbatches in flight by stage"
 
 
-def _policies(problem: _Problem) -> Iterator[Policy]:
+def _policies(objective: _Objective) -> Iterator[Policy]:
     """The knobs, the more promising settings first."""
-    pipeline = problem.pipeline
+    pipeline = objective.pipeline
     placement, costs = pipeline.placement, pipeline.costs
     stages = range(len(placement))
     hops = hops_to_end(placement)
-    down = costs.backward_input if problem.split else costs.backward
+    down = costs.backward_input if objective.split else costs.backward
     # Microbatches that fit between a stage's forward and its backward while the busiest submesh works on one.
     work = [0.0] * pipeline.num_submeshes
     for stage in stages:
@@ -380,30 +382,30 @@ def _policies(problem: _Problem) -> Iterator[Policy]:
         picks = [*picks, ("old", "old"), ("low", "high"), ("high", "low")]
     preferences: tuple[Preference, ...] = ("alternate", "backward", "forward")
     for (up, low), prefer in itertools.product(picks, preferences):
-        for patience, cap in itertools.product((math.inf, 0.0, 0.5) if problem.split else (), caps):
-            yield Policy(True, cap, prefer, up, low, patience)
+        for weight_slack, cap in itertools.product((math.inf, 0.0, 0.5) if objective.split else (), caps):
+            yield Policy(True, cap, prefer, up, low, weight_slack)
         for cap in caps:
             yield Policy(False, cap, prefer, up, low)
 
 
-def _improved(found: Sequence[_Found], bound: float, effort: float) -> list[_Found]:
+def _improved(found: Sequence[_Candidate], bound: float, effort: float) -> list[_Candidate]:
     """What local search makes of the best orders."""
     better = []
-    starts: dict[Rows, _Found] = {}
+    starts: dict[Rows, _Candidate] = {}
     for each in found:
         starts.setdefault(each.rows, each)
     for start in list(starts.values())[:_FINALISTS]:
-        pipeline = start.problem.pipeline
-        barrier = start.problem.barrier
+        pipeline = start.objective.pipeline
+        barrier = start.objective.barrier
         steps = 1 if barrier else _STEADY_STEPS
         tries = round(_MOVE_WORK * effort / _FINALISTS / steps / (sum(map(len, start.rows)) + _TRIAL_WORK))
         rows, time = improve(
-            start.problem.program(start.rows), pipeline.whole, pipeline.kept, pipeline.memory, tries, bound, barrier
+            start.objective.timed(start.rows), pipeline.whole, pipeline.kept, pipeline.memory, tries, bound, barrier
         )
         if time < start.time * (1 - 1e-9):
             origin = f"{start.origin}, improved from {start.time:.6g} by moving actions along the critical path"
-            memory = max(start.problem.peaks(rows))
-            better.append(_Found(time, memory, len(names()) + 1, origin, rows, start.problem))
+            memory = max(start.objective.peaks(rows))
+            better.append(_Candidate(time, memory, len(names()) + 1, origin, rows, start.objective))
     return better
 
 
@@ -413,7 +415,7 @@ def lower_bound(
     chunks: int | None = None,
     *,
     placement: Sequence[int] | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[SearchOptions],
 ) -> float:
     """A time per step that no order can beat under these costs and this memory; arguments as for `auto`.
 
@@ -421,13 +423,13 @@ def lower_bound(
     and from it, the time for which microbatches hold memory), so the best order may be longer.
     """
     check_sizes(num_stages, num_microbatches, chunks)
-    problems = [
-        _problem(home, num_stages, num_microbatches, options) for home in placements(num_stages, chunks, placement)
+    objectives = [
+        _objective(home, num_stages, num_microbatches, options) for home in placements(num_stages, chunks, placement)
     ]
-    return min(shortest_step(each.pipeline, split=each.split, barrier=each.barrier) for each in problems)
+    return min(shortest_step(each.pipeline, split=each.split, barrier=each.barrier) for each in objectives)
 
 
-def _simulated(schedule: Schedule, options: Options) -> Simulation:
+def _simulated(schedule: Schedule, options: SearchOptions) -> Simulation:
     return simulate(
         schedule,
         options.get("forward", 1),

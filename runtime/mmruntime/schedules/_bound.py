@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
-from ._list_scheduling import Pipeline
+from ._list_scheduling import PipelineModel
 
 
-def shortest_step(pipeline: Pipeline, *, split: bool, barrier: bool) -> float:
+def shortest_step(pipeline: PipelineModel, *, split: bool, barrier: bool) -> float:
     """A time that no order of this pipeline can beat.
 
     The largest of these, where d(s) is the shorter of a whole backward and an input half of stage s (a whole one

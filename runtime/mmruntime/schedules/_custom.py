@@ -11,8 +11,8 @@ from ._action import Action, Kind
 from ._schedule import Schedule, from_rows
 from ._text_grid import grid
 
-Cell = Action | str | tuple[int, str]
-RowsOfCells = Iterable[Iterable[Cell]]
+ScheduleCell = Action | str | tuple[int, str]
+RowsOfCells = Iterable[Iterable[ScheduleCell]]
 
 
 @runtime_checkable
@@ -100,7 +100,7 @@ def _are_integers(given: object) -> bool:
     return isinstance(given, Iterable) and all(isinstance(number, int) for number in given)
 
 
-def _cells(order: object) -> list[list[Cell]]:
+def _cells(order: object) -> list[list[ScheduleCell]]:
     if isinstance(order, Iterable):
         rows = list(order)
         if all(isinstance(row, Iterable) and not isinstance(row, str | bytes) for row in rows):
@@ -109,7 +109,7 @@ def _cells(order: object) -> list[list[Cell]]:
 
 
 def _actions(
-    rows: list[list[Cell]], tasks: Mapping[str, tuple[Kind, int]], num_microbatches: int | None
+    rows: list[list[ScheduleCell]], tasks: Mapping[str, tuple[Kind, int]], num_microbatches: int | None
 ) -> list[list[Action]]:
     counts = Counter(cell for row in rows for cell in row if isinstance(cell, str) and cell in tasks)
     if counts:
@@ -127,7 +127,9 @@ def _actions(
     return actions
 
 
-def _action(cell: object, tasks: Mapping[str, tuple[Kind, int]], seen: Counter[str], rows: list[list[Cell]]) -> Action:
+def _action(
+    cell: object, tasks: Mapping[str, tuple[Kind, int]], seen: Counter[str], rows: list[list[ScheduleCell]]
+) -> Action:
     if isinstance(cell, Action):
         return cell
     if isinstance(cell, str):
@@ -153,7 +155,9 @@ def _action(cell: object, tasks: Mapping[str, tuple[Kind, int]], seen: Counter[s
     return Action(kind, stage, microbatch)
 
 
-def _unknown(task: str, tasks: Mapping[str, tuple[Kind, int]], rows: list[list[Cell]], cell: object) -> ValueError:
+def _unknown(
+    task: str, tasks: Mapping[str, tuple[Kind, int]], rows: list[list[ScheduleCell]], cell: object
+) -> ValueError:
     near = difflib.get_close_matches(task, tasks, n=1)
     return ValueError(
         f"There is no task {task!r}."
@@ -163,7 +167,7 @@ def _unknown(task: str, tasks: Mapping[str, tuple[Kind, int]], rows: list[list[C
     )
 
 
-def _marked(rows: list[list[Cell]], wrong: Callable[[object], bool]) -> str:
+def _marked(rows: list[list[ScheduleCell]], wrong: Callable[[object], bool]) -> str:
     texts = [[f"{cell[1]}:{cell[0]}" if isinstance(cell, tuple) else str(cell) for cell in row] for row in rows]
     marks = [(number, k) for number, row in enumerate(rows) for k, cell in enumerate(row) if wrong(cell)]
     return grid(texts, marks=marks)

@@ -6,7 +6,7 @@ from ._action import Action, Kind
 from ._wavefront import Rows
 
 
-class _Row:
+class _RowWriter:
     """The row of one submesh while it is written: microbatches are counted, weight halves wait in a queue."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def dualpipe_v(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozens
     rows = []
     fused: set[Action] = set()
     for submesh in range(p):
-        row = _Row()
+        row = _RowWriter()
         up, back, left = submesh, 2 * p - 1 - submesh, p - 1 - submesh
         for _ in range(2 * left):
             row.add("F", up)

@@ -23,22 +23,22 @@ class Policy:
         caps: Most microbatches between the forward and the backward (or its input half) of each stage.
         prefer: What comes first if both are ready: a `"backward"`, a `"forward"`, or the one that did not run last
             (`"alternate"`).
-        up: Among forwards of one submesh's stages: the lowest stage, the highest, or the oldest microbatch.
-        down: The same among backwards.
-        patience: A weight half starts only if it ends before anything else arrives, give or take this share of its
+        forward_pick: Among forwards of one submesh's stages: the lowest stage, the highest, or the oldest microbatch.
+        backward_pick: The same among backwards.
+        weight_slack: A weight half starts only if it ends before anything else arrives, give or take this share of its
             time: 0 leaves no gap for it to be late, `inf` fills every gap.
     """
 
     split: bool
     caps: tuple[int, ...]
     prefer: Preference = "backward"
-    up: Pick = "high"
-    down: Pick = "high"
-    patience: float = math.inf
+    forward_pick: Pick = "high"
+    backward_pick: Pick = "high"
+    weight_slack: float = math.inf
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineModel:
     """What is to be scheduled.
 
     Attributes:
@@ -62,7 +62,7 @@ class Pipeline:
     memory: tuple[float, ...]
 
 
-def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows:
+def list_schedule(pipeline: PipelineModel, policy: Policy) -> Rows:
     """The rows that come out when every free submesh follows the policy.
 
     Microbatches of one stage and kind run in order. A forward leaves room for one microbatch of every later stage of
@@ -75,11 +75,11 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows:
     placement, count, costs = pipeline.placement, pipeline.num_microbatches, pipeline.costs
     stages, latency = len(placement), pipeline.latency
     whole, kept, memory, caps = pipeline.whole, pipeline.kept, pipeline.memory, policy.caps
-    split, patience = policy.split, policy.patience
+    split, weight_slack = policy.split, policy.weight_slack
     down_cost = costs.backward_input if split else costs.backward
     down_kind: Literal["I", "B"] = "I" if split else "B"
-    up_high, up_old = policy.up == "high", policy.up == "old"
-    down_high, down_old = policy.down == "high", policy.down == "old"
+    up_high, up_old = policy.forward_pick == "high", policy.forward_pick == "old"
+    down_high, down_old = policy.backward_pick == "high", policy.backward_pick == "old"
     homes: list[list[int]] = [[] for _ in range(pipeline.num_submeshes)]
     for stage, submesh in enumerate(placement):
         homes[submesh].append(stage)
@@ -169,7 +169,7 @@ def list_schedule(pipeline: Pipeline, policy: Policy) -> Rows:
                 continue
             stage = min(pending, key=lambda stage: weights[stage])
             cost = costs.backward_weight[stage]
-            if now + cost > soonest + patience * cost and not blocked:
+            if now + cost > soonest + weight_slack * cost and not blocked:
                 continue
             rows[submesh].append(Action("W", stage, weights[stage]))
             weights[stage] += 1
@@ -197,7 +197,7 @@ def one_forward_one_backward(placement: Sequence[int], num_submeshes: int, num_m
     Forwards cost 1 here, backwards 2.
     """
     stages = len(placement)
-    pipeline = Pipeline(
+    pipeline = PipelineModel(
         placement=tuple(placement),
         num_submeshes=num_submeshes,
         num_microbatches=num_microbatches,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ._action import Action
 from ._memory import peak
-from ._timing import Program, Run
+from ._timing import TimedRun, TimedSchedule
 from ._wavefront import Rows
 
 # A move is compared with the order of so many moves ago.
@@ -16,7 +16,7 @@ _BEYOND = 4
 
 
 def improve(
-    program: Program,
+    timed: TimedSchedule,
     whole: Sequence[float],
     kept: Sequence[float],
     memory: Sequence[float],
@@ -39,7 +39,7 @@ def improve(
     stage that it needs and that need it. The random numbers are always the same.
 
     Args:
-        program: What to improve; its rows are reordered.
+        timed: What to improve; its rows are reordered.
         whole: For each stage, memory that a forward takes.
         kept: For each stage, the part of it that an input half leaves.
         memory: Most memory of each submesh.
@@ -51,13 +51,13 @@ def improve(
         The rows, and the length of the step.
     """
     chance = random.Random(0)
-    rows, actions = program.rows, program.actions
-    state = _look(program, barrier)
+    rows, actions = timed.rows, timed.actions
+    state = _look(timed, barrier)
     assert state is not None, "the search starts from a valid order"
     current = state.score
     past = [current] * _MEMORY
     best, shortest = [list(row) for row in rows], state.time
-    blocks = _critical_blocks(program, state, chance)
+    blocks = _critical_blocks(timed, state, chance)
     tried = 0
     for _ in range(4 * tries):
         if tried == tries or not blocks or shortest <= bound * (1 + 1e-9):
@@ -77,12 +77,12 @@ def improve(
         if peak([actions[index] for index in changed], whole, kept) > memory[number] + 1e-9:
             continue
         rows[number] = changed
-        state = _look(program, barrier)
+        state = _look(timed, barrier)
         place = tried % _MEMORY
         tried += 1
         if state is not None and state.score <= max(current, past[place]):
             current = state.score
-            blocks = _critical_blocks(program, state, chance)
+            blocks = _critical_blocks(timed, state, chance)
             if state.time < shortest * (1 - 1e-12):
                 best, shortest = [list(row) for row in rows], state.time
         else:
@@ -97,20 +97,20 @@ class _State(NamedTuple):
     time: float
     score: float
     begins: Sequence[float]
-    run: Run
+    run: TimedRun
 
 
-def _look(program: Program, barrier: bool) -> _State | None:
+def _look(timed: TimedSchedule, barrier: bool) -> _State | None:
     """The step of the rows as they are, None if they wait for each other. Of two equally long steps the one whose rows
     finish earlier is worth more."""
-    run = program.run()
+    run = timed.run()
     if run.finish is None:
         return None
     mean = sum(run.finish) / len(run.finish)
     if barrier:
         return _State(max(run.finish), max(run.finish) + 1e-3 * mean, [0.0] * len(run.finish), run)
-    time, begins = program.settle(run.finish)
-    return _State(time, time + 1e-3 * mean, begins, program.run(begins))
+    time, begins = timed.settle(run.finish)
+    return _State(time, time + 1e-3 * mean, begins, timed.run(begins))
 
 
 def _furthest(row: Sequence[int], source: int, step: int, end: int, actions: Sequence[Action]) -> int:
@@ -125,13 +125,13 @@ def _furthest(row: Sequence[int], source: int, step: int, end: int, actions: Seq
     return at
 
 
-def _critical_blocks(program: Program, state: _State, chance: random.Random) -> list[tuple[int, int, int]]:
+def _critical_blocks(timed: TimedSchedule, state: _State, chance: random.Random) -> list[tuple[int, int, int]]:
     """The blocks (row, first, last) of two or more actions on the critical path.
 
     Where the one before in the row and the producer of the input end at the same time, one of them is followed by
     chance.
     """
-    rows, (starts, ends, _) = program.rows, state.run
+    rows, (starts, ends, _) = timed.rows, state.run
     place = {index: (number, position) for number, row in enumerate(rows) for position, index in enumerate(row)}
     index = max(range(len(ends)), key=ends.__getitem__)
     number, position = place[index]
@@ -140,7 +140,7 @@ def _critical_blocks(program: Program, state: _State, chance: random.Random) -> 
     circled: set[int] = set()
     while True:
         before = rows[number][position - 1] if position else -1
-        producer = program.producer(index)
+        producer = timed.producer(index)
         follows_row = before >= 0 and ends[before] >= starts[index] - 1e-9
         follows_input = producer >= 0 and ends[producer] >= starts[index] - 1e-9
         if follows_row and not (follows_input and chance.random() < 0.5):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Unpack
 
-from ._auto import Options, auto
+from ._auto import SearchOptions, auto
 from ._named import canonical_name, named
 from ._schedule import Schedule
 
@@ -16,7 +16,7 @@ def make(
     *,
     placement: Sequence[int] | None = None,
     delay: int | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[SearchOptions],
 ) -> Schedule:
     """The schedule called `name`.
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 
 from ._simulate import Simulation
-from ._svg import COLOURS, Cell, Lane, lanes
+from ._svg import COLOURS, Lane, LaneCell, lanes
 
 
 def svg(simulation: Simulation, *, width: int = 1200) -> str:
@@ -57,7 +57,9 @@ def simulated_lanes(
             text = f"{action}: {words}, stage {action.stage}, microbatch {action.microbatch}, {times}"
             kinds = merged.get(action.stage, action.kind) if action.kind == "F" else action.kind
             if start < end or action.stage not in merged:
-                cells.append(Cell(begin + start, begin + end, kinds, text, action.microbatch, odd=action.stage in odd))
+                cells.append(
+                    LaneCell(begin + start, begin + end, kinds, text, action.microbatch, odd=action.stage in odd)
+                )
             if action.kind == "F":
                 held += share
                 live[begin + start] = held

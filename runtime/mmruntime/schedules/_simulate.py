@@ -9,7 +9,7 @@ from ._action import Action
 from ._costs import Cost, activation_sizes, per_stage, stage_costs, transfer_times
 from ._memory import live_counts, peak
 from ._schedule import Schedule
-from ._timing import Program
+from ._timing import TimedSchedule
 
 
 class Event(NamedTuple):
@@ -52,7 +52,7 @@ class Simulation:
     peak_bytes: tuple[float, ...] | None
     starts: tuple[tuple[float, ...], ...]
     ends: tuple[tuple[float, ...], ...]
-    _program: Program = field(repr=False, compare=False)
+    _timed: TimedSchedule = field(repr=False, compare=False)
 
     @cached_property
     def steady(self) -> float:
@@ -61,7 +61,7 @@ class Simulation:
         A submesh starts its next step as soon as its own work is done, which a global norm, a check for NaNs or a
         host that waits for the loss rules out.
         """
-        return self._program.steady([row[-1] if row else 0.0 for row in self.ends])
+        return self._timed.steady([row[-1] if row else 0.0 for row in self.ends])
 
     @property
     def step_time(self) -> float:
@@ -149,7 +149,7 @@ def simulate(
     if fused_release not in ("end", "computed"):
         raise ValueError(f"fused_release must be 'end' or 'computed'; got {fused_release!r}.")
     sizes = activation_sizes(activation_bytes, weight_activation_bytes, stages, submeshes)
-    program = Program(
+    timed = TimedSchedule(
         schedule.rows,
         schedule.homes,
         schedule.num_microbatches,
@@ -160,16 +160,16 @@ def simulate(
         fused_costs=None if fused is None else per_stage(fused, "fused", stages, submeshes),
         fused_at_once=fused_release == "end",
     )
-    run = program.run()
+    run = timed.run()
     assert run.finish is not None, "a valid schedule cannot deadlock"
     return Simulation(
         schedule=schedule,
         barrier=barrier,
         makespan=max(run.finish),
-        busy=tuple(sum(program.lasts[index] for index in row) for row in program.rows),
+        busy=tuple(sum(timed.lasts[index] for index in row) for row in timed.rows),
         live=live_counts(schedule.rows, stages),
         peak_bytes=None if sizes is None else tuple(peak(row, *sizes) for row in schedule.rows),
-        starts=tuple(tuple(run.starts[index] for index in row) for row in program.rows),
-        ends=tuple(tuple(run.ends[index] for index in row) for row in program.rows),
-        _program=program,
+        starts=tuple(tuple(run.starts[index] for index in row) for row in timed.rows),
+        ends=tuple(tuple(run.ends[index] for index in row) for row in timed.rows),
+        _timed=timed,
     )

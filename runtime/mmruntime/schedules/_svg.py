@@ -20,7 +20,7 @@ _LEFT, _RIGHT, _TOP, _ROW, _LIVE, _GAP, _STRIP = 96, 64, 34, 26, 22, 12, 7
 
 
 @dataclass(frozen=True)
-class Cell:
+class LaneCell:
     """Something that a submesh ran.
 
     Attributes:
@@ -53,7 +53,7 @@ class Lane:
     """
 
     name: str
-    cells: Sequence[Cell]
+    cells: Sequence[LaneCell]
     live: Sequence[tuple[float, float]]
     peak: str
     received: Sequence[tuple[float, float, str]] = field(default=())
@@ -115,7 +115,7 @@ def lanes(rows: Sequence[Lane], span: float, *, width: int, title: str, unit: st
     return "\n".join(parts) + "\n"
 
 
-def _legend(cells: Sequence[Cell], receives: bool) -> str:
+def _legend(cells: Sequence[LaneCell], receives: bool) -> str:
     """What the colours mean, of those that occur."""
     kinds = {kind for cell in cells for kind in (cell.kinds or ("",))}
     left = _LEFT
@@ -135,7 +135,7 @@ def _legend(cells: Sequence[Cell], receives: bool) -> str:
     return "\n".join(parts)
 
 
-def _cell(cell: Cell, top: float, scale: float, longest: int) -> str:
+def _cell(cell: LaneCell, top: float, scale: float, longest: int) -> str:
     left, size = _LEFT + cell.start * scale, (cell.end - cell.start) * scale
     kinds: Sequence[str] = cell.kinds or ("",)
     part = size / len(kinds)

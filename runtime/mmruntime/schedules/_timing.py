@@ -10,7 +10,7 @@ from ._costs import Costs
 _MOST_STEPS = 64
 
 
-class Run(NamedTuple):
+class TimedRun(NamedTuple):
     """One pass over a program.
 
     Attributes:
@@ -24,7 +24,7 @@ class Run(NamedTuple):
     finish: list[float] | None
 
 
-class Program:
+class TimedSchedule:
     """Rows of actions as indices into tables of what they need, give and cost.
 
     Every action waits for at most one thing from elsewhere: a forward for its input, a backward for its cotangent.
@@ -124,7 +124,7 @@ class Program:
         """Index of the action whose output this one waits for, -1 if there is none."""
         return self._makers.get(self._needs[index], -1)
 
-    def run(self, ready: Sequence[float] | None = None) -> Run:
+    def run(self, ready: Sequence[float] | None = None) -> TimedRun:
         """Run every row as early as it can; row r may start at `ready[r]` (0 if left out)."""
         needs, fills, lasts, links, sends = self._needs, self._fills, self.lasts, self._links, self._sends
         pairs, rows, latency = self._pairs, self.rows, self._latency
@@ -182,7 +182,7 @@ class Program:
                 position += 1
             done[number] = position
             clocks[number] = clock
-        return Run(starts, ends, clocks if not waiting else None)
+        return TimedRun(starts, ends, clocks if not waiting else None)
 
     def steady(self, step: Sequence[float]) -> float:
         """Time per step when a submesh starts its next step as soon as its own work of the last one is done.
