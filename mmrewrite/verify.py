@@ -12,7 +12,7 @@ from typing import Any
 from mmrewrite.files.select import Rules, Selection, load_file, select_files
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
-from mmrewrite.plan.stages import Table
+from mmrewrite.plan.sections import Table
 from mmrewrite.project.facts import Facts, has_mark, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import MESH_DIRECTIVES, Reach, holds

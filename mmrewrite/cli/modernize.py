@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import click
 
-from mmrewrite.cli.commands import Options, Run
+from mmrewrite.cli.session import Options, Run
 from mmrewrite.codemod.registry import ModernizeRegistry, Registry
 from mmrewrite.files.select import Selection, load_file, select_files
 from mmrewrite.modernize.rewrite import DEFAULT_TARGET, Settings, may_have_old_names, modernize_project

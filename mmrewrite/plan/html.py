@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from mmrewrite.plan.stages import Grid, Section, Table, Timeline, numbers
+from mmrewrite.plan.sections import Grid, Section, Table, Timeline, numbers
 
 if TYPE_CHECKING:
     from mmruntime.schedules import Simulation

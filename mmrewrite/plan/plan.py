@@ -12,7 +12,8 @@ from mmrewrite.files.select import Rules, load_file, select_files
 from mmrewrite.files.write import write_new
 from mmrewrite.plan.html import page, readable_width
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
-from mmrewrite.plan.stages import Section, document, plan_regions, timelines_of
+from mmrewrite.plan.sections import Section, document, timelines_of
+from mmrewrite.plan.stages import plan_regions
 from mmrewrite.plan.traced import NotPlanned as NotPlanned
 from mmrewrite.plan.traced import Tracing, plan_entry, section_of
 from mmrewrite.results import Rewrite

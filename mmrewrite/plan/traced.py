@@ -8,7 +8,7 @@ from typing import Any
 
 from mmrewrite.files.select import Rules
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
-from mmrewrite.plan.stages import Grid, Section, Table, Timeline
+from mmrewrite.plan.sections import Grid, Section, Table, Timeline
 from mmrewrite.results import Rewrite
 
 
