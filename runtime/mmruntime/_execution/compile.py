@@ -15,10 +15,12 @@ import jax.numpy as jnp
 
 from mmruntime import _compat
 from mmruntime._compat import Var
+from mmruntime._execution.donation import donations
 from mmruntime._execution.transfer import Mover
 from mmruntime._jaxpr.equal import layout
-from mmruntime._partition.instructions import Program, Run, Transfer, Work, donations
-from mmruntime._partition.shard import Shardings, abstract
+from mmruntime._jaxpr.ir import abstract
+from mmruntime._partition.instructions import Program, Run, Transfer, Work
+from mmruntime._partition.shard import Shardings
 
 
 @dataclass(eq=False, slots=True, frozen=True)

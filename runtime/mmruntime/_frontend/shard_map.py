@@ -15,9 +15,9 @@ from mmruntime import _check, _compat
 from mmruntime._core.mesh import TaskMesh, current_mesh
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
+from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import Task
 from mmruntime._frontend.task_call import task_in_use
-from mmruntime._partition.place import task_mesh
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,13 +16,12 @@ from mmruntime import _check, _compat
 from mmruntime._core.logical_axes import Names, mesh_axes, translate
 from mmruntime._core.marks import TASKS
 from mmruntime._core.mesh import TaskMesh, auto_mesh, current_mesh
+from mmruntime._core.submesh import axis_pairs, task_mesh
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._core.task import Task
 from mmruntime._frontend.constraint import eager_layout, placed_later
 from mmruntime._frontend.operands import by_operands, by_results
 from mmruntime._frontend.stateful_calls import reaches_state, writes_state
-from mmruntime._partition.place import task_mesh
-from mmruntime._partition.shard import axis_pairs
 
 P = ParamSpec("P")
 R = TypeVar("R")

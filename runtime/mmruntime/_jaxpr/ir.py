@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.task import Task
@@ -97,6 +99,11 @@ class Step:
         """All equations, in order."""
         for region in self.regions:
             yield from region.ops
+
+
+def abstract(var: Any) -> jax.ShapeDtypeStruct:
+    """Shape and type of a variable, without a sharding."""
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=getattr(var.aval, "weak_type", False))
 
 
 def num_elements(var: Atom) -> int:

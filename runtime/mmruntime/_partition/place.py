@@ -8,7 +8,6 @@ that would bring in more bytes than sending the result would. Scalars attract no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from jax.sharding import Mesh
 
 from mmruntime._compat import Var, is_var
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._core.submesh import LayerCosts, task_mesh
 from mmruntime._core.switches import recomputation_enabled
 from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr import flops as _cost
@@ -46,36 +46,6 @@ class Submeshes:
         """Whether no device is in two submeshes."""
         devices = [device for mesh in self.meshes for device in mesh.devices.flat]
         return len(devices) == len(set(devices))
-
-
-# What each layer of a loop costs, by the loop's number of layers and its axis.
-LayerCosts = Mapping[tuple[int, str], Sequence[float]]
-
-
-def task_mesh(task: Task, multimesh: MultiMesh, layer_costs: LayerCosts | None = None) -> Mesh | None:
-    """The submesh of a task as a JAX mesh; None for a task without one.
-
-    Args:
-        task: The task.
-        multimesh: The mesh in use.
-        layer_costs: For stages that are cut by their operations.
-
-    Raises:
-        ValueError: If the slice or the device ids do not fit the mesh in use; the task is named.
-    """
-    try:
-        if isinstance(task.mesh, Mesh):
-            return task.mesh
-        if task.mesh is not None:
-            return task.mesh.on(list(multimesh.devices.flat))
-        if task.mesh_slice is None:
-            return None
-        piece = task.mesh_slice
-        if isinstance(piece, StageSlice):
-            piece = piece.resolve(multimesh, (layer_costs or {}).get((piece.count, piece.axis)))
-        return multimesh.slice(**piece)
-    except ValueError as error:
-        raise ValueError(f"Task {task.name!r}: {error}") from error
 
 
 @dataclass(eq=False, slots=True)

@@ -19,7 +19,7 @@ import jax
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.inline import inlined, open_calls
-from mmruntime._jaxpr.ir import Op
+from mmruntime._jaxpr.ir import Op, abstract
 
 # Equations, what is summed up, what is awaited elsewhere -> the input half and the weight half.
 Halve = Callable[[Sequence[Op], Collection[Var], Collection[Var]], tuple[list[Op], list[Op]]]
@@ -155,16 +155,11 @@ class _Scan:
             return [*carry, *stacks]
 
         reads = [outer[var] for var in invars]
-        traced, captured = _compat.split(jax.make_jaxpr(scan)(*map(_abstract, reads)))
+        traced, captured = _compat.split(jax.make_jaxpr(scan)(*map(abstract, reads)))
         assert not captured, "all that the body reads is an argument"
         stacks = [_compat.new_var(atom.aval) for atom in traced.outvars[len(outs) :]]
         outvars = [*(self.eqn.outvars[position] for position in outs), *stacks]
         return inlined(traced, reads, outvars, self.eqn), stacks
-
-
-def _abstract(atom: Atom) -> jax.ShapeDtypeStruct:
-    aval = atom.aval
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def _without_dead_code(early: Sequence[Op], late: Sequence[Op], scan: _Scan, late_outs: Collection[int]) -> list[Op]:

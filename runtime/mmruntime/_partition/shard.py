@@ -12,40 +12,21 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.extend.mlir import ir, passmanager
-from jax.extend.mlir.dialects import sdy
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._core.logical_axes import Names, Pairs, mesh_axes, translate
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._core.submesh import axis_pairs
 from mmruntime._core.task import Task
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.equal import form, layout, names_mesh
-from mmruntime._jaxpr.ir import Op, Step
+from mmruntime._jaxpr.ir import Op, Step, abstract
 from mmruntime._partition.place import Placement
+from mmruntime._partition.propagate import Found, propagate
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.single_program import borders, whole_function
-
-# Shardings of arguments and results; None where propagation has no opinion.
-Found = tuple[list[PartitionSpec | None], list[PartitionSpec | None]]
-
-
-def abstract(var: Any) -> jax.ShapeDtypeStruct:
-    """Shape and type of a variable, without a sharding."""
-    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=getattr(var.aval, "weak_type", False))
-
-
-def axis_pairs(task: Task | None, mesh: Mesh, multimesh: MultiMesh | None) -> Pairs:
-    """The `(logical, device)` pairs that hold in a task, in priority order."""
-    own = None if task is None else task.logical_axes
-    pairs = own if own is not None or multimesh is None else multimesh.logical_axes
-    if pairs is None:
-        pairs = tuple((name, name) for name in mesh.axis_names)
-    extra = () if task is None or task.extra_axes is None else task.extra_axes
-    return (*pairs, *extra)  # type: ignore[arg-type]
 
 
 class Shardings:
@@ -334,63 +315,3 @@ def _is_logical(eqn: Any) -> bool:
 def _constraint_template(value: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Any:
     traced = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(value)
     return _compat.split(traced)[0].eqns[0]
-
-
-def propagate(
-    function: Callable[..., Any],
-    reads: Sequence[Any],
-    writes: Sequence[Any],
-    known: Sequence[NamedSharding | None],
-    mesh: Mesh,
-) -> Found:
-    """Shardings that Shardy gives to a function's arguments and results; None where it has no opinion.
-
-    Only its propagation pass is run (https://github.com/openxla/shardy), no compilation.
-
-    Args:
-        function: The function, of flat arguments.
-        reads: Its arguments' variables.
-        writes: Its results' variables.
-        known: Shardings of arguments that are decided.
-        mesh: The mesh; all of its axes are Auto.
-    """
-    # The extra argument ties the program to the mesh even when no other sharding is known.
-    anchor = NamedSharding(mesh, PartitionSpec())
-    with _compat.no_mesh():
-        lowered = jax.jit(lambda _, *args: function(*args), in_shardings=(anchor, *known), keep_unused=True).lower(
-            jax.ShapeDtypeStruct((), jnp.float32), *[abstract(var) for var in reads]
-        )
-    module: Any = lowered.compiler_ir("stablehlo")
-    with module.context:
-        passmanager.PassManager.parse("builtin.module(inline,sdy-propagation-pipeline)").run(module.operation)
-        main = next(
-            op
-            for op in module.body.operations
-            if op.operation.name == "func.func" and op.attributes["sym_name"].value == "main"
-        )
-        attributes = main.attributes
-        ins = [_spec(a) for a in attributes["arg_attrs"]] if "arg_attrs" in attributes else [None] * (len(reads) + 1)
-        outs = [_spec(a) for a in attributes["res_attrs"]] if "res_attrs" in attributes else [None] * len(writes)
-    return (
-        [_trim(spec, var) for spec, var in zip(ins[1:], reads, strict=True)],
-        [_trim(spec, var) for spec, var in zip(outs, writes, strict=True)],
-    )
-
-
-def _spec(attribute: Any) -> PartitionSpec | None:
-    entries = ir.DictAttr(attribute)
-    if "sdy.sharding" not in entries:
-        return None
-    dims = sdy.TensorShardingAttr(entries["sdy.sharding"]).dimension_shardings
-    axes = [tuple(sdy.AxisRefAttr(axis).name for axis in sdy.DimensionShardingAttr(dim).axes) for dim in dims]
-    return PartitionSpec(*[None if not names else names[0] if len(names) == 1 else names for names in axes])
-
-
-def _trim(spec: PartitionSpec | None, var: Any) -> PartitionSpec | None:
-    """Drop the dimensions that only the lowered value has (PRNG keys) and trailing Nones."""
-    if spec is None:
-        return None
-    entries = list(spec)[: len(var.aval.shape)]
-    while entries and entries[-1] is None:
-        entries.pop()
-    return PartitionSpec(*entries)

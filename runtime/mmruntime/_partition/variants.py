@@ -10,9 +10,10 @@ from mmruntime import _check, _compat, schedules
 from mmruntime._compat import Var, is_var
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr.ir import Op, Region, Step
-from mmruntime._partition.place import layer_costs, task_mesh
+from mmruntime._partition.place import layer_costs
 
 Slice = tuple[tuple[str, int], ...]
 

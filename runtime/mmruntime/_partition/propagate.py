@@ -1,0 +1,78 @@
+"""Propagate: the shardings that Shardy gives to a function's arguments and results, without compiling it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.mlir import ir, passmanager
+from jax.extend.mlir.dialects import sdy
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mmruntime import _compat
+from mmruntime._jaxpr.ir import abstract
+
+# Shardings of arguments and results; None where propagation has no opinion.
+Found = tuple[list[PartitionSpec | None], list[PartitionSpec | None]]
+
+
+def propagate(
+    function: Callable[..., Any],
+    reads: Sequence[Any],
+    writes: Sequence[Any],
+    known: Sequence[NamedSharding | None],
+    mesh: Mesh,
+) -> Found:
+    """Shardings that Shardy gives to a function's arguments and results; None where it has no opinion.
+
+    Only its propagation pass is run (https://github.com/openxla/shardy), no compilation.
+
+    Args:
+        function: The function, of flat arguments.
+        reads: Its arguments' variables.
+        writes: Its results' variables.
+        known: Shardings of arguments that are decided.
+        mesh: The mesh; all of its axes are Auto.
+    """
+    # The extra argument ties the program to the mesh even when no other sharding is known.
+    anchor = NamedSharding(mesh, PartitionSpec())
+    with _compat.no_mesh():
+        lowered = jax.jit(lambda _, *args: function(*args), in_shardings=(anchor, *known), keep_unused=True).lower(
+            jax.ShapeDtypeStruct((), jnp.float32), *[abstract(var) for var in reads]
+        )
+    module: Any = lowered.compiler_ir("stablehlo")
+    with module.context:
+        passmanager.PassManager.parse("builtin.module(inline,sdy-propagation-pipeline)").run(module.operation)
+        main = next(
+            op
+            for op in module.body.operations
+            if op.operation.name == "func.func" and op.attributes["sym_name"].value == "main"
+        )
+        attributes = main.attributes
+        ins = [_spec(a) for a in attributes["arg_attrs"]] if "arg_attrs" in attributes else [None] * (len(reads) + 1)
+        outs = [_spec(a) for a in attributes["res_attrs"]] if "res_attrs" in attributes else [None] * len(writes)
+    return (
+        [_trim(spec, var) for spec, var in zip(ins[1:], reads, strict=True)],
+        [_trim(spec, var) for spec, var in zip(outs, writes, strict=True)],
+    )
+
+
+def _spec(attribute: Any) -> PartitionSpec | None:
+    entries = ir.DictAttr(attribute)
+    if "sdy.sharding" not in entries:
+        return None
+    dims = sdy.TensorShardingAttr(entries["sdy.sharding"]).dimension_shardings
+    axes = [tuple(sdy.AxisRefAttr(axis).name for axis in sdy.DimensionShardingAttr(dim).axes) for dim in dims]
+    return PartitionSpec(*[None if not names else names[0] if len(names) == 1 else names for names in axes])
+
+
+def _trim(spec: PartitionSpec | None, var: Any) -> PartitionSpec | None:
+    """Drop the dimensions that only the lowered value has (PRNG keys) and trailing Nones."""
+    if spec is None:
+        return None
+    entries = list(spec)[: len(var.aval.shape)]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
