@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mmruntime._frontend.shard_map import shard_map as shard_map
     from mmruntime._frontend.stage_scan import stage_scan as stage_scan
     from mmruntime._frontend.task_call import task as task
-    from mmruntime._step.mesh_function import mjit as mjit
+    from mmruntime._step.mjit import mjit as mjit
     from mmruntime._step.parallelize import parallelize as parallelize
 
 _HOMES = {
@@ -55,7 +55,7 @@ _HOMES = {
     "microbatch": "_frontend.microbatch",
     "microbatch_loop": "_frontend.microbatch_loop",
     "microbatch_scan": "_frontend.microbatch_scan",
-    "mjit": "_step.mesh_function",
+    "mjit": "_step.mjit",
     "parallelize": "_step.parallelize",
     "register_task": "_core.registry",
     "replicate_parameters_smaller_than_num_elements": "_core.switches",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 
+from mmruntime._compat import is_var
+from mmruntime._jaxpr.ir import Step
 from mmruntime._partition.instructions import Program, Run, Work
+from mmruntime._partition.place import Placement
 
 
 def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Hashable]) -> dict[Work, tuple[int, ...]]:
@@ -52,3 +55,22 @@ def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Has
                 chosen.append(position)
         result[instruction.work] = tuple(sorted(chosen))
     return result
+
+
+def owned_slots(step: Step, placement: Placement, program: Program, donated: Container[int]) -> set[int]:
+    """Slots whose arrays are the runtime's to overwrite: what it made, and what the user donated."""
+    if not placement.submeshes.disjoint():
+        # A copy within one device is no copy: arrays of overlapping submeshes may share memory.
+        return set()
+    inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
+    constants = {slot for places in program.constants.values() for slot, _ in places}
+    # The copies of a scalar belong to one array of the caller's.
+    constants |= {slot for var in step.invars for slot, _ in program.scalars.get(var, ())}
+    constants |= {slot for slot, _, _ in program.numbers}
+    handed_through = {atom for atom in step.outvars if is_var(atom)}
+    return {
+        slot
+        for slot in range(program.num_slots)
+        if slot not in constants
+        and (slot not in inputs or (inputs[slot] in donated and step.invars[inputs[slot]] not in handed_through))
+    }

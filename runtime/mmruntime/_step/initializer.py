@@ -17,6 +17,8 @@ from mmruntime import _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import placed_later
+from mmruntime._step.mesh_function import MeshFunction
+from mmruntime._step.signature import function_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -202,3 +204,20 @@ def _describe(tree: Any) -> str:
     leaves = jax.tree.leaves(tree)
     shown = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves[:4])
     return f"{len(leaves)} arrays" + (f" ({shown}{', ...' if len(leaves) > 4 else ''})" if leaves else "")
+
+
+def initializer(fun: Callable[P, R], step: MeshFunction[..., Any], argument: int | None = None) -> Initializer[P, R]:
+    """An initialiser of a step's arguments.
+
+    Args:
+        fun: The initialiser.
+        step: The step.
+        argument: Which argument it makes; found by its tree, shapes and types if left out.
+    """
+
+    def wanted(shapes: Any) -> Any:
+        arguments = step.abstract_args()
+        arguments = arguments if argument is None else (arguments[argument],)
+        return match(shapes, arguments, function_name(fun), function_name(step))
+
+    return Initializer(fun, function_name(fun), step.multimesh, wanted)

@@ -11,8 +11,9 @@ import numpy as np
 from mmruntime import _check
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh, device_list
-from mmruntime._step.initializer import Initializer
-from mmruntime._step.mesh_function import MeshFunction, initializer, mjit
+from mmruntime._step.initializer import Initializer, initializer
+from mmruntime._step.mesh_function import MeshFunction
+from mmruntime._step.mjit import mjit
 
 R = TypeVar("R")
 Params = TypeVar("Params")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,7 +167,7 @@ def parameters_of(fun: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return {name: inspect.Parameter(name, kind) for name, kind in zip(("args", "kwargs"), anything, strict=True)}
 
 
-def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+def abstract_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
     """An argument's shape and type, without its sharding."""
     aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
@@ -175,6 +176,22 @@ def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 def paths(tree: Any) -> list[tuple[Any, Any]]:
     """The path of each leaf of a tree."""
     return jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
+
+
+def donated_leaves(tree: Any, donate: Container[int], donate_names: Container[str]) -> set[int]:
+    """Positions of the leaves in the arguments that the caller gives up.
+
+    Args:
+        tree: The tree of arguments and keyword arguments.
+        donate: Positions of the arguments.
+        donate_names: Names of the keyword arguments.
+    """
+
+    def donated(path: Sequence[Any]) -> bool:
+        kind, name = path[0].idx, path[1]
+        return name.idx in donate if kind == 0 else name.key in donate_names
+
+    return {position for position, (path, _) in enumerate(paths(tree)) if donated(path)}
 
 
 def argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
@@ -227,3 +244,10 @@ def _is_sequence(tree: Any) -> bool:
 
 def _same_type(a: Any, b: Any) -> bool:
     return bool(a.aval.shape == b.aval.shape and a.aval.dtype == b.aval.dtype)
+
+
+def function_name(fun: Any) -> str:
+    """The name of a function, that of the function inside for a `functools.partial`."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return getattr(fun, "__name__", type(fun).__name__)

@@ -15,7 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mmruntime import _check
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import with_sharding_constraint
-from mmruntime._step.mesh_function import MeshFunction, initializer, mjit
+from mmruntime._step.initializer import initializer
+from mmruntime._step.mesh_function import MeshFunction
+from mmruntime._step.mjit import mjit
 from mmruntime._step.parallelize import abstract_batch
 
 Step = MeshFunction[[TrainState, Any], tuple[jax.Array, TrainState]]
