@@ -9,13 +9,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mmrewrite.directives.vocabulary import MESH_DIRECTIVES
 from mmrewrite.files.select import Rules, Selection, load_file, select_files
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
 from mmrewrite.plan.sections import Table
 from mmrewrite.project.facts import Facts, has_mark, read_facts
 from mmrewrite.project.project import Project
-from mmrewrite.project.reach import MESH_DIRECTIVES, Reach, holds
+from mmrewrite.project.reach import Reach, holds
 from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.project.verify_entries import Entry, hinted_entries
 from mmrewrite.results import HintReference, Rewrite

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from mmrewrite.cli.commands import cli
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.engine.rewrite import Settings, rewrite_project
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.engine.settings import Settings
 from mmrewrite.project.axis_names import annotated_layouts, find_rules
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 

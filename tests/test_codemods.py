@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from mmrewrite.codemod.base import MeshCodemod
-from mmrewrite.codemod.registry import ModernizeRegistry, Registry
+from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.rewrite import rewrite_source
+from mmrewrite.modernize.registry import ModernizeRegistry
 
 REGISTRY = Registry()
 

@@ -12,10 +12,12 @@ import pytest
 from mmrewrite.codemod import fragment as piece
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.registry import Registry
+from mmrewrite.directives.vocabulary import may_have_hints
 from mmrewrite.engine import workers
 from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.draft import draft_module
-from mmrewrite.engine.rewrite import Settings, may_have_hints, rewrite_project, rewrite_source
+from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
+from mmrewrite.engine.settings import Settings
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.source.text import SourceText
 

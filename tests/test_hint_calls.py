@@ -15,8 +15,9 @@ import pytest
 from mmrewrite import hints
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.calls import find_calls
-from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
-from mmrewrite.engine.rewrite import Settings, may_have_hints, rewrite_project, rewrite_source
+from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, may_have_hints
+from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
+from mmrewrite.engine.settings import Settings
 from mmrewrite.project.facts import Facts, SourceFile, has_mark, read_facts
 from mmrewrite.source.names import read_names
 from mmrewrite.source.text import SourceText

@@ -12,8 +12,9 @@ import pytest
 from fixture_files import run, source_files, tree
 
 from mmrewrite.cli.modernize import parse_target
-from mmrewrite.codemod.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import Settings, modernize_project
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
+from mmrewrite.modernize.settings import Settings
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 

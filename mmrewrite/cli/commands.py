@@ -10,8 +10,9 @@ import click
 
 from mmrewrite import __version__
 from mmrewrite.cli.session import Options, Run
-from mmrewrite.codemod.registry import ModernizeRegistry, Registry
+from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import nearest
+from mmrewrite.modernize.registry import ModernizeRegistry
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 import click
 
 from mmrewrite.cli.session import Options, Run
-from mmrewrite.codemod.registry import ModernizeRegistry, Registry
+from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, load_file, select_files
-from mmrewrite.modernize.rewrite import DEFAULT_TARGET, Settings, may_have_old_names, modernize_project
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import may_have_old_names, modernize_project
+from mmrewrite.modernize.settings import DEFAULT_TARGET, Settings
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 

@@ -12,10 +12,12 @@ from typing import ClassVar, NoReturn
 import click
 
 from mmrewrite.cli.config import Config, ConfigError, read_config
-from mmrewrite.codemod.registry import ModernizeRegistry, Registry
+from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import nearest
-from mmrewrite.engine.rewrite import Settings, rewrite_project
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.engine.settings import Settings
 from mmrewrite.files.select import Rules, Selection, load_file, select_files
+from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.results import Rewrite
 
 NOTHING, CHANGES, ERROR = 0, 1, 2

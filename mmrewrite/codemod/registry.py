@@ -1,7 +1,4 @@
-"""Find the codemods: every public module of `mmcodemods` is one, and its file name is its name.
-
-Those of `mmrewrite modernize` lie in `mmcodemods.modernize`.
-"""
+"""Find the codemods: every public module of `mmcodemods` is one, and its file name is its name."""
 
 from __future__ import annotations
 
@@ -14,10 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
-    from mmrewrite.modernize.codemod import ModernizeCodemod
 
 PACKAGE = "mmcodemods"
-MODERNIZE_PACKAGE = f"{PACKAGE}.modernize"
 
 _Codemod = TypeVar("_Codemod")
 
@@ -74,20 +69,7 @@ class Registry(Codemods["MeshCodemod"]):
         super().__init__(package, _mesh_codemod)
 
 
-class ModernizeRegistry(Codemods["ModernizeCodemod"]):
-    """The codemods that replace old names of JAX."""
-
-    def __init__(self, package: str = MODERNIZE_PACKAGE) -> None:
-        super().__init__(package, _modernize_codemod)
-
-
 def _mesh_codemod() -> type[MeshCodemod]:
     from mmrewrite.codemod.base import MeshCodemod
 
     return MeshCodemod
-
-
-def _modernize_codemod() -> type[ModernizeCodemod]:
-    from mmrewrite.modernize.codemod import ModernizeCodemod
-
-    return ModernizeCodemod

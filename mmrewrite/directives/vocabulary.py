@@ -155,6 +155,13 @@ DIRECTIVES = {
 # Directives that are about no part of the program: as a call they are a statement of their own.
 ALONE = frozenset(("mesh", "axes", "register"))
 
+COMPILE_DIRECTIVES = frozenset(("mjit", "parallelize"))
+# About the module, wherever they stand: they are no part of the statement below them.
+MESH_DIRECTIVES = frozenset(("mesh", "axes", "register"))
+
+# Bytes without one of which a file holds no hint.
+MARKERS = (b"mm:", b"mmrewrite")
+
 SWITCHES = ("off", "on")
 IGNORE = "ignore"
 
@@ -182,3 +189,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean `{close[0]}`?"
     return f"; known: {', '.join(words)}" if words else ""
+
+
+def may_have_hints(data: bytes) -> bool:
+    """The first gate: whether a file can hold a hint at all."""
+    return any(marker in data for marker in MARKERS)

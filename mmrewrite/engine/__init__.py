@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmrewrite.engine.rewrite import Settings as Settings
     from mmrewrite.engine.rewrite import rewrite_project as rewrite_project
     from mmrewrite.engine.rewrite import rewrite_source as rewrite_source
+    from mmrewrite.engine.settings import Settings as Settings
 
 __all__ = ["Settings", "rewrite_project", "rewrite_source"]
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.directives.calls import Handed
 from mmrewrite.directives.collect import Hint
-from mmrewrite.engine.rewrite import Settings, Sources, bug
+from mmrewrite.engine.self_check import apply_edits, bug, failed, text_kept
+from mmrewrite.engine.settings import Settings, Sources
 from mmrewrite.project.axis_names import with_axis_names
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reexported_hints import read_hinted
-from mmrewrite.results import Edit, Left, Refusal, Rewrite
-from mmrewrite.source.text import SourceText
+from mmrewrite.results import Left, Refusal, Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
     from mmrewrite.engine.draft import Outcome
     from mmrewrite.engine.hint_importers import Takers
-    from mmrewrite.project.reach import HintKey
+    from mmrewrite.engine.regions import HintKey
 
 
 _TOGETHER = "left as it is, because a step and what it reaches are rewritten together"
@@ -105,7 +105,8 @@ def _decide(
     settings: Settings,
     unreadable: Sequence[SourceFile] = (),
 ) -> _Decided:
-    from mmrewrite.project.reach import Reach, find_regions
+    from mmrewrite.engine.regions import find_regions
+    from mmrewrite.project.reach import Reach
 
     project = Project(hinted, load, codemods.keys())
     reach = Reach(project)
@@ -232,7 +233,7 @@ def _drawn_in(
     codemods: Mapping[str, type[MeshCodemod]],
 ) -> dict[HintKey, Refusal]:
     """Hints that must be left because something else of their region is, and what to say about them."""
-    from mmrewrite.project.reach import COMPILE_DIRECTIVES, MESH_DIRECTIVES
+    from mmrewrite.directives.vocabulary import COMPILE_DIRECTIVES, MESH_DIRECTIVES
 
     names = {(facts.path, hint.start): (facts, hint) for facts, hint in hints}
     found = {key for key, (_, hint) in names.items() if hint.found}
@@ -269,7 +270,7 @@ def _broken(modules: Sequence[Facts], outcomes: Mapping[str, Outcome]) -> set[st
 
 
 def _because(facts: Facts, hint: Hint, reason: str, codemods: Mapping[str, type[MeshCodemod]]) -> Refusal:
-    from mmrewrite.project.reach import MESH_DIRECTIVES
+    from mmrewrite.directives.vocabulary import MESH_DIRECTIVES
 
     message = f"{_TOGETHER}: {reason}"
     if hint.directive in MESH_DIRECTIVES:
@@ -322,15 +323,6 @@ def _result(facts: Facts, decided: _Decided) -> Rewrite:
     return Rewrite(facts.path, data, result, edits, refusals, errors, left)
 
 
-def apply_edits(source: SourceText, edits: Sequence[Edit]) -> str:
-    """The text after all edits, which are in order and do not overlap."""
-    parts, position = [], 0
-    for edit in edits:
-        parts += [source.text[position : edit.start], edit.text]
-        position = edit.end
-    return "".join([*parts, source.text[position:]])
-
-
 def _checked(
     results: dict[str, Rewrite],
     hinted: Sequence[Facts],
@@ -351,28 +343,13 @@ def _checked(
         if isinstance(second, Facts):
             again.append(second)
         else:
-            results[facts.path] = _failed(result, f"the rewritten file does not parse: {second.message}")
+            results[facts.path] = failed(result, f"the rewritten file does not parse: {second.message}")
         if text_kept(facts, result) != facts.source.text:
-            results[facts.path] = _failed(result, "text outside the edited statements changed")
+            results[facts.path] = failed(result, "text outside the edited statements changed")
     if any(results[facts.path].changed and any(True for _ in facts.hints.hints) for facts in again):
         again = with_axis_names(again, {}, load, lambda _: None, settings.axes, settings.jaxtyping)
         decided = _decide(again, codemods, load, settings)
         for facts in again:
             if results[facts.path].changed and _result(facts, decided).changed:
-                results[facts.path] = _failed(results[facts.path], "a second run would change the file again")
+                results[facts.path] = failed(results[facts.path], "a second run would change the file again")
     return results
-
-
-def _failed(result: Rewrite, problem: str) -> Rewrite:
-    return Rewrite(result.path, result.original, result.original, refusals=result.refusals, failure=bug(problem))
-
-
-def text_kept(facts: Facts, result: Rewrite) -> str:
-    """The original text, put together from what the result has outside its edits."""
-    text = SourceText.decode(result.result).text
-    parts, position, shift = [], 0, 0
-    for edit in result.edits:
-        parts += [text[position + shift : edit.start + shift], facts.source.text[edit.start : edit.end]]
-        position = edit.end
-        shift += len(edit.text) - (edit.end - edit.start)
-    return "".join([*parts, text[position + shift :]])

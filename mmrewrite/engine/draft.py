@@ -12,13 +12,12 @@ from mmrewrite.codemod.fragment import Cut, indent_unit
 from mmrewrite.codemod.imports import NewImport, Placement, import_block, place_import
 from mmrewrite.codemod.site import Draft, Insert, Refuse, Site, Wrong
 from mmrewrite.directives.collect import CommentHints, Hint
-from mmrewrite.directives.vocabulary import DIRECTIVES
+from mmrewrite.directives.vocabulary import DIRECTIVES, MESH_DIRECTIVES
 from mmrewrite.engine.hint_importers import Takers
 from mmrewrite.engine.hint_imports import removed_imports
-from mmrewrite.engine.rewrite import Settings
+from mmrewrite.engine.settings import Settings
 from mmrewrite.project.facts import RUNTIME, Facts
 from mmrewrite.project.project import Project
-from mmrewrite.project.reach import MESH_DIRECTIVES
 from mmrewrite.results import Edit, HintError, HintReference, Refusal
 from mmrewrite.source.spans import first_line, span
 

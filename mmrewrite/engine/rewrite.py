@@ -6,56 +6,16 @@ LibCST parses the statements that change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mmrewrite.directives.vocabulary import may_have_hints
+from mmrewrite.engine.settings import Settings, Sources
 from mmrewrite.results import Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
-    from mmrewrite.project.facts import Adopt, Loader, SourceFile
-
-# The files of a run that were not given, and whose bytes are wanted.
-Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
-
-MARKERS = (b"mm:", b"mmrewrite")
-
-_BUG = (
-    "this is a bug in mmrewrite ({problem}); nothing was written. Please report it with this file, the command line "
-    "and the output of `mmrewrite --version`"
-)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user asked for, beyond the files.
-
-    `selected` names the codemods that may run, None for all. `axes` are logical axis names and their device axes for
-    meshes that have no `axes(...)` hint. `width` is how long a generated line may be. `jaxtyping` is whether the
-    annotations of tasks say how their values are laid out.
-    """
-
-    selected: frozenset[str] | None = None
-    axes: tuple[tuple[str, str | None], ...] = ()
-    jobs: int = 1
-    width: int = 100
-    jaxtyping: bool = False
-
-
-@dataclass(frozen=True)
-class Sources:
-    """The files given, and how to get at others."""
-
-    given: Sequence[SourceFile]
-    load: Loader
-    adopt: Adopt
-    importing: Importing
-
-
-def may_have_hints(data: bytes) -> bool:
-    """The first gate: whether a file can hold a hint at all."""
-    return any(marker in data for marker in MARKERS)
+    from mmrewrite.project.facts import Adopt, Importing, Loader, SourceFile
 
 
 def rewrite_source(
@@ -87,7 +47,7 @@ def rewrite_project(
         adopt: A file to which imports lead, by its place, if it may change although it is not among `files`; it changes
             where it has logical axis names and the program that imports it has a mesh.
         importing: The files that are not among `files` and whose bytes a function wants, asked where a module of the
-            project hands the hint functions on to others.
+            project re-exports the hint functions.
         settings: What the user asked for.
 
     Returns:
@@ -103,11 +63,6 @@ def rewrite_project(
         results |= rewrite_marked(marked, codemods, sources, settings or Settings())
     given = [file.path for file in files]
     return tuple(results[path] for path in (*given, *sorted(results.keys() - set(given))))
-
-
-def bug(problem: str) -> str:
-    """What to say when a check of our own output fails."""
-    return _BUG.format(problem=problem)
 
 
 def _nothing(_: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmrewrite.engine.rewrite import may_have_hints
+from mmrewrite.directives.vocabulary import may_have_hints
 from mmrewrite.project.facts import SourceFile
 
 if TYPE_CHECKING:

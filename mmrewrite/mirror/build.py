@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.engine.decide import apply_edits
-from mmrewrite.engine.rewrite import bug
+from mmrewrite.engine.self_check import apply_edits, bug
 from mmrewrite.files.select import MANIFEST, Rules, load_file, shown, source_file, walk
 from mmrewrite.files.write import write_new
 from mmrewrite.results import Edit, Rewrite

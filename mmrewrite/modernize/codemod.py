@@ -68,3 +68,6 @@ class ModernizeCodemod:
         """The use that this site is."""
         assert self.site.use is not None
         return self.site.use
+
+
+Codemods = Mapping[str, "type[ModernizeCodemod]"]

@@ -4,41 +4,27 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mmrewrite.codemod.site import Refuse
-from mmrewrite.engine.decide import apply_edits, text_kept
-from mmrewrite.engine.rewrite import bug
+from mmrewrite.engine.self_check import apply_edits, bug, text_kept
 from mmrewrite.modernize.ambiguous_names import unclear_uses
+from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.analysis.xmap_chains import XmapChains, leave_chains, leave_modules
+from mmrewrite.modernize.codemod import Codemods
+from mmrewrite.modernize.decision import DRAWN, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
 from mmrewrite.modernize.names_in_strings import mentions
 from mmrewrite.modernize.notebook import SUFFIX, NotANotebook, Notebook
-from mmrewrite.modernize.rewrite import Codemods, Settings
+from mmrewrite.modernize.settings import Settings
 from mmrewrite.modernize.site import Context, ModuleDraft, Place, PointEdit, Site
-from mmrewrite.modernize.together import decide_together
 from mmrewrite.modernize.uses import ModuleUses, group_by_name
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit, Left, Refusal, Rewrite
-
-
-@dataclass(frozen=True, eq=False)
-class Decision:
-    """A site, the codemod that owns it, and what stops it: guarded, not selected, or refused."""
-
-    place: Place
-    codemod: str
-    left: str | None = None
-    refusal: Refusal | None = None
-
-    @property
-    def stays(self) -> bool:
-        """Whether nothing is written at this site."""
-        return self.left is not None or self.refusal is not None
 
 
 @dataclass(eq=False)
@@ -108,7 +94,9 @@ class _OldProject(Project):
 def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings: Settings) -> dict[str, _Outcome]:
     ordered = dict(sorted(codemods.items()))
     owners = group_by_name({name: (*codemod.names, *codemod.moved) for name, codemod in ordered.items()})
-    active = {name for name, codemod in codemods.items() if settings.runs(name, codemod)}
+    active = {
+        name for name, codemod in codemods.items() if settings.runs(name, on_request_only=codemod.on_request_only)
+    }
     moved = {old: new for name in sorted(active) for old, new in codemods[name].moved.items()}
     project = _OldProject(modules, load, ())
     context = Context(project, {facts.path: ModuleUses(facts) for facts in modules}, settings, moved)
@@ -123,7 +111,7 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
     def judge_again(decision: Decision) -> Decision:
         return leave_chains([_judge(decision.place, decision.codemod, codemods, context)], context)[0]
 
-    decisions = decide_together(leave_chains(decisions, context), context, codemods, judge_again)
+    decisions = _decide_together(leave_chains(decisions, context), context, codemods, judge_again)
     decisions = leave_modules(decisions, context, codemods)
     for decision in decisions:
         outcome = outcomes[decision.place.path]
@@ -162,7 +150,7 @@ def _judge(place: Place, name: str, codemods: Codemods, context: Context) -> Dec
     guard = guard_of(place.module, place.node)
     if guard is not None:
         return Decision(place, name, left=guard)
-    if not context.settings.runs(name, codemods[name]):
+    if not context.settings.runs(name, on_request_only=codemods[name].on_request_only):
         return Decision(place, name, left=f"{name} is not selected")
     site = Site(place, ModuleDraft(place.module), context, name)
     try:
@@ -171,6 +159,58 @@ def _judge(place: Place, name: str, codemods: Codemods, context: Context) -> Dec
         found = Refusal(place.path, refusal.line, refusal.column, refusal.reason, name)
         return Decision(place, name, refusal=found)
     return Decision(place, name)
+
+
+def _is_drawn(decision: Decision) -> bool:
+    """Whether a site stays only because others do."""
+    return decision.refusal is not None and decision.refusal.reason.startswith(DRAWN)
+
+
+def _decide_together(
+    decisions: Sequence[Decision], context: Context, codemods: Codemods, judge: Callable[[Decision], Decision]
+) -> list[Decision]:
+    """The decisions, where no region is rewritten in part in a style that does not allow it.
+
+    A region of which a site stays takes the compat style, in which each stands by itself, and is judged again; where it
+    cannot, all of it stays.
+    """
+    if not any(codemods[decision.codemod].regional for decision in decisions):
+        return list(decisions)
+    regions = context.analysis(MeshRegions)
+    changed = {number for number in _causes(decisions, regions, codemods) if regions.make_compat(number)}
+    decisions = [
+        judge(decision)
+        if codemods[decision.codemod].regional and regions.group(decision.place.node) in changed
+        else decision
+        for decision in decisions
+    ]
+    causes = _causes(decisions, regions, codemods)
+    return [_drawn(decision, regions, causes, codemods) for decision in decisions]
+
+
+def _causes(decisions: Sequence[Decision], regions: MeshRegions, codemods: Codemods) -> dict[int, Decision]:
+    """The first site of each region that stays for a reason of its own."""
+    causes: dict[int, Decision] = {}
+    for decision in decisions:
+        number = regions.group(decision.place.node)
+        if codemods[decision.codemod].regional and number is not None and decision.stays and not _is_drawn(decision):
+            causes.setdefault(number, decision)
+    return causes
+
+
+def _drawn(decision: Decision, regions: MeshRegions, causes: dict[int, Decision], codemods: Codemods) -> Decision:
+    place = decision.place
+    number = regions.group(place.node)
+    cause = causes.get(number) if number is not None else None
+    stays = decision.stays and not _is_drawn(decision)
+    if cause is None or stays or regions.stands_by_itself(place.node) or not codemods[decision.codemod].regional:
+        return decision
+    source = place.module.facts.source
+    line, column = source.position(
+        source.offset(getattr(place.node, "lineno", 1), getattr(place.node, "col_offset", 0))
+    )
+    reason = f"{DRAWN}: {cause.place.path}:{getattr(cause.place.node, 'lineno', 1)} stays as it is"
+    return replace(decision, refusal=Refusal(place.path, line, column, reason, decision.codemod))
 
 
 def _left(place: Place, because: str) -> Left:

@@ -6,36 +6,15 @@ edit replaces the characters of a name, a keyword or a bracket, so nothing else 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mmrewrite.modernize.settings import Settings
 from mmrewrite.results import Rewrite
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.codemod import ModernizeCodemod
+    from mmrewrite.modernize.codemod import Codemods
     from mmrewrite.project.facts import Loader, SourceFile
-
-DEFAULT_TARGET = (0, 10)
-
-Codemods = Mapping[str, "type[ModernizeCodemod]"]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user asked for, beyond the files.
-
-    `selected` names the codemods that may run, None for those that run without being asked for. `target` is the oldest
-    JAX that the written code must run on. `width` is how long a line may become that a rewrite makes longer.
-    """
-
-    selected: frozenset[str] | None = None
-    target: tuple[int, ...] = DEFAULT_TARGET
-    width: int = 100
-
-    def runs(self, name: str, codemod: type[ModernizeCodemod]) -> bool:
-        """Whether a codemod may write anything."""
-        return codemod.on_request_only is False if self.selected is None else name in self.selected
 
 
 def may_have_old_names(data: bytes, codemods: Codemods) -> bool:

@@ -16,7 +16,7 @@ from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.rewrite import Settings
+    from mmrewrite.modernize.settings import Settings
 
 _Analysis = TypeVar("_Analysis")
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mmrewrite.engine.rewrite import may_have_hints
+from mmrewrite.directives.vocabulary import may_have_hints
 from mmrewrite.project.facts import RUNTIME, Facts, Loader, Mesh, SourceFile, Unreadable, has_mark, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach

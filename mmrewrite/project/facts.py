@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,9 @@ RUNTIME = "mmruntime"
 Loader = Callable[[str], bytes | None]
 
 Adopt = Callable[[str], "SourceFile | None"]
+
+# Called with a test of bytes: the files of a run that were not given and pass it.
+Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
 
 _IMPORT = re.compile(rf"\b(?:from|import)\b(?:[^#\n]|\\\r?\n)*\b{PACKAGE}\b")
 

@@ -1,26 +1,14 @@
-"""What a piece of a program reaches, and which hints therefore stand or fall together.
-
-A step and everything it reaches is one region: rewriting the model but not the step that trains it would leave a
-program that nobody asked for.
-"""
+"""The definitions that a piece of a program leads to, transitively and across modules."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from mmrewrite.directives.collect import Hint
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.source.names import Binding, Scope, dotted_name
-
-COMPILE_DIRECTIVES = frozenset(("mjit", "parallelize"))
-STEP_DIRECTIVES = COMPILE_DIRECTIVES | {"microbatch"}
-# About the module, wherever they stand: they are no part of the statement below them.
-MESH_DIRECTIVES = frozenset(("mesh", "axes", "register"))
-
-HintKey = tuple[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,68 +109,3 @@ def holds(reached: Reached, facts: Facts, statement: ast.stmt) -> bool:
     if reached.facts is not facts or not isinstance(node, ast.stmt):
         return False
     return node is statement or node in facts.names.around(statement)
-
-
-def find_regions(
-    modules: Iterable[Facts], reach: Reach, hints: Iterable[tuple[Facts, Hint]]
-) -> list[frozenset[HintKey]]:
-    """Groups of hints, by path and offset, that are rewritten together or not at all.
-
-    A hint that cannot be read is part of a group as well, by the offset of the definition that it is in.
-    """
-    groups = _Groups()
-    places: dict[tuple[str, ast.stmt], list[tuple[Facts, int, bool]]] = {}
-    for facts, hint in hints:
-        if hint.directive not in MESH_DIRECTIVES:
-            statement = facts.names.top_level(hint.statement)
-            is_step = hint.directive in STEP_DIRECTIVES
-            places.setdefault((facts.path, statement), []).append((facts, hint.start, is_step))
-    for facts in modules:
-        for error in facts.hints.errors:
-            broken = _statement_at(facts, error.line)
-            if broken is not None:
-                place = facts.source.offset(broken.lineno, broken.col_offset)
-                places.setdefault((facts.path, broken), []).append((facts, place, False))
-    for (path, statement), held in places.items():
-        facts, start, _ = held[0]
-        for _, other_start, _ in held:
-            groups.join((path, start), (path, other_start))
-        reached = _hinted(places, reach.from_node(facts, statement))
-        if reached <= {(path, statement)} and any(is_step for _, _, is_step in held):
-            # A step that gets its model as a value: all that its module leads to may be that model.
-            for other in facts.tree.body:
-                reached |= _hinted(places, reach.from_node(facts, other))
-        for key in reached:
-            groups.join((path, start), (key[0], places[key][0][1]))
-    return groups.all()
-
-
-def _statement_at(facts: Facts, line: int) -> ast.stmt | None:
-    """The statement of the module's body that a line, or the comment on it, belongs to."""
-    return next((statement for statement in facts.tree.body if line <= (statement.end_lineno or 0)), None)
-
-
-def _hinted(places: Collection[tuple[str, ast.stmt]], reached: Iterable[Reached]) -> set[tuple[str, ast.stmt]]:
-    keys = {(item.facts.path, item.node) for item in reached if isinstance(item.node, ast.stmt)}
-    return {key for key in places if key in keys}
-
-
-class _Groups:
-    def __init__(self) -> None:
-        self._parent: dict[HintKey, HintKey] = {}
-
-    def _find(self, key: HintKey) -> HintKey:
-        self._parent.setdefault(key, key)
-        while self._parent[key] != key:
-            key = self._parent[key]
-        return key
-
-    def join(self, first: HintKey, second: HintKey) -> None:
-        one, other = sorted((self._find(first), self._find(second)))
-        self._parent[other] = one
-
-    def all(self) -> list[frozenset[HintKey]]:
-        found: dict[HintKey, set[HintKey]] = {}
-        for key in self._parent:
-            found.setdefault(self._find(key), set()).add(key)
-        return [frozenset(found[key]) for key in sorted(found)]

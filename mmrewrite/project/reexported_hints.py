@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mmrewrite.directives.calls import Handed, means_hints
-from mmrewrite.engine.rewrite import Importing
-from mmrewrite.project.facts import Facts, SourceFile, Unreadable
+from mmrewrite.project.facts import Facts, Importing, SourceFile, Unreadable
 from mmrewrite.source.names import absolute_import
 
 Read = Callable[[SourceFile, Handed], Facts | Unreadable]

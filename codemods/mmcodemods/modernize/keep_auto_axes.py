@@ -24,7 +24,8 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mmrewrite.modernize.analysis.partition_specs import PARTIALS, is_alias, kind_of
+from mmrewrite.modernize.analysis.old_names import PARTIALS
+from mmrewrite.modernize.analysis.partition_specs import is_alias, kind_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.edits.arguments import append_argument
 from mmrewrite.source.names import dotted_name

@@ -19,14 +19,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, MeshRegions
-from mmrewrite.modernize.analysis.partition_specs import (
-    CONSTRAINTS,
-    OLD_CONSTRAINTS,
-    call_of,
-    make_explicit,
-    needs_mesh,
-    specs_of,
-)
+from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, OLD_CONSTRAINTS
+from mmrewrite.modernize.analysis.partition_specs import call_of, make_explicit, needs_mesh, specs_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses

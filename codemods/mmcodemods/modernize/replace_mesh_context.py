@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext
 from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, SET, MeshRegions
 from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.decision import DRAWN
 from mmrewrite.modernize.edits.dedent import take_out_of_with
 from mmrewrite.modernize.site import Context, Place
-from mmrewrite.modernize.together import DRAWN
 from mmrewrite.modernize.uses import ModuleUses
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.analysis.mesh_contexts import OLD_MESHES
-from mmrewrite.modernize.analysis.partition_specs import XMAPS
+from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses

@@ -25,8 +25,8 @@ import ast
 from collections.abc import Iterator
 
 from mmrewrite.modernize.analysis.mesh_regions import COMPAT, MeshRegions
+from mmrewrite.modernize.analysis.old_names import PJIT
 from mmrewrite.modernize.analysis.partition_specs import (
-    PJIT,
     call_of,
     is_alias,
     make_explicit,

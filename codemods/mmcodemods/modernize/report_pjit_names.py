@@ -17,7 +17,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from mmrewrite.modernize.analysis.partition_specs import GONE_VALUES, PJIT
+from mmrewrite.modernize.analysis.old_names import GONE_VALUES, PJIT
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.uses import ModuleUses
 

@@ -14,7 +14,7 @@ See https://docs.jax.dev/en/latest/notebooks/shard_map.html for what to write by
 
 from __future__ import annotations
 
-from mmrewrite.modernize.analysis.partition_specs import XMAPS
+from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.codemod import ModernizeCodemod
 
 

@@ -26,10 +26,8 @@ from mmrewrite.modernize.analysis.mesh_contexts import (
     find_contexts,
 )
 from mmrewrite.modernize.analysis.mesh_names import MeshName, mesh_name
+from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, PJIT, XMAPS
 from mmrewrite.modernize.analysis.partition_specs import (
-    CONSTRAINTS,
-    PJIT,
-    XMAPS,
     Specs,
     has_leaf,
     has_spec,

@@ -7,16 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
+from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, GONE_VALUES, PARTIALS, PJIT
 from mmrewrite.modernize.site import Site
 from mmrewrite.modernize.uses import ModuleUses, Use
-
-PJIT = frozenset(("jax.experimental.pjit.pjit",))
-OLD_CONSTRAINTS = {"jax.experimental.pjit.with_sharding_constraint": "jax.lax.with_sharding_constraint"}
-CONSTRAINTS = frozenset((*OLD_CONSTRAINTS, "jax.lax.with_sharding_constraint"))
-XMAPS = frozenset(
-    f"jax.experimental.maps.{name}" for name in ("xmap", "serial_loop", "SerialLoop", "Loop", "ResourceSet")
-)
-PARTIALS = frozenset(("functools.partial", "jax.tree_util.Partial"))
 
 _SPEC = "jax.sharding.PartitionSpec"
 _OLD_SPECS = frozenset(
@@ -36,7 +29,6 @@ _SPEC_KEYWORDS = {
     "in_shardings": "in_shardings",
     "out_shardings": "out_shardings",
 }
-GONE_VALUES = frozenset(f"jax.experimental.pjit.{name}" for name in ("FROM_GDA", "AUTO", "ParsedPartitionSpec"))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
-from mmrewrite.modernize.analysis.partition_specs import PARTIALS, PJIT
+from mmrewrite.modernize.analysis.old_names import PARTIALS, PJIT
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project

@@ -17,7 +17,7 @@ from mmrewrite.modernize.analysis.mesh_contexts import (
     STATEMENT,
     MeshContext,
 )
-from mmrewrite.modernize.analysis.partition_specs import CONSTRAINTS, PARTIALS, PJIT
+from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, PARTIALS, PJIT
 from mmrewrite.modernize.analysis.reach import WideReach
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.reach import Reached

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mmrewrite.modernize.analysis.partition_specs import XMAPS
+from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.analysis.reach import NarrowReach
-from mmrewrite.modernize.rewrite import Codemods
+from mmrewrite.modernize.codemod import Codemods
 from mmrewrite.modernize.site import Context, Place
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.results import Refusal
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.decide import Decision
+    from mmrewrite.modernize.decision import Decision
 
 # A function, a method, or a statement of a module or class body that is neither.
 _Unit = tuple[ModuleUses, ast.stmt]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmrewrite.codemod.imports import NewImport, Placement, import_block, place_import
-from mmrewrite.modernize.analysis.partition_specs import PJIT
+from mmrewrite.modernize.analysis.old_names import PJIT
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
 from mmrewrite.modernize.site import Context, ModuleDraft, PointEdit
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text

@@ -1,0 +1,26 @@
+"""Find the codemods of `mmrewrite modernize`, which lie in `mmcodemods.modernize`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mmrewrite.codemod.registry import PACKAGE, Codemods
+
+if TYPE_CHECKING:
+    from mmrewrite.modernize.codemod import ModernizeCodemod
+
+
+MODERNIZE_PACKAGE = f"{PACKAGE}.modernize"
+
+
+class ModernizeRegistry(Codemods["ModernizeCodemod"]):
+    """The codemods that replace old names of JAX."""
+
+    def __init__(self, package: str = MODERNIZE_PACKAGE) -> None:
+        super().__init__(package, _modernize_codemod)
+
+
+def _modernize_codemod() -> type[ModernizeCodemod]:
+    from mmrewrite.modernize.codemod import ModernizeCodemod
+
+    return ModernizeCodemod
