@@ -1,10 +1,11 @@
 """The rewrite of hinted programs: read, decide, draft, check.
 
-The public names are loaded when they are used, since the command line starts without LibCST.
+The public names are loaded on first use (PEP 562), since the command line starts without LibCST.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,12 +13,12 @@ if TYPE_CHECKING:
     from mmrewrite.engine.rewrite import rewrite_source as rewrite_source
     from mmrewrite.engine.settings import Settings as Settings
 
+_HOMES = {"Settings": "settings", "rewrite_project": "rewrite", "rewrite_source": "rewrite"}
+
 __all__ = ["Settings", "rewrite_project", "rewrite_source"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from mmrewrite.engine import rewrite
-
-        return getattr(rewrite, name)
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
