@@ -96,9 +96,9 @@ def lowered(monkeypatch):
     names = []
     lower = _compile._lower
 
-    def counted(work, shardings, donated, name):
+    def counted(spec, shardings, donated, name):
         names.append(name)
-        return lower(work, shardings, donated, name)
+        return lower(spec, shardings, donated, name)
 
     monkeypatch.setattr(_compile, "_lower", counted)
     return names
@@ -129,8 +129,8 @@ def test_equal_stages_are_compiled_once(double, lowered):
     # First, middle and last stages: their sums, their passes, and their updates.
     assert len(programs) == 15
     assert len(lowered) <= 10
-    for work, program in programs.items():
-        assert devices_of(program) == {2 * work.submesh, 2 * work.submesh + 1}
+    for spec, program in programs.items():
+        assert devices_of(program) == {2 * spec.submesh, 2 * spec.submesh + 1}
     assert any(name.startswith("mm_stage_1_stage_2_1_2_forward") for name in lowered), lowered
     for index, w in enumerate(state["params"]):
         assert {device.id for device in w.devices()} == {2 * index, 2 * index + 1}
@@ -139,7 +139,7 @@ def test_equal_stages_are_compiled_once(double, lowered):
 def test_stages_that_differ_are_compiled_each(double, lowered):
     blocks = [lambda w, x, power=power: jnp.tanh(x @ w) * power for power in (1.0, 2.0, 3.0, 4.0)]
     step, _ = train(pipeline(blocks), stages(4), adam_state(weights(4)), batches(2))
-    passes = [work for work in step._latest.compiled.programs if work.segment is not None and work.segment.tasks]
+    passes = [spec for spec in step._latest.compiled.programs if spec.segment is not None and spec.segment.tasks]
     assert len(passes) == 7
     assert sum("stage" in name for name in lowered) == 7
 

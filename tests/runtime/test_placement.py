@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from mmruntime._partition.instructions import Run, Transfer
+from mmruntime._partition.instructions import RunInstruction, TransferInstruction
 from tests.runtime.helpers import (
     SCHEDULES,
     WIDTH,
@@ -101,10 +101,10 @@ def slots_over_time(program):
 def test_every_program_is_compiled_for_one_stage(trained, schedule):
     step, _, _ = trained(schedule)
     seen = defaultdict(int)
-    for work, executable in executables(step):
-        devices = devices_of(executable) or {2 * work.submesh, 2 * work.submesh + 1}
-        assert devices == {2 * work.submesh, 2 * work.submesh + 1}, work.kind
-        seen[work.submesh] += 1
+    for spec, executable in executables(step):
+        devices = devices_of(executable) or {2 * spec.submesh, 2 * spec.submesh + 1}
+        assert devices == {2 * spec.submesh, 2 * spec.submesh + 1}, spec.kind
+        seen[spec.submesh] += 1
     # Each stage has a forward and a backward program, or one that does both, and those around the loop.
     assert sorted(seen) == list(range(NUM_STAGES))
     rows = step.explain().programs
@@ -187,7 +187,7 @@ def test_inputs_that_no_microbatch_changes_are_sent_once():
     plan = compiled._latest
     runs = Counter()
     for item in plan.program.instructions:
-        if isinstance(item, Transfer):
+        if isinstance(item, TransferInstruction):
             for var in item.values:
                 runs[(var, item.source, item.target)] += 1
                 if var.aval.shape == (WIDTH, WIDTH):
@@ -269,11 +269,11 @@ def test_no_two_writers_of_a_slot_are_alive_at_once(trained):
 def test_sums_are_updated_in_place(trained):
     step, _, _ = trained("1f1b")
     compiled = step._latest.compiled
-    for work, executable in executables(step):
-        if work.kind == "segment" and work.sums:
-            assert set(compiled.donated[work]) >= set(range(len(work.sums)))
+    for spec, executable in executables(step):
+        if spec.kind == "segment" and spec.sums:
+            assert set(compiled.donated[spec]) >= set(range(len(spec.sums)))
             analysis = executable.memory_analysis()
-            size = sum(int(np.prod(total.aval.shape)) * 4 for total, _ in work.sums)
+            size = sum(int(np.prod(total.aval.shape)) * 4 for total, _ in spec.sums)
             assert analysis.alias_size_in_bytes >= size
 
 
@@ -281,9 +281,9 @@ def test_nothing_that_will_be_read_is_donated(trained):
     for schedule in SCHEDULES:
         plan = trained(schedule)[0]._latest
         for item in plan.program.instructions:
-            if not isinstance(item, Run):
+            if not isinstance(item, RunInstruction):
                 continue
-            for position in plan.compiled.donated[item.work]:
+            for position in plan.compiled.donated[item.spec]:
                 slot = item.args[position]
                 assert slot in item.frees or slot in item.results
                 assert item.args.count(slot) == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mmruntime as mm
-from mmruntime._partition.instructions import Transfer
+from mmruntime._partition.instructions import TransferInstruction
 from tests.runtime.helpers import batches, ids, layer, on, sgd, squares, stages, weights
 
 ALL = set(range(8))
@@ -71,7 +71,12 @@ def test_results_are_everywhere_and_state_stays_in_place(donate):
 def test_counters_are_computed_where_they_are_needed_and_never_sent():
     step = mm.mjit(train_step, mesh=stages(4, data=2))
     step(first_state(), data(1)[0], jax.random.key(0))
-    sent = {var for item in step._latest.program.instructions if isinstance(item, Transfer) for var in item.values}
+    sent = {
+        var
+        for item in step._latest.program.instructions
+        if isinstance(item, TransferInstruction)
+        for var in item.values
+    }
     assert all(var.aval.shape for var in sent)
     rows = {row.name: row for row in step.explain().inputs}
     assert rows["state['count']"].everywhere

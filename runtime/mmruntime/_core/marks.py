@@ -20,7 +20,7 @@ Rows = tuple[tuple[schedules.Action | str | tuple[int, str], ...], ...]
 K = TypeVar("K", bound=Hashable)
 
 
-class _Table(Generic[K]):
+class _Marks(Generic[K]):
     """Numbers for values; equal values get one number."""
 
     def __init__(self, prefix: str) -> None:
@@ -64,5 +64,5 @@ class LoopSpec:
     interleave: int | None = None
 
 
-TASKS: _Table[Task] = _Table("mm_task_")
-LOOPS: _Table[LoopSpec] = _Table("mm_microbatch_")
+TASKS: _Marks[Task] = _Marks("mm_task_")
+LOOPS: _Marks[LoopSpec] = _Marks("mm_microbatch_")

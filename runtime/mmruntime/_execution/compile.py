@@ -19,7 +19,7 @@ from mmruntime._execution.donation import donations
 from mmruntime._execution.transfer import Mover
 from mmruntime._jaxpr.equal import layout
 from mmruntime._jaxpr.ir import abstract
-from mmruntime._partition.instructions import Program, Run, Transfer, Work
+from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
 from mmruntime._partition.shard import Shardings
 
 
@@ -28,18 +28,18 @@ class Compiled:
     """The executables of a program.
 
     Attributes:
-        programs: The executable of each piece of work.
+        programs: The executable of each program.
         movers: The transfer of each transfer instruction, shared between equal ones.
         donated: Positions of the arguments that each executable overwrites.
     """
 
-    programs: dict[Work, Any]
-    movers: dict[Transfer, Mover]
-    donated: dict[Work, tuple[int, ...]]
+    programs: dict[ProgramSpec, Any]
+    movers: dict[TransferInstruction, Mover]
+    donated: dict[ProgramSpec, tuple[int, ...]]
 
 
 def compile_program(program: Program, shardings: Shardings, owned: Iterable[int]) -> Compiled:
-    """Compile all work of a program and plan its transfers.
+    """Compile all that a program runs and plan its transfers.
 
     Args:
         program: The instructions.
@@ -49,12 +49,12 @@ def compile_program(program: Program, shardings: Shardings, owned: Iterable[int]
     keys = program.keys
     slots = [(tuple(var.aval.shape), var.aval.dtype, shardings[var, where]) for var, where, _ in keys]
     donated = donations(program, owned, dict(enumerate(slots)))
-    works = list(dict.fromkeys(item.work for item in program.instructions if isinstance(item, Run)))
-    programs = _compile_all(works, shardings, donated)
-    movers: dict[Transfer, Mover] = {}
+    specs = list(dict.fromkeys(item.spec for item in program.instructions if isinstance(item, RunInstruction)))
+    programs = _compile_all(specs, shardings, donated)
+    movers: dict[TransferInstruction, Mover] = {}
     shared: dict[tuple[int, int, tuple[Var, ...]], Mover] = {}
     for item in program.instructions:
-        if not isinstance(item, Transfer):
+        if not isinstance(item, TransferInstruction):
             continue
         key = (item.source, item.target, tuple(item.values))
         if key not in shared:
@@ -68,82 +68,82 @@ def compile_program(program: Program, shardings: Shardings, owned: Iterable[int]
 
 
 def _compile_all(
-    works: Sequence[Work], shardings: Shardings, donated: Mapping[Work, tuple[int, ...]]
-) -> dict[Work, Any]:
-    """Compile each work, those that are equal but for their submesh once."""
-    groups: dict[Hashable, list[Work]] = defaultdict(list)
-    for work in works:
-        groups[_form(work, shardings, donated[work])].append(work)
-    programs: dict[Work, Any] = {}
+    specs: Sequence[ProgramSpec], shardings: Shardings, donated: Mapping[ProgramSpec, tuple[int, ...]]
+) -> dict[ProgramSpec, Any]:
+    """Compile each program, those that are equal but for their submesh once."""
+    groups: dict[Hashable, list[ProgramSpec]] = defaultdict(list)
+    for spec in specs:
+        groups[_form(spec, shardings, donated[spec])].append(spec)
+    programs: dict[ProgramSpec, Any] = {}
     # Tracing and lowering hold Python's lock; compiling does not. A worker thread has no ambient mesh, which would not
     # fit the submesh. Warnings are for whoever chose to compile: they are switched off here, because the switch is
     # one for all threads. Among them are donations that XLA cannot use, which the user did not ask for.
     with warnings.catch_warnings(), ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         warnings.simplefilter("ignore")
 
-        def start(work: Work, name: str) -> Future[Any]:
-            return pool.submit(_lower(work, shardings, donated[work], name).compile)
+        def start(spec: ProgramSpec, name: str) -> Future[Any]:
+            return pool.submit(_lower(spec, shardings, donated[spec], name).compile)
 
         # The longest first, so that no processor waits for the last one.
         ordered = sorted(groups.values(), key=lambda group: -_length(group[0]))
         firsts = [(group, start(group[0], _name(group))) for group in ordered]
-        rest: list[tuple[Work, Future[Any]]] = []
+        rest: list[tuple[ProgramSpec, Future[Any]]] = []
         for group, future in firsts:
             first, *others = group
             programs[first] = future.result()
-            places = [_borders(work, shardings) for work in others]
+            places = [_borders(spec, shardings) for spec in others]
             copies = _compat.load_elsewhere(programs[first], _borders(first, shardings), places) if others else []
-            for work, copy in zip(others, copies, strict=True):
+            for spec, copy in zip(others, copies, strict=True):
                 if copy is None:
-                    rest.append((work, start(work, _name([work]))))
+                    rest.append((spec, start(spec, _name([spec]))))
                 else:
-                    programs[work] = copy
-        programs |= {work: future.result() for work, future in rest}
+                    programs[spec] = copy
+        programs |= {spec: future.result() for spec, future in rest}
     return programs
 
 
-def _form(work: Work, shardings: Shardings, donated: tuple[int, ...]) -> Hashable:
-    """What a work's program is, but for the devices that it runs on."""
-    if work.kind == "whole":
-        return work
-    segment = work.segment
-    zeros = tuple(var.aval for var in work.zeros)
+def _form(spec: ProgramSpec, shardings: Shardings, donated: tuple[int, ...]) -> Hashable:
+    """What a program computes and how its borders are laid out, but for the devices that it runs on."""
+    if spec.kind == "whole":
+        return spec
+    segment = spec.segment
+    zeros = tuple(var.aval for var in spec.zeros)
     made: Hashable = zeros
     if segment is not None:
-        position = {var: index for index, var in enumerate(work.reads)}
+        position = {var: index for index, var in enumerate(spec.reads)}
         written = {var: index for index, var in enumerate(segment.writes)}
-        cut = {var: (position[stacked], layout(shardings[var, work.submesh])) for var, stacked in work.slices}
+        cut = {var: (position[stacked], layout(shardings[var, spec.submesh])) for var, stacked in spec.slices}
         made = (
             shardings.form(segment),
             tuple(cut.get(var) or position[var] for var in segment.reads),
-            tuple(written[result] for _, result in work.sums),
-            tuple(written.get(var) for var in work.writes),
+            tuple(written[result] for _, result in spec.sums),
+            tuple(written.get(var) for var in spec.writes),
             zeros,
         )
-    ins, outs = _borders(work, shardings)
+    ins, outs = _borders(spec, shardings)
     return made, tuple(map(layout, ins)), tuple(map(layout, outs)), donated
 
 
-def _length(work: Work) -> int:
-    """How many equations a work has, those of calls included."""
+def _length(spec: ProgramSpec) -> int:
+    """How many equations a program has, those of calls included."""
 
     def count(eqns: Iterable[Any]) -> int:
         return sum(1 + sum(count(inner.eqns) for inner in _compat.inner_jaxprs(eqn)) for eqn in eqns)
 
-    return 0 if work.segment is None else count(op.eqn for op in work.segment.ops)
+    return 0 if spec.segment is None else count(op.eqn for op in spec.segment.ops)
 
 
-def _borders(work: Work, shardings: Shardings) -> _compat.Borders:
-    """The shardings of a work's arguments and results."""
-    where = work.submesh
-    ins = [shardings[var, where] for var in work.reads]
-    outs = [shardings[var, where] for var in work.writes]
+def _borders(spec: ProgramSpec, shardings: Shardings) -> _compat.Borders:
+    """The shardings of a program's arguments and results."""
+    where = spec.submesh
+    ins = [shardings[var, where] for var in spec.reads]
+    outs = [shardings[var, where] for var in spec.writes]
     return ins, outs
 
 
-def _lower(work: Work, shardings: Shardings, donated: tuple[int, ...], name: str) -> Any:
-    ins, outs = _borders(work, shardings)
-    function = _function(work, shardings)
+def _lower(spec: ProgramSpec, shardings: Shardings, donated: tuple[int, ...], name: str) -> Any:
+    ins, outs = _borders(spec, shardings)
+    function = _function(spec, shardings)
     function.__name__ = function.__qualname__ = name
     with _compat.no_mesh():
         return jax.jit(
@@ -152,15 +152,15 @@ def _lower(work: Work, shardings: Shardings, donated: tuple[int, ...], name: str
             out_shardings=list(outs),
             donate_argnums=donated,
             keep_unused=True,
-        ).lower(*[abstract(var) for var in work.reads])
+        ).lower(*[abstract(var) for var in spec.reads])
 
 
-def _name(works: Sequence[Work]) -> str:
-    """The name of the program of works that are equal, as profilers show it."""
-    segments = [work.segment for work in works]
+def _name(specs: Sequence[ProgramSpec]) -> str:
+    """The name that profilers show for a program which serves equal specs."""
+    segments = [spec.segment for spec in specs]
     tasks = [name for segment in segments if segment is not None for name in segment.tasks[:1]]
-    places = [str(work.submesh) for work in works]
-    return "_".join(["mm", *_ends(tasks), *_ends(places), *_ends(_kind(work) for work in works)])
+    places = [str(spec.submesh) for spec in specs]
+    return "_".join(["mm", *_ends(tasks), *_ends(places), *_ends(_kind(spec) for spec in specs)])
 
 
 def _ends(names: Iterable[str]) -> list[str]:
@@ -169,35 +169,35 @@ def _ends(names: Iterable[str]) -> list[str]:
     return distinct if len(distinct) < 4 else [distinct[0], "to", distinct[-1]]
 
 
-def _kind(work: Work) -> str:
-    segment = work.segment
+def _kind(spec: ProgramSpec) -> str:
+    segment = spec.segment
     if segment is None:
-        return work.kind
+        return spec.kind
     passes = "forward" * segment.forward + "backward" * segment.backward
     return passes if segment.tasks else f"glue_{passes}"
 
 
-def _function(work: Work, shardings: Shardings) -> Callable[..., list[Any]]:
-    if work.kind == "whole":
+def _function(spec: ProgramSpec, shardings: Shardings) -> Callable[..., list[Any]]:
+    if spec.kind == "whole":
         return shardings.whole_function()
-    zeros = [var.aval for var in work.zeros]
+    zeros = [var.aval for var in spec.zeros]
 
     def start() -> list[Any]:
         return [jnp.zeros(aval.shape, aval.dtype) for aval in zeros]
 
-    segment = work.segment
+    segment = spec.segment
     if segment is None:
         return start
     compute = shardings.function(segment)
     written = {var: index for index, var in enumerate(segment.writes)}
-    results = [written[result] for _, result in work.sums]
-    kept = [written[var] for var in work.writes[len(results) : len(work.writes) - len(zeros)]]
+    results = [written[result] for _, result in spec.sums]
+    kept = [written[var] for var in spec.writes[len(results) : len(spec.writes) - len(zeros)]]
 
     def run(*args: Any) -> list[Any]:
-        given = dict(zip(work.reads, args, strict=True))
-        for piece, stacked in work.slices:
+        given = dict(zip(spec.reads, args, strict=True))
+        for piece, stacked in spec.slices:
             cut = jax.lax.dynamic_index_in_dim(given[stacked], args[-1], keepdims=False)
-            given[piece] = jax.lax.with_sharding_constraint(cut, shardings[piece, work.submesh])
+            given[piece] = jax.lax.with_sharding_constraint(cut, shardings[piece, spec.submesh])
         values: Sequence[Any] = compute(*[given[var] for var in segment.reads])
         totals = [jax.lax.add(total, values[index]) for total, index in zip(args, results, strict=False)]
         return totals + [values[index] for index in kept] + start()

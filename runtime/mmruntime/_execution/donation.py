@@ -7,11 +7,13 @@ from collections.abc import Container, Hashable, Iterable, Mapping
 
 from mmruntime._compat import is_var
 from mmruntime._jaxpr.ir import Step
-from mmruntime._partition.instructions import Program, Run, Work
+from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction
 from mmruntime._partition.place import Placement
 
 
-def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Hashable]) -> dict[Work, tuple[int, ...]]:
+def donations(
+    program: Program, owned: Iterable[int], shape_of: Mapping[int, Hashable]
+) -> dict[ProgramSpec, tuple[int, ...]]:
     """Which arguments each program may overwrite.
 
     An argument is donated if, in every run of the program, the runtime owns it, nobody reads it later, and a
@@ -27,33 +29,33 @@ def donations(program: Program, owned: Iterable[int], shape_of: Mapping[int, Has
     """
     ours = set(owned)
     state = {place[0] for place in program.inputs if place is not None}
-    candidates: dict[Work, set[int]] = {}
+    candidates: dict[ProgramSpec, set[int]] = {}
     for instruction in program.instructions:
-        if not isinstance(instruction, Run):
+        if not isinstance(instruction, RunInstruction):
             continue
-        sums = range(len(instruction.work.sums))
+        sums = range(len(instruction.spec.sums))
         ending = set(instruction.frees)
         fit = {
             position
             for position, slot in enumerate(instruction.args)
             if position in sums or (slot in ours and slot in ending and instruction.args.count(slot) == 1)
         }
-        candidates[instruction.work] = candidates.get(instruction.work, fit) & fit
+        candidates[instruction.spec] = candidates.get(instruction.spec, fit) & fit
     result = {}
     for instruction in program.instructions:
-        if not isinstance(instruction, Run) or instruction.work in result:
+        if not isinstance(instruction, RunInstruction) or instruction.spec in result:
             continue
         room = Counter(shape_of[slot] for slot in instruction.results)
         chosen = []
-        num_sums = len(instruction.work.sums)
+        num_sums = len(instruction.spec.sums)
         # Sums are added to in place; then donated state is updated in place, rather than written over a temporary.
-        order = sorted(candidates[instruction.work], key=lambda p: (p >= num_sums, instruction.args[p] not in state, p))
+        order = sorted(candidates[instruction.spec], key=lambda p: (p >= num_sums, instruction.args[p] not in state, p))
         for position in order:
             shape = shape_of[instruction.args[position]]
             if room[shape] > 0:
                 room[shape] -= 1
                 chosen.append(position)
-        result[instruction.work] = tuple(sorted(chosen))
+        result[instruction.spec] = tuple(sorted(chosen))
     return result
 
 

@@ -16,7 +16,7 @@ from mmruntime._compat import is_var
 from mmruntime._execution.compile import Compiled
 from mmruntime._execution.scalars import Spreader, part, same_devices
 from mmruntime._jaxpr.ir import Step, is_scalar
-from mmruntime._partition.instructions import Program, Run
+from mmruntime._partition.instructions import Program, RunInstruction
 from mmruntime._partition.shard import Shardings
 
 
@@ -44,8 +44,8 @@ class Runner:
         self._takes_host_values = program.whole
         self._code: list[tuple[bool, Any, list[int], list[int], list[int]]] = []
         for item in program.instructions:
-            is_run = isinstance(item, Run)
-            call = compiled.programs[item.work] if isinstance(item, Run) else compiled.movers[item]
+            is_run = isinstance(item, RunInstruction)
+            call = compiled.programs[item.spec] if isinstance(item, RunInstruction) else compiled.movers[item]
             self._code.append((is_run, call, item.args, item.results, item.frees))
         self._everywhere = everywhere = shardings.everywhere
         self._inputs = [

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from mmruntime import schedules
 from mmruntime._execution.run import Runner
 from mmruntime._inspect.timeline import Measurement, Span, StageCost, Timeline
-from mmruntime._partition.instructions import Instruction, Program, Run
+from mmruntime._partition.instructions import Instruction, Program, RunInstruction
 from mmruntime._partition.loop_schedule import Pipeline
 from mmruntime._partition.segment import Segment
 
@@ -71,10 +71,10 @@ def measure(runner: Runner, program: Program, inputs: Sequence[Any]) -> Measurem
     once: dict[int, float] = defaultdict(float)
     transfers: dict[tuple[int, int], float] = defaultdict(float)
     for item, seconds in zip(program.instructions, best, strict=True):
-        if not isinstance(item, Run):
+        if not isinstance(item, RunInstruction):
             transfers[item.source, item.target] = max(transfers[item.source, item.target], seconds)
         elif item.microbatch is None:
-            once[item.work.submesh] += seconds
+            once[item.spec.submesh] += seconds
     return Measurement(tuple(_stage_costs(program, best, min)), dict(once), dict(transfers))
 
 
@@ -136,12 +136,12 @@ def _spans(program: Program, issues: Sequence[float], ends: Sequence[float]) -> 
     for index, item in enumerate(program.instructions):
         waits = max((ready[slot] for slot in item.args if slot in ready), default=0.0)
         start = max(issues[index], waits)
-        if isinstance(item, Run):
-            where = item.work.submesh
+        if isinstance(item, RunInstruction):
+            where = item.spec.submesh
             start = max(start, free[where])
             end = max(start, ends[index])
             free[where] = end
-            kind, stage = kinds.get(item.work.segment, ("", None)) if item.work.segment is not None else ("", None)
+            kind, stage = kinds.get(item.spec.segment, ("", None)) if item.spec.segment is not None else ("", None)
             spans.append(Span(where, None, _name(item), kind, item.microbatch, issues[index], start, end, stage))
         else:
             end = max(start, ends[index])
@@ -151,10 +151,10 @@ def _spans(program: Program, issues: Sequence[float], ends: Sequence[float]) -> 
 
 
 def _name(item: Instruction) -> str:
-    if not isinstance(item, Run):
+    if not isinstance(item, RunInstruction):
         return f"{len(item.values)} arrays {item.source} to {item.target}"
-    segment = item.work.segment
-    return item.work.kind if segment is None else ", ".join(segment.tasks) or "outside of tasks"
+    segment = item.spec.segment
+    return item.spec.kind if segment is None else ", ".join(segment.tasks) or "outside of tasks"
 
 
 def _kinds(program: Program) -> dict[Segment, tuple[str, tuple[int, int]]]:
@@ -176,8 +176,8 @@ def _stage_costs(
     """What each stage of each loop costs: the typical one of its microbatches."""
     runs: dict[Segment, list[float]] = defaultdict(list)
     for item, cost in zip(program.instructions, seconds, strict=True):
-        if isinstance(item, Run) and item.work.segment is not None and item.microbatch is not None:
-            runs[item.work.segment].append(cost)
+        if isinstance(item, RunInstruction) and item.spec.segment is not None and item.microbatch is not None:
+            runs[item.spec.segment].append(cost)
     once = {segment: typical(costs) for segment, costs in runs.items()}
     loops = []
     for pipeline in program.pipelines:

@@ -14,7 +14,7 @@ from mmruntime._inspect import report_text as _tables
 from mmruntime._inspect.report_text import Table
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes
-from mmruntime._partition.instructions import Program, Run, Transfer
+from mmruntime._partition.instructions import Program, RunInstruction, TransferInstruction
 from mmruntime._partition.place import Placement
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.shard import Shardings
@@ -234,7 +234,7 @@ def report(
         )
         for number, mesh in enumerate(placement.submeshes.meshes)
     ]
-    if any(isinstance(item, Run) and item.work.kind == "whole" for item in program.instructions):
+    if any(isinstance(item, RunInstruction) and item.spec.kind == "whole" for item in program.instructions):
         programs = [_whole_row(segments, step, costs[None])]
     else:
         programs = [_program_row(each, step, costs.get(each, (0.0, 0.0))) for each in segments]
@@ -245,8 +245,8 @@ def report(
         tuple(inputs),
         tuple(_transfer_rows(program)),
         tuple(_loop_rows(program)),
-        tuple(NameRow(*key, outcome) for key, outcome in shardings.passed_over.items()),
-        sum(isinstance(item, Run) for item in program.instructions),
+        tuple(NameRow(*key, outcome) for key, outcome in shardings.unused_axis_names.items()),
+        sum(isinstance(item, RunInstruction) for item in program.instructions),
     )
 
 
@@ -280,11 +280,11 @@ def _compiled_costs(program: Program, compiled: Compiled) -> dict[Segment | None
     """Operations and bytes of each segment's program, by XLA's own count; under None those of a whole step."""
     costs: dict[Segment | None, tuple[float, float]] = {}
     for item in program.instructions:
-        if not isinstance(item, Run) or item.work.segment in costs:
+        if not isinstance(item, RunInstruction) or item.spec.segment in costs:
             continue
-        if item.work.segment is not None or item.work.kind == "whole":
-            analysis = compiled.programs[item.work].cost_analysis() or {}
-            costs[item.work.segment] = (analysis.get("flops", 0.0), analysis.get("bytes accessed", 0.0))
+        if item.spec.segment is not None or item.spec.kind == "whole":
+            analysis = compiled.programs[item.spec].cost_analysis() or {}
+            costs[item.spec.segment] = (analysis.get("flops", 0.0), analysis.get("bytes accessed", 0.0))
     return costs
 
 
@@ -310,7 +310,7 @@ def _transfer_rows(program: Program) -> Iterable[TransferRow]:
     runs: dict[tuple[int, int, tuple[int, ...]], int] = defaultdict(int)
     sizes: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
     for item in program.instructions:
-        if isinstance(item, Transfer):
+        if isinstance(item, TransferInstruction):
             key = (item.source, item.target, tuple(id(var) for var in item.values))
             runs[key] += 1
             sizes[key] = (len(item.values), sum(num_bytes(var) for var in item.values))

@@ -87,7 +87,7 @@ def lay_out_inputs(step: Step, placement: Placement, shardings: Shardings, names
     for var in wanted:
         read.setdefault((var, placement.homes[var]), None)
     for (var, where), task in read.items():
-        shardings.fix_names(var, where, spec_names(wanted[var], len(var.aval.shape)), task or first.get(where))
+        shardings.pin_names(var, where, spec_names(wanted[var], len(var.aval.shape)), task or first.get(where))
     for var in small:
         for where in range(len(placement.submeshes.meshes)):
-            shardings.fix(var, where, shardings.replicated(where))
+            shardings.pin(var, where, shardings.replicated(where))

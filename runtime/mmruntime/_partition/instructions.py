@@ -27,7 +27,7 @@ Key = tuple[Var, int, int | None]
 
 
 @dataclass(eq=False, slots=True, frozen=True)
-class Work:
+class ProgramSpec:
     """A program to compile: a segment, the zeros that a loop starts from, or both.
 
     Attributes:
@@ -52,10 +52,10 @@ class Work:
 
 
 @dataclass(eq=False, slots=True)
-class Run:
+class RunInstruction:
     """Run a program: `args` slots to `results` slots, then forget the `frees` slots."""
 
-    work: Work
+    spec: ProgramSpec
     microbatch: int | None
     args: list[int]
     results: list[int]
@@ -63,7 +63,7 @@ class Run:
 
 
 @dataclass(eq=False, slots=True)
-class Transfer:
+class TransferInstruction:
     """Send values from one submesh to another."""
 
     source: int
@@ -75,7 +75,7 @@ class Transfer:
     frees: list[int] = field(default_factory=list)
 
 
-Instruction = Run | Transfer
+Instruction = RunInstruction | TransferInstruction
 
 
 @dataclass(eq=False, slots=True)
@@ -107,7 +107,7 @@ class Program:
     @property
     def whole(self) -> bool:
         """Whether the step is one program."""
-        return any(isinstance(item, Run) and item.work.kind == "whole" for item in self.instructions)
+        return any(isinstance(item, RunInstruction) and item.spec.kind == "whole" for item in self.instructions)
 
 
 def build_whole(step: Step) -> Program:
@@ -118,7 +118,7 @@ def build_whole(step: Step) -> Program:
     args = [slots[var, 0, None] for var in reads]
     handed_through = {atom for atom in step.outvars if is_var(atom)}
     frees = [slots[var, 0, None] for var in reads if var not in handed_through]
-    run = Run(Work("whole", 0, reads, writes), None, args, results, frees)
+    run = RunInstruction(ProgramSpec("whole", 0, reads, writes), None, args, results, frees)
     used = set(reads)
     return Program(
         len(slots),
@@ -149,7 +149,7 @@ class _Builder:
         self.slots: dict[Key, int] = {}
         self.instructions: list[Instruction] = []
         self.pipelines: list[Pipeline] = []
-        self._works: dict[Segment, Work] = {}
+        self._specs: dict[Segment, ProgramSpec] = {}
         self._per_microbatch: set[Var] = set()
         self._slices: dict[Var, Var] = {}
         self._index = _compat.new_var(jax.typeof(np.uint32(0)))
@@ -236,7 +236,7 @@ class _Builder:
         for (home, target), sent in sends.items():
             args = [self._slot(var, home, None) for var in sent]
             results = [self._slot(var, target, None) for var in sent]
-            self.instructions.append(Transfer(home, target, sent, None, args, results))
+            self.instructions.append(TransferInstruction(home, target, sent, None, args, results))
 
     def _slot(self, var: Var, where: int, microbatch: int | None) -> int:
         return self.slots.setdefault((var, where, microbatch), len(self.slots))
@@ -252,24 +252,24 @@ class _Builder:
         accumulated = {result for _, result in added}
         kept = [var for var in segment.writes if var not in accumulated or var in self._read]
         totals = [total for total, _ in added]
-        work = self._work(segment, tuple(totals), tuple(kept), added)
+        spec = self._spec(segment, tuple(totals), tuple(kept), added)
         where = segment.submesh
-        args = [self._slot(var, where, self._instance(var, microbatch)) for var in work.reads]
-        results = [self._slot(var, where, microbatch if var in own else None) for var in work.writes]
-        self.instructions.append(Run(work, microbatch, args, results))
+        args = [self._slot(var, where, self._instance(var, microbatch)) for var in spec.reads]
+        results = [self._slot(var, where, microbatch if var in own else None) for var in spec.writes]
+        self.instructions.append(RunInstruction(spec, microbatch, args, results))
         self._send(kept, where, microbatch)
 
-    def _work(
+    def _spec(
         self,
         segment: Segment,
         totals: tuple[Var, ...],
         kept: tuple[Var, ...],
         added: tuple[tuple[Var, Var], ...],
-    ) -> Work:
-        if segment not in self._works:
+    ) -> ProgramSpec:
+        if segment not in self._specs:
             slices = tuple((var, self._slices[var]) for var in segment.reads if var in self._slices)
             reads = dict.fromkeys(self._slices.get(var, var) for var in segment.reads)
-            self._works[segment] = Work(
+            self._specs[segment] = ProgramSpec(
                 "segment",
                 segment.submesh,
                 (*totals, *reads, *([self._index] if slices else [])),
@@ -278,7 +278,7 @@ class _Builder:
                 slices,
                 segment=segment,
             )
-        return self._works[segment]
+        return self._specs[segment]
 
     def _instance(self, var: Var, microbatch: int | None) -> int | None:
         return microbatch if var in self._per_microbatch else None
@@ -296,7 +296,7 @@ class _Builder:
         for target, sent in sends.items():
             args = [self._slot(var, source, microbatch) for var in sent]
             results = [self._slot(var, target, microbatch) for var in sent]
-            self.instructions.append(Transfer(source, target, sent, microbatch, args, results))
+            self.instructions.append(TransferInstruction(source, target, sent, microbatch, args, results))
 
     def _loop(self, index: int, region: Region, segments: Sequence[Segment]) -> None:
         assert region.loop is not None
@@ -324,11 +324,13 @@ class _Builder:
         """Zeroed sums on one submesh, from the last program that runs there before the loop or from their own."""
         results = [self._slot(total, where, None) for total in totals]
         for item in reversed(self.instructions):
-            if isinstance(item, Run) and item.work.segment in before and item.work.submesh == where:
-                item.work = dataclasses.replace(item.work, writes=(*item.work.writes, *totals), zeros=totals)
+            if isinstance(item, RunInstruction) and item.spec.segment in before and item.spec.submesh == where:
+                item.spec = dataclasses.replace(item.spec, writes=(*item.spec.writes, *totals), zeros=totals)
                 item.results += results
                 return
-        self.instructions.append(Run(Work("zeros", where, (), totals, zeros=totals), None, [], results))
+        self.instructions.append(
+            RunInstruction(ProgramSpec("zeros", where, (), totals, zeros=totals), None, [], results)
+        )
 
     def _free_after_last_use(self, kept: set[int]) -> None:
         last: dict[int, Instruction] = {}

@@ -39,7 +39,7 @@ def split_scan(op: Op, last: Collection[Var], halve: Halve) -> tuple[list[Op], l
     body, consts = _compat.split(op.eqn.params["jaxpr"])
     if consts:
         return None
-    scan = _Scan.of(op.eqn, body)
+    scan = _BackwardScan.of(op.eqn, body)
     ops = [opened for eqn in body.eqns for opened in open_calls(op.with_eqn(eqn))]
     late_outs = {position for position, var in enumerate(op.eqn.outvars) if is_var(var) and var in last}
     while late_outs:
@@ -53,7 +53,7 @@ def split_scan(op: Op, last: Collection[Var], halve: Halve) -> tuple[list[Op], l
 
 
 @dataclass(frozen=True)
-class _Scan:
+class _BackwardScan:
     """A scan, its body's variables by what they are."""
 
     eqn: Any
@@ -63,11 +63,11 @@ class _Scan:
     slices: tuple[Var, ...]
 
     @staticmethod
-    def of(eqn: Any, body: Any) -> _Scan:
+    def of(eqn: Any, body: Any) -> _BackwardScan:
         num_consts, num_carry = _compat.scan_counts(eqn)
         first_slice = num_consts + num_carry
         invars = tuple(body.invars)
-        return _Scan(eqn, body, invars[:num_consts], invars[num_consts:first_slice], invars[first_slice:])
+        return _BackwardScan(eqn, body, invars[:num_consts], invars[num_consts:first_slice], invars[first_slice:])
 
     def early_outs(self, late_outs: Collection[int]) -> list[int]:
         """Positions of the results of the first half: every other carried value, and every other stack that is read."""
@@ -162,7 +162,9 @@ class _Scan:
         return inlined(traced, reads, outvars, self.eqn), stacks
 
 
-def _without_dead_code(early: Sequence[Op], late: Sequence[Op], scan: _Scan, late_outs: Collection[int]) -> list[Op]:
+def _without_dead_code(
+    early: Sequence[Op], late: Sequence[Op], scan: _BackwardScan, late_outs: Collection[int]
+) -> list[Op]:
     """The equations of the first half that anything needs."""
     live = scan.ends(late_outs)[1] | {var for op in late for var in op.reads()}
     kept = []

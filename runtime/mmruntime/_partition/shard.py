@@ -57,7 +57,7 @@ class Shardings:
         # What propagation found, for segments of one form whose arguments are known alike.
         self._found: dict[Hashable, Found] = {}
         # Names that did not cut their dimension: (task, name, dimension, shape) and why.
-        self.passed_over: dict[tuple[str, str, int, tuple[int, ...]], str] = {}
+        self.unused_axis_names: dict[tuple[str, str, int, tuple[int, ...]], str] = {}
 
     def __getitem__(self, key: tuple[Var, int]) -> NamedSharding:
         """The layout of a variable on a submesh; replicated where nobody has said more."""
@@ -77,11 +77,11 @@ class Shardings:
         """The layout with a copy on each device of the mesh."""
         return NamedSharding(self._multimesh.mesh, PartitionSpec())
 
-    def fix(self, var: Var, where: int, sharding: NamedSharding) -> None:
+    def pin(self, var: Var, where: int, sharding: NamedSharding) -> None:
         """Decide a layout from outside, before `propagate`."""
         self._of[var, where] = sharding
 
-    def fix_names(self, var: Var, where: int, names: Sequence[Names], task: Task | None) -> None:
+    def pin_names(self, var: Var, where: int, names: Sequence[Names], task: Task | None) -> None:
         """Decide the layout of an input that carries logical names, as a task on a submesh reads them."""
         mesh = self._placement.submeshes.meshes[where]
         if task is not None:
@@ -90,8 +90,8 @@ class Shardings:
         self._note_unknown(names, pairs)
         label = task.name if task is not None and task.name else "(outside of tasks)"
         spec = translate(names, var.aval.shape, pairs, mesh.shape, label)
-        self._note_idle(names, var.aval.shape, pairs, spec, label)
-        self.fix(var, where, NamedSharding(mesh, spec))
+        self._note_unused(names, var.aval.shape, pairs, spec, label)
+        self.pin(var, where, NamedSharding(mesh, spec))
 
     def _note_unknown(self, names: Sequence[Names], pairs: Pairs) -> None:
         logical = {pair[0] for pair in pairs}
@@ -240,7 +240,7 @@ class Shardings:
             if eqn.params["logical"]:
                 self._note_unknown(names, pairs)
                 spec = translate(names, value.aval.shape, pairs, mesh.shape, label)
-                self._note_idle(names, value.aval.shape, pairs, spec, label)
+                self._note_unused(names, value.aval.shape, pairs, spec, label)
             else:
                 spec = mesh_axes(names, mesh.shape, label)
             template = _constraint_template(abstract(value), NamedSharding(mesh, spec))
@@ -257,7 +257,7 @@ class Shardings:
             return eqn
         return eqn.replace(params=params)
 
-    def _note_idle(
+    def _note_unused(
         self, names: Sequence[Names], shape: Sequence[int], pairs: Pairs, spec: PartitionSpec, label: str
     ) -> None:
         """Keep the names that did not cut their dimension, for the report."""
@@ -272,7 +272,7 @@ class Shardings:
                     outcome = f"dropped: {', '.join(str(axis) for axis in axes)} is taken or larger than the dimension"
                 else:
                     continue
-                self.passed_over[label, name, dim, tuple(shape)] = outcome
+                self.unused_axis_names[label, name, dim, tuple(shape)] = outcome
 
     def _warn(self) -> None:
         if not self._unknown:
