@@ -1,11 +1,17 @@
+"""Moving arrays: by `jax.device_put` between all kinds of layouts, and by another transport in its place."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+import mmruntime as mm
 from mmruntime._core.mesh import auto_mesh
-from mmruntime._execution.transfer import Mover, same_tiling
+from mmruntime._execution.compile import compile_program
+from mmruntime._execution.run import Runner
+from mmruntime._execution.transfer import DevicePutTransport, TransferSpec, same_tiling
+from tests.runtime.helpers import WIDTH, adam_state, adam_step, assert_equal, batches, four_layers, stages, weights
 
 SPECS = [(), ("x",), (None, "x"), (("x", "y"),), ("y", "x"), (None, ("x", "y"))]
 
@@ -15,13 +21,21 @@ def sharding(devices, shape, spec):
     return NamedSharding(auto_mesh(grid, ("x", "y")), PartitionSpec(*spec))
 
 
+def send(arrays, targets):
+    """Move arrays to other layouts, as a compiled step does."""
+    spec = TransferSpec(
+        tuple(jax.typeof(array) for array in arrays), tuple(array.sharding for array in arrays), tuple(targets)
+    )
+    return DevicePutTransport().bind(spec)(arrays)
+
+
 @pytest.mark.parametrize("target", SPECS, ids=str)
 @pytest.mark.parametrize("source", SPECS, ids=str)
 def test_values_and_layout_for_every_pair_of_tilings(source, target):
     value = np.arange(64.0, dtype=np.float32).reshape(8, 8)
     one, other = sharding(slice(0, 4), (2, 2), source), sharding(slice(4, 8), (2, 2), target)
     array = jax.device_put(value, one)
-    (moved,) = Mover([one], [other], [value.shape])([array])
+    (moved,) = send([array], [other])
     np.testing.assert_array_equal(np.asarray(moved), value)
     assert moved.sharding == other
     assert not array.is_deleted()
@@ -33,7 +47,7 @@ def test_submeshes_of_different_sizes(first, second):
     sizes = np.prod(first), np.prod(second)
     one = sharding(slice(0, sizes[0]), first, ("x",))
     other = sharding(slice(8 - sizes[1], 8), second, (None, ("x", "y")))
-    (moved,) = Mover([one], [other], [value.shape])([jax.device_put(value, one)])
+    (moved,) = send([jax.device_put(value, one)], [other])
     np.testing.assert_array_equal(np.asarray(moved), value)
     assert moved.sharding == other
 
@@ -44,7 +58,7 @@ def test_several_arrays_of_mixed_kinds_in_one_transfer():
     sources = [sharding(slice(0, 4), (2, 2), spec) for spec in (("x",), (), ("y",), ())]
     targets = [sharding(slice(4, 8), (2, 2), spec) for spec in (("x",), (), (), (None, "y"))]
     arrays = [jax.device_put(v, s) for v, s in zip(values, sources, strict=True)]
-    for moved, value, target in zip(Mover(sources, targets, shapes)(arrays), values, targets, strict=True):
+    for moved, value, target in zip(send(arrays, targets), values, targets, strict=True):
         np.testing.assert_array_equal(np.asarray(moved), value)
         assert moved.sharding == target
 
@@ -58,6 +72,58 @@ def test_equal_tilings_are_recognised():
 def test_keys_can_be_sent():
     one, other = sharding(slice(0, 2), (2, 1), ()), sharding(slice(4, 6), (2, 1), ())
     key = jax.device_put(jax.random.key(3), one)
-    (moved,) = Mover([one], [other], [()])([key])
+    (moved,) = send([key], [other])
     assert (jax.random.key_data(moved) == jax.random.key_data(jax.random.key(3))).all()
     assert jnp.issubdtype(moved.dtype, jax.dtypes.prng_key)
+
+
+class HostTransport:
+    """Moves arrays through the host's memory, and counts what it is asked for."""
+
+    def __init__(self):
+        self.bound = []
+        self.sent = []
+
+    def bind(self, transfer, /):
+        number = len(self.bound)
+        self.bound.append(transfer)
+
+        def issue(arrays):
+            self.sent.append(number)
+            assert [array.sharding for array in arrays] == list(transfer.sources)
+            assert [(array.shape, array.dtype) for array in arrays] == [(a.shape, a.dtype) for a in transfer.avals]
+            return self.put(arrays, transfer.targets)
+
+        return issue
+
+    def put(self, values, shardings, /):
+        return [jax.device_put(np.array(value), layout) for value, layout in zip(values, shardings, strict=True)]
+
+    copy = put
+
+
+def test_equal_transfers_share_a_plan():
+    one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), ())
+    spec = TransferSpec((jax.typeof(np.zeros((4, 4), np.float32)),), (one,), (other,))
+    transport = DevicePutTransport()
+    assert transport.bind(spec) is transport.bind(TransferSpec(spec.avals, (one,), (other,)))
+    assert transport.bind(spec) is not transport.bind(TransferSpec(spec.avals, (one,), (one,)))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_another_transport_gives_the_same_bits(schedule):
+    step = mm.mjit(adam_step(four_layers, schedule=schedule), mesh=stages(4, data=2))
+    state = adam_state(weights(4, WIDTH))
+    inputs = [jax.tree.leaves((state, batch)) for batch in batches(2)]
+    expected = step(state, batches(1)[0])
+    plan = step._latest
+    transport = HostTransport()
+    compiled = compile_program(plan.program, plan.shardings, (), transport)
+    runner = Runner(plan.step, plan.program, compiled, plan.shardings)
+    # Each transfer is bound once, in order of issue, and issued once a step in that order.
+    transfers = [item for item in plan.program.instructions if item in compiled.sends]
+    assert len(transport.bound) == len(transfers) > 0
+    assert_equal(runner(inputs[0]), jax.tree.leaves(expected))
+    assert transport.sent == list(range(len(transfers)))
+    assert_equal(runner(inputs[1]), plan.runner(inputs[1]))
+    assert transport.sent == 2 * list(range(len(transfers)))

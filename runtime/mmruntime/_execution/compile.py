@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._execution.donation import donations
-from mmruntime._execution.transfer import Mover
+from mmruntime._execution.transfer import DevicePutTransport, Send, TransferSpec, Transport
 from mmruntime._jaxpr.equal import layout
 from mmruntime._jaxpr.ir import abstract
 from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
@@ -29,42 +29,53 @@ class Compiled:
 
     Attributes:
         programs: The executable of each program.
-        movers: The transfer of each transfer instruction, shared between equal ones.
+        sends: The function that issues each transfer instruction.
         donated: Positions of the arguments that each executable overwrites.
+        transport: How arrays move that no program computes.
     """
 
     programs: dict[ProgramSpec, Any]
-    movers: dict[TransferInstruction, Mover]
+    sends: dict[TransferInstruction, Send]
     donated: dict[ProgramSpec, tuple[int, ...]]
+    transport: Transport
 
 
-def compile_program(program: Program, shardings: Shardings, owned: Iterable[int]) -> Compiled:
+def compile_program(
+    program: Program, shardings: Shardings, owned: Iterable[int], transport: Transport | None = None
+) -> Compiled:
     """Compile all that a program runs and plan its transfers.
 
     Args:
         program: The instructions.
         shardings: The layout of each value.
         owned: Slots whose arrays may be overwritten once nobody reads them.
+        transport: How arrays move; within this process if left out.
     """
     keys = program.keys
     slots = [(tuple(var.aval.shape), var.aval.dtype, shardings[var, where]) for var, where, _ in keys]
     donated = donations(program, owned, dict(enumerate(slots)))
     specs = list(dict.fromkeys(item.spec for item in program.instructions if isinstance(item, RunInstruction)))
     programs = _compile_all(specs, shardings, donated)
-    movers: dict[TransferInstruction, Mover] = {}
-    shared: dict[tuple[int, int, tuple[Var, ...]], Mover] = {}
+    transport = DevicePutTransport() if transport is None else transport
+    return Compiled(programs, _bind_transfers(program, shardings, transport), donated, transport)
+
+
+def _bind_transfers(program: Program, shardings: Shardings, transport: Transport) -> dict[TransferInstruction, Send]:
+    specs: dict[tuple[int, int, tuple[Var, ...]], TransferSpec] = {}
+    sends: dict[TransferInstruction, Send] = {}
     for item in program.instructions:
         if not isinstance(item, TransferInstruction):
             continue
+        # The transfers of one value's microbatches have one spec.
         key = (item.source, item.target, tuple(item.values))
-        if key not in shared:
-            shared[key] = Mover(
-                [shardings[var, item.source] for var in item.values],
-                [shardings[var, item.target] for var in item.values],
-                [tuple(var.aval.shape) for var in item.values],
+        if key not in specs:
+            specs[key] = TransferSpec(
+                tuple(var.aval for var in item.values),
+                tuple(shardings[var, item.source] for var in item.values),
+                tuple(shardings[var, item.target] for var in item.values),
             )
-        movers[item] = shared[key]
-    return Compiled(programs, movers, donated)
+        sends[item] = transport.bind(specs[key])
+    return sends
 
 
 def _compile_all(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._execution.compile import Compiled
 from mmruntime._execution.scalars import Spreader, part, same_devices
+from mmruntime._execution.transfer import Transport
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.instructions import Program, RunInstruction
 from mmruntime._partition.shard import Shardings
@@ -28,7 +30,7 @@ class Runner:
         program: Its instructions.
         compiled: Their executables.
         shardings: The layout of each value.
-        donated: Positions of the inputs that the caller gives up.
+        donated: Positions of the inputs that the caller donates.
     """
 
     def __init__(
@@ -40,78 +42,24 @@ class Runner:
         donated: Collection[int] = (),
     ) -> None:
         self._num_slots = program.num_slots
-        # The one program of a whole step puts numpy arrays and numbers where they go by itself, which is cheaper.
+        # The executable of a whole step places NumPy arrays and numbers by itself, which is cheaper.
         self._takes_host_values = program.whole
         self._code: list[tuple[bool, Any, list[int], list[int], list[int]]] = []
         for item in program.instructions:
             is_run = isinstance(item, RunInstruction)
-            call = compiled.programs[item.spec] if isinstance(item, RunInstruction) else compiled.movers[item]
+            call = compiled.programs[item.spec] if isinstance(item, RunInstruction) else compiled.sends[item]
             self._code.append((is_run, call, item.args, item.results, item.frees))
-        self._everywhere = everywhere = shardings.everywhere
-        self._inputs = [
-            (position, place[0], shardings[var, place[1]])
-            for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
-            if place is not None and not is_scalar(var)
-        ]
-        self._scalars = [
-            (position, [(slot, shardings[var, where]) for slot, where in program.scalars[var]])
-            for position, var in enumerate(step.invars)
-            if program.scalars.get(var)
-        ]
-        self._constants = [
-            (slot, jax.device_put(step.constants[var], shardings[var, where]))
-            for var, places in program.constants.items()
-            for slot, where in places
-        ]
-        self._constants += [
-            (slot, jax.device_put(np.uint32(number), shardings.replicated(where)))
-            for slot, where, number in program.numbers
-        ]
-        positions = {var: position for position, var in enumerate(step.invars)}
-        carried = {result: position for position, result in step.carried.items()}
-        # As in jax.jit every result is an array of its own, so that the caller may donate or delete it. Only what the
-        # caller gave up, a donated input, is handed through as it is.
-        self._copied: list[int] = []
-        seen: set[Any] = set()
-        for index, atom in enumerate(step.outvars):
-            if not is_var(atom) or atom in seen or atom in step.constants:
-                self._copied.append(index)
-                continue
-            seen.add(atom)
-            # The copies of a scalar that was read are the caller's even if it is donated.
-            if atom in positions and (positions[atom] not in donated or is_scalar(atom)):
-                self._copied.append(index)
-        # An output is a slot, an input handed through, or a value known beforehand.
-        self._outputs: list[tuple[int | None, int | None, Any]] = []
-        spread: list[tuple[int, list[tuple[int, NamedSharding]]]] = []
-        for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
-            if is_var(atom) and program.scalars.get(atom):
-                places = [(slot, shardings[atom, where]) for slot, where in program.scalars[atom]]
-                whole = [slot for slot, sharding in places if same_devices(sharding, everywhere)]
-                self._outputs.append((whole[0] if whole else places[0][0], None, None))
-                if not whole:
-                    spread.append((index, places))
-                continue
-            if slot is not None:
-                self._outputs.append((slot, None, None))
-                continue
-            if is_var(atom) and atom in positions and (place := program.inputs[positions[atom]]) is not None:
-                self._outputs.append((place[0], None, None))
-                continue
-            home = program.inputs[carried[index]] if index in carried else None
-            sharding = shardings.replicated(0) if home is None else shardings[step.invars[carried[index]], home[1]]
-            if is_scalar(atom):
-                sharding = everywhere
-            if is_var(atom) and atom in positions:
-                self._outputs.append((None, positions[atom], sharding))
-                continue
-            value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
-            self._outputs.append((None, None, jax.device_put(value, sharding)))
-        self._spread = Spreader(everywhere, spread) if spread else None
-        self._given_up = _given_up(step, program, donated)
+        self._transport = compiled.transport
+        self._everywhere = shardings.everywhere
+        self._loads = _plan_loads(step, program, shardings, compiled.transport)
+        self._results = _plan_results(step, program, shardings, compiled.transport, donated)
+        self._deletable = _deletable(step, program, donated)
         # Positions of the arrays that the latest call had to move.
         self._moved: list[int] = []
         self.misplaced = 0
+
+    # `__call__`, `_load` and `_collect` are the hot path, run for every instruction, argument and result of every step.
+    # They are long on purpose: a Python call would cost more than the lines that it replaces.
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once; returns as soon as everything is issued."""
@@ -119,13 +67,14 @@ class Runner:
         for is_run, call, args, results, frees in self._code:
             operands = [slots[slot] for slot in args]
             values = call(*operands) if is_run else call(operands)
+            # An array is freed with its last reference, which `operands` would hold until the next instruction.
             del operands
             for slot, value in zip(results, values, strict=True):
                 slots[slot] = value
             for slot in frees:
                 slots[slot] = None
         outputs = self._collect(slots, inputs)
-        if self._moved and self._given_up:
+        if self._moved and self._deletable:
             self._delete_moved(inputs)
         return outputs
 
@@ -148,13 +97,14 @@ class Runner:
         return self._collect(slots, inputs)
 
     def _load(self, inputs: Sequence[Any]) -> list[Any]:
-        """The slots with the inputs and captured arrays in them, each where it is wanted."""
+        """The slots at the start of a step: inputs and captured arrays, each where its programs read it."""
+        loads = self._loads
         slots: list[Any] = [None] * self._num_slots
         late: list[int] = []
         moved: list[int] = []
         arrays: list[Any] = []
         targets: list[Any] = []
-        for position, slot, sharding in self._inputs:
+        for position, slot, sharding in loads.arrays:
             value = inputs[position]
             placed = getattr(value, "sharding", None)
             if placed == sharding or (placed is None and self._takes_host_values):
@@ -166,7 +116,7 @@ class Runner:
                 moved.append(position)
         misplaced = len(late)
         self._moved = moved
-        for position, places in self._scalars:
+        for position, places in loads.scalars:
             value = inputs[position]
             placed = getattr(value, "sharding", None)
             if (len(places) == 1 and placed == places[0][1]) or (placed is None and self._takes_host_values):
@@ -182,58 +132,174 @@ class Runner:
                     targets.append(sharding)
         self.misplaced = misplaced
         if late:
-            for slot, value in zip(late, jax.device_put(arrays, targets), strict=True):
+            for slot, value in zip(late, self._transport.put(arrays, targets), strict=True):
                 slots[slot] = value
-        for slot, value in self._constants:
+        for slot, value in loads.constants:
             slots[slot] = value
         return slots
 
     def _collect(self, slots: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+        """The step's results, once all instructions are issued."""
+        results = self._results
         outputs = [
             slots[slot] if slot is not None else known if position is None else inputs[position]
-            for slot, position, known in self._outputs
+            for slot, position, known in results.sources
         ]
-        if self._spread is not None:
-            self._spread(slots, outputs.__setitem__)
-        if self._copied:
-            values = [outputs[index] for index in self._copied]
-            layouts = [self._layout(index, value) for index, value in zip(self._copied, values, strict=True)]
-            for index, value in zip(self._copied, jax.device_put(values, layouts, may_alias=False), strict=True):
+        if results.spread is not None:
+            results.spread(slots, outputs.__setitem__)
+        if results.copied:
+            values = [outputs[index] for index in results.copied]
+            layouts = [self._layout(index, value) for index, value in zip(results.copied, values, strict=True)]
+            for index, value in zip(results.copied, self._transport.copy(values, layouts), strict=True):
                 outputs[index] = value
         return outputs
 
     def _delete_moved(self, inputs: Sequence[Any]) -> None:
         """Delete the caller's donated arrays of which the step took copies, once everything that reads them is issued.
 
+        The caller counts on that memory, which XLA frees by itself only where the array is a program's own argument.
         An array that the caller passed twice stays.
         """
-        for position in self._given_up.intersection(self._moved):
+        for position in self._deletable.intersection(self._moved):
             array = inputs[position]
             if isinstance(array, jax.Array) and sum(other is array for other in inputs) == 1:
                 array.delete()
 
     def _layout(self, index: int, value: Any) -> Any:
-        """How a copied result is laid out: an input that nothing reads may be a number, or anywhere."""
-        _, position, wanted = self._outputs[index]
+        """The layout of a copied result. An input that no program reads may be a number, or lie anywhere."""
+        _, position, sharding = self._results.sources[index]
         if position is not None and (not np.shape(value) or not isinstance(value, jax.Array)):
-            return wanted
+            return sharding
         return value.sharding
 
 
-def _given_up(step: Step, program: Program, donated: Collection[int]) -> frozenset[int]:
-    """Positions of the inputs that `jax.jit` would delete: donated, read, and as large as a result that is left.
+@dataclass(eq=False, slots=True, frozen=True)
+class _Loads:
+    """How slots are filled before the first instruction.
 
-    Scalars stay, as their copies are the caller's; and what is handed through may share its memory with the result.
+    Attributes:
+        arrays: For each input array that is read: its position, its slot, and its layout there.
+        scalars: For each scalar input that is read: its position, and all its slots with their layouts.
+        constants: Slots of captured arrays and microbatch numbers, and the arrays.
+    """
+
+    arrays: list[tuple[int, int, NamedSharding]]
+    scalars: list[tuple[int, list[tuple[int, NamedSharding]]]]
+    constants: list[tuple[int, Any]]
+
+
+def _plan_loads(step: Step, program: Program, shardings: Shardings, transport: Transport) -> _Loads:
+    arrays = [
+        (position, place[0], shardings[var, place[1]])
+        for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
+        if place is not None and not is_scalar(var)
+    ]
+    scalars = [
+        (position, [(slot, shardings[var, where]) for slot, where in program.scalars[var]])
+        for position, var in enumerate(step.invars)
+        if program.scalars.get(var)
+    ]
+    captured = [
+        (slot, step.constants[var], shardings[var, where])
+        for var, places in program.constants.items()
+        for slot, where in places
+    ]
+    captured += [(slot, np.uint32(number), shardings.replicated(where)) for slot, where, number in program.numbers]
+    placed = transport.put([value for _, value, _ in captured], [sharding for _, _, sharding in captured])
+    constants = [(slot, array) for (slot, _, _), array in zip(captured, placed, strict=True)]
+    return _Loads(arrays, scalars, constants)
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class _Results:
+    """How the outputs of a step are put together after its last instruction.
+
+    Attributes:
+        sources: For each output its slot; or the position of the input that it is, and the layout for values that have
+            none; or None twice and the array, known beforehand. The scalar results of `spread` are replaced.
+        copied: Outputs that are copied, so that each is an array of its own.
+        spread: Puts scalar results on all devices; None if there are none, or they are there already.
+    """
+
+    sources: list[tuple[int | None, int | None, Any]]
+    copied: list[int]
+    spread: Spreader | None
+
+
+def _plan_results(
+    step: Step, program: Program, shardings: Shardings, transport: Transport, donated: Collection[int]
+) -> _Results:
+    everywhere = shardings.everywhere
+    positions = {var: position for position, var in enumerate(step.invars)}
+    carried = {result: position for position, result in step.carried.items()}
+    sources: list[tuple[int | None, int | None, Any]] = []
+    scattered: list[tuple[int, list[tuple[int, NamedSharding]]]] = []
+    for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
+        position = positions.get(atom) if is_var(atom) else None
+        place = None if position is None else program.inputs[position]
+        if is_var(atom) and program.scalars.get(atom):
+            places = [(slot, shardings[atom, where]) for slot, where in program.scalars[atom]]
+            complete = [slot for slot, sharding in places if same_devices(sharding, everywhere)]
+            sources.append((complete[0] if complete else places[0][0], None, None))
+            if not complete:
+                scattered.append((index, places))
+        elif slot is not None:
+            sources.append((slot, None, None))
+        elif place is not None:
+            sources.append((place[0], None, None))
+        else:
+            sharding = everywhere if is_scalar(atom) else _layout_of_state(carried.get(index), step, program, shardings)
+            if position is not None:
+                sources.append((None, position, sharding))
+                continue
+            value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
+            sources.append((None, None, transport.put([value], [sharding])[0]))
+    spread = Spreader(everywhere, scattered, transport) if scattered else None
+    return _Results(sources, _copied(step, donated), spread)
+
+
+def _layout_of_state(position: int | None, step: Step, program: Program, shardings: Shardings) -> NamedSharding:
+    """The layout of a result that no program computes: where the next step reads it as the input at `position`."""
+    home = None if position is None else program.inputs[position]
+    if position is None or home is None:
+        return shardings.replicated(0)
+    return shardings[step.invars[position], home[1]]
+
+
+def _copied(step: Step, donated: Collection[int]) -> list[int]:
+    """The outputs that are copied: inputs, captured arrays, literals, and what is an output before.
+
+    As in `jax.jit` every result is an array of its own, so that the caller may donate or delete it. Only an input that
+    the caller donated is returned as it is.
+    """
+    positions = {var: position for position, var in enumerate(step.invars)}
+    copied: list[int] = []
+    seen: set[Any] = set()
+    for index, atom in enumerate(step.outvars):
+        if not is_var(atom) or atom in seen or atom in step.constants:
+            copied.append(index)
+            continue
+        seen.add(atom)
+        # The shards of a scalar are the caller's even if it is donated: programs read them in place.
+        if atom in positions and (positions[atom] not in donated or is_scalar(atom)):
+            copied.append(index)
+    return copied
+
+
+def _deletable(step: Step, program: Program, donated: Collection[int]) -> frozenset[int]:
+    """Positions of the inputs that `jax.jit` would delete: donated, read, and as large as a result that has no donor.
+
+    Scalars stay, as their shards are the caller's; and an input that is an output may share its memory with the result.
     """
     room = Counter((var.aval.shape, var.aval.dtype) for var in step.outvars)
-    handed_through = {atom for atom in step.outvars if is_var(atom)}
+    returned = {atom for atom in step.outvars if is_var(atom)}
     found = set()
     for position in sorted(donated):
         var = step.invars[position]
         kind = (var.aval.shape, var.aval.dtype)
         if room[kind] > 0 and program.inputs[position] is not None:
             room[kind] -= 1
-            if not is_scalar(var) and var not in handed_through:
+            if not is_scalar(var) and var not in returned:
                 found.add(position)
     return frozenset(found)
 
@@ -254,23 +320,25 @@ class WholeRunner(Runner):
     ) -> None:
         super().__init__(step, program, compiled, shardings, donated)
         ((_, self._call, _, results, _),) = self._code
-        self._wanted = [
+        # The inputs that the program reads: position and layout of each.
+        self._reads = [
             (position, shardings[var, place[1]])
             for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
             if place is not None
         ]
-        self._all_read = len(self._wanted) == len(step.invars)
-        # Layouts of arguments that need not be moved, compared with those of the next call.
+        self._all_read = len(self._reads) == len(step.invars)
+        # Layouts of arguments that need not be moved. Comparing them with those of the next call is cheap.
         self._fitting: list[Any] = []
-        self._captured = [value for _, value in self._constants]
-        self._read = [place is not None for place in program.inputs]
-        # Whether the outputs are what the program gives, in order.
-        self._gives_outputs = [slot for slot, _, _ in self._outputs] == results
-        self._gives_outputs &= not self._copied and self._spread is None
+        self._captured = [value for _, value in self._loads.constants]
+        self._is_read = [place is not None for place in program.inputs]
+        # Whether the step's outputs are the program's results, in order.
+        plan = self._results
+        self._gives_outputs = [slot for slot, _, _ in plan.sources] == results
+        self._gives_outputs &= not plan.copied and plan.spread is None
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once; returns as soon as it is issued."""
-        operands = inputs if self._all_read else [inputs[position] for position, _ in self._wanted]
+        operands = inputs if self._all_read else [inputs[position] for position, _ in self._reads]
         if not self._runs_as_is(operands):
             return super().__call__(inputs)
         self.misplaced = 0
@@ -281,22 +349,22 @@ class WholeRunner(Runner):
         """How `_compat.dispatcher` runs calls like one that was just run; None if `__call__` does more than that.
 
         Args:
-            inputs: What it was called with.
-            outputs: What it gave.
-            out_tree: The tree of that.
+            inputs: The flat inputs of that call.
+            outputs: Its flat outputs.
+            out_tree: The tree of the outputs.
         """
-        if not self._runs_as_is([inputs[position] for position, _ in self._wanted]):
+        if not self._runs_as_is([inputs[position] for position, _ in self._reads]):
             return None
-        return _compat.shortcut(self._call, self._captured, self._read, out_tree, outputs)
+        return _compat.shortcut(self._call, self._captured, self._is_read, out_tree, outputs)
 
     def _runs_as_is(self, operands: Sequence[Any]) -> bool:
-        """Whether arguments need not be moved, and what the program makes of them is what the caller gets."""
+        """Whether a call is the program's call: no argument has to be moved, no result to be copied."""
         if not self._gives_outputs:
             return False
         layouts = [getattr(value, "sharding", None) for value in operands]
         if layouts != self._fitting:
-            for value, placed, (_, wanted) in zip(operands, layouts, self._wanted, strict=True):
-                if placed is not None and not placed.is_equivalent_to(wanted, value.ndim):
+            for value, placed, (_, sharding) in zip(operands, layouts, self._reads, strict=True):
+                if placed is not None and not placed.is_equivalent_to(sharding, value.ndim):
                     return False
             self._fitting = layouts
         return True

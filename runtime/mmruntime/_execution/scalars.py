@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from mmruntime import _compat
+from mmruntime._execution.transfer import Transport
 
 
 def same_devices(one: NamedSharding, other: NamedSharding) -> bool:
@@ -45,12 +45,17 @@ class Spreader:
         everywhere: The layout that they shall have, replicated.
         results: For each such result: its index among the step's outputs, and for each place that holds it, the
             slot and the layout there.
+        transport: How copies get to the devices of submeshes that hold none.
     """
 
     def __init__(
-        self, everywhere: NamedSharding, results: Sequence[tuple[int, Sequence[tuple[int, NamedSharding]]]]
+        self,
+        everywhere: NamedSharding,
+        results: Sequence[tuple[int, Sequence[tuple[int, NamedSharding]]]],
+        transport: Transport,
     ) -> None:
         self._everywhere = everywhere
+        self._put = transport.put
         self._recipes: list[_Recipe] = []
         self._targets: list[SingleDeviceSharding] = []
         devices: Any = everywhere.mesh.devices
@@ -80,7 +85,7 @@ class Spreader:
                 if device is not None:
                     sent.append(shards[slot][number])
         # One batched call for everything, and device to device, so that it does not wait for the values.
-        arrived = iter(jax.device_put(sent, self._targets) if sent else ())
+        arrived = iter(self._put(sent, self._targets) if sent else ())
         for recipe in self._recipes:
             copies = [
                 shards[slot][number] if device is None else next(arrived) for slot, number, device in recipe.copies

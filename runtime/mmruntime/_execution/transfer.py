@@ -1,23 +1,91 @@
-"""Moving arrays between submeshes without waiting for them to be computed.
+"""How arrays move: the `Transport` that a compiled step sends through, and the one within a process.
 
-`jax.device_put` is asynchronous only where source and target cut the array alike; otherwise it blocks until
-the producer is done. Those arrays are moved by pieces: sliced where they are, copied device to device, and
-put together where they go.
+The runner and the compiler know the interface only. A transport plans each transfer once, when the step is compiled;
+what it returns is all that the hot loop calls.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
-from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from mmruntime import _compat
 
-Box = tuple[tuple[int, int], ...]
+_Box = tuple[tuple[int, int], ...]
+
+# Issues one transfer of a step: arrays on the source submesh in, their counterparts on the target submesh out.
+Send = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class TransferSpec:
+    """A planned transfer: what moves from one submesh to another, without the values.
+
+    Attributes:
+        avals: Abstract value (shape and dtype) of each array.
+        sources: Layout of each on the submesh that sends it.
+        targets: Layout of each on the submesh that receives it.
+    """
+
+    avals: tuple[Any, ...]
+    sources: tuple[NamedSharding, ...]
+    targets: tuple[NamedSharding, ...]
+
+
+class Transport(Protocol):
+    """Moves arrays for one compiled step.
+
+    Nothing here may wait for the values: the runner issues the whole step before the first program has finished.
+    """
+
+    def bind(self, transfer: TransferSpec, /) -> Send:
+        """Plan a transfer; returns the function that issues it.
+
+        Called once for each transfer instruction, in the order in which a step issues them, and each function that it
+        returns is called once per step, in that order again. The order is the same in every process, so that a
+        transport which names its messages can count them: instructions by calls of `bind`, steps by calls of the
+        function. Transfers that are equal (those of different microbatches) may share one function.
+
+        The function leaves its arguments intact and may be given arrays that are not computed yet. The arrays may be
+        donated to a program as soon as it returns.
+        """
+
+    def put(self, values: Sequence[Any], shardings: Sequence[Sharding], /) -> Sequence[Any]:
+        """Place values at the border of a step: arguments, captured arrays, copies of scalars.
+
+        Args:
+            values: Arrays of any layout, NumPy arrays and numbers.
+            shardings: The layout that each shall have. A value that has it already may be returned as it is.
+        """
+
+    def copy(self, arrays: Sequence[Any], shardings: Sequence[Sharding], /) -> Sequence[Any]:
+        """The same, with memory of their own: results that the caller may donate or delete."""
+
+
+class DevicePutTransport:
+    """Moves arrays by `jax.device_put`: all devices belong to this process."""
+
+    def __init__(self) -> None:
+        self._movers: dict[TransferSpec, _Mover] = {}
+
+    def bind(self, transfer: TransferSpec, /) -> Send:
+        """See `Transport.bind`. Equal transfers share a function."""
+        if transfer not in self._movers:
+            self._movers[transfer] = _Mover(transfer)
+        return self._movers[transfer]
+
+    def put(self, values: Sequence[Any], shardings: Sequence[Sharding], /) -> list[Any]:
+        """See `Transport.put`."""
+        return jax.device_put(values, shardings)  # type: ignore[no-any-return]
+
+    def copy(self, arrays: Sequence[Any], shardings: Sequence[Sharding], /) -> list[Any]:
+        """See `Transport.copy`."""
+        return jax.device_put(arrays, shardings, may_alias=False)  # type: ignore[no-any-return]
 
 
 def same_tiling(source: Any, target: Any, shape: tuple[int, ...]) -> bool:
@@ -25,27 +93,24 @@ def same_tiling(source: Any, target: Any, shape: tuple[int, ...]) -> bool:
     return list(source.devices_indices_map(shape).values()) == list(target.devices_indices_map(shape).values())
 
 
-class Mover:
-    """A transfer of several arrays from one submesh to another, planned once and run every step.
+class _Mover:
+    """One planned transfer within a process.
 
-    Args:
-        sources: Sharding of each array.
-        targets: Sharding that each shall have.
-        shapes: Shape of each array.
+    `jax.device_put` is asynchronous only where every target shard is a shard of the source. Otherwise JAX fetches the
+    whole array to the host (`shard_sharded_device_array_slow_path` in `jax/_src/array.py`), which blocks until the
+    producer is done. Such arrays are moved in pieces: sliced where they are, copied device to device, and
+    joined where they go.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[NamedSharding],
-        targets: Sequence[NamedSharding],
-        shapes: Sequence[tuple[int, ...]],
-    ) -> None:
-        plain = [same_tiling(s, t, shape) for s, t, shape in zip(sources, targets, shapes, strict=True)]
+    def __init__(self, transfer: TransferSpec) -> None:
+        shapes = [tuple(aval.shape) for aval in transfer.avals]
+        layouts = list(zip(transfer.sources, transfer.targets, shapes, strict=True))
+        plain = [same_tiling(*layout) for layout in layouts]
         self._plain = [i for i, is_plain in enumerate(plain) if is_plain]
         self._pieces = [i for i, is_plain in enumerate(plain) if not is_plain]
-        self._targets = list(targets)
-        self._plain_targets = [targets[i] for i in self._plain]
-        self._plans = [_plan(sources[i], targets[i], tuple(shapes[i])) for i in self._pieces]
+        self._targets = list(transfer.targets)
+        self._plain_targets = [transfer.targets[i] for i in self._plain]
+        self._layouts = [_pieces_of(*layouts[i]) for i in self._pieces]
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """Issue the transfer; returns at once."""
@@ -56,17 +121,17 @@ class Mover:
             plain = jax.device_put([arrays[i] for i in self._plain], self._plain_targets)
             for i, array in zip(self._plain, plain, strict=True):
                 moved[i] = array
-        # The small programs that cut and join pieces must not see a mesh that the caller is in.
+        # `jax.jit` refuses arrays on devices outside of the caller's ambient mesh, and these programs run anywhere.
         with _compat.no_mesh():
-            by_pieces = _put_pieces([arrays[i] for i in self._pieces], self._plans)
+            by_pieces = _put_pieces([arrays[i] for i in self._pieces], self._layouts)
         for i, array in zip(self._pieces, by_pieces, strict=True):
             moved[i] = array
         return moved
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """How one array is put together.
+class _Pieces:
+    """How one array is cut at its source and put together at its target.
 
     Attributes:
         target: The sharding that it shall have.
@@ -77,20 +142,20 @@ class _Plan:
 
     target: NamedSharding
     shape: tuple[int, ...]
-    cuts: tuple[tuple[Any, Box | None], ...]
+    cuts: tuple[tuple[Any, _Box | None], ...]
     rows: tuple[tuple[Any, tuple[int, ...], tuple[int, ...]], ...]
 
 
-def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> _Box:
     return tuple((s.start or 0, size if s.stop is None else s.stop) for s, size in zip(index, shape, strict=True))
 
 
 @functools.cache
-def _plan(source: NamedSharding, target: NamedSharding, shape: tuple[int, ...]) -> _Plan:
-    owners: dict[Box, list[Any]] = {}
+def _pieces_of(source: NamedSharding, target: NamedSharding, shape: tuple[int, ...]) -> _Pieces:
+    owners: dict[_Box, list[Any]] = {}
     for device, index in source.devices_indices_map(shape).items():
         owners.setdefault(_bounds(index, shape), []).append(device)
-    cuts: dict[tuple[Any, Box | None], int] = {}
+    cuts: dict[tuple[Any, _Box | None], int] = {}
     rows = []
     for turn, (device, index) in enumerate(target.devices_indices_map(shape).items()):
         wanted = _bounds(index, shape)
@@ -107,11 +172,11 @@ def _plan(source: NamedSharding, target: NamedSharding, shape: tuple[int, ...]) 
         parts.sort()
         grid = tuple(len({start[axis] for start, _ in parts}) for axis in range(len(shape)))
         rows.append((device, tuple(cut for _, cut in parts), grid))
-    return _Plan(target, shape, tuple(cuts), tuple(rows))
+    return _Pieces(target, shape, tuple(cuts), tuple(rows))
 
 
 @functools.cache
-def _slicer(box: Box) -> Any:
+def _slicer(box: _Box) -> Any:
     return jax.jit(lambda shard: jax.lax.slice(shard, [low for low, _ in box], [high for _, high in box]))
 
 
@@ -128,22 +193,22 @@ def _joiner(grid: tuple[int, ...]) -> Any:
     return jax.jit(join)
 
 
-def _put_pieces(arrays: Sequence[Any], plans: Sequence[_Plan]) -> list[Any]:
+def _put_pieces(arrays: Sequence[Any], layouts: Sequence[_Pieces]) -> list[Any]:
     pieces: list[Any] = []
     targets: list[Any] = []
-    for array, plan in zip(arrays, plans, strict=True):
+    for array, layout in zip(arrays, layouts, strict=True):
         shards = {shard.device: shard.data for shard in array.addressable_shards}
-        cuts = [shards[device] if box is None else _slicer(box)(shards[device]) for device, box in plan.cuts]
-        for device, wanted, _ in plan.rows:
+        cuts = [shards[device] if box is None else _slicer(box)(shards[device]) for device, box in layout.cuts]
+        for device, wanted, _ in layout.rows:
             pieces.extend(cuts[cut] for cut in wanted)
             targets.extend([SingleDeviceSharding(device)] * len(wanted))
     # One batched call for everything is two to three times cheaper than a call per piece.
     moved = iter(jax.device_put(pieces, targets))
     result = []
-    for plan in plans:
+    for layout in layouts:
         assembled = []
-        for _, wanted, grid in plan.rows:
+        for _, wanted, grid in layout.rows:
             parts = [next(moved) for _ in wanted]
             assembled.append(parts[0] if len(parts) == 1 else _joiner(grid)(*parts))
-        result.append(jax.make_array_from_single_device_arrays(plan.shape, plan.target, assembled))
+        result.append(jax.make_array_from_single_device_arrays(layout.shape, layout.target, assembled))
     return result
