@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.directives.vocabulary import MESH_DIRECTIVES
 from mmrewrite.files.select import Rules, Selection, load_file, select_files
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
@@ -277,11 +276,11 @@ class _Coverage:
         self._project = Project(modules, load_file, tuple(codemods))
         self._reach = Reach(self._project)
         self._directives = {
-            (facts.path, hint.reference): hint.directive for facts in modules for hint in facts.hints.hints
+            (facts.path, hint.reference): hint.record for facts in modules for hint in facts.hints.hints
         }
         edited = {(result.path, hint) for result in results for edit in result.edits for hint in edit.hints}
         self.rewritten: frozenset[_Place] = frozenset(
-            place for place in edited if self._directives.get(place) not in (None, "verify", *MESH_DIRECTIVES)
+            place for place in edited if place in self._directives and self._directives[place].changes_statement
         )
 
     def of(self, entry: Entry) -> frozenset[_Place]:
@@ -293,7 +292,7 @@ class _Coverage:
         if facts is None:
             return frozenset()
         found = self._inside(facts, self._starts(facts, name.partition(".")[0]))
-        if not any(self._directives[place] in ("task", "stages") for place in found):
+        if not any(self._directives[place].places_code for place in found):
             # A step that gets its model as a value: all that its module leads to may be that model.
             for other in (facts, *self._project.imported(facts)):
                 found |= self._inside(other, other.tree.body)
@@ -301,7 +300,7 @@ class _Coverage:
 
     def is_rewritten(self, entry: Entry) -> bool:
         """Whether anything that a function leads to is rewritten."""
-        registered = any(directive == "register" for directive in self._directives.values())
+        registered = any(directive.places_scopes for directive in self._directives.values())
         return bool(self.of(entry)) or registered
 
     def _starts(self, facts: Facts, name: str) -> list[Any]:

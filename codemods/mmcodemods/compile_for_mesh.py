@@ -19,7 +19,7 @@ import libcst as cst
 from mmrewrite.analysis.jit_calls import carried, jit_call, jit_decorator
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.codemod.base import MeshCodemod
-from mmrewrite.directives.vocabulary import DEF, STATEMENT, kind_of
+from mmrewrite.directives.vocabulary import DEF, STATEMENT, Role, kind_of
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached, holds
@@ -45,7 +45,7 @@ class CompileForMesh(MeshCodemod):
             keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
             self.arguments = carried(self.site, keywords, decorator)
         else:
-            jit = jit_call(self.site, "mjit")
+            jit = jit_call(self.site, self.directive)
             self.arguments = carried(self.site, jit.keywords, jit.call)
             self.target = self.site.call(statement, jit.call)
         self.arguments = {"mesh": mesh_expression(self.site), **self.arguments}
@@ -68,21 +68,16 @@ class CompileForMesh(MeshCodemod):
     @classmethod
     def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
         """Steps that reach a task and are compiled by plain `jax.jit`, but not as a part of a step for the mesh."""
-        tasks = [
-            (facts, hint.statement)
-            for facts in modules
-            for hint in facts.hints.hints
-            if hint.directive in ("task", "stages")
-        ]
+        tasks = [(facts, hint.statement) for facts in modules for hint in facts.hints.hints if hint.record.places_code]
         steps = [
             item
             for facts in modules
             for hint in facts.hints.hints
-            if hint.directive in ("mjit", "parallelize")
+            if hint.record.role is Role.COMPILE
             for item in reach.from_node(facts, hint.statement)
         ]
         for facts in modules if tasks else ():
-            hinted = {hint.statement for hint in facts.hints.hints if hint.directive in ("mjit", "parallelize")}
+            hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
             for function in _plain_steps(facts, hinted):
                 reached = list(reach.from_node(facts, function))
                 if not _is_called_in(steps, facts, function) and any(

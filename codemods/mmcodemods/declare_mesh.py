@@ -76,7 +76,7 @@ class DeclareMesh(MeshCodemod):
 
     def axes_hint(self) -> Hint | None:
         """The `axes(...)` on the same statement, else the module's only one when there is only this mesh."""
-        hints = [hint for hint in self.site.facts.hints.hints if hint.directive == "axes"]
+        hints = [hint for hint in self.site.facts.hints.hints if hint.directive in self.takes]
         meshes = [mesh for mesh in self.site.facts.meshes if mesh.hint is not None]
         mine = [hint for hint in hints if hint.statement is self.hint.statement]
         if not mine and len(hints) == 1 and len(meshes) == 1:
@@ -88,8 +88,8 @@ class DeclareMesh(MeshCodemod):
         """Rule tables that would have been the mesh's axes, and are not, or not all of them."""
         for facts in modules:
             hints = list(facts.hints.hints)
-            meshes = [hint for hint in hints if hint.directive == "mesh" and hint not in project.withheld]
-            if len(meshes) == 1 and not any(hint.directive == "axes" for hint in hints):
+            meshes = [hint for hint in hints if hint.directive == cls.directive and hint not in project.withheld]
+            if len(meshes) == 1 and not any(hint.directive in cls.takes for hint in hints):
                 yield from cls.lost_rules(tables_for(project, facts), {name for name, _ in meshes[0].named})
 
     @staticmethod

@@ -36,9 +36,10 @@ class ParallelizeStep(MeshCodemod):
     def rewrite(self) -> None:
         """Find what is compiled, and check what becomes of the names."""
         statement = self.site.statement
-        both = [hint for hint in self.site.facts.hints.hints if hint.statement is statement]
-        if any(hint.directive == "mjit" for hint in both):
-            self.site.error("`parallelize` compiles the step; remove the `mjit` beside it")
+        superseded = self.hint.record.supersedes
+        beside = [hint.directive for hint in self.site.facts.hints.hints if hint.statement is statement]
+        if superseded in beside:
+            self.site.error(f"`{self.directive}` compiles the step; remove the `{superseded}` beside it")
         names = [self.checked(argument) for name, argument in self.hint.named if name in _NAMED]
         if self.site.scope.kind == "class":
             self.refuse("names of a class are looked up another way; write the step at module level or in a function")
@@ -74,7 +75,7 @@ class ParallelizeStep(MeshCodemod):
 
     def of_statement(self, statement: ast.stmt) -> str:
         """The step is what this statement compiles."""
-        jit = jit_call(self.site, "parallelize")
+        jit = jit_call(self.site, self.directive)
         if not isinstance(statement, ast.Assign) or statement.value is not jit.call or len(statement.targets) != 1:
             self.refuse("`parallelize` gives several names; write `step = jax.jit(...)` on a line of its own")
         (target,) = statement.targets

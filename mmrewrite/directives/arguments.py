@@ -149,27 +149,13 @@ def _check_literal(
 
 
 def _check_together(written: Written, directive: Directive, arguments: tuple[Argument, ...]) -> None:
-    names = {argument.name for argument in arguments}
-    if directive.name in ("mesh", "axes", "shard") and not arguments:
-        raise written.problem(f"`{directive.name}` says nothing; write `{directive.example}`")
-    if directive.name in ("task", "register") and names <= {"name", "regex"}:
-        message = "does not say where; write an axis and a slice of it"
-        raise written.problem(f"`{directive.name}` {message}: `{directive.example}`")
-    if directive.name == "register" and "regex" not in names:
-        raise written.problem(f"`register` does not say which scopes; write `{directive.example}`")
-    if directive.name == "parallelize" and ("init_params" not in names or len(names) < 2):
-        missing = "`init_params=`" if "init_params" not in names else "`get_input_batch=` or `initial_batch=`"
-        raise written.problem(f"`parallelize` needs {missing}; write `{directive.example}`")
-    if directive.name == "verify" and not names:
-        raise written.problem(f"`verify` does not say with which arguments; write `{directive.example}`")
-    if directive.name == "microbatch":
-        if {"size", "count"} <= names:
-            raise written.problem("`size=` and `count=` contradict each other; keep one")
-        if not {"size", "count"} & names:
-            raise written.problem("`microbatch` needs `size=` (examples in one) or `count=` (how many)")
-    if directive.name == "mesh":
-        for argument in arguments:
-            value = argument.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, int) and value.value < 1:
-                message = f"axis `{argument.name}` has {value.value} slices; it needs one or more"
-                raise Problem(argument.start, len(argument.text), message)
+    names = frozenset(argument.name for argument in arguments)
+    for requirement in directive.requirements:
+        if not requirement.holds(names):
+            raise written.problem(requirement.message.format(directive))
+    for argument in arguments:
+        parameter = directive.parameter(argument.name) if argument.name else None
+        value = argument.value.value if isinstance(argument.value, ast.Constant) else None
+        if parameter and parameter.minimum is not None and isinstance(value, int) and value < parameter.minimum:
+            message = parameter.too_small.format(name=argument.name, value=value)
+            raise Problem(argument.start, len(argument.text), message)

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.directives.vocabulary import (
-    ALONE,
     CALL,
     DIRECTIVES,
     FOR,
@@ -33,8 +32,6 @@ from mmrewrite.source.text import SourceText
 MODULE = "mmrewrite.hints"
 PACKAGE = "mmrewrite"
 
-# Around these calls the subject stays in its place: they become another call, and the rest of the statement stays.
-_IN_PLACE = frozenset(("shard", "task"))
 _NO_TEXT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Dict, ast.Set, ast.ListComp)
 
@@ -148,11 +145,11 @@ def find_calls(source: SourceText, names: Module, handed: Handed | None = None) 
 def strip_calls(tree: ast.Module, calls: Collection[HintCall], imports: Collection[HintImport]) -> None:
     """Take hints out of a tree, so that it is the tree of the program without them.
 
-    A name whose only use is the `mesh` hint goes away as well, since the mesh may then be called `mesh`.
+    A name whose only use is the hint that declares a mesh goes away as well, since the mesh may then be called `mesh`.
     """
     stripper = _Stripper(calls)
     stripper.visit(tree)
-    starts = {call.function[0] for call in calls if call.name == "mesh"}
+    starts = {call.function[0] for call in calls if call.name in DIRECTIVES and DIRECTIVES[call.name].declares}
     for found in imports:
         if len(found.uses) == 1 and found.uses[0] in starts and len(found.statement.names) > 1:
             found.statement.names.remove(found.alias)
@@ -244,7 +241,7 @@ class _Finder:
         if name is None:
             return
         start, end = span(self.source, node)
-        if name in ALONE:
+        if _stands_alone(name):
             self.handled.update((node, getattr(node, "func", node)))
             self.misused(node, f"`{name}` is a statement of its own: `hints.{DIRECTIVES[name].example}`")
             return
@@ -271,7 +268,7 @@ class _Finder:
 
     def alone(self, statement: ast.Expr, node: ast.Call, scope: Scope) -> None:
         name = self.name(node.func, scope)
-        if name is None or not (name in ALONE or name in SWITCHES):
+        if name is None or not (_stands_alone(name) or name in SWITCHES):
             return
         start, end = span(self.source, statement)
         line, _ = self.source.position(start)
@@ -292,7 +289,7 @@ class _Finder:
         if name in (*SWITCHES, IGNORE):
             self.misused(node, f"`{name}` is a decorator or a `with` block: `with hints.{name}(...):`")
             return
-        if name in ALONE:
+        if _stands_alone(name):
             self.misused(node, f"`{name}` is a statement of its own: `hints.{example}`")
             return
         if in_text:
@@ -305,7 +302,7 @@ class _Finder:
         subject = self.subject(node)
         if subject is None:
             self.misused(node, "a comment inside a hint would be lost; move it above the statement")
-        elif kind == STATEMENT and name in _IN_PLACE:
+        elif kind == STATEMENT and name in DIRECTIVES and CALL in DIRECTIVES[name].kinds:
             self.add(name, node, statement, CALL, (), subject=True)
         elif kind in (STATEMENT, FOR, OTHER):
             removals = self.removals_around(statement, node, *subject)
@@ -355,7 +352,7 @@ class _Finder:
             enclosed = True
         elif not isinstance(subject, ast.NamedExpr):
             enclosed = enclosed or _holds_directly(statement, node)
-        if enclosed and _stands_alone(text[first:last]):
+        if enclosed and _needs_no_brackets(text[first:last]):
             return Removal(start, first), Removal(last, end)
         return Removal(start, first, "("), Removal(last, end, ")")
 
@@ -441,6 +438,11 @@ class _Finder:
         return module is not None and alias.name != "*" and self.handed.is_hints(member_of(module, alias.name))
 
 
+def _stands_alone(name: str) -> bool:
+    """Whether the call of a hint function is a statement of its own."""
+    return name in DIRECTIVES and DIRECTIVES[name].whole_module
+
+
 def means_hints(qualified: str) -> bool:
     """Whether a full name is that of the hints, of their package, or of one of them."""
     return qualified in (PACKAGE, MODULE) or qualified.startswith(f"{MODULE}.")
@@ -464,8 +466,8 @@ def _holds_directly(statement: ast.stmt, node: ast.expr) -> bool:
     return any(value is node for value in values)
 
 
-def _stands_alone(text: str) -> bool:
-    """Whether an expression needs no brackets to hold its lines together."""
+def _needs_no_brackets(text: str) -> bool:
+    """Whether the lines of an expression hold together without brackets around it."""
     if "\n" not in text and "\r" not in text:
         return True
     try:

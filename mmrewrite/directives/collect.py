@@ -14,7 +14,7 @@ from mmrewrite.directives.arguments import Argument as Argument
 from mmrewrite.directives.arguments import Problem, Written, arguments_of, directive_of, ignored_by
 from mmrewrite.directives.calls import PACKAGE, Handed, HintCall, HintImport, Misused, find_calls, strip_calls
 from mmrewrite.directives.comments import MARK, Comment, Misplaced, find_comments, statement_of
-from mmrewrite.directives.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS, SWITCHES, kind_of
+from mmrewrite.directives.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS, SWITCHES, Directive, kind_of
 from mmrewrite.results import HintError, HintReference, Left
 from mmrewrite.source.names import Module
 from mmrewrite.source.spans import span
@@ -43,8 +43,13 @@ class Hint:
     call: ast.Call | None = None
     found: bool = False
 
+    @property
+    def record(self) -> Directive:
+        """The record of its directive in the vocabulary."""
+        return DIRECTIVES[self.directive]
+
     def argument(self, name: str) -> Argument | None:
-        """The argument called `name`, None if it was not given."""
+        """The argument called `name`, None if there is none."""
         return next((argument for argument in self.arguments if argument.name == name), None)
 
     @property
@@ -353,9 +358,9 @@ class _Collector:
             self.found.calls.append(CalledHint(call, hint))
 
     def statement_of(self, call: HintCall) -> ast.stmt:
-        """The statement that a call is about: for `axes` directly below a `mesh`, that one's."""
+        """The statement that a call is about; below the directive that it is part of, the same as that one's."""
         above = self.found.calls[-1] if self.found.calls else None
-        if call.name != "axes" or above is None or above.hint.directive != "mesh":
+        if above is None or call.name not in DIRECTIVES or DIRECTIVES[call.name].part_of != above.hint.directive:
             return call.statement
         between = self.source.text[above.call.end : span(self.source, call.statement)[0]].splitlines()
         is_next = all(not line.strip() or line.lstrip().startswith("#") for line in between)
@@ -386,13 +391,15 @@ class _Collector:
                 continue
             length = hint.end - hint.start
             first = seen.setdefault((hint.statement, hint.directive), hint)
-            if first is not hint and not DIRECTIVES[hint.directive].repeated:
+            if first is not hint and not hint.record.repeated:
                 message = f"`{hint.directive}` is said twice about one statement; the first is on line"
                 self.report(Problem(hint.start, length, f"{message} {first.reference.line}"))
-            other = seen.get((hint.statement, "task" if hint.directive == "stages" else "stages"))
-            if other is not None and hint.directive in ("task", "stages") and other is not hint:
-                message = "`task` and `stages` about one loop contradict each other; keep one"
-                self.report(Problem(hint.start, length, message))
+        for hint in seen.values():
+            for name, message in hint.record.excludes.items():
+                other = seen.get((hint.statement, name))
+                # Both exclude each other: the later one is reported.
+                if other is not None and other.start < hint.start:
+                    self.report(Problem(hint.start, hint.end - hint.start, message))
 
 
 def _canonical(name: str, arguments: tuple[Argument, ...]) -> str:

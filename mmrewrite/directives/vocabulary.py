@@ -1,11 +1,16 @@
-"""The hint language: every directive, what it may say and on what statement it may stand."""
+"""The hint language: one record for each directive, which holds all that the tool knows about it.
+
+The collectors, the engine, `plan` and `verify` read the fields of the record and name no directive. So a new directive
+is its record here, a codemod, and its no-op function in `mmrewrite/hints.py`.
+"""
 
 from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 
 STATEMENT, DEF, CLASS, FOR, WITH, OTHER = "statement", "def", "class", "for", "with", "other"
 
@@ -24,43 +29,115 @@ KIND_WORDS = {
 ANYWHERE = frozenset(KIND_WORDS)
 
 
+class Role(Enum):
+    """What a directive is for. The folders above ask for the role, so that they need to know no directive by name."""
+
+    MESH = "declares a mesh"
+    AXES = "maps logical axis names to those of the mesh"
+    PLACE = "puts a part of the program on a submesh"
+    LAYOUT = "shards a value over the devices of its submesh"
+    MICROBATCH = "splits the batch of a step"
+    COMPILE = "compiles a step for the mesh"
+    PROOF = "names a function for `mmrewrite verify`, and changes nothing"
+
+
 @dataclass(frozen=True)
 class Parameter:
-    """An argument that a directive knows by name; `literals` are the constants it may be."""
+    """An argument of a directive.
+
+    `literals` are the types that a literal may have, and `words` says so in messages; an expression may be anything.
+    `choices` are the strings allowed, all if empty. A literal number below `minimum` gets the message `too_small`.
+    """
 
     name: str
     literals: tuple[type, ...]
     words: str
     choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    too_small: str = ""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A condition on the names of a directive's arguments together, and the message where it does not hold.
+
+    The name of a positional argument without a parameter is None. The message is a format string over the directive.
+    """
+
+    holds: Callable[[frozenset[str | None]], bool]
+    message: str
 
 
 @dataclass(frozen=True)
 class Directive:
-    """One word of the hint language.
+    """One word of the hint language: everything that the tool knows about it, apart from its codemods.
 
-    `more` describes keywords beyond `parameters`, None when there are none. `positional` counts arguments without a
-    name, None for any number. `part_of` is the directive without which this one means nothing. `repeated` is whether it
-    may be said more than once about one statement. `rare` are kinds of statement that it may stand on, but that
-    messages do not offer.
+    Attributes:
+        name: The word itself, in comments and as a function of `mmrewrite.hints`.
+        role: What it is for.
+        kinds: The kinds of statement on which it may stand. With `CALL` among them, a hint around a call is rewritten
+            in place: its subject stays where it is.
+        example: A correct use, for messages.
+        parameters: The arguments that it has by name; positional arguments fill them in order.
+        more: What further keywords must be, None if there are none.
+        positional: The largest number of positional arguments, None for any number.
+        requirements: What must hold for its arguments together; the first that fails is reported.
+        part_of: The directive without which this one means nothing. As a call directly below that one, it is about the
+            same statement.
+        excludes: Directives that contradict it on the same statement, each with the message; they exclude it as well.
+        supersedes: The directive whose work it does too, which its codemod does not accept on the same statement.
+        repeated: Whether one statement may have it more than once.
+        rare: Kinds of statement on which it may stand, but which messages do not offer.
+        whole_module: Whether it is about the module wherever it stands, and not about the statement below it. As a call
+            it is then a statement of its own.
+        declares: The variable that its rewrite binds to a mesh, None if it declares none.
+        runtime: Functions of the runtime that its rewrite calls; by these `mmrewrite plan` finds the line of the hint.
     """
 
     name: str
+    role: Role
     kinds: frozenset[str]
     example: str
     parameters: tuple[Parameter, ...] = ()
     more: Parameter | None = None
     positional: int | None = 0
+    requirements: tuple[Requirement, ...] = ()
     part_of: str | None = None
+    excludes: Mapping[str, str] = field(default_factory=dict)
+    supersedes: str | None = None
     repeated: bool = False
     rare: frozenset[str] = frozenset()
+    whole_module: bool = False
+    declares: str | None = None
+    runtime: tuple[str, ...] = ()
 
     @property
     def places(self) -> str:
         """Where it belongs, in words; kinds in `rare` are left out."""
         return " or ".join(KIND_WORDS[kind] for kind in KIND_WORDS if kind in self.kinds - self.rare)
 
+    @property
+    def is_step(self) -> bool:
+        """Whether it stands on a training step or a part of one, which leads to all that the step runs."""
+        return self.role in (Role.COMPILE, Role.MICROBATCH)
+
+    @property
+    def changes_statement(self) -> bool:
+        """Whether its rewrite changes what the statement that it stands on does."""
+        return self.role is not Role.PROOF and not self.whole_module
+
+    @property
+    def places_code(self) -> bool:
+        """Whether the statement that it stands on runs on a submesh."""
+        return self.role is Role.PLACE and not self.whole_module
+
+    @property
+    def places_scopes(self) -> bool:
+        """Whether it puts code on submeshes by the names of scopes, wherever that code is."""
+        return self.role is Role.PLACE and self.whole_module
+
     def parameter(self, name: str) -> Parameter | None:
-        """What `name=` must be, None where there is no such argument."""
+        """What `name=` must be, None if there is no such argument."""
         return next((parameter for parameter in self.parameters if parameter.name == name), self.more)
 
 
@@ -72,36 +149,93 @@ def _text(name: str, *choices: str) -> Parameter:
     return Parameter(name, (str,), "a string", choices)
 
 
+def _callable(name: str) -> Parameter:
+    return Parameter(name, (), "a name")
+
+
+def _one_of(*names: str, message: str) -> Requirement:
+    return Requirement(lambda present: not present.isdisjoint(names), message)
+
+
+def _beyond(*names: str, message: str) -> Requirement:
+    return Requirement(lambda present: not present <= set(names), message)
+
+
+def _at_most_one_of(*names: str, message: str) -> Requirement:
+    return Requirement(lambda present: len(present.intersection(names)) <= 1, message)
+
+
 _TASK_SLICE = Parameter("axis", (int,), "the index of a slice, a whole number")
-_AXIS_SIZE = Parameter("axis", (int,), "the size of the axis, a whole number")
+_AXIS_SIZE = Parameter(
+    "axis",
+    (int,),
+    "the size of the axis, a whole number",
+    minimum=1,
+    too_small="axis `{name}` has {value} slices; it needs one or more",
+)
 _DEVICE_AXIS = Parameter("name", (str, type(None)), "a device axis in quotes, or None for replicated")
 _LAYOUT = Parameter("name", (str, type(None)), 'logical names, such as `("batch", None)`')
+
+_NOT_EMPTY = _beyond(message="`{0.name}` says nothing; write `{0.example}`")
+_WHERE = _beyond(
+    "name", "regex", message="`{0.name}` does not say where; write an axis and a slice of it: `{0.example}`"
+)
+_TASK_OR_STAGES = "`task` and `stages` about one loop contradict each other; keep one"
+
+# Programs say the layout of a value without a hint too, by constraints and annotations: they count as this directive.
+IMPLIED_LAYOUT = "shard"
 
 DIRECTIVES = {
     directive.name: directive
     for directive in (
-        Directive("mesh", ANYWHERE, "mesh(stage=4, data=2)", more=_AXIS_SIZE),
         Directive(
-            "axes", ANYWHERE, 'axes(batch="data", mlp="model")', more=_DEVICE_AXIS, positional=None, part_of="mesh"
+            "mesh",
+            Role.MESH,
+            ANYWHERE,
+            "mesh(stage=4, data=2)",
+            more=_AXIS_SIZE,
+            requirements=(_NOT_EMPTY,),
+            whole_module=True,
+            declares="mesh",
+            runtime=("MultiMesh",),
+        ),
+        Directive(
+            "axes",
+            Role.AXES,
+            ANYWHERE,
+            'axes(batch="data", mlp="model")',
+            more=_DEVICE_AXIS,
+            positional=None,
+            requirements=(_NOT_EMPTY,),
+            part_of="mesh",
+            whole_module=True,
         ),
         Directive(
             "task",
+            Role.PLACE,
             frozenset((STATEMENT, DEF, CLASS, FOR, WITH, CALL)),
             "task(stage=0)",
             (_text("name"),),
             more=_TASK_SLICE,
             positional=1,
+            requirements=(_WHERE,),
+            excludes={"stages": _TASK_OR_STAGES},
+            runtime=("Task",),
         ),
         Directive(
             "stages",
+            Role.PLACE,
             frozenset((FOR, STATEMENT, OTHER)),
             'stages(axis="stage")',
             (_text("axis"), Parameter("weights", (str,), 'a sequence of numbers, or "flops"', ("flops",))),
             positional=1,
+            excludes={"task": _TASK_OR_STAGES},
             rare=frozenset((STATEMENT, OTHER)),
+            runtime=("stage", "stage_scan"),
         ),
         Directive(
             "microbatch",
+            Role.MICROBATCH,
             frozenset((STATEMENT, FOR)),
             'microbatch(size=8, schedule="1f1b")',
             (
@@ -118,46 +252,66 @@ DIRECTIVES = {
                 ),
             ),
             positional=1,
+            requirements=(
+                _at_most_one_of("size", "count", message="`size=` and `count=` contradict each other; keep one"),
+                _one_of("size", "count", message="`microbatch` needs `size=` (examples in one) or `count=` (how many)"),
+            ),
+            runtime=("microbatch", "microbatch_loop", "microbatch_scan"),
         ),
         Directive(
             "shard",
+            Role.LAYOUT,
             frozenset((STATEMENT, DEF, CALL)),
             'shard("batch", None)',
             (Parameter("from_annotations", (bool,), "True or False"),),
             more=_LAYOUT,
             positional=None,
+            requirements=(_NOT_EMPTY,),
         ),
-        Directive("mjit", frozenset((STATEMENT, DEF)), "mjit"),
+        Directive("mjit", Role.COMPILE, frozenset((STATEMENT, DEF)), "mjit", runtime=("mjit",)),
         Directive(
             "parallelize",
+            Role.COMPILE,
             frozenset((STATEMENT, DEF)),
             "parallelize(init_params=init, get_input_batch=load)",
-            tuple(Parameter(name, (), "a name") for name in ("init_params", "get_input_batch", "initial_batch")),
+            (_callable("init_params"), _callable("get_input_batch"), _callable("initial_batch")),
+            requirements=(
+                _one_of("init_params", message="`parallelize` needs `init_params=`; write `{0.example}`"),
+                _one_of(
+                    "get_input_batch",
+                    "initial_batch",
+                    message="`parallelize` needs `get_input_batch=` or `initial_batch=`; write `{0.example}`",
+                ),
+            ),
+            supersedes="mjit",
+            runtime=("parallelize",),
         ),
         Directive(
             "register",
+            Role.PLACE,
             ANYWHERE,
             'register(r"h_(\\d+)", stage="int({0}) // 3")',
             (_text("regex"),),
             more=Parameter("axis", (int, str), 'a whole number, or an expression in quotes, such as "int({0}) // 3"'),
             positional=1,
+            requirements=(
+                _WHERE,
+                _one_of("regex", message="`register` does not say which scopes; write `{0.example}`"),
+            ),
             repeated=True,
+            whole_module=True,
+            runtime=("Task", "register_task"),
         ),
         Directive(
             "verify",
+            Role.PROOF,
             frozenset((STATEMENT, DEF)),
             "verify(args=make_example_args)",
-            (Parameter("args", (), "the name of a function"),),
+            (_callable("args"),),
+            requirements=(_one_of("args", message="`verify` does not say with which arguments; write `{0.example}`"),),
         ),
     )
 }
-
-# Directives that are about no part of the program: as a call they are a statement of their own.
-ALONE = frozenset(("mesh", "axes", "register"))
-
-COMPILE_DIRECTIVES = frozenset(("mjit", "parallelize"))
-# About the module, wherever they stand: they are no part of the statement below them.
-MESH_DIRECTIVES = frozenset(("mesh", "axes", "register"))
 
 # Bytes without one of which a file holds no hint.
 MARKERS = (b"mm:", b"mmrewrite")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.directives.calls import Handed
 from mmrewrite.directives.collect import Hint
+from mmrewrite.directives.vocabulary import Role
 from mmrewrite.engine.self_check import apply_edits, bug, failed, text_kept
 from mmrewrite.engine.settings import Settings, Sources
 from mmrewrite.project.axis_names import with_axis_names
@@ -233,8 +234,6 @@ def _drawn_in(
     codemods: Mapping[str, type[MeshCodemod]],
 ) -> dict[HintKey, Refusal]:
     """Hints that must be left because something else of their region is, and what to say about them."""
-    from mmrewrite.directives.vocabulary import COMPILE_DIRECTIVES, MESH_DIRECTIVES
-
     names = {(facts.path, hint.start): (facts, hint) for facts, hint in hints}
     found = {key for key, (_, hint) in names.items() if hint.found}
     drawn: dict[HintKey, Refusal] = {}
@@ -251,11 +250,11 @@ def _drawn_in(
         for key in sorted(region) if reasons else ():
             if key not in causes and key in names:
                 drawn[key] = _because(*names[key], reasons[0], codemods)
-    users = [key for key, (_, hint) in names.items() if hint.directive in COMPILE_DIRECTIVES]
+    users = [key for key, (_, hint) in names.items() if hint.record.role is Role.COMPILE]
     lost = {*causes, *drawn, *(key for key in users if key[0] in broken)}
     if users and all(key in lost for key in users):
         for key, (facts, hint) in names.items():
-            if hint.directive in MESH_DIRECTIVES and key not in causes and facts.path not in broken:
+            if hint.record.whole_module and key not in causes and facts.path not in broken:
                 drawn[key] = _because(facts, hint, "no step that would run on this mesh is rewritten", codemods)
     return drawn
 
@@ -270,10 +269,9 @@ def _broken(modules: Sequence[Facts], outcomes: Mapping[str, Outcome]) -> set[st
 
 
 def _because(facts: Facts, hint: Hint, reason: str, codemods: Mapping[str, type[MeshCodemod]]) -> Refusal:
-    from mmrewrite.directives.vocabulary import MESH_DIRECTIVES
 
     message = f"{_TOGETHER}: {reason}"
-    if hint.directive in MESH_DIRECTIVES:
+    if hint.record.whole_module:
         message = f"left as it is: {reason}"
     name = next(iter(_codemods_of(hint, codemods)), hint.directive)
     return Refusal(facts.path, hint.reference.line, hint.reference.column, message, name)

@@ -12,7 +12,6 @@ from mmrewrite.codemod.fragment import Cut, indent_unit
 from mmrewrite.codemod.imports import NewImport, Placement, import_block, place_import
 from mmrewrite.codemod.site import Draft, Insert, Refuse, Site, Wrong
 from mmrewrite.directives.collect import CommentHints, Hint
-from mmrewrite.directives.vocabulary import DIRECTIVES, MESH_DIRECTIVES
 from mmrewrite.engine.hint_importers import Takers
 from mmrewrite.engine.hint_imports import removed_imports
 from mmrewrite.engine.settings import Settings
@@ -95,7 +94,7 @@ def _run(
                 errors.append(_hint_error(facts, wrong.start, wrong.length, wrong.message))
                 return {hint.start}
     for hint in active:
-        owner = DIRECTIVES[hint.directive].part_of
+        owner = hint.record.part_of
         if owner is not None and hint not in draft.done:
             if not any(other.directive == owner for other in facts.hints.hints):
                 message = f"`{hint.directive}` belongs to a `{owner}(...)` hint, and this module has none"
@@ -105,11 +104,9 @@ def _run(
 
 
 def _same_site(hint: Hint, active: Sequence[Hint]) -> set[int]:
-    if hint.directive in MESH_DIRECTIVES or hint.found:
+    if hint.record.whole_module or hint.found:
         return {hint.start}
-    return {
-        other.start for other in active if other.statement is hint.statement and other.directive not in MESH_DIRECTIVES
-    }
+    return {other.start for other in active if other.statement is hint.statement and not other.record.whole_module}
 
 
 def _hint_error(facts: Facts, start: int, length: int, message: str) -> HintError:

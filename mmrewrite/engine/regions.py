@@ -10,12 +10,8 @@ import ast
 from collections.abc import Collection, Iterable
 
 from mmrewrite.directives.collect import Hint
-from mmrewrite.directives.vocabulary import COMPILE_DIRECTIVES, MESH_DIRECTIVES
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.reach import Reach, Reached
-
-STEP_DIRECTIVES = COMPILE_DIRECTIVES | {"microbatch"}
-
 
 HintKey = tuple[str, int]
 
@@ -30,9 +26,9 @@ def find_regions(
     groups = _Groups()
     places: dict[tuple[str, ast.stmt], list[tuple[Facts, int, bool]]] = {}
     for facts, hint in hints:
-        if hint.directive not in MESH_DIRECTIVES:
+        if not hint.record.whole_module:
             statement = facts.names.top_level(hint.statement)
-            is_step = hint.directive in STEP_DIRECTIVES
+            is_step = hint.record.is_step
             places.setdefault((facts.path, statement), []).append((facts, hint.start, is_step))
     for facts in modules:
         for error in facts.hints.errors:

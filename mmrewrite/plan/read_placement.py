@@ -11,13 +11,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mmrewrite.directives.vocabulary import may_have_hints
+from mmrewrite.directives.vocabulary import DIRECTIVES, Role, may_have_hints
 from mmrewrite.project.facts import RUNTIME, Facts, Loader, Mesh, SourceFile, Unreadable, has_mark, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.results import Edit, Rewrite
 
-_STEPS = frozenset(f"{RUNTIME}.{name}" for name in ("mjit", "parallelize", "flax.parallelize_step"))
+# What a `compile` directive becomes, and a function of MultiMesh that no directive becomes.
+_COMPILERS = tuple(name for record in DIRECTIVES.values() if record.role is Role.COMPILE for name in record.runtime)
+_LOOPS = tuple(name for record in DIRECTIVES.values() if record.role is Role.MICROBATCH for name in record.runtime)
+_STEPS = frozenset(f"{RUNTIME}.{name}" for name in (*_COMPILERS, "flax.parallelize_step"))
 _PARTIAL = "functools.partial"
 _DEVICES = 8
 
@@ -255,10 +258,8 @@ class _Reader:
             f"{RUNTIME}.Task": self.read_task,
             f"{RUNTIME}.stage": self.read_layers,
             f"{RUNTIME}.stage_scan": self.read_stacked_layers,
-            f"{RUNTIME}.microbatch": self.read_loop,
-            f"{RUNTIME}.microbatch_loop": self.read_loop,
-            f"{RUNTIME}.microbatch_scan": self.read_loop,
             f"{RUNTIME}.register_task": self.read_registration,
+            **dict.fromkeys([f"{RUNTIME}.{name}" for name in _LOOPS], self.read_loop),
         }
 
     def read(self) -> None:
@@ -282,8 +283,11 @@ class _Reader:
                 elif isinstance(call.func, ast.Attribute) and call.func.attr == "register_task":
                     self.read_registration(call, statement, holders)
 
-    def place(self, node: ast.expr | ast.stmt, *directives: str) -> Place:
-        """Line in the file as the user has it; that of the hint of one of the `directives`, if it made this."""
+    def place(self, node: ast.expr | ast.stmt, *functions: str) -> Place:
+        """Line in the user's file: that of the hint that made `node`, if its rewrite calls one of `functions`."""
+        directives = tuple(
+            record.name for record in DIRECTIVES.values() if not set(functions).isdisjoint(record.runtime)
+        )
         position = self.facts.source.offset(node.lineno, node.col_offset)
         shift = 0
         for edit in self.edits:
@@ -300,7 +304,7 @@ class _Reader:
 
     def mesh(self, mesh: Mesh, call: ast.expr) -> MeshSite:
         """A mesh, from the call that makes it."""
-        place = self.place(call, "mesh")
+        place = self.place(call, "MultiMesh")
         names, sizes = _keyword(call, "axis_names"), _keyword(call, "axis_sizes")
         logical = tuple(_pairs(_keyword(call, "logical_axes")))
         if not isinstance(names, ast.Tuple | ast.List) or not isinstance(sizes, ast.Tuple | ast.List):
@@ -312,7 +316,7 @@ class _Reader:
 
     def add_step(self, node: ast.expr, statement: ast.stmt, name: str, mesh: ast.expr | None) -> None:
         """A function that is compiled for a mesh."""
-        site = StepSite(self.place(node, "mjit", "parallelize"), name, ast.unparse(getattr(node, "func", node)))
+        site = StepSite(self.place(node, *_COMPILERS), name, ast.unparse(getattr(node, "func", node)))
         if isinstance(node, ast.Call) and node.args:
             first = self.facts.names.resolve(node.args[0], self.facts.scope_of(statement))
             site = dataclasses.replace(site, how=ast.unparse(node.args[0])) if first in _STEPS else site
@@ -333,7 +337,7 @@ class _Reader:
         else:
             given = [word for word in ("mesh", "loop_dependent_mesh_slice") if _keyword(call, word) is not None]
             unknown = f"{given[0]}={ast.unparse(_keyword(call, given[0]) or call)} (an expression)" if given else None
-        place = self.place(call, "task", "register")
+        place = self.place(call, "Task")
         title = _value(name) if name is not None else Value(what, what) if registered else None
         self.add_task(statement, TaskSite(place, what, title, slices, unknown=unknown))
 
@@ -345,7 +349,7 @@ class _Reader:
         unknown = None if isinstance(name.literal, str) else f"axis={name}"
         layers = _value(count) if count is not None else Value("*", None)
         where = ((str(name.literal or name.text), Value(":", ":")),)
-        self.add_task(statement, TaskSite(self.place(call, "stages"), what, None, where, layers, unknown))
+        self.add_task(statement, TaskSite(self.place(call, "stage"), what, None, where, layers, unknown))
 
     def read_stacked_layers(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
         """`mm.stage_scan(scan, axis=...)`: how many layers there are, the stack decides."""
@@ -354,7 +358,7 @@ class _Reader:
         unknown = None if isinstance(name.literal, str) else f"axis={name}"
         what = ast.unparse(call.args[0]) if call.args else ast.unparse(call)
         where = ((str(name.literal or name.text), Value(":", ":")),)
-        site = TaskSite(self.place(call, "stages"), what, None, where, Value("*", None), unknown)
+        site = TaskSite(self.place(call, "stage_scan"), what, None, where, Value("*", None), unknown)
         self.add_task(statement, site)
 
     def read_registration(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
@@ -364,7 +368,7 @@ class _Reader:
             return
         what = f"scope {ast.unparse(call.args[0])}"
         unknown = f"callback={ast.unparse(callback)} (an expression)"
-        self.add_task(statement, TaskSite(self.place(call, "register"), what, None, (), unknown=unknown))
+        self.add_task(statement, TaskSite(self.place(call, "register_task"), what, None, (), unknown=unknown))
 
     def add_task(self, statement: ast.stmt, site: TaskSite) -> None:
         """Keep a task."""
@@ -394,7 +398,7 @@ class _Reader:
             return None if node is None or (isinstance(node, ast.Constant) and node.value is None) else _value(node)
 
         site = LoopSite(
-            self.place(call, "microbatch"),
+            self.place(call, *_LOOPS),
             given("size", 2),
             given("count"),
             given("schedule", 6),

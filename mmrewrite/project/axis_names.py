@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mmrewrite.directives.calls import own_expressions
 from mmrewrite.directives.collect import Argument, Hint
-from mmrewrite.directives.vocabulary import CALL, CLASS, DEF
+from mmrewrite.directives.vocabulary import CALL, CLASS, DEF, IMPLIED_LAYOUT, Role
 from mmrewrite.project.facts import Adopt, Facts, Loader, SourceFile, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
@@ -108,7 +108,7 @@ def declared_names(modules: Sequence[Facts], configured: Sequence[tuple[str, Dev
     names = {name for name, _ in configured}
     for facts in modules:
         for hint in facts.hints.hints:
-            if hint.directive == "axes":
+            if hint.record.role is Role.AXES:
                 names |= {name for name, _ in hint.named}
                 pairs = [argument.value for argument in hint.positional if isinstance(argument.value, ast.Tuple)]
                 names |= {ast.literal_eval(pair.elts[0]) for pair in pairs if pair.elts and _is_text(pair.elts[0])}
@@ -209,9 +209,11 @@ def _hint(
 ) -> Hint:
     line, column = facts.source.position(place[0])
     text = ", ".join(each.text if each.name is None else f"{each.name}={each.text}" for each in arguments)
-    reference = HintReference(line, column, f"shard({text})")
+    reference = HintReference(line, column, f"{IMPLIED_LAYOUT}({text})")
     ignored = facts.hints.ignored_at(place[0], statement)
-    return Hint("shard", arguments, statement, kind, *place, place[0], False, reference, ignored, call, found=True)
+    return Hint(
+        IMPLIED_LAYOUT, arguments, statement, kind, *place, place[0], False, reference, ignored, call, found=True
+    )
 
 
 def _text(facts: Facts, node: ast.expr) -> str:
@@ -283,9 +285,9 @@ def _from_annotations(start: int) -> Argument:
 def _annotated(facts: Facts) -> Iterator[ast.FunctionDef]:
     """Functions that are tasks, have annotations of jaxtyping, and no layout of their own."""
     hints = list(facts.hints.hints)
-    shaped = {hint.statement for hint in hints if hint.directive == "shard" and hint.kind == DEF}
+    shaped = {hint.statement for hint in hints if hint.record.role is Role.LAYOUT and hint.kind == DEF}
     for hint in hints:
-        if hint.directive != "task" or hint.kind not in (DEF, CLASS):
+        if hint.record.role is not Role.PLACE or hint.kind not in (DEF, CLASS):
             continue
         inside = hint.statement.body if isinstance(hint.statement, ast.ClassDef) else []
         methods = [each for each in inside if isinstance(each, ast.FunctionDef) and each.name == "__call__"]

@@ -138,10 +138,11 @@ def place_of(file: SourceFile) -> str:
 def _meshes(facts: Facts) -> Iterator[Mesh]:
     taken: set[tuple[int, str]] = set()
     for hint in facts.hints.hints:
-        if hint.directive != "mesh":
+        declared = hint.record.declares
+        if declared is None:
             continue
         scope = facts.scope_of(hint.statement)
-        name = next(name for name in numbered("mesh") if scope.is_free(name) and (id(scope), name) not in taken)
+        name = next(name for name in numbered(declared) if scope.is_free(name) and (id(scope), name) not in taken)
         taken.add((id(scope), name))
         yield Mesh(name, scope, hint.statement, hint, tuple(axis for axis, _ in hint.named))
     if RUNTIME not in facts.source.text:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mmrewrite.directives.collect import Hint
-from mmrewrite.directives.vocabulary import nearest
+from mmrewrite.directives.vocabulary import Role, nearest
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import dotted_name
 
@@ -57,7 +57,7 @@ def hinted_entries(modules: Iterable[Facts]) -> Iterator[Entry]:
     """The entries of all `verify` hints that name one, in the order of the files."""
     for facts in modules:
         for hint in facts.hints.hints:
-            if hint.directive == "verify":
+            if hint.record.role is Role.PROOF:
                 try:
                     yield entry_of(facts, hint)
                 except NoEntry:
