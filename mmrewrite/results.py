@@ -62,14 +62,14 @@ class HintError:
 
 
 @dataclass(frozen=True, order=True)
-class Left:
+class LeftAlone:
     """A hint that was left alone on purpose, and what said so."""
 
     path: str
     line: int
     column: int
     text: str
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Rewrite:
     edits: tuple[Edit, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     errors: tuple[HintError, ...] = ()
-    left: tuple[Left, ...] = ()
+    left: tuple[LeftAlone, ...] = ()
     failure: str | None = None
 
     @property

@@ -276,7 +276,7 @@ class TestSettings:
         assert "# mm: task(stage=0)" in result.result.decode()
         assert "with_sharding_constraint" in result.result.decode()
         (left,) = result.left
-        assert left.because == "place_task is not selected"
+        assert left.reason == "place_task is not selected"
 
     def test_axes_of_the_configuration(self) -> None:
         settings = Settings(axes=(("batch", "data"), ("embed", None), ("mlp", "model")))

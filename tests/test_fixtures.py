@@ -63,7 +63,7 @@ def shown(case: Case, results: dict[str, Rewrite], kind: str) -> list[str]:
     lines = []
     for result in results.values():
         for item in getattr(result, kind):
-            message = {"refusals": "reason", "errors": "message", "left": "because"}[kind]
+            message = {"refusals": "reason", "errors": "message", "left": "reason"}[kind]
             where = "" if case.is_single else f"{item.path}:"
             lines.append(f"{where}{item.line}:{item.column}: {getattr(item, message)}")
     return lines

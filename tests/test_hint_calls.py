@@ -219,7 +219,7 @@ def test_codemods_that_are_not_selected_leave_calls() -> None:
     (result,) = rewrite_project([SourceFile("m.py", text.encode(), "m")], REGISTRY, settings=settings)
     assert "@hints.task(stage=0)\ndef f(x):\n    x = mm.with_sharding_constraint(" in result.result.decode()
     assert "y = hints.shard(f(1), 'a')" in result.result.decode()
-    assert {left.because for left in result.left} == {
+    assert {left.reason for left in result.left} == {
         "place_function_task is not selected",
         "constrain_call is not selected",
     }

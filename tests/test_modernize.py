@@ -89,7 +89,7 @@ def test_text_and_messages(case: Case) -> None:
         assert result.failure is None
         assert result.result.decode("latin-1") == case.after[path].decode("latin-1")
     assert shown(case, results, "refusals", "reason") == list(case.refusals)
-    assert shown(case, results, "left", "because") == list(case.left)
+    assert shown(case, results, "left", "reason") == list(case.left)
 
 
 def test_second_run_changes_nothing(case: Case) -> None:

@@ -19,7 +19,7 @@ import re
 from typing import NoReturn
 
 from mmcodemods._task import TaskCodemod
-from mmrewrite.codemod.site import Wrong
+from mmrewrite.codemod.site import HintMistake
 from mmrewrite.directives.collect import Argument
 from mmrewrite.directives.vocabulary import ANYWHERE, nearest
 from mmrewrite.project.facts import Mesh
@@ -155,7 +155,7 @@ class RegisterByName(TaskCodemod):
         opening = text.find(value)
         if opening < 0:
             self.site.error(message, argument)
-        raise Wrong(message, argument.start + opening + position, 1)
+        raise HintMistake(message, argument.start + opening + position, 1)
 
 
 def literal(argument: Argument) -> object:

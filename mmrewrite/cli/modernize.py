@@ -59,7 +59,7 @@ class _ModernizeRun(Run):
         if not self.options.quiet and not self.options.verbose:
             for result in self.results:
                 for left in result.left:
-                    self.say(f"{left.path}:{left.line}:{left.column}: `{left.text}` left alone: {left.because}")
+                    self.say(f"{left.path}:{left.line}:{left.column}: `{left.text}` left alone: {left.reason}")
         super().report(verb)
 
     def report_as_data(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _file(result: Rewrite) -> dict[str, Any]:
             for item in result.refusals
         ],
         "left": [
-            {"path": item.path, "line": item.line, "column": item.column, "text": item.text, "because": item.because}
+            {"path": item.path, "line": item.line, "column": item.column, "text": item.text, "because": item.reason}
             for item in result.left
         ],
     }

@@ -155,7 +155,7 @@ class Run:
             hints = "; ".join(f"line {hint.line}: {hint.text}" for hint in edit.hints)
             self.say(f"{result.path}: {', '.join(edit.codemods)}, because of {hints}")
         for left in result.left:
-            self.say(f"{left.path}:{left.line}:{left.column}: `{left.text}` left alone: {left.because}")
+            self.say(f"{left.path}:{left.line}:{left.column}: `{left.text}` left alone: {left.reason}")
 
     def _summary(self, verb: str) -> Iterable[str]:
         refusals = sum(len(result.refusals) for result in self.results)

@@ -136,7 +136,7 @@ class Imports:
 
 
 @dataclass(frozen=True)
-class Placement:
+class ImportPosition:
     """Where an import line goes, and the blank lines that it needs around it."""
 
     offset: int
@@ -145,7 +145,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class _Section:
+class _ImportGroup:
     statements: tuple[ast.Import | ast.ImportFrom, ...]
 
     @property
@@ -156,7 +156,7 @@ class _Section:
         return any(module.partition(".")[0] in roots for module in self.modules)
 
 
-def place_import(facts: Facts, new: NewImport, before: int) -> Placement:
+def place_import(facts: Facts, new: NewImport, before: int) -> ImportPosition:
     """Where an import goes so that it stands above line `before`, among its kind and in order."""
     newline = facts.source.newline
     sections = [section for section in _sections(facts) if section.statements[-1].lineno < before]
@@ -165,7 +165,7 @@ def place_import(facts: Facts, new: NewImport, before: int) -> Placement:
         # What comes with `*` might have the name of the new import.
         sections = [section for section in sections if section.statements[0].lineno > star.lineno]
         if not sections:
-            return Placement(_line_below(facts, facts.names.top_level(star)))
+            return ImportPosition(_line_below(facts, facts.names.top_level(star)))
     if not sections:
         return _above_everything(facts, before)
     root = new.module.partition(".")[0]
@@ -174,7 +174,7 @@ def place_import(facts: Facts, new: NewImport, before: int) -> Placement:
         if fitting:
             return _into(facts, fitting[-1], new)
         first = sections[0].statements[0]
-        return Placement(facts.source.line_starts[first.lineno - 1], trail=newline)
+        return ImportPosition(facts.source.line_starts[first.lineno - 1], trail=newline)
     same = [section for section in sections if root in (module.partition(".")[0] for module in section.modules)]
     jax = [section for section in sections if section.has_root(_JAX_FAMILY)]
     others = [section for section in sections if not section.has_root(sys.stdlib_module_names | {"", "__future__"})]
@@ -183,7 +183,7 @@ def place_import(facts: Facts, new: NewImport, before: int) -> Placement:
             return _into(facts, candidates[0], new)
     last = [section for section in sections if section.has_root(sys.stdlib_module_names)][-1:]
     if last:
-        return Placement(_line_below(facts, last[0].statements[-1]), lead=newline)
+        return ImportPosition(_line_below(facts, last[0].statements[-1]), lead=newline)
     return _into(facts, sections[0], new)
 
 
@@ -193,18 +193,18 @@ def _module_of(statement: ast.Import | ast.ImportFrom) -> str:
     return "." * statement.level + (statement.module or "")
 
 
-def _sections(facts: Facts) -> Iterator[_Section]:
+def _sections(facts: Facts) -> Iterator[_ImportGroup]:
     """Runs of imports at module level that no blank line and no other statement divides."""
     section: list[ast.Import | ast.ImportFrom] = []
     for statement in facts.tree.body:
         is_import = isinstance(statement, ast.Import | ast.ImportFrom) and _module_of(statement) != "__future__"
         if section and (not is_import or not _adjacent(facts, section[-1], statement)):
-            yield _Section(tuple(section))
+            yield _ImportGroup(tuple(section))
             section = []
         if is_import and isinstance(statement, ast.Import | ast.ImportFrom):
             section.append(statement)
     if section:
-        yield _Section(tuple(section))
+        yield _ImportGroup(tuple(section))
 
 
 def _adjacent(facts: Facts, before: ast.stmt, after: ast.stmt) -> bool:
@@ -212,7 +212,7 @@ def _adjacent(facts: Facts, before: ast.stmt, after: ast.stmt) -> bool:
     return all(facts.source.line(line).strip() for line in between)
 
 
-def _into(facts: Facts, section: _Section, new: NewImport) -> Placement:
+def _into(facts: Facts, section: _ImportGroup, new: NewImport) -> ImportPosition:
     def key(statement: ast.stmt, module: str) -> tuple[bool, str]:
         return isinstance(statement, ast.ImportFrom), module.lower()
 
@@ -223,9 +223,9 @@ def _into(facts: Facts, section: _Section, new: NewImport) -> Placement:
         plain = [index for index, (is_from, _) in enumerate(keys) if not is_from]
         place = plain[-1] + 1 if plain and not new.is_from else len(keys)
     if place == 0:
-        return Placement(facts.source.line_starts[section.statements[0].lineno - 1])
+        return ImportPosition(facts.source.line_starts[section.statements[0].lineno - 1])
     previous = section.statements[place - 1]
-    return Placement(_line_below(facts, previous))
+    return ImportPosition(_line_below(facts, previous))
 
 
 def _line_below(facts: Facts, statement: ast.stmt) -> int:
@@ -237,7 +237,7 @@ def _line_below(facts: Facts, statement: ast.stmt) -> int:
     return facts.source.line_end(end)
 
 
-def _above_everything(facts: Facts, before: int) -> Placement:
+def _above_everything(facts: Facts, before: int) -> ImportPosition:
     source, body = facts.source, facts.tree.body
     index = 0
     if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
@@ -245,19 +245,19 @@ def _above_everything(facts: Facts, before: int) -> Placement:
     while index < len(body) and isinstance(body[index], ast.ImportFrom) and _is_future(body[index]):
         index += 1
     if index:
-        return Placement(_line_below(facts, body[index - 1]), lead=source.newline)
+        return ImportPosition(_line_below(facts, body[index - 1]), lead=source.newline)
     blank = 2 if isinstance(body[0], ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else 1
     line = min(before, first_line(body[0]))
     # A hint that stays must not come to stand above the import.
     hinted = [comment.comment.line for comment in facts.hints.comments if comment.comment.line < line]
-    return Placement(source.line_starts[min([line, *hinted]) - 1], trail=source.newline * blank)
+    return ImportPosition(source.line_starts[min([line, *hinted]) - 1], trail=source.newline * blank)
 
 
 def _is_future(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
-def import_block(source: SourceText, imports: Sequence[tuple[Placement, NewImport]]) -> str:
+def import_block(source: SourceText, imports: Sequence[tuple[ImportPosition, NewImport]]) -> str:
     """The text to insert at one offset for all the imports that go there."""
     ordered = sorted(imports, key=lambda pair: (not pair[1].is_standard, pair[1].key))
     lines: list[str] = []

@@ -41,7 +41,7 @@ ARRAY_METHODS = frozenset(
 # fmt: on
 
 
-class Refuse(Exception):
+class SiteRefused(Exception):
     """A codemod leaves its site alone."""
 
     def __init__(self, reason: str, line: int, column: int) -> None:
@@ -49,7 +49,7 @@ class Refuse(Exception):
         self.reason, self.line, self.column = reason, line, column
 
 
-class Wrong(Exception):
+class HintMistake(Exception):
     """A hint turns out to be wrong where it meets the program."""
 
     def __init__(self, message: str, start: int, length: int) -> None:
@@ -168,13 +168,13 @@ class Site:
         star = self.facts.names.star
         if star is not None:
             reason += f" (`{ast.unparse(star)}` on line {star.lineno} hides what names mean; import them by name)"
-        raise Refuse(reason, line, column)
+        raise SiteRefused(reason, line, column)
 
     def error(self, message: str, argument: Argument | None = None) -> NoReturn:
         """Say that the hint itself is wrong."""
         if argument is None:
-            raise Wrong(message, self.hint.start, self.hint.end - self.hint.start)
-        raise Wrong(message, argument.start, len(argument.text))
+            raise HintMistake(message, self.hint.start, self.hint.end - self.hint.start)
+        raise HintMistake(message, argument.start, len(argument.text))
 
     def refuse_configured(self, definition: ast.FunctionDef | ast.ClassDef) -> None:
         """Refuses where gin or a registry keeps hold of a definition: it would see another one than before."""
@@ -377,7 +377,7 @@ class Site:
             known = [mesh for facts in around for mesh in facts.meshes if mesh.axes is not None]
         axes = {name for mesh in known for name in mesh.axes or ()}
         if len(known) >= 1 and axis not in axes:
-            raise Wrong(f"the mesh has no axis `{axis}`{nearest(axis, axes)}", start, length)
+            raise HintMistake(f"the mesh has no axis `{axis}`{nearest(axis, axes)}", start, length)
 
     def check_slice(self, arguments: Sequence[tuple[str, Argument]]) -> None:
         """Say so when a slice of the mesh names an axis that it does not have."""

@@ -15,7 +15,7 @@ from mmrewrite.directives.arguments import Problem, Written, arguments_of, direc
 from mmrewrite.directives.calls import PACKAGE, Handed, HintCall, HintImport, Misused, find_calls, strip_calls
 from mmrewrite.directives.comments import MARK, Comment, Misplaced, find_comments, statement_of
 from mmrewrite.directives.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS, SWITCHES, Directive, kind_of
-from mmrewrite.results import HintError, HintReference, Left
+from mmrewrite.results import HintError, HintReference, LeftAlone
 from mmrewrite.source.names import Module
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText, parse_quietly
@@ -97,7 +97,7 @@ class Collected:
     ignored_statements: list[tuple[ast.stmt, frozenset[str]]] = field(default_factory=list)
     imports: list[HintImport] = field(default_factory=list)
     errors: list[HintError] = field(default_factory=list)
-    left: list[Left] = field(default_factory=list)
+    left: list[LeftAlone] = field(default_factory=list)
 
     @property
     def hints(self) -> Iterator[Hint]:
@@ -209,7 +209,7 @@ class _Collector:
 
     def leave(self, start: int, text: str, because: str) -> None:
         line, column = self.source.position(start)
-        self.found.left.append(Left(self.path, line, column, text, because))
+        self.found.left.append(LeftAlone(self.path, line, column, text, because))
 
     def read(self, carrier: Comment | HintCall | Misused) -> None:
         match carrier:

@@ -17,7 +17,7 @@ from mmrewrite.project.axis_names import with_axis_names
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reexported_hints import read_hinted
-from mmrewrite.results import Left, Refusal, Rewrite
+from mmrewrite.results import LeftAlone, Refusal, Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
@@ -35,7 +35,7 @@ class _Decided:
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     refusals: dict[str, list[Refusal]] = field(default_factory=dict)
-    left: dict[str, list[Left]] = field(default_factory=dict)
+    left: dict[str, list[LeftAlone]] = field(default_factory=dict)
 
 
 def rewrite_marked(
@@ -126,7 +126,7 @@ def _decide(
                 excluded[facts.path].add(hint.start)
                 project.withheld.add(hint)
                 place = hint.reference
-                decided.left[facts.path].append(Left(facts.path, place.line, place.column, place.text, because))
+                decided.left[facts.path].append(LeftAlone(facts.path, place.line, place.column, place.text, because))
     regions = find_regions(hinted, reach, open_hints)
     causes: dict[HintKey, Refusal] = {}
     stale = list(hinted)

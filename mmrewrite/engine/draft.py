@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.fragment import Cut, indent_unit
-from mmrewrite.codemod.imports import NewImport, Placement, import_block, place_import
-from mmrewrite.codemod.site import Draft, Insert, Refuse, Site, Wrong
+from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
+from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site, SiteRefused
 from mmrewrite.directives.collect import CommentHints, Hint
 from mmrewrite.engine.hint_importers import Takers
 from mmrewrite.engine.hint_imports import removed_imports
@@ -87,11 +87,11 @@ def _run(
                     )
                 codemod(site).rewrite()
                 draft.done.add(hint)
-            except Refuse as refusal:
+            except SiteRefused as refusal:
                 refused[hint.start] = Refusal(facts.path, refusal.line, refusal.column, refusal.reason, name)
                 return _same_site(hint, active)
-            except Wrong as wrong:
-                errors.append(_hint_error(facts, wrong.start, wrong.length, wrong.message))
+            except HintMistake as mistake:
+                errors.append(_hint_error(facts, mistake.start, mistake.length, mistake.message))
                 return {hint.start}
     for hint in active:
         owner = hint.record.part_of
@@ -257,7 +257,7 @@ def _import_edits(draft: Draft) -> Iterator[Edit]:
     # Names are used from the first edited top-level statement on.
     lines = [first_line(facts.names.top_level(piece.statement)) for piece in draft.pieces.values()]
     lines += [facts.source.position(insert.offset)[0] for insert in draft.inserts]
-    places: dict[int, list[tuple[Placement, NewImport]]] = {}
+    places: dict[int, list[tuple[ImportPosition, NewImport]]] = {}
     for new in draft.imports.new.values():
         placement = place_import(facts, new, min(lines))
         places.setdefault(placement.offset, []).append((placement, new))

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator
 
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
-from mmrewrite.results import Left
+from mmrewrite.results import LeftAlone
 from mmrewrite.source.names import Binding, Scope, dotted_name
 from mmrewrite.source.spans import span
 
 
-def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:
+def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
     """Where a name is read that is bound several times, once to one of `names`, or that an `import *` may hide.
 
     Code that chooses by the version of JAX copes with both, so it is passed over. What an assignment gives is looked at
@@ -37,7 +37,7 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:
             if old:
                 line, column = source.position(span(source, node)[0])
                 because = _why(module, head.id, bindings, old[0])
-                yield Left(module.facts.path, line, column, ast.unparse(node), because)
+                yield LeftAlone(module.facts.path, line, column, ast.unparse(node), because)
                 break
 
 

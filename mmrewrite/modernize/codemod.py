@@ -6,10 +6,10 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from mmrewrite.modernize.uses import ModuleUses, Use
+from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.site import Context, Place, Site
+    from mmrewrite.modernize.site import Context, Location, OldNameSite
 
 
 class ModernizeCodemod:
@@ -29,7 +29,7 @@ class ModernizeCodemod:
     on_request_only: ClassVar[bool] = False
     extra_markers: ClassVar[tuple[bytes, ...]] = ()
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: OldNameSite) -> None:
         self.site = site
 
     @classmethod
@@ -39,13 +39,13 @@ class ModernizeCodemod:
         return (*sorted(names), *cls.extra_markers)
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
         """The sites in one module: uses of `names`, and of moved names that are written as attributes."""
-        from mmrewrite.modernize.site import Place
+        from mmrewrite.modernize.site import Location
 
         for use in module.uses((*cls.names, *cls.moved)):
             if use.name in cls.names or (use.is_direct and isinstance(use.node, ast.Attribute)):
-                yield Place(module, use.node, use)
+                yield Location(module, use.node, use)
 
     @classmethod
     def keeps(cls, module: ModuleUses) -> Collection[str]:
@@ -64,7 +64,7 @@ class ModernizeCodemod:
         self.site.refuse(reason, node)
 
     @property
-    def use(self) -> Use:
+    def use(self) -> OldNameUse:
         """The use that this site is."""
         assert self.site.use is not None
         return self.site.use

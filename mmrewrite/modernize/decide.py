@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from mmrewrite.codemod.site import Refuse
+from mmrewrite.codemod.site import SiteRefused
 from mmrewrite.engine.self_check import apply_edits, bug, text_kept
 from mmrewrite.modernize.ambiguous_names import unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
@@ -19,12 +19,12 @@ from mmrewrite.modernize.edits.line_breaking import break_grown_calls
 from mmrewrite.modernize.names_in_strings import mentions
 from mmrewrite.modernize.notebook import SUFFIX, NotANotebook, Notebook
 from mmrewrite.modernize.settings import Settings
-from mmrewrite.modernize.site import Context, ModuleDraft, Place, PointEdit, Site
+from mmrewrite.modernize.site import Context, Location, ModuleDraft, OldNameSite, PointEdit
 from mmrewrite.modernize.uses import ModuleUses, group_by_name
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
-from mmrewrite.results import Edit, Left, Refusal, Rewrite
+from mmrewrite.results import Edit, LeftAlone, Refusal, Rewrite
 
 
 @dataclass(eq=False)
@@ -32,7 +32,7 @@ class _Outcome:
     edits: tuple[Edit, ...] = ()
     failure: str | None = None
     refusals: list[Refusal] = field(default_factory=list)
-    left: list[Left] = field(default_factory=list)
+    left: list[LeftAlone] = field(default_factory=list)
 
 
 def modernize_files(
@@ -125,7 +125,7 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
             draft = ModuleDraft(module)
             for decision in decisions:
                 if decision.place.module is module and not decision.stays:
-                    codemods[decision.codemod](Site(decision.place, draft, context, decision.codemod)).rewrite()
+                    codemods[decision.codemod](OldNameSite(decision.place, draft, context, decision.codemod)).rewrite()
             kept = {
                 decision.place.use.name
                 for decision in decisions
@@ -145,17 +145,17 @@ def _decide(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings
     return outcomes
 
 
-def _judge(place: Place, name: str, codemods: Codemods, context: Context) -> Decision:
+def _judge(place: Location, name: str, codemods: Codemods, context: Context) -> Decision:
     """Try one site by itself."""
     guard = guard_of(place.module, place.node)
     if guard is not None:
         return Decision(place, name, left=guard)
     if not context.settings.runs(name, on_request_only=codemods[name].on_request_only):
         return Decision(place, name, left=f"{name} is not selected")
-    site = Site(place, ModuleDraft(place.module), context, name)
+    site = OldNameSite(place, ModuleDraft(place.module), context, name)
     try:
         codemods[name](site).rewrite()
-    except Refuse as refusal:
+    except SiteRefused as refusal:
         found = Refusal(place.path, refusal.line, refusal.column, refusal.reason, name)
         return Decision(place, name, refusal=found)
     return Decision(place, name)
@@ -213,10 +213,10 @@ def _drawn(decision: Decision, regions: MeshRegions, causes: dict[int, Decision]
     return replace(decision, refusal=Refusal(place.path, line, column, reason, decision.codemod))
 
 
-def _left(place: Place, because: str) -> Left:
-    site = Site(place, ModuleDraft(place.module), Context(None, {}, Settings()), "")  # type: ignore[arg-type]
+def _left(place: Location, because: str) -> LeftAlone:
+    site = OldNameSite(place, ModuleDraft(place.module), Context(None, {}, Settings()), "")  # type: ignore[arg-type]
     line, column = site.source.position(site.span(place.node)[0])
-    return Left(place.path, line, column, site.text(place.node).splitlines()[0], because)
+    return LeftAlone(place.path, line, column, site.text(place.node).splitlines()[0], because)
 
 
 def _ordered(edits: Iterable[PointEdit]) -> Iterator[Edit]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mmrewrite.modernize.site import Place
+from mmrewrite.modernize.site import Location
 from mmrewrite.results import Refusal
 
 DRAWN = "left as it is, because what one mesh context reaches is rewritten together"
@@ -14,7 +14,7 @@ DRAWN = "left as it is, because what one mesh context reaches is rewritten toget
 class Decision:
     """A site, the codemod that owns it, and what stops it: guarded, not selected, or refused."""
 
-    place: Place
+    place: Location
     codemod: str
     left: str | None = None
     refusal: Refusal | None = None

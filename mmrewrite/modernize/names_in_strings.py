@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Iterator
 
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.results import Left
+from mmrewrite.results import LeftAlone
 
 
-def mentions(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:
+def mentions(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
     """Where a string spells an old name in full, or as it is written after `from jax import experimental`."""
     written = {*names, *(name.removeprefix("jax.experimental.") for name in names if name.count(".") > 2)}
     pattern = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(map(re.escape, written), key=len, reverse=True))})(?!\w)")
@@ -23,7 +23,7 @@ def mentions(module: ModuleUses, names: Collection[str]) -> Iterator[Left]:
         lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
         line = next((number for number in lines if found.group() in source.line(number)), node.lineno)
         column = source.line(line).find(found.group()) + 1
-        yield Left(
+        yield LeftAlone(
             module.facts.path,
             line,
             max(column, 1),

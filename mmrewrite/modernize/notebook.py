@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from mmrewrite.project.facts import SourceFile
-from mmrewrite.results import Edit, HintReference, Left, Refusal, Rewrite
+from mmrewrite.results import Edit, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.text import parse_quietly
 
 SUFFIX = ".ipynb"
@@ -184,7 +184,7 @@ class Notebook:
         raise AssertionError(f"no cell has line {line}")
 
     def _placed(self, item: Any) -> Any:
-        assert isinstance(item, Refusal | Left)
+        assert isinstance(item, Refusal | LeftAlone)
         number, line = self._line(item.line)
         return replace(item, path=f"{item.path}, cell {number}", line=line)
 

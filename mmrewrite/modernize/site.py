@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from mmrewrite.codemod.imports import Imports
-from mmrewrite.codemod.site import Refuse
-from mmrewrite.modernize.uses import ModuleUses, Use
+from mmrewrite.codemod.site import SiteRefused
+from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
 from mmrewrite.source.names import Scope
@@ -30,12 +30,12 @@ _IMPORTED_BY_NAME = {
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Location:
     """Where a site is: a node of a module, and the use that it is, if it is one."""
 
     module: ModuleUses
     node: ast.AST
-    use: Use | None = None
+    use: OldNameUse | None = None
 
     @property
     def path(self) -> str:
@@ -84,10 +84,10 @@ class ModuleDraft:
         self.imports = Imports(self.module.facts)
 
 
-class Site:
+class OldNameSite:
     """The place of one old name. Everything that a codemod decides, it decides from here."""
 
-    def __init__(self, place: Place, draft: ModuleDraft, context: Context, codemod: str) -> None:
+    def __init__(self, place: Location, draft: ModuleDraft, context: Context, codemod: str) -> None:
         self.place, self.draft, self.context, self.codemod = place, draft, context, codemod
         self.module, self.node, self.use = place.module, place.node, place.use
         self.facts, self.source = place.module.facts, place.module.facts.source
@@ -136,7 +136,7 @@ class Site:
         """Leave the whole site alone, with a sentence for the user."""
         place = node if isinstance(node, ast.expr | ast.stmt | ast.keyword) else self.node
         line, column = self.source.position(self.span(place)[0])
-        raise Refuse(reason, line, column)
+        raise SiteRefused(reason, line, column)
 
     def needs(self, version: str, what: str) -> None:
         """Refuse unless every JAX that the result must run on has `what`, which came with `version`."""

@@ -13,7 +13,7 @@ from mmrewrite.source.names import Binding, Scope
 
 
 @dataclass(frozen=True, eq=False)
-class Use:
+class OldNameUse:
     """An expression that stands for an old name, such as the `pjit.pjit` of `pjit.pjit(f)`.
 
     `written` is what it says before assignments and the project's own modules are followed: where it differs from
@@ -144,7 +144,7 @@ class ModuleUses:
             if any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
         ]
 
-    def uses(self, names: Collection[str]) -> Iterator[Use]:
+    def uses(self, names: Collection[str]) -> Iterator[OldNameUse]:
         """Expressions that stand for one of `names`, the longest where one holds another."""
         longest: dict[int, _Meaning] = {}
         for name in dict.fromkeys(names):
@@ -159,7 +159,7 @@ class ModuleUses:
             targets = {binding.target for binding in (owner.bindings[head.id] if owner is not None else ())}
             target = targets.pop() if len(targets) == 1 else None
             written = target + meaning.dotted.removeprefix(head.id) if target is not None else None
-            yield Use(meaning.node, meaning.name, written, scope, self.statement_of(head))
+            yield OldNameUse(meaning.node, meaning.name, written, scope, self.statement_of(head))
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, binding: Binding) -> Iterator[ImportedName]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.site import Context, Location
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 
 _RUNTIME = "mmruntime"
@@ -44,13 +44,13 @@ class RenameMultimesh(ModernizeCodemod):
     extra_markers: ClassVar[tuple[bytes, ...]] = (b"multimesh", b"legate")
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
         """Import statements of MultiMesh."""
         for node in module.nodes:
             if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
                 home = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
                 if any(_owner(f"{home}{alias.name}") for alias in node.names):
-                    yield Place(module, node)
+                    yield Location(module, node)
 
     def rewrite(self) -> None:
         """All names of the module are looked at first, so that all of its imports change or none."""

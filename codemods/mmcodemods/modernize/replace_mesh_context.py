@@ -26,7 +26,7 @@ from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, SET, MeshRe
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.decision import DRAWN
 from mmrewrite.modernize.edits.dedent import take_out_of_with
-from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.site import Context, Location
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -37,11 +37,11 @@ class ReplaceMeshContext(ModernizeCodemod):
     extra_markers = (b"mesh", b"Mesh")
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
         """Every mesh context of a module."""
         for found in context.analysis(MeshRegions).contexts:
             if found.module is module:
-                yield Place(module, found.node)
+                yield Location(module, found.node)
 
     def rewrite(self) -> None:
         """Follow the plan of the region."""

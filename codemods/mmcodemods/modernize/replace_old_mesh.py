@@ -18,7 +18,7 @@ from typing import ClassVar
 from mmrewrite.modernize.analysis.mesh_contexts import OLD_MESHES
 from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.site import Context, Location
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -28,10 +28,10 @@ class ReplaceOldMesh(ModernizeCodemod):
     moved: ClassVar = OLD_MESHES
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
         """Every use, since those that stay keep the import."""
         for use in module.uses(OLD_MESHES):
-            yield Place(module, use.node, use)
+            yield Location(module, use.node, use)
 
     @classmethod
     def keeps(cls, module: ModuleUses) -> Collection[str]:

@@ -35,7 +35,7 @@ from mmrewrite.modernize.analysis.partition_specs import (
     specs_of,
 )
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.site import Context, Location
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -46,13 +46,13 @@ class ReplacePjit(ModernizeCodemod):
     regional = True
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
         """Uses of `pjit`, and the `lower` calls with an argument that only it took."""
         found = list(super().find(module, context))
         yield from found
         for node in module.nodes if found else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "lower":
-                yield from (Place(module, keyword) for keyword in node.keywords if keyword.arg == "_global_avals")
+                yield from (Location(module, keyword) for keyword in node.keywords if keyword.arg == "_global_avals")
 
     def rewrite(self) -> None:
         """Decide about one use."""

@@ -25,7 +25,7 @@ from typing import NoReturn
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, ENVIRONMENTS, RESOURCE_ENVS
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.site import Context, Location
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -36,13 +36,13 @@ class ReplaceThreadResources(ModernizeCodemod):
     regional = True
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
         """Uses, save those where a mesh is put in context."""
         uses = list(module.uses(cls.names))
         if uses:
             contexts = context.analysis(MeshRegions).contexts
             holders = {found.holder for found in contexts if found.kind == ENVIRONMENT}
-            yield from (Place(module, use.node, use) for use in uses if use.statement not in holders)
+            yield from (Location(module, use.node, use) for use in uses if use.statement not in holders)
 
     def rewrite(self) -> None:
         """Replace `thread_resources.env.physical_mesh`."""

@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from mmrewrite.modernize.analysis.none_leaves import may_hold_none
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.site import Context, Location
 from mmrewrite.modernize.uses import ModuleUses
 
 _FUNCTIONS = ("map", "leaves", "flatten", "unflatten", "structure", "reduce", "transpose", "all")
@@ -46,14 +46,14 @@ class ReplaceTreeFunctions(ModernizeCodemod):
     }
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Place]:
+    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
         """Uses that are written as attributes, and calls under any name whose first tree may hold `None`."""
         found = list(super().find(module, context))
         yield from found
         seen = {place.node for place in found}
         for use in module.uses(cls.moved):
             if use.node not in seen and _first_tree(module, use.node, context, use.name) is not None:
-                yield Place(module, use.node, use)
+                yield Location(module, use.node, use)
 
     def rewrite(self) -> None:
         """Write the short new name where the JAX to support has it."""

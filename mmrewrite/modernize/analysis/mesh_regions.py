@@ -121,7 +121,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SitePlan:
     """How one site is rewritten: the style, the text of the mesh there, or why it must stay."""
 
     style: str
@@ -130,7 +130,7 @@ class Plan:
 
 
 @dataclass(eq=False)
-class _Region:
+class _MeshRegion:
     members: list[Member]
     contexts: dict[Member, list[MeshContext]]
     names: dict[MeshContext, MeshName] = field(default_factory=dict)
@@ -150,15 +150,15 @@ class MeshRegions:
         self._uncompiled_closures: dict[MeshContext, set[ast.AST]] = {}
         self._has_members: dict[str, bool] = {}
         self._members = [member for module in context.modules.values() for member in _members(module, context.project)]
-        self._plans: dict[ast.AST, Plan] = {}
+        self._plans: dict[ast.AST, SitePlan] = {}
         self._regions = list(self._find())
         self._groups = {member.node: number for number, region in enumerate(self._regions) for member in region.members}
         for region in self._regions:
             self._decide(region)
 
-    def plan(self, node: ast.AST) -> Plan:
+    def plan(self, node: ast.AST) -> SitePlan:
         """What is to be done at a site."""
-        return self._plans.get(node, Plan(NEITHER))
+        return self._plans.get(node, SitePlan(NEITHER))
 
     def context(self, node: ast.AST) -> MeshContext | None:
         """The mesh context whose mesh is `node`."""
@@ -183,13 +183,13 @@ class MeshRegions:
         is_whole = any(self.plan(member.node).style in (NAMED, SET) for member in region.members)
         if not is_whole or self._why_not_compat(region) is not None:
             return False
-        self._plan_all(region, Plan(COMPAT))
+        self._plan_all(region, SitePlan(COMPAT))
         return True
 
-    def _plan_all(self, region: _Region, plan: Plan) -> None:
+    def _plan_all(self, region: _MeshRegion, plan: SitePlan) -> None:
         self._plans |= {member.node: plan for member in region.members}
 
-    def _find(self) -> Iterator[_Region]:
+    def _find(self) -> Iterator[_MeshRegion]:
         reached = {
             member.context: self._reach.closure(member.module, member.context.body)
             for member in self._members
@@ -225,19 +225,19 @@ class MeshRegions:
         for member in self._members:
             groups.setdefault(root(member), []).append(member)
         for members in groups.values():
-            yield _Region(members, {member: by_member[member] for member in members})
+            yield _MeshRegion(members, {member: by_member[member] for member in members})
 
-    def _decide(self, region: _Region) -> None:
-        self._plan_all(region, Plan(NEITHER))
+    def _decide(self, region: _MeshRegion) -> None:
+        self._plan_all(region, SitePlan(NEITHER))
         pjits = region.of("pjit")
         if not region.of("context"):
             if any(member.is_resolved_late for member in pjits):
-                self._plans |= {member.node: Plan(COMPAT) for member in pjits}
+                self._plans |= {member.node: SitePlan(COMPAT) for member in pjits}
             return
         for member in region.of("shim"):
             for context in region.of("context"):
                 reason = f"{member.place} chooses by the version of JAX, and what a mesh context reaches goes together"
-                self._plans[context.node] = Plan(NEITHER, reason=reason)
+                self._plans[context.node] = SitePlan(NEITHER, reason=reason)
             return
         why_not_named, why_not_set = self._why_not_whole(region), None
         if why_not_named is None:
@@ -246,18 +246,18 @@ class MeshRegions:
                 return
             why_not_set = self._why_not_set(region)
             if why_not_set is None:
-                self._plan_all(region, Plan(SET))
+                self._plan_all(region, SitePlan(SET))
                 return
         why_not_compat = self._why_not_compat(region)
         if why_not_compat is None:
-            self._plan_all(region, Plan(COMPAT))
+            self._plan_all(region, SitePlan(COMPAT))
             return
         culprit, reason = why_not_set or (region.of("context")[0], why_not_named)
         others = "; ".join(dict.fromkeys((why_not_named, why_not_compat)) if why_not_set else (why_not_compat,))
         text = f"{reason}. Either change that, or make another way possible: {others}"
-        self._plans[culprit.node] = Plan(NEITHER, reason=text)
+        self._plans[culprit.node] = SitePlan(NEITHER, reason=text)
 
-    def _why_not_whole(self, region: _Region) -> str | None:
+    def _why_not_whole(self, region: _MeshRegion) -> str | None:
         """What of a region cannot be seen or rewritten, so that not all of it can be, else None."""
         for member in region.members:
             if member.kind == "xmap":
@@ -280,7 +280,7 @@ class MeshRegions:
             )
         return self._has_members[facts.path]
 
-    def _why_not_compat(self, region: _Region) -> str | None:
+    def _why_not_compat(self, region: _MeshRegion) -> str | None:
         """What would not be the same with `compat.mesh_context`, else None."""
         for kind, what in (
             ("library", "looks for the mesh in context"),
@@ -295,7 +295,7 @@ class MeshRegions:
                 return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
         return None
 
-    def _runs_uncompiled(self, region: _Region, member: Member) -> bool:
+    def _runs_uncompiled(self, region: _MeshRegion, member: Member) -> bool:
         """Whether a context leads to something that is not part of what `pjit` compiles, for the mesh in context."""
         return any(_is_in(member, self._reached_uncompiled(context)) for context in region.contexts[member])
 
@@ -306,7 +306,7 @@ class MeshRegions:
             self._uncompiled_closures[context] = self._uncompiled.closure(context.module, context.body)
         return self._uncompiled_closures[context]
 
-    def _named(self, region: _Region) -> str | None:
+    def _named(self, region: _MeshRegion) -> str | None:
         """Plan the named style, or say why it cannot be."""
         for kind, what in (
             ("guard", "asks for the mesh in context"),
@@ -327,12 +327,12 @@ class MeshRegions:
             if reason:
                 return f"{member.place} {reason}"
             region.names[member.context] = mesh_name(member.context)
-        plans: dict[ast.AST, Plan] = {}
+        plans: dict[ast.AST, SitePlan] = {}
         for member in region.members:
             contexts = region.contexts[member]
             if member.context is not None:
                 text = region.names[member.context].text
-                plans[member.node] = Plan(NAMED, text)
+                plans[member.node] = SitePlan(NAMED, text)
             elif member.has_no_spec:
                 return f"{member.place} has no specs, so only the context says on which devices it runs"
             elif member.needs_mesh:
@@ -345,13 +345,13 @@ class MeshRegions:
                 reason = name.hidden_at(member.module, member.node)
                 if reason:
                     return f"{member.place}: {reason}"
-                plans[member.node] = Plan(NAMED, name.text)
+                plans[member.node] = SitePlan(NAMED, name.text)
             else:
-                plans[member.node] = Plan(NAMED)
+                plans[member.node] = SitePlan(NAMED)
         self._plans |= plans
         return None
 
-    def _why_not_set(self, region: _Region) -> tuple[Member, str] | None:
+    def _why_not_set(self, region: _MeshRegion) -> tuple[Member, str] | None:
         """Why a region cannot be rewritten with `jax.set_mesh`, and where, else None."""
         for member in region.of("context"):
             assert member.context is not None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, GONE_VALUES, PARTIALS, PJIT
-from mmrewrite.modernize.site import Site
-from mmrewrite.modernize.uses import ModuleUses, Use
+from mmrewrite.modernize.site import OldNameSite
+from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 
 _SPEC = "jax.sharding.PartitionSpec"
 _OLD_SPECS = frozenset(
@@ -40,7 +40,7 @@ class Specs:
     is_hidden: bool = False
 
 
-def specs_of(module: ModuleUses, use: Use) -> Specs:
+def specs_of(module: ModuleUses, use: OldNameUse) -> Specs:
     """The arguments of a use of `pjit` or `with_sharding_constraint` that are partition specs."""
     call, is_partial = call_of(module, use.node)
     if call is None:
@@ -140,7 +140,7 @@ def kind_of(module: ModuleUses, spec: ast.expr) -> str:
     return "unknown"
 
 
-def make_explicit(site: Site, spec: ast.expr, mesh: str | None) -> None:
+def make_explicit(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
     """Have a spec say what it meant under a mesh: `None` is replicated, and with `mesh` every spec names its mesh."""
     kind = kind_of(site.module, spec)
     if kind == "tree":
@@ -157,7 +157,7 @@ def make_explicit(site: Site, spec: ast.expr, mesh: str | None) -> None:
         site.wrap(spec, f"{site.spell('mmruntime.compat.replicate_none')}(", f", {mesh})" if mesh else ")")
 
 
-def refuse_gone(site: Site, spec: ast.expr) -> None:
+def refuse_gone(site: OldNameSite, spec: ast.expr) -> None:
     """Refuse a tree of specs with a value that JAX has no more."""
     kind = kind_of(site.module, spec)
     if kind == "gone":
@@ -166,11 +166,11 @@ def refuse_gone(site: Site, spec: ast.expr) -> None:
         refuse_gone(site, part)
 
 
-def _refuse_gone(site: Site, spec: ast.expr) -> NoReturn:
+def _refuse_gone(site: OldNameSite, spec: ast.expr) -> NoReturn:
     site.refuse(f"`{site.text(spec)}` has no successor; write the sharding that it stands for", spec)
 
 
-def _is_explicit_already(site: Site, spec: ast.expr) -> bool:
+def _is_explicit_already(site: OldNameSite, spec: ast.expr) -> bool:
     return isinstance(spec, ast.Call) and site.resolve(spec.func) == "mmruntime.compat.replicate_none"
 
 

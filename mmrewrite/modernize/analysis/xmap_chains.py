@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.analysis.reach import NarrowReach
 from mmrewrite.modernize.codemod import Codemods
-from mmrewrite.modernize.site import Context, Place
+from mmrewrite.modernize.site import Context, Location
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.results import Refusal
@@ -61,7 +61,7 @@ class XmapChains:
             if statement in below and not others & {statement, *module.above(statement)}:
                 self._places.setdefault(statement, below[statement])
 
-    def of(self, place: Place) -> str | None:
+    def of(self, place: Location) -> str | None:
         """The place of an `xmap` to whose call chain a site belongs, else None."""
         for holder in (place.node, *place.module.above(place.node)):
             if isinstance(holder, ast.stmt) and holder in self._places:

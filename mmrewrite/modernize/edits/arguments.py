@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from mmrewrite.modernize.site import Site
+from mmrewrite.modernize.site import OldNameSite
 
 _SPACE = re.compile(r"(?:\s|#[^\n]*|\\\r?\n)*")
 _CLOSING = re.compile(r"(?:(?:\s|#[^\n]*|\\\r?\n)*\))+")
@@ -14,7 +14,7 @@ _INDENT = re.compile(r"[ \t]*")
 _COMMA = re.compile(r"(?:[\s)]|#[^\n]*|\\\r?\n)*,")
 
 
-def name_argument(site: Site, call: ast.Call, index: int, name: str) -> None:
+def name_argument(site: OldNameSite, call: ast.Call, index: int, name: str) -> None:
     """Give the positional argument at `index` a name."""
     before = call.args[index - 1] if index else None
     start = site.span(before if before is not None else call.func)[1]
@@ -30,7 +30,7 @@ def name_argument(site: Site, call: ast.Call, index: int, name: str) -> None:
     site.edit(space.end(), space.end(), f"{name}=")
 
 
-def append_argument(site: Site, call: ast.Call, argument: str) -> None:
+def append_argument(site: OldNameSite, call: ast.Call, argument: str) -> None:
     """Put one more argument behind the last one, on a line of its own where they have that."""
     text, end = site.source.text, site.span(call)[1] - 1
     values = (*call.args, *(word.value for word in call.keywords))

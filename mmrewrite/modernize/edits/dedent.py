@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from mmrewrite.codemod.fragment import indentation, own_span
-from mmrewrite.modernize.site import Site
+from mmrewrite.modernize.site import OldNameSite
 
 
-def take_out_of_with(site: Site, statement: ast.With, instead: str) -> None:
+def take_out_of_with(site: OldNameSite, statement: ast.With, instead: str) -> None:
     """Remove the header of a `with`, or have the statement `instead` stand for it, and move its body to the left.
 
     `instead` is made of two parts, before and behind the mesh, which stays with its own edits; empty, it goes too.
@@ -39,7 +39,7 @@ def take_out_of_with(site: Site, statement: ast.With, instead: str) -> None:
     _move_left(site, statement, source.position(header_end - 1)[0] + 1, own)
 
 
-def _move_left(site: Site, statement: ast.With, first_line: int, own: str) -> None:
+def _move_left(site: OldNameSite, statement: ast.With, first_line: int, own: str) -> None:
     source = site.source
     body = indentation(source, statement.body[0])
     inside_strings = {

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mmrewrite.codemod.imports import NewImport, Placement, import_block, place_import
+from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.modernize.analysis.old_names import PJIT
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
 from mmrewrite.modernize.site import Context, ModuleDraft, PointEdit
@@ -217,7 +217,7 @@ class ImportEdits:
             number, _ = facts.source.position(edit.start)
             top = [node for node in facts.tree.body if first_line(node) <= number <= (node.end_lineno or node.lineno)]
             lines += [first_line(top[0])] if top else [number]
-        places: dict[int, list[tuple[Placement, NewImport]]] = {}
+        places: dict[int, list[tuple[ImportPosition, NewImport]]] = {}
         lines_of: dict[str, list[str]] = {}
         for item in new.values():
             lines_of.setdefault(item.module if item.is_from else item.text, []).append(item.text)
