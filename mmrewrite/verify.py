@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from mmrewrite.files.select import Rules, Selection, load_file, select_files
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
-from mmrewrite.plan.sections import Table
 from mmrewrite.project.facts import Facts, has_mark, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, holds
@@ -20,17 +18,7 @@ from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.project.verify_entries import Entry, hinted_entries
 from mmrewrite.results import HintReference, Rewrite
 
-_FORMAT = 1
-
-EQUAL, DIFFERENT, BROKEN, NOT_REWRITTEN, NOT_RUN = "equal", "different", "broken", "not rewritten", "not run"
-
-_WORDS = {
-    EQUAL: "equal",
-    DIFFERENT: "NOT equal",
-    BROKEN: "the rewritten program FAILS where the original runs",
-    NOT_REWRITTEN: "NOT proved: nothing that it leads to is rewritten; see what is refused",
-    NOT_RUN: "NOT run",
-}
+Status = Literal["equal", "different", "broken", "not rewritten", "not run"]
 
 _Place = tuple[str, HintReference]
 
@@ -40,7 +28,7 @@ class NotVerified(Exception):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class VerifyRequest:
     """What to verify: `step` and `arguments` as `module:function`, None for what the hints name.
 
     `devices` counts virtual ones, None for as many as the meshes need; `real` takes the machine's own.
@@ -59,43 +47,12 @@ class Checked:
     """What came of one function: `status` is one of the words above, `rows` what became of each array."""
 
     entry: Entry
-    status: str
+    status: Status
     where: str
     rows: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     problem: str | None = None
     details: str = ""
-
-    def __str__(self) -> str:
-        title = f"{self.entry.step} with {self.entry.arguments} ({self.entry.place}): {_WORDS[self.status]}"
-        lines = ["\n".join([title, *(f"  {note}" for note in (self.where, *self.notes) if note)])]
-        for role, head in (("argument", "lives on"), ("result", "ends up on")):
-            rows = tuple(_cells(row) for row in self.rows if row["role"] == role)
-            if rows:
-                names = (role, "shape", "type", "largest difference", "relative", head)
-                lines.append(str(Table(f"{role.capitalize()}s", names, rows)))
-        wrong = [f"  {row['name']}: {row['problem']}" for row in self.rows if row["problem"]]
-        if wrong:
-            lines.append("\n".join(["Not equal", *wrong]))
-        if self.problem:
-            lines.append(self.problem)
-        if self.details:
-            lines.append(self.details.rstrip())
-        return "\n\n".join(lines)
-
-    def as_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "entry": self.entry.step,
-            "args": self.entry.arguments,
-            "named_by": self.entry.place,
-            "status": self.status,
-            "where": self.where,
-            "arrays": list(self.rows),
-            "notes": list(self.notes),
-            "problem": self.problem,
-            "traceback": self.details or None,
-        }
 
 
 @dataclass(frozen=True)
@@ -110,34 +67,12 @@ class Verified:
     @property
     def failed(self) -> bool:
         """Whether a function's results are not those of the original."""
-        return any(check.status in (DIFFERENT, BROKEN, NOT_REWRITTEN) for check in self.checks)
+        return any(check.status in ("different", "broken", "not rewritten") for check in self.checks)
 
     @property
     def incomplete(self) -> bool:
         """Whether a function could not be run at all."""
-        return any(check.status == NOT_RUN for check in self.checks)
-
-    def text(self) -> str:
-        """For a terminal."""
-        evidence = [
-            f"This holds for the patch with SHA-256 {self.patch}, the bytes that `mmrewrite diff` prints for the same "
-            "paths:",
-            *(f"  {file['path']}: {file['before'][:12]} becomes {file['after'][:12]}" for file in self.files),
-        ]
-        rest = ["Not covered:", *(f"  {line}" for line in self.not_covered)]
-        return "\n\n".join([*map(str, self.checks), "\n".join(evidence), "\n".join(rest)])
-
-    def json(self) -> str:
-        """For other programs."""
-        content = {
-            "format": _FORMAT,
-            "passed": not self.failed and not self.incomplete,
-            "patch_sha256": self.patch,
-            "files": list(self.files),
-            "checks": [check.as_json() for check in self.checks],
-            "not_covered": list(self.not_covered),
-        }
-        return json.dumps(content, indent=2)
+        return any(check.status == "not run" for check in self.checks)
 
 
 def verify(
@@ -147,7 +82,7 @@ def verify(
     results: Sequence[Rewrite],
     codemods: Collection[str],
     patch: bytes,
-    wanted: Wanted,
+    request: VerifyRequest,
 ) -> Verified:
     """Call every function that is named, in both programs, and compare.
 
@@ -158,7 +93,7 @@ def verify(
         results: What the rewrite made of them.
         codemods: Names that hints may mention.
         patch: What `mmrewrite diff` prints for this run.
-        wanted: What to call, and where.
+        request: What to call, and where.
 
     Raises:
         NotVerified: If there is nothing to call, or nothing that would change.
@@ -170,7 +105,7 @@ def verify(
         lambda file, handed: read_facts(file, tuple(codemods), handed=handed),
     )
     modules = [facts for facts in read if isinstance(facts, Facts)]
-    entries = _entries(modules, wanted)
+    entries = _entries(modules, request)
     if not any(result.changed for result in results):
         raise NotVerified(
             "none of these files would change, so there is no rewritten program to compare with; `verify` goes before "
@@ -178,14 +113,14 @@ def verify(
         )
     check_runtime("verify")
     devices = None
-    if not wanted.real:
+    if not request.real:
         regions = read_regions(select_files(paths, rules, may_place).files, results, load_file, tuple(codemods))
-        devices = wanted.devices or devices_needed(regions)
+        devices = request.devices or devices_needed(regions)
     coverage = _Coverage(modules, results, codemods)
     checks = []
     with mirrored(paths, rules, results) as mirror:
         for entry in entries:
-            checks.append(_check(entry, mirror, coverage, devices, wanted))
+            checks.append(_check(entry, mirror, coverage, devices, request))
     files = tuple(
         {"path": result.path, "before": _hash(result.original), "after": _hash(result.result)}
         for result in results
@@ -194,10 +129,10 @@ def verify(
     return Verified(tuple(checks), _hash(patch), files, tuple(_not_covered(checks, coverage, devices, results)))
 
 
-def _entries(modules: Sequence[Facts], wanted: Wanted) -> list[Entry]:
-    if wanted.step is not None and wanted.arguments is not None:
-        check_named(entry=wanted.step, args=wanted.arguments)
-        return [Entry(wanted.step, wanted.arguments, "--entry")]
+def _entries(modules: Sequence[Facts], request: VerifyRequest) -> list[Entry]:
+    if request.step is not None and request.arguments is not None:
+        check_named(entry=request.step, args=request.arguments)
+        return [Entry(request.step, request.arguments, "--entry")]
     entries = list(hinted_entries(modules))
     if not entries:
         raise NotVerified(
@@ -207,40 +142,42 @@ def _entries(modules: Sequence[Facts], wanted: Wanted) -> list[Entry]:
     return entries
 
 
-def _check(entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | None, wanted: Wanted) -> Checked:
+def _check(entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | None, request: VerifyRequest) -> Checked:
     names = [text.partition(":")[0] for text in (entry.step, entry.arguments)]
     rewritten = [root for root in map(mirror.root, names) if root is not None]
     original = [root for root in map(mirror.source_root, names) if root is not None]
     if mirror.root(names[0]) is None:
         sentence = f"none of the files given is the module `{names[0]}`; give its file or folder as PATH"
-        return Checked(entry, NOT_RUN, "", problem=sentence)
+        return Checked(entry, "not run", "", problem=sentence)
     if not coverage.is_rewritten(entry):
-        return Checked(entry, NOT_REWRITTEN, "")
+        return Checked(entry, "not rewritten", "")
     with tempfile.TemporaryDirectory(prefix="mmrewrite-verify-") as folder, tempfile.TemporaryDirectory() as other:
         try:
-            alone = environment(None if wanted.real else 1)
+            alone = environment(None if request.real else 1)
             first = _call(entry, ["--save", folder], original, alone, "the original program")
         except NotRun as problem:
-            return Checked(entry, NOT_RUN, "", problem=str(problem), details=problem.details)
+            return Checked(entry, "not run", "", problem=str(problem), details=problem.details)
         if "error" in first:
             sentence = f"the original program fails by itself: {first['error']}"
-            return Checked(entry, NOT_RUN, "", problem=sentence, details=first["traceback"])
+            return Checked(entry, "not run", "", problem=sentence, details=first["traceback"])
         options = ["--save", other, "--against", folder]
-        options += [] if wanted.rtol is None else ["--rtol", str(wanted.rtol)]
-        options += [] if wanted.atol is None else ["--atol", str(wanted.atol)]
+        options += [] if request.rtol is None else ["--rtol", str(request.rtol)]
+        options += [] if request.atol is None else ["--atol", str(request.atol)]
         try:
             # What is not in the mirror, such as a module beside a script, is the same for both.
             second = _call(entry, options, [*rewritten, *original], environment(devices), "the rewritten program")
         except NotRun as problem:
-            return Checked(entry, BROKEN, "", problem=mirror.named(str(problem)), details=mirror.named(problem.details))
+            return Checked(
+                entry, "broken", "", problem=mirror.named(str(problem)), details=mirror.named(problem.details)
+            )
     if "error" in second:
         sentence, details = (mirror.named(second[key]) for key in ("error", "traceback"))
-        return Checked(entry, BROKEN, "", problem=sentence, details=details)
+        return Checked(entry, "broken", "", problem=sentence, details=details)
     rows = tuple(second["rows"])
-    status = DIFFERENT if any(row["problem"] for row in rows) else EQUAL
-    kind = second["platform"] if wanted.real else "virtual"
+    status: Status = "different" if any(row["problem"] for row in rows) else "equal"
+    kind = second["platform"] if request.real else "virtual"
     where = (
-        f"the original on {'the first device' if wanted.real else '1 device'}, the rewritten program on "
+        f"the original on {'the first device' if request.real else '1 device'}, the rewritten program on "
         f"{second['devices']} {kind} devices"
     )
     return Checked(entry, status, where, rows, tuple(_notes(entry, second)))
@@ -325,7 +262,7 @@ class _Coverage:
 def _not_covered(
     checks: Sequence[Checked], coverage: _Coverage, devices: int | None, results: Sequence[Rewrite]
 ) -> Iterator[str]:
-    proved = frozenset[_Place]().union(*(coverage.of(check.entry) for check in checks if check.status == EQUAL))
+    proved = frozenset[_Place]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
     for path, hint in sorted(coverage.rewritten - proved):
         yield f"{path}:{hint.line}: `{hint.text}` is rewritten, and no function that was equal leads to it"
     refused = sum(len(result.refusals) for result in results)
@@ -335,18 +272,6 @@ def _not_covered(
     yield "other arguments: each function was called once, with the one set of arguments that is named"
     yield "time and memory, and what a call changes besides its results"
     yield "several processes" if devices is None else "real devices, and several processes"
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    shape = " x ".join(map(str, row["shape"])) or "scalar"
-    numbers = (_number(row[key], row["problem"]) for key in ("absolute", "relative"))
-    return (row["name"], shape, row["type"], *numbers, row["where"] or "nowhere")
-
-
-def _number(value: float | None, problem: str | None) -> str:
-    if value is None:
-        return "?" if problem else "-"
-    return f"{value:.2g}"
 
 
 def _hash(data: bytes) -> str:

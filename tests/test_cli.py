@@ -454,9 +454,10 @@ class TestBuild:
     def test_a_manifest_that_cannot_be_read(self) -> None:
         self.package()
         put(f"out/{MANIFEST}", "{")
-        result = run("build", "src/pkg", "--out", "out")
-        assert result.exit_code == 2
-        assert "cannot be read; delete out" in result.stderr
+        for command in ("build", "check"):
+            result = run(command, "src/pkg", "--out", "out")
+            assert result.exit_code == 2
+            assert "cannot be read; delete out" in result.stderr
 
 
 class TestCheck:

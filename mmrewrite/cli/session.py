@@ -1,17 +1,18 @@
-"""One look at the sources: settings, rewrites, messages, and the exit status."""
+"""One look at the sources: configuration, files, rewrites, messages, and the exit status."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
 import click
 
 from mmrewrite.cli.config import Config, ConfigError, read_config
+from mmrewrite.cli.options import SourceOptions
+from mmrewrite.cli.reports import NotShown, RewriteReport, render
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import nearest
 from mmrewrite.engine.rewrite import rewrite_project
@@ -23,28 +24,17 @@ from mmrewrite.results import Rewrite
 NOTHING, CHANGES, ERROR = 0, 1, 2
 
 
-@dataclass(frozen=True)
-class Options:
-    """What every command that reads sources can be told."""
+class Session:
+    """The sources that a command reads and what becomes of them.
 
-    paths: tuple[str, ...]
-    select: tuple[str, ...]
-    ignore: tuple[str, ...]
-    jobs: int
-    strict: bool
-    quiet: bool
-    verbose: bool
-    config: str | None
-
-
-class Run:
-    """One look at the sources, and what is printed about it."""
+    Everything that a person reads besides the command's output goes to standard error, whatever the format.
+    """
 
     looked_for: ClassVar[str] = "hint"
 
-    def __init__(self, options: Options, color: str) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.color = {"always": True, "never": False}.get(color)
+        self.color = {"always": True, "never": False}.get(options.color)
         self.unwritten: list[str] = []
         try:
             self.config: Config = read_config(Path.cwd(), Path(options.config) if options.config else None)
@@ -60,7 +50,7 @@ class Run:
         return select_files(self.paths, self.rules)
 
     def rewrite(self) -> tuple[Rewrite, ...]:
-        """What becomes of them."""
+        """The rewrites of the selected files, in path order."""
         registry = Registry()
         settings = Settings(
             self.selected(registry, ModernizeRegistry(), registry),
@@ -80,44 +70,71 @@ class Run:
         return tuple(sorted(results, key=lambda result: result.path))
 
     def selected(
-        self, registry: Collection[str], others: Collection[str], usual: Iterable[str]
+        self, registry: Collection[str], others: Collection[str], default: Iterable[str]
     ) -> frozenset[str] | None:
-        """The codemods of `registry` that may run, None for those that run unasked: names of `others` say nothing.
+        """The codemods of `registry` that may run, None for the default ones.
 
-        `usual` are the ones from which `--ignore` takes away when nothing is selected.
+        Args:
+            registry: The codemods of this command.
+            others: Codemods of the other command; `select` and `ignore` in the configuration may name them too.
+            default: The codemods that run when none is selected, less those that are ignored.
+
+        Raises:
+            click.UsageError: If `select` or `ignore` names a codemod that does not exist.
         """
-        named = self.options.select or self.config.select
+        selected = self.options.select or self.config.select
         ignored = (*self.options.ignore, *self.config.ignore)
-        for name in (*named, *ignored):
+        for name in (*selected, *ignored):
             if name not in registry and name not in others:
                 raise click.UsageError(f"There is no codemod `{name}`{nearest(name, [*registry, *others])}")
-        own = [name for name in named if name in registry]
-        taken = [name for name in ignored if name in registry]
-        if not own and not taken:
+        own_selected = [name for name in selected if name in registry]
+        own_ignored = [name for name in ignored if name in registry]
+        if not own_selected and not own_ignored:
             return None
-        return frozenset(own or usual) - frozenset(taken)
+        return frozenset(own_selected or default) - frozenset(own_ignored)
 
     @property
     def changed(self) -> list[Rewrite]:
-        """Files with something to write."""
+        """The results with something to write."""
         return [result for result in self.results if result.changed]
 
-    def patch(self) -> bytes:
-        """What would change, for git."""
-        from mmrewrite.files.patch import file_patch
+    @property
+    def top(self) -> str:
+        """The folder that git takes paths in a patch to be relative to: the nearest with `.git`, else the current."""
+        here = Path.cwd()
+        return str(next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here))
 
-        top = _top_of_tree()
-        paths = (os.path.relpath(result.path, top).replace(os.sep, "/") for result in self.changed)
-        return b"".join(file_patch(result, path) for result, path in zip(self.changed, paths, strict=True))
+    def show(self, command: str, result: object) -> None:
+        """Print the command's result in the format of `--format`."""
+        try:
+            output = render(command, self.options.output_format, result)
+        except NotShown as problem:
+            self.fail(str(problem))
+        click.echo(output, nl=False, color=self.color)
 
-    def print_patch(self) -> None:
-        """The patch, on standard output, as bytes."""
-        data = self.patch()
-        if self.color or (self.color is None and sys.stdout.isatty()):
-            click.echo(_colored(data), nl=False, color=True)
-        else:
-            sys.stdout.buffer.write(data)
-        sys.stdout.flush()
+    def show_rewrites(self, command: str, *, shows_patch: bool) -> None:
+        """Print the rewrites in the format of `--format`."""
+        color = self.color if self.color is not None else sys.stdout.isatty()
+        self.show(command, RewriteReport(self.results, self.top, shows_patch, color))
+
+    def write_report(self, command: str, output_format: str, result: object, path: str) -> None:
+        """Write the command's result to a file, replacing it whole; exit if that is impossible."""
+        from mmrewrite.files.write import write_new
+
+        try:
+            output = render(command, output_format, result)
+        except NotShown as problem:
+            self.fail(str(problem))
+        absolute = os.path.abspath(path)
+        folder = os.path.dirname(absolute)
+        if not os.path.isdir(folder):
+            self.fail(f"{path}: there is no folder {folder}; make it first")
+        if os.path.isdir(path):
+            self.fail(f"{path} is a folder; name a file in it")
+        try:
+            write_new(absolute, output if isinstance(output, bytes) else output.encode())
+        except OSError as error:
+            self.fail(f"{path}: not written: {error.strerror or error}")
 
     def write_in_place(self) -> None:
         """Replace every changed file; one that cannot be written does not stop the others."""
@@ -129,8 +146,8 @@ class Run:
             except NotWritten as problem:
                 self.unwritten.append(f"{result.path}: not written: {problem}")
 
-    def report(self, verb: str) -> None:
-        """What was refused, what is wrong, and a summary, on standard error."""
+    def print_messages(self, verb: str) -> None:
+        """Errors, refusals and a summary, on standard error. `verb` says what the files did: "changed"."""
         for path, message in self.selection.unreadable:
             self.say(f"{path}: {message}")
         for result in self.results:
@@ -146,18 +163,23 @@ class Run:
             for refusal in result.refusals:
                 self.say(str(refusal))
             if self.options.verbose:
-                self._explain(result)
+                self._print_reasons(result)
         for line in self._summary(verb):
             self.say(line)
 
-    def _explain(self, result: Rewrite) -> None:
+    def _print_reasons(self, result: Rewrite) -> None:
         for edit in result.edits:
             hints = "; ".join(f"line {hint.line}: {hint.text}" for hint in edit.hints)
             self.say(f"{result.path}: {', '.join(edit.codemods)}, because of {hints}")
+        self.print_left_alone(result)
+
+    def print_left_alone(self, result: Rewrite) -> None:
+        """The hints, or old names, that were left alone on purpose."""
         for left in result.left:
             self.say(f"{left.path}:{left.line}:{left.column}: `{left.text}` left alone: {left.reason}")
 
-    def _summary(self, verb: str) -> Iterable[str]:
+    def _summary(self, verb: str) -> Iterator[str]:
+        """One line of counts; none when nothing happened and nobody watches."""
         refusals = sum(len(result.refusals) for result in self.results)
         errors = sum(len(result.errors) + (result.failure is not None) for result in self.results)
         left = sum(len(result.left) for result in self.results)
@@ -172,38 +194,28 @@ class Run:
         """One message, on standard error."""
         click.echo(text, err=True, color=self.color)
 
-    def leave(self, changes_matter: bool = False, found: bool = False, incomplete: bool = False) -> NoReturn:
-        """Exit: 2 for errors, 1 for what was asked about, else 0."""
+    def exit(self, changes_matter: bool = False, found: bool = False, incomplete: bool = False) -> NoReturn:
+        """End the process: 2 for errors, 1 for findings, else 0.
+
+        Args:
+            changes_matter: Whether a file that would change is a finding.
+            found: Whether the command has a finding of its own.
+            incomplete: Whether the command could not do all of its work, which is an error.
+        """
         if incomplete or self.selection.unreadable or self.unwritten or any(result.failed for result in self.results):
             sys.exit(ERROR)
         refused = self.options.strict and any(result.refusals for result in self.results)
         sys.exit(CHANGES if found or refused or (changes_matter and self.changed) else NOTHING)
 
     def fail(self, message: str) -> NoReturn:
-        """Exit with an error of our own command, after the report."""
-        self.report("would change")
+        """End the process with an error of the command itself, after the messages about the sources."""
+        self.print_messages("would change")
         _stop(message)
 
 
 def _stop(message: str) -> NoReturn:
     click.echo(f"Error: {message}", err=True)
     sys.exit(ERROR)
-
-
-def _top_of_tree() -> str:
-    """The folder that git takes paths in a patch to be relative to."""
-    here = Path.cwd()
-    return str(next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here))
-
-
-def _colored(data: bytes) -> str:
-    colors = {"+": "green", "-": "red", "@": "cyan"}
-    lines = data.decode(errors="replace").splitlines(keepends=True)
-    heads = ("diff ", "--- ", "+++ ")
-    return "".join(
-        click.style(line, bold=True) if line.startswith(heads) else click.style(line, fg=colors.get(line[:1]))
-        for line in lines
-    )
 
 
 def _count(number: int, word: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mmrewrite.results import Edit, Rewrite
@@ -23,8 +24,18 @@ class Change:
     edits: tuple[Edit, ...]
 
 
+def patch_of(results: Iterable[Rewrite], top: str) -> bytes:
+    """The patch of all files, with their paths relative to the folder `top`."""
+    parts = []
+    for result in results:
+        if result.changed:
+            path = os.path.relpath(result.path, top).replace(os.sep, "/")
+            parts.append(file_patch(result, path))
+    return b"".join(parts)
+
+
 def file_patch(rewrite: Rewrite, path: str) -> bytes:
-    """The patch of one file, whose path in it is `path`; empty when nothing changes."""
+    """The patch of one file, under the name `path`; empty when nothing changes."""
     if not rewrite.changed:
         return b""
     source, edits = _with_mark(SourceText.decode(rewrite.original), rewrite.edits)

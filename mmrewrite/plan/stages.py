@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrewrite.plan.read_placement import LoopSite, MeshSite, Region, TaskSite, Value
-from mmrewrite.plan.sections import Grid, Section, Table, Timeline
+from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 
 _DEFAULT_SCHEDULE = "gpipe"
 
@@ -30,7 +30,9 @@ class _Stages:
     notes: tuple[str, ...] = ()
 
 
-def plan_regions(regions: Iterable[Region], microbatches: int | None, *, simulate: bool = True) -> tuple[Section, ...]:
+def plan_regions(
+    regions: Iterable[Region], microbatches: int | None, *, simulate: bool = True
+) -> tuple[PlanSection, ...]:
     """What there is to show about each region.
 
     Args:
@@ -41,7 +43,7 @@ def plan_regions(regions: Iterable[Region], microbatches: int | None, *, simulat
     return tuple(_section(region, microbatches, simulate) for region in regions)
 
 
-def _section(region: Region, microbatches: int | None, simulate: bool) -> Section:
+def _section(region: Region, microbatches: int | None, simulate: bool) -> PlanSection:
     mesh = region.mesh
     stages = _stages(region) if mesh is not None else None
     sizes = mesh.sizes if mesh is not None else None
@@ -58,24 +60,24 @@ def _section(region: Region, microbatches: int | None, simulate: bool) -> Sectio
         notes.append("no step in these files is compiled for this mesh")
     grid = _grid(mesh, sizes, stages) if mesh is not None and sizes is not None else None
     tables = list(_tables(region, stages, sizes))
-    timelines: list[Timeline] = []
+    timelines: list[PlanTimeline] = []
     if simulate and mesh is not None:
         timelines = [_timeline(loop, stages, microbatches) for loop in region.loops]
         if region.tasks and not region.loops:
             notes.append("no `microbatch` hint: a step runs its stages one after the other, on the whole batch")
-    return Section(title, tuple(notes), grid, tuple(tables), tuple(timelines))
+    return PlanSection(title, tuple(notes), grid, tuple(tables), tuple(timelines))
 
 
-def _tables(region: Region, stages: _Stages | None, sizes: Mapping[str, int] | None) -> Iterator[Table]:
+def _tables(region: Region, stages: _Stages | None, sizes: Mapping[str, int] | None) -> Iterator[PlanTable]:
     if region.mesh is not None and region.mesh.logical_axes:
-        yield Table("Logical axes", ("name", "device axis"), region.mesh.logical_axes)
+        yield PlanTable("Logical axes", ("name", "device axis"), region.mesh.logical_axes)
     if region.steps:
-        yield Table("Steps", ("line", "step"), tuple((str(step.place), step.name) for step in region.steps))
+        yield PlanTable("Steps", ("line", "step"), tuple((str(step.place), step.name) for step in region.steps))
     if region.tasks:
         rows = tuple((str(task.place), task.what, _task_name(task), _where(task, sizes)) for task in region.tasks)
-        yield Table("Tasks", ("line", "what", "task", "where"), rows)
+        yield PlanTable("Tasks", ("line", "what", "task", "where"), rows)
     if region.loops:
-        yield Table(
+        yield PlanTable(
             "Microbatches",
             ("line", "size", "count", "schedule"),
             tuple(
@@ -89,7 +91,7 @@ def _tables(region: Region, stages: _Stages | None, sizes: Mapping[str, int] | N
             (str(index), piece, _ids(devices))
             for index, (piece, devices) in enumerate(zip(pieces, numbers, strict=True))
         )
-        yield Table("Submeshes", ("submesh", "slice", "devices"), submeshes)
+        yield PlanTable("Submeshes", ("submesh", "slice", "devices"), submeshes)
 
 
 def _stages(region: Region) -> _Stages | None:
@@ -142,15 +144,17 @@ def _explicit(tasks: Sequence[TaskSite]) -> _Stages:
     return _Stages(slices, None, (note,))
 
 
-def _timeline(loop: LoopSite, stages: _Stages | None, microbatches: int | None) -> Timeline:
+def _timeline(loop: LoopSite, stages: _Stages | None, microbatches: int | None) -> PlanTimeline:
     from mmruntime import schedules
 
     title = f"{loop.place}: schedule {_schedule_text(loop)}"
     if stages is None or not stages.slices:
-        return Timeline(title, "unit", ("not drawn: how many stages there are cannot be told from the source",), None)
+        return PlanTimeline(
+            title, "unit", ("not drawn: how many stages there are cannot be told from the source",), None
+        )
     name = _DEFAULT_SCHEDULE if loop.schedule is None else loop.schedule.literal
     if loop.custom or not isinstance(name, str):
-        return Timeline(title, "unit", ("not drawn: its order is made when the program runs; use --entry",), None)
+        return PlanTimeline(title, "unit", ("not drawn: its order is made when the program runs; use --entry",), None)
     count, notes = _num_microbatches(loop, len(stages.slices), microbatches)
     size = len(stages.slices)
     try:
@@ -161,12 +165,12 @@ def _timeline(loop: LoopSite, stages: _Stages | None, microbatches: int | None) 
             notes.append("searched with unit costs; the program itself searches with the operations of its stages")
         schedule = schedules.make(name, size, count, placement=stages.placement, **options)
     except ValueError as error:
-        return Timeline(title, "unit", (*notes, f"this does not run: {error}"), None)
+        return PlanTimeline(title, "unit", (*notes, f"this does not run: {error}"), None)
     if stages.placement is None and schedule.num_stages != size:
         notes.append(f"assumed: {schedule.num_stages} stages, as this schedule places them")
     elif stages.placement is None:
         notes.append("assumed: one stage on each submesh, in order")
-    return Timeline(title, "unit", tuple(notes), schedules.simulate(schedule))
+    return PlanTimeline(title, "unit", tuple(notes), schedules.simulate(schedule))
 
 
 def _num_microbatches(loop: LoopSite, stages: int, given: int | None) -> tuple[int, list[str]]:
@@ -178,13 +182,13 @@ def _num_microbatches(loop: LoopSite, stages: int, given: int | None) -> tuple[i
     return count, [f"how many microbatches there are depends on {of}: {count} used ({source})"]
 
 
-def _grid(mesh: MeshSite, sizes: Mapping[str, int], stages: _Stages | None) -> Grid:
+def _grid(mesh: MeshSite, sizes: Mapping[str, int], stages: _Stages | None) -> PlanGrid:
     total = math.prod(sizes.values())
     owners: list[tuple[int, ...]] = [()] * total
     for number, piece in enumerate(stages.slices if stages else ()):
         for device in _devices(sizes, piece):
             owners[device] += (number,)
-    return Grid("Mesh: device numbers", tuple(sizes.items()), tuple(range(total)), tuple(owners), "submesh")
+    return PlanGrid("Mesh: device numbers", tuple(sizes.items()), tuple(range(total)), tuple(owners))
 
 
 def _devices(sizes: Mapping[str, int], piece: Mapping[str, int]) -> list[int]:

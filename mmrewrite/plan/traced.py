@@ -8,7 +8,7 @@ from typing import Any
 
 from mmrewrite.files.select import Rules
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
-from mmrewrite.plan.sections import Grid, Section, Table, Timeline
+from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 from mmrewrite.results import Rewrite
 
 
@@ -62,26 +62,26 @@ def _child(tracing: Tracing, roots: Sequence[str]) -> tuple[dict[str, Any], str]
     return run_module("_commands.plan", arguments, roots, environment(tracing.devices), what)
 
 
-def section_of(tracing: Tracing, found: Mapping[str, Any]) -> Section:
+def section_of(tracing: Tracing, found: Mapping[str, Any]) -> PlanSection:
     """What there is to show about a traced step."""
     tables = [_table(table) for table in found["tables"] if table["rows"]]
     tables += _measured(found)
     timelines = tuple(_timeline(loop) for loop in found["loops"])
     title = f"{tracing.step}, traced for {tracing.arguments} on {tracing.devices} virtual devices"
-    return Section(title, tuple(found["headlines"]), _grid(found), tuple(tables), timelines)
+    return PlanSection(title, tuple(found["headlines"]), _grid(found), tuple(tables), timelines)
 
 
-def _table(table: Mapping[str, Any]) -> Table:
-    return Table(table["title"], tuple(table["head"]), tuple(tuple(row) for row in table["rows"]))
+def _table(table: Mapping[str, Any]) -> PlanTable:
+    return PlanTable(table["title"], tuple(table["head"]), tuple(tuple(row) for row in table["rows"]))
 
 
-def _grid(found: Mapping[str, Any]) -> Grid:
+def _grid(found: Mapping[str, Any]) -> PlanGrid:
     devices = tuple(found["mesh"]["devices"])
     owners = tuple(tuple(row["number"] for row in found["submeshes"] if device in row["devices"]) for device in devices)
-    return Grid("Mesh: device ids", tuple(found["mesh"]["axes"].items()), devices, owners, "submesh")
+    return PlanGrid("Mesh: device ids", tuple(found["mesh"]["axes"].items()), devices, owners)
 
 
-def _timeline(loop: Mapping[str, Any]) -> Timeline:
+def _timeline(loop: Mapping[str, Any]) -> PlanTimeline:
     from mmruntime import schedules
 
     schedule = schedules.Schedule.from_csv(loop["order"], loop["schedule"])
@@ -89,7 +89,7 @@ def _timeline(loop: Mapping[str, Any]) -> Timeline:
     notes = () if rows == sorted(rows) else (f"its rows are submeshes {', '.join(map(str, rows))}, in that order",)
     costs = loop["costs"]
     if costs is None:
-        return Timeline(f"schedule {schedule.name}", "unit", notes, schedules.simulate(schedule))
+        return PlanTimeline(f"schedule {schedule.name}", "unit", notes, schedules.simulate(schedule))
     notes = (*notes, "in milliseconds; a forward and a backward that run as one program count as forward")
     milliseconds = {kind: [1e3 * seconds for seconds in stages] for kind, stages in costs.items()}
     simulation = schedules.simulate(
@@ -98,10 +98,10 @@ def _timeline(loop: Mapping[str, Any]) -> Timeline:
         backward_input=milliseconds["backward_input"],
         backward_weight=milliseconds["backward_weight"],
     )
-    return Timeline(f"schedule {schedule.name}", "measured", notes, simulation)
+    return PlanTimeline(f"schedule {schedule.name}", "measured", notes, simulation)
 
 
-def _measured(found: Mapping[str, Any]) -> list[Table]:
+def _measured(found: Mapping[str, Any]) -> list[PlanTable]:
     measured = found["measured"]
     if measured is None:
         return []
@@ -114,11 +114,11 @@ def _measured(found: Mapping[str, Any]) -> list[Table]:
             for stage, where in enumerate(loop["stages"])
         ]
         head = ("stage", "submesh", "forward ms", "backward ms, or its input half", "weight half ms")
-        tables.append(Table("Measured, each program alone, one microbatch", head, tuple(rows)))
+        tables.append(PlanTable("Measured, each program alone, one microbatch", head, tuple(rows)))
     once = [(str(row["submesh"]), _milliseconds(row["seconds"])) for row in measured["once"]]
-    tables.append(Table("Measured outside of microbatches, per step", ("submesh", "ms"), tuple(once)))
+    tables.append(PlanTable("Measured outside of microbatches, per step", ("submesh", "ms"), tuple(once)))
     moved = [(str(row["source"]), str(row["target"]), _milliseconds(row["seconds"])) for row in measured["transfers"]]
-    tables.append(Table("Measured, the slowest transfer", ("from", "to", "ms"), tuple(moved)))
+    tables.append(PlanTable("Measured, the slowest transfer", ("from", "to", "ms"), tuple(moved)))
     return [table for table in tables if table.rows]
 
 

@@ -1,4 +1,4 @@
-"""The plan as one HTML page that needs nothing else: meshes, timelines and tables."""
+"""HTML: a plan as one page that loads nothing else, with meshes, timelines and tables."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from mmrewrite.plan.sections import Grid, Section, Table, Timeline, numbers
-
 if TYPE_CHECKING:
-    from mmruntime.schedules import Simulation
+    from mmrewrite.plan.plan import Planned
+    from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 
-# Viridis: its lightness grows all the way, so neighbouring submeshes differ for every kind of colour vision.
+# Viridis (https://bids.github.io/colormap/): its lightness grows all the way, so that neighbouring submeshes differ for
+# every kind of colour vision, and in print.
 _COLOURS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
-_NOBODY = "#e8e8e8"
-# How much red, green and blue count for lightness, and the lightness on which black and white read equally well.
-_LIGHT, _MIDDLE = (0.2126, 0.7152, 0.0722), 0.18
-_PAGE, _MOST = 1340, 20_000
+_UNUSED = "#e8e8e8"
+# WCAG's relative luminance: the shares of red, green and blue, and where black and white text have equal contrast,
+# (1 + 0.05) / (L + 0.05) = (L + 0.05) / 0.05. https://www.w3.org/TR/WCAG22/#dfn-relative-luminance
+_LUMINANCE, _EQUAL_CONTRAST = (0.2126, 0.7152, 0.0722), 0.18
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2rem auto; max-width: 1400px;
@@ -46,17 +46,12 @@ dt { color: #444; } dd { margin: 0; font-variant-numeric: tabular-nums; font-wei
 """.strip()
 
 
-def page(sections: Iterable[Section], problems: Iterable[str]) -> str:
-    """The whole page.
-
-    Args:
-        sections: What is planned.
-        problems: Refusals and errors, which say why something is missing.
-    """
-    parts = [_section(section) for section in sections] or ["<p>There is nothing to plan in these files.</p>"]
-    found = [escape(problem) for problem in problems]
-    if found:
-        parts.append(f"<h2>Left out</h2>\n<pre>{chr(10).join(found)}</pre>")
+def _plan(planned: Planned) -> str:
+    """The whole page; it ends with the refusals and errors, which say why something is missing."""
+    parts = [_section(section) for section in planned.sections] or ["<p>There is nothing to plan in these files.</p>"]
+    if planned.problems:
+        problems = "\n".join(map(escape, planned.problems))
+        parts.append(f"<h2>Left out</h2>\n<pre>{problems}</pre>")
     body = "\n".join(parts)
     return f"""<!doctype html>
 <html lang="en">
@@ -76,7 +71,10 @@ def page(sections: Iterable[Section], problems: Iterable[str]) -> str:
 """
 
 
-def _section(section: Section) -> str:
+RENDERERS = {"plan": _plan}
+
+
+def _section(section: PlanSection) -> str:
     parts = [f"<h2>{_code(section.title)}</h2>", _notes(section.notes)]
     parts += [_mesh(section.grid)] if section.grid else []
     parts += [_timeline(timeline) for timeline in section.timelines]
@@ -90,14 +88,14 @@ def _notes(notes: Iterable[str]) -> str:
 
 
 def _code(text: str) -> str:
-    """Escaped text with what stands between backquotes as code."""
+    """Escaped text, with backquoted parts as code."""
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:
         return "`".join(pieces)
     return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces))
 
 
-def _mesh(grid: Grid) -> str:
+def _mesh(grid: PlanGrid) -> str:
     count = 1 + max((owner for owners in grid.owners for owner in owners), default=0)
     head = "".join(f"<th>{escape(name)}</th>" for name in grid.columns)
     rows = []
@@ -105,8 +103,8 @@ def _mesh(grid: Grid) -> str:
         cells = []
         for column in range(len(grid.columns)):
             device, owners = grid.cell(row, column)
-            fill, ink = _colours(owners[0], count) if owners else (_NOBODY, "#222")
-            owner = f"{grid.word} {', '.join(map(str, owners))}" if owners else "not used"
+            fill, ink = _colours(owners[0], count) if owners else (_UNUSED, "#222")
+            owner = f"submesh {', '.join(map(str, owners))}" if owners else "not used"
             cells.append(
                 f'<td style="background:{fill};color:{ink}"><b>{device}</b><small>{escape(owner)}</small></td>'
             )
@@ -118,42 +116,33 @@ def _mesh(grid: Grid) -> str:
 
 
 def _colours(index: int, count: int) -> tuple[str, str]:
-    """Background and text of a submesh."""
+    """Background and text color of a submesh."""
     place = index / max(1, count - 1) * (len(_COLOURS) - 1)
     low = min(int(place), len(_COLOURS) - 2)
     share = place - low
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(_COLOURS[low], _COLOURS[low + 1], strict=True))
-    light = sum(weight * (part / 255) ** 2.2 for weight, part in zip(_LIGHT, (red, green, blue), strict=True))
-    return f"#{red:02x}{green:02x}{blue:02x}", "#000" if light > _MIDDLE else "#fff"
+    light = sum(weight * (part / 255) ** 2.2 for weight, part in zip(_LUMINANCE, (red, green, blue), strict=True))
+    return f"#{red:02x}{green:02x}{blue:02x}", "#000" if light > _EQUAL_CONTRAST else "#fff"
 
 
-def _timeline(timeline: Timeline) -> str:
-    from mmruntime import schedules
+def _timeline(timeline: PlanTimeline) -> str:
+    from mmrewrite.plan.sections import PAGE_WIDTH
 
     parts = [f"<h3>{_code(timeline.title)}</h3>", _notes(timeline.notes)]
-    simulation = timeline.simulation
-    if simulation is not None:
-        width = readable_width(simulation)
-        parts.append(f'<div class="whole">{schedules.svg(simulation, width=_PAGE)}</div>')
-        if width > _PAGE:
-            large = f'<div class="wide">{schedules.svg(simulation, width=width)}</div>'
+    if timeline.simulation is not None:
+        width = timeline.readable_width
+        parts.append(f'<div class="whole">{timeline.as_svg(PAGE_WIDTH)}</div>')
+        if width > PAGE_WIDTH:
+            large = f'<div class="wide">{timeline.as_svg(width)}</div>'
             parts.append(
                 f"<details><summary>The same, wide enough for the number of each microbatch</summary>{large}</details>"
             )
-        items = "".join(
-            f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in numbers(simulation, timeline.costs)
-        )
+        items = "".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in timeline.figures)
         parts.append(f"<dl>{items}</dl>")
     return "\n".join(parts)
 
 
-def readable_width(simulation: Simulation) -> int:
-    """Pixels in which most actions of a step have room for their label."""
-    longest = max(map(len, simulation.schedule.rows), default=0)
-    return min(_MOST, max(_PAGE, 160 + 30 * longest))
-
-
-def _table(table: Table) -> str:
+def _table(table: PlanTable) -> str:
     marks = [' class="number"' if number else "" for number in table.numeric]
     head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in zip(table.head, marks, strict=True))
     rows = "\n".join(

@@ -1,0 +1,90 @@
+"""The options that commands share: what to read, which codemods to run, and what to print."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from mmrewrite.cli.reports import DEFAULT_FORMAT, formats_of
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of every command that reads sources."""
+
+    paths: tuple[str, ...]
+    select: tuple[str, ...]
+    ignore: tuple[str, ...]
+    jobs: int
+    strict: bool
+    quiet: bool
+    verbose: bool
+    config: str | None
+    output_format: str
+    color: str
+
+
+# Generic in newer versions of click only.
+class _FormatName(click.ParamType):  # type: ignore[type-arg]
+    """One of the formats that the command at hand has."""
+
+    name = "format"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str | None:
+        """The choices, for `--help`. Click before 8.2 passes no context; then the type's name is shown."""
+        return None if ctx is None else f"[{'|'.join(_formats(ctx))}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name itself; a usage error that lists the choices if the command lacks that format."""
+        # Every command has the default, so that most runs import one format only.
+        if value != DEFAULT_FORMAT and ctx is not None and value not in (known := _formats(ctx)):
+            self.fail(f"{value!r} is not one of {', '.join(map(repr, known))}.", param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The choices that start as typed."""
+        return [CompletionItem(name) for name in _formats(ctx) if name.startswith(incomplete)]
+
+
+def _formats(ctx: click.Context) -> tuple[str, ...]:
+    return formats_of(ctx.command.name or "")
+
+
+def format_option(command: _Command) -> _Command:
+    """`--format`, with the formats that `cli/reports` has for the command."""
+    return click.option(
+        "--format", "output_format", type=_FormatName(), default=DEFAULT_FORMAT, help="The format of the output."
+    )(command)
+
+
+def source_options(command: _Command) -> _Command:
+    """The options of `SourceOptions`, for every command that reads sources."""
+    for decorate in reversed(
+        (
+            click.argument("paths", nargs=-1, type=click.Path()),
+            click.option("--select", multiple=True, metavar="CODEMOD", help="Run only these codemods."),
+            click.option("--ignore", multiple=True, metavar="CODEMOD", help="Run all codemods but these."),
+            click.option("--jobs", "-j", type=click.IntRange(1), default=os.cpu_count() or 1, help="Worker processes."),
+            click.option("--strict", is_flag=True, help="Exit with 1 if anything was refused."),
+            click.option(
+                "--config",
+                type=click.Path(exists=True, dir_okay=False),
+                help="Read this file instead of the nearest pyproject.toml.",
+            ),
+            click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
+            click.option("-v", "--verbose", is_flag=True, help="Print the codemods and hints behind each change."),
+            format_option,
+            click.option(
+                "--color", type=click.Choice(("auto", "always", "never")), default="auto", help="Color the patch."
+            ),
+        )
+    ):
+        command = decorate(command)
+    return command

@@ -1,0 +1,150 @@
+"""JSON, for other programs: one document on standard output, with the version of its layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mmrewrite.cli.reports import RewriteReport
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText
+
+if TYPE_CHECKING:
+    from mmrewrite.plan.plan import Planned
+    from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTimeline
+    from mmrewrite.verify import Checked, Verified
+
+_VERSION = 1
+
+
+def _modernize(report: RewriteReport) -> str:
+    """Every edit, refusal and name left alone, with its position; files without any are left out."""
+    files = [
+        _file(result)
+        for result in report.results
+        if result.changed or result.refusals or result.left or result.failure is not None
+    ]
+    return _document({"version": _VERSION, "files": files})
+
+
+def _plan(planned: Planned) -> str:
+    return _document(
+        {
+            "format": _VERSION,
+            "sections": [_section(section) for section in planned.sections],
+            "traced": planned.traced,
+            "problems": planned.problems,
+        }
+    )
+
+
+def _verify(verified: Verified) -> str:
+    return _document(
+        {
+            "format": _VERSION,
+            "passed": not verified.failed and not verified.incomplete,
+            "patch_sha256": verified.patch,
+            "files": list(verified.files),
+            "checks": [_check(check) for check in verified.checks],
+            "not_covered": list(verified.not_covered),
+        }
+    )
+
+
+RENDERERS = {"modernize": _modernize, "plan": _plan, "verify": _verify}
+
+
+def _document(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _file(result: Rewrite) -> dict[str, Any]:
+    source = SourceText.decode(result.original) if result.edits else None
+    edits = []
+    for edit in result.edits:
+        assert source is not None
+        start, end = source.position(edit.start), source.position(edit.end)
+        edits.append(
+            {
+                "codemods": list(edit.codemods),
+                "line": start[0],
+                "column": start[1],
+                "end_line": end[0],
+                "end_column": end[1],
+                "old": source.text[edit.start : edit.end],
+                "new": edit.text,
+                "because": [{"line": hint.line, "column": hint.column, "text": hint.text} for hint in edit.hints],
+            }
+        )
+    return {
+        "path": result.path,
+        "changed": result.changed,
+        "failure": result.failure,
+        "edits": edits,
+        "refusals": [
+            {
+                "path": refusal.path,
+                "line": refusal.line,
+                "column": refusal.column,
+                "codemod": refusal.codemod,
+                "reason": refusal.reason,
+            }
+            for refusal in result.refusals
+        ],
+        "left": [
+            {"path": left.path, "line": left.line, "column": left.column, "text": left.text, "because": left.reason}
+            for left in result.left
+        ],
+    }
+
+
+def _section(section: PlanSection) -> dict[str, Any]:
+    return {
+        "title": section.title,
+        "notes": section.notes,
+        "mesh": None if section.grid is None else _grid(section.grid),
+        "tables": [{"title": table.title, "head": table.head, "rows": table.rows} for table in section.tables],
+        "timelines": [_timeline(timeline) for timeline in section.timelines],
+    }
+
+
+def _grid(grid: PlanGrid) -> dict[str, Any]:
+    cells = [{"device": device, "submeshes": owners} for device, owners in zip(grid.devices, grid.owners, strict=True)]
+    return {"axes": dict(grid.axes), "devices": cells}
+
+
+def _timeline(timeline: PlanTimeline) -> dict[str, Any]:
+    simulation = timeline.simulation
+    head: dict[str, Any] = {"title": timeline.title, "costs": timeline.costs, "notes": timeline.notes}
+    if simulation is None:
+        return head | {"schedule": None}
+    schedule = simulation.schedule
+    return head | {
+        "schedule": schedule.name,
+        "stages": schedule.num_stages,
+        "submeshes": schedule.num_submeshes,
+        "microbatches": schedule.num_microbatches,
+        "placement": schedule.placement,
+        "makespan": simulation.makespan,
+        "steady": simulation.steady,
+        "idle": simulation.bubble_fraction,
+        "bubbles": simulation.bubbles,
+        "busy": simulation.busy,
+        "live": simulation.live,
+        "order": [[str(action) for action in row] for row in schedule.rows],
+    }
+
+
+def _check(check: Checked) -> dict[str, Any]:
+    return {
+        "entry": check.entry.step,
+        "args": check.entry.arguments,
+        "named_by": check.entry.place,
+        "status": check.status,
+        "where": check.where,
+        "arrays": list(check.rows),
+        "notes": list(check.notes),
+        "problem": check.problem,
+        "traceback": check.details or None,
+    }
