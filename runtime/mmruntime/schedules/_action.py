@@ -42,3 +42,7 @@ class Action:
                 "the kind is F (forward), B (whole backward), I (input half) or W (weight half)."
             )
         return Action(cast(Kind, match[2]), int(match[1]), int(match[3]))
+
+
+# The actions of each submesh, in issue order.
+Rows = tuple[tuple[Action, ...], ...]

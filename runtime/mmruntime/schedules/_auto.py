@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict, Unpack
 
+from ._action import Rows
 from ._bound import shortest_step
 from ._costs import Cost, activation_sizes, stage_costs, transfer_times
 from ._list_scheduling import Pick, PipelineModel, Policy, Preference, hops_to_end, list_schedule
 from ._local_search import improve
 from ._memory import peak
 from ._named import check_sizes, named, names, placements, suits
+from ._placements import v_placement
 from ._schedule import Schedule
 from ._simulate import Simulation, simulate
 from ._timing import TimedSchedule
-from ._v_shaped import v_placement
-from ._wavefront import Rows
 
 # How many actions are run in simulated time, all trials together: for the policies, and for moving actions.
 # The search must not look at the clock, for every process has to find the same order.

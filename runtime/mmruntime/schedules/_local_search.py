@@ -4,10 +4,9 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ._action import Action
+from ._action import Action, Rows
 from ._memory import peak
 from ._timing import TimedRun, TimedSchedule
-from ._wavefront import Rows
 
 # A move is compared with the order of so many moves ago.
 _MEMORY = 200

@@ -3,14 +3,16 @@
 import difflib
 from collections.abc import Callable, Iterable, Sequence
 
-from ._action import Action
-from ._dualpipe import dualpipe, dualpipe_v
-from ._interleaved import interleaved
-from ._list_scheduling import one_forward_one_backward
+from ._action import Action, Rows
+from ._algorithms.breadth_first import fill_drain
+from ._algorithms.dualpipe import dualpipe, dualpipe_v
+from ._algorithms.interleaved import interleaved
+from ._algorithms.one_forward_one_backward import one_forward_one_backward
+from ._algorithms.v_shaped import v_half, v_min, zb_v
+from ._algorithms.wavefront import visits, waves
+from ._algorithms.zero_bubble import zb_h1, zb_h2
+from ._placements import v_placement
 from ._schedule import Schedule
-from ._v_shaped import v_half, v_min, v_placement, zb_v
-from ._wavefront import Rows, fill_drain, visits, waves
-from ._zero_bubble import zb_h1, zb_h2
 
 _ALIASES = {
     "fill-drain": "gpipe",

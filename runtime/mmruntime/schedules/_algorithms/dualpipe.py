@@ -2,8 +2,7 @@
 
 from collections import deque
 
-from ._action import Action, Kind
-from ._wavefront import Rows
+from mmruntime.schedules._action import Action, Kind, Rows
 
 
 class _RowWriter:

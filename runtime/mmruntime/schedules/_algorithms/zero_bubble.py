@@ -4,9 +4,9 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
-from ._action import Action
-from ._list_scheduling import one_forward_one_backward
-from ._wavefront import Rows, visits, waves
+from mmruntime.schedules._action import Action, Rows
+from mmruntime.schedules._algorithms.one_forward_one_backward import one_forward_one_backward
+from mmruntime.schedules._algorithms.wavefront import visits, waves
 
 _NEVER = 1 << 60
 

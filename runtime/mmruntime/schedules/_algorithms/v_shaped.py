@@ -3,17 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from ._action import Action, Kind
-from ._wavefront import Rows
-from ._zero_bubble import fill_weights
+from mmruntime.schedules._action import Action, Kind, Rows
+from mmruntime.schedules._algorithms.zero_bubble import fill_weights
+from mmruntime.schedules._placements import v_placement
 
 # Ticks in which one microbatch occupies a submesh: F, I and W of two chunks.
 _PERIOD = 6
-
-
-def v_placement(num_submeshes: int) -> tuple[int, ...]:
-    """Stages 0 to p-1 on submeshes 0 to p-1 and stages p to 2p-1 on submeshes p-1 to 0."""
-    return (*range(num_submeshes), *reversed(range(num_submeshes)))
 
 
 def zb_v(num_submeshes: int, num_microbatches: int) -> Rows:

@@ -1,7 +1,6 @@
 """Interleaved 1F1B: several chunks of the model on every submesh, dealt out round-robin."""
 
-from ._action import Action
-from ._wavefront import Rows
+from mmruntime.schedules._action import Action, Rows
 
 
 def interleaved(num_submeshes: int, num_microbatches: int, chunks: int) -> Rows:

@@ -2,23 +2,7 @@
 
 from collections.abc import Sequence
 
-from ._action import Action, Kind
-
-Rows = tuple[tuple[Action, ...], ...]
-
-
-def fill_drain(placement: Sequence[int], num_submeshes: int, num_microbatches: int) -> Rows:
-    """GPipe (arXiv:1811.06965): stage after stage, every microbatch; backward from the last stage.
-
-    With several stages on a submesh this is looped breadth-first (arXiv:2211.05953).
-
-        for stage in stages:           F(stage, 0) ... F(stage, m-1)
-        for stage in reversed(stages): B(stage, 0) ... B(stage, m-1)
-    """
-    rows: list[list[Action]] = [[] for _ in range(num_submeshes)]
-    for kind, stage in visits(len(placement), "FB"):
-        rows[placement[stage]] += (Action(kind, stage, microbatch) for microbatch in range(num_microbatches))
-    return tuple(map(tuple, rows))
+from mmruntime.schedules._action import Action, Kind, Rows
 
 
 def visits(num_stages: int, kinds: str) -> list[tuple[Kind, int]]:
