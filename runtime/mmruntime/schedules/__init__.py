@@ -9,9 +9,9 @@ from ._auto import lower_bound as lower_bound
 from ._auto_request import Auto as Auto
 from ._custom import custom as custom
 from ._make import make as make
-from ._named import names as names
 from ._page import html as html
 from ._page import svg as svg
+from ._registry import names as names
 from ._schedule import Schedule as Schedule
 from ._simulate import Event as Event
 from ._simulate import Simulation as Simulation

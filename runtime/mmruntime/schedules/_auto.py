@@ -13,8 +13,9 @@ from ._costs import Cost, activation_sizes, stage_costs, transfer_times
 from ._list_scheduling import Pick, PipelineModel, Policy, Preference, hops_to_end, list_schedule
 from ._local_search import improve
 from ._memory import peak
-from ._named import check_sizes, named, names, placements, suits
+from ._named import check_sizes, named, placements, suits
 from ._placements import v_placement
+from ._registry import names
 from ._schedule import Schedule
 from ._simulate import Simulation, simulate
 from ._timing import TimedSchedule

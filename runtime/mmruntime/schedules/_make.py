@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from ._auto import SearchOptions, auto
-from ._named import canonical_name, named
+from ._named import check_delay, named
+from ._registry import canonical_name
 from ._schedule import Schedule
 
 
@@ -20,21 +21,19 @@ def make(
 ) -> Schedule:
     """The schedule called `name`.
 
-    Each microbatch of one stage and kind runs in order, so gradients accumulate in the same order in all of them. Only
-    dualpipe sends microbatches two ways, each half in order; every stage but the middle one of an odd number then has
-    a replica, see `Schedule.replicas`.
+    All schedules run the microbatches of one stage and kind in order, so all add up gradients in the same order. Only
+    `dualpipe` sends microbatches both ways, each half in order; every stage but the middle one of an odd number then
+    has a replica, see `Schedule.replicas`.
 
     Args:
-        name: One of `names()`, or an alias of MultiMesh: fill-drain and breadth-first are gpipe, prefetch-wavefront
-            is wavefront. MultiMesh's 1f1b is the eager order, here wavefront; 1f1b here is the classic one. Or
-            `"auto"`, to search for the best order; call `auto` for the report that goes with it.
+        name: One of `names()` or an alias of MultiMesh; or `"auto"`, to search for the best order (call `auto` for its
+            report). MultiMesh's own 1f1b is the eager order, here `wavefront`; `1f1b` here is the classic one.
         num_stages: Number of submeshes.
         num_microbatches: Number of microbatches of one step.
-        chunks: Stages on each submesh, placed round-robin (stage % num_stages). One if left out; zb-v, v-half, v-min
-            and dualpipe-v have two, placed in a V, and dualpipe has one.
-        placement: Submesh of each stage, in any pattern; `chunks` is then not used. interleaved-1f1b takes round-robin
-            patterns only, the V schedules only a V, and dualpipe one stage on each submesh.
-        delay: Ticks between groups of microbatches in wavefront and zero-bubble-h2; the number of stages if left out.
+        chunks: Stages on each submesh, placed round-robin (stage % num_stages), or in a V for schedules that are
+            V-shaped. Left out, it is one, or two for a V.
+        placement: Submesh of each stage, in any pattern that suits the schedule; `chunks` is then not used.
+        delay: Ticks between groups of microbatches, for schedules that run in waves; the number of stages if left out.
         **options: Costs and bounds for `"auto"`, see `auto`. Orders with a name depend on no costs.
 
     Raises:
@@ -43,8 +42,7 @@ def make(
     """
     name = canonical_name(name)
     if name == "auto":
-        if delay is not None:
-            raise ValueError(f"delay is for wavefront and zero-bubble-h2 only; got {delay=} for auto.")
+        check_delay(name, delay)
         return auto(num_stages, num_microbatches, chunks, placement=placement, **options).schedule
     if options:
         raise ValueError(

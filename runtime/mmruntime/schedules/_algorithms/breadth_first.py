@@ -1,20 +1,43 @@
-"""GPipe and looped breadth-first: every microbatch through a stage before the next stage."""
+"""GPipe and looped breadth-first: a submesh runs all microbatches of one stage before it goes on to the next."""
 
-from collections.abc import Sequence
-
-from mmruntime.schedules._action import Action, Rows
+from mmruntime.schedules._action import Action
 from mmruntime.schedules._algorithms.wavefront import visits
+from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule, Order, ScheduleSizes
+from mmruntime.schedules._placements import ANY_PLACEMENT
 
 
-def fill_drain(placement: Sequence[int], num_submeshes: int, num_microbatches: int) -> Rows:
-    """GPipe (arXiv:1811.06965): stage after stage, every microbatch; backward from the last stage.
+def breadth_first(sizes: ScheduleSizes) -> Order:
+    """All forwards, stage by stage, then all backwards from the last stage.
 
-    With several stages on a submesh this is looped breadth-first (arXiv:2211.05953).
-
-        for stage in stages:           F(stage, 0) ... F(stage, m-1)
-        for stage in reversed(stages): B(stage, 0) ... B(stage, m-1)
+    for stage in stages:           F(stage, 0) ... F(stage, m-1)
+    for stage in reversed(stages): B(stage, 0) ... B(stage, m-1)
     """
-    rows: list[list[Action]] = [[] for _ in range(num_submeshes)]
-    for kind, stage in visits(len(placement), "FB"):
-        rows[placement[stage]] += (Action(kind, stage, microbatch) for microbatch in range(num_microbatches))
-    return tuple(map(tuple, rows))
+    rows: list[list[Action]] = [[] for _ in range(sizes.num_submeshes)]
+    for kind, stage in visits(sizes.num_stages, "FB"):
+        rows[sizes.placement[stage]] += (
+            Action(kind, stage, microbatch) for microbatch in range(sizes.num_microbatches)
+        )
+    return Order(tuple(map(tuple, rows)))
+
+
+GPIPE = NamedSchedule(
+    name="gpipe",
+    aliases=("fill-drain", "breadth-first"),
+    rank=10,
+    summary="all forwards, then all backwards",
+    source="https://arxiv.org/abs/1811.06965",
+    order=breadth_first,
+    placements=ANY_PLACEMENT,
+    closed_forms=ClosedForms(idle="(p-1)(tF+tB)/v", live="m"),
+)
+
+# The same order: with one stage on each submesh it is GPipe, with several it is looped.
+LOOPED_BFS = NamedSchedule(
+    name="looped-bfs",
+    rank=50,
+    summary="GPipe over several stages on each submesh",
+    source="https://arxiv.org/abs/2211.05953",
+    order=breadth_first,
+    placements=ANY_PLACEMENT,
+    closed_forms=ClosedForms(idle="(p-1)(tF+tB)/v", live="m"),
+)

@@ -1,12 +1,18 @@
-"""DualPipe and DualPipe-V: forward and backward of different microbatches run as one program."""
+"""DualPipe and DualPipe-V: a forward and a backward of different microbatches run as one program.
+
+In one program the communication of either, such as the all-to-all of experts, overlaps with computation of the other.
+"""
 
 from collections import deque
 
-from mmruntime.schedules._action import Action, Kind, Rows
+from mmruntime.schedules._action import Action, Kind
+from mmruntime.schedules._algorithms.one_forward_one_backward import one_forward_one_backward
+from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule, Order, ScheduleSizes
+from mmruntime.schedules._placements import V_SHAPED, PlacementRule, v_placement
 
 
 class _RowWriter:
-    """The row of one submesh while it is written: microbatches are counted, weight halves wait in a queue."""
+    """Writes the row of one submesh: counts microbatches, and keeps weight halves in a queue."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
@@ -30,8 +36,8 @@ class _RowWriter:
         self.actions.append(self.waiting.popleft())
 
 
-def dualpipe_v(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozenset[Action]]:
-    """DualPipe-V (DeepSeek-V3 report arXiv:2412.19437 and its DualPipe repository), and the first of each fused pair.
+def dualpipe_v(sizes: ScheduleSizes) -> Order:
+    """DualPipe-V, the "cut-in-half" schedule of the DualPipe repository: DualPipe without replicas.
 
     Submesh r of p, with chunk a going up, chunk b coming back, and + for a fused pair, runs
 
@@ -44,10 +50,11 @@ def dualpipe_v(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozens
         W, I a                   p - r - 1 times
         W                        as many as are left
 
-    It needs m >= 2p; with fewer microbatches it is that order without the ones that do not exist. The very first pair
-    of the last submesh is not fused: its backward needs an output that the forward need not wait for.
+    The pattern needs m >= 2p; with fewer microbatches it is the order for 2p without those that do not exist. The very
+    first pair of the last submesh is not fused: the backward needs the forward of chunk b, which needs this forward.
     """
-    p, count = num_submeshes, max(num_microbatches, 2 * num_submeshes)
+    p, num_microbatches = sizes.num_submeshes, sizes.num_microbatches
+    count = max(num_microbatches, 2 * p)
     rows = []
     fused: set[Action] = set()
     for submesh in range(p):
@@ -82,21 +89,25 @@ def dualpipe_v(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozens
             row.add_weights()
         rows.append(tuple(action for action in row.actions if action.microbatch < num_microbatches))
         fused.update(pair[0] for pair in row.pairs if max(pair[0].microbatch, pair[1].microbatch) < num_microbatches)
-    return tuple(rows), frozenset(fused)
+    return Order(tuple(rows), frozenset(fused))
 
 
-def dualpipe(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozenset[Action]]:
-    """DualPipe (DeepSeek-V3 report arXiv:2412.19437, section 3.2.1), and the first of each fused pair.
+def dualpipe(sizes: ScheduleSizes) -> Order:
+    """DualPipe (DeepSeek-V3 report, arXiv:2412.19437, section 3.2.1).
 
     The first half of the microbatches goes from submesh 0 to p-1, the second half from submesh p-1 to 0 at the same
     time. So every submesh holds the weights of two stages, r and p-1-r. Submeshes r and p-1-r each run the row that
-    submesh r of p/2 has in DualPipe-V, where the chunk going up is the stage next to where its microbatches come in.
+    submesh r of p/2 has in DualPipe-V: chunk a becomes the stage nearer to the end at which its microbatches enter.
 
-    For odd p it is the order for p+1 submeshes with the two in the middle as one: a row of either has each microbatch
+    For odd p it is the order for p+1 submeshes with the two in the middle merged: the row of either has each microbatch
     of that stage once. For odd m the second half is one microbatch shorter.
     """
+    num_submeshes, num_microbatches = sizes.num_submeshes, sizes.num_microbatches
+    if num_submeshes == 1:
+        # One submesh has only one end at which microbatches can enter.
+        return one_forward_one_backward(sizes)
     p, ahead = num_submeshes + num_submeshes % 2, -(-num_microbatches // 2)
-    folded, folded_fused = dualpipe_v(p // 2, ahead)
+    half = dualpipe_v(ScheduleSizes(v_placement(p // 2), ahead))
     rows = []
     fused: set[Action] = set()
     for submesh in range(p):
@@ -105,7 +116,7 @@ def dualpipe(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozenset
         in_first_half = submesh < p // 2
         row: list[Action] = []
         opens_pair = False
-        for action in folded[min(submesh, p - 1 - submesh)]:
+        for action in half.rows[min(submesh, p - 1 - submesh)]:
             backwards = (action.stage < p // 2) != in_first_half
             microbatch = action.microbatch + (ahead if backwards else 0)
             stage = action.stage - (p > num_submeshes and action.stage >= p // 2)
@@ -114,6 +125,38 @@ def dualpipe(num_submeshes: int, num_microbatches: int) -> tuple[Rows, frozenset
                 row.append(Action(action.kind, stage, microbatch))
                 if opens_pair:
                     fused.add(row[-2])
-            opens_pair = exists and action in folded_fused
+            opens_pair = exists and action in half.fused
         rows.append(tuple(row))
-    return tuple(rows), frozenset(fused)
+    replicas: tuple[tuple[int, ...], ...] = ()
+    if num_microbatches > 1:
+        mirrored = enumerate(reversed(range(num_submeshes)))
+        replicas = tuple((mirror,) if mirror != submesh else () for submesh, mirror in mirrored)
+    return Order(tuple(rows), frozenset(fused), replicas)
+
+
+DUALPIPE_V = NamedSchedule(
+    name="dualpipe-v",
+    rank=110,
+    summary="forwards and backwards fused in pairs, in a V",
+    source="https://github.com/deepseek-ai/DualPipe",
+    order=dualpipe_v,
+    placements=V_SHAPED,
+    closed_forms=ClosedForms(idle="(p-1)(tF+2tB-3tW)/2", live="p+1/2", only_if=("tF = tI = tW",)),
+    splits_backward=True,
+)
+
+DUALPIPE = NamedSchedule(
+    name="dualpipe",
+    rank=120,
+    summary="forwards and backwards fused in pairs; microbatches enter at both ends",
+    source="https://arxiv.org/abs/2412.19437",
+    order=dualpipe,
+    placements=PlacementRule(
+        lambda num_submeshes, chunks: (*range(num_submeshes),) if chunks == 1 else None,
+        "one on each submesh, and each on a second one too",
+        needs="one stage on each submesh, such as (0, 1)",
+    ),
+    closed_forms=ClosedForms(idle="(p/2-1)(tF+2tB-3tW)", live="p+1", only_if=("p and m even", "tF = tI = tW")),
+    splits_backward=True,
+    has_replicas=True,
+)

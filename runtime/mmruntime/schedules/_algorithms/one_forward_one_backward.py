@@ -1,30 +1,43 @@
-"""Classic 1F1B."""
+"""Classic 1F1B, also known as PipeDream-Flush: a submesh alternates between forwards and backwards."""
 
 import math
-from collections.abc import Sequence
 
-from mmruntime.schedules._action import Rows
 from mmruntime.schedules._costs import Costs
 from mmruntime.schedules._list_scheduling import PipelineModel, Policy, hops_to_end, list_schedule
+from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule, Order, ScheduleSizes
+from mmruntime.schedules._placements import ANY_PLACEMENT
 
 
-def one_forward_one_backward(placement: Sequence[int], num_submeshes: int, num_microbatches: int) -> Rows:
-    """Classic 1F1B (arXiv:1806.03377, arXiv:2104.04473) for any placement.
+def one_forward_one_backward(sizes: ScheduleSizes) -> Order:
+    """1F1B for any placement, as a list schedule.
 
-    A free submesh takes turns between a backward and a forward, of its latest stage that has one ready, and takes
-    what there is if only one is ready. A stage holds no more activations than there are submeshes to pass from it to
-    the end. On one stage for each submesh this is the textbook order: submesh s of p warms up with p - s forwards.
-    Forwards cost 1 here, backwards 2.
+    A free submesh alternates between a backward and a forward, and runs whichever is ready if only one is. Of several
+    ready stages the latest comes first. A stage holds at most as many microbatches as there are submeshes between it
+    and the end of the pipeline. With one stage on each submesh this is the textbook order: submesh s of p warms up
+    with p - s forwards.
     """
-    stages = len(placement)
+    stages = sizes.num_stages
     pipeline = PipelineModel(
-        placement=tuple(placement),
-        num_submeshes=num_submeshes,
-        num_microbatches=num_microbatches,
+        placement=sizes.placement,
+        num_submeshes=sizes.num_submeshes,
+        num_microbatches=sizes.num_microbatches,
+        # The textbook ratio: a backward takes two matrix products where the forward takes one.
         costs=Costs((1.0,) * stages, (2.0,) * stages, (1.0,) * stages, (1.0,) * stages),
         latency=(0.0,) * stages,
         whole=(1.0,) * stages,
         kept=(1.0,) * stages,
-        memory=(math.inf,) * num_submeshes,
+        memory=(math.inf,) * sizes.num_submeshes,
     )
-    return list_schedule(pipeline, Policy(split=False, caps=hops_to_end(placement), prefer="alternate"))
+    return Order(list_schedule(pipeline, Policy(split=False, caps=hops_to_end(sizes.placement), prefer="alternate")))
+
+
+ONE_FORWARD_ONE_BACKWARD = NamedSchedule(
+    name="1f1b",
+    rank=20,
+    summary="one forward, one backward, in turn",
+    # PipeDream (arXiv:1806.03377) had the order first, with stale weights; this is the variant with a flush.
+    source="https://arxiv.org/abs/2104.04473",
+    order=one_forward_one_backward,
+    placements=ANY_PLACEMENT,
+    closed_forms=ClosedForms(idle="(p-1)(tF+tB)", live="p"),
+)

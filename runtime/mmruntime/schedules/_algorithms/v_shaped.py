@@ -1,17 +1,23 @@
-"""Orders for the V placement: two chunks on every submesh, the first going up and the second coming back."""
+"""Schedules for the V placement: two chunks on every submesh, the first going up and the second coming back.
+
+Activations of the first stage live longest and those of the last stage shortest. In a V these two share a submesh, as
+do the second and the last but one, and so on: all submeshes hold equally much (arXiv:2405.15362).
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from mmruntime.schedules._action import Action, Kind, Rows
 from mmruntime.schedules._algorithms.zero_bubble import fill_weights
-from mmruntime.schedules._placements import v_placement
+from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule, Order, ScheduleSizes
+from mmruntime.schedules._placements import V_SHAPED, v_placement
 
-# Ticks in which one microbatch occupies a submesh: F, I and W of two chunks.
+# Actions of one microbatch on a submesh, F, I and W of two chunks: the shortest period in which the building block of a
+# microbatch can repeat.
 _PERIOD = 6
 
 
-def zb_v(num_submeshes: int, num_microbatches: int) -> Rows:
+def zb_v(sizes: ScheduleSizes) -> Order:
     """ZB-V (arXiv:2401.10241, section 6): no idle time with equal costs and no barrier, in the memory of 1F1B.
 
     Submesh r of p, with chunk a going up and chunk b coming back, runs
@@ -23,11 +29,11 @@ def zb_v(num_submeshes: int, num_microbatches: int) -> Rows:
         I a, I b      r times
         I a           p - r times
 
-    and weight halves where there is room. It needs m >= 2p; with fewer microbatches it is that order without the
-    ones that do not exist.
+    and weight halves in the gaps. The pattern needs m >= 2p; with fewer microbatches it is the order for 2p without
+    those that do not exist.
     """
-    p = num_submeshes
-    count = max(num_microbatches, 2 * p)
+    p = sizes.num_submeshes
+    count = max(sizes.num_microbatches, 2 * p)
     rows = []
     for submesh in range(p):
         f_up, f_back = Action("F", submesh, 0), Action("F", 2 * p - 1 - submesh, 0)
@@ -41,12 +47,12 @@ def zb_v(num_submeshes: int, num_microbatches: int) -> Rows:
             turns += [i_up, f_back, i_back]
         turns += [i_up, i_back] * submesh
         turns += [i_up] * (p - submesh)
-        rows.append(_numbered(turns, num_microbatches))
-    return fill_weights(tuple(rows), v_placement(p), [2 * p] * p)
+        rows.append(_numbered(turns, sizes.num_microbatches))
+    return Order(fill_weights(tuple(rows), v_placement(p), [2 * p] * p))
 
 
 def _numbered(turns: Sequence[Action], num_microbatches: int) -> tuple[Action, ...]:
-    """The turns with microbatches in order, each kind and stage on its own; those beyond the last one are left out."""
+    """The turns with the microbatches of each kind and stage counted up, without those beyond the last."""
     following: Counter[Action] = Counter()
     row = []
     for turn in turns:
@@ -56,34 +62,34 @@ def _numbered(turns: Sequence[Action], num_microbatches: int) -> tuple[Action, .
     return tuple(row)
 
 
-def v_half(num_submeshes: int, num_microbatches: int) -> Rows:
-    """V-Half (arXiv:2405.15362): less than half of the bubble of 1F1B, in (p+2)/2 instead of p activations."""
-    pauses = (1, 1, 2) if num_submeshes % 2 else (4, 1, 5)
-    rows = _blocks(num_submeshes, num_microbatches, (1, 2), pauses)
-    return fill_weights(rows, v_placement(num_submeshes), [num_submeshes + 2] * num_submeshes)
+def v_half(sizes: ScheduleSizes) -> Order:
+    """V-Half (arXiv:2405.15362): at most half of the bubble of 1F1B, in (p+2)/2 instead of p activations."""
+    p = sizes.num_submeshes
+    rows = _blocks(sizes, spacing=(1, 2), pauses=(1, 1, 2) if p % 2 else (4, 1, 5))
+    return Order(fill_weights(rows, v_placement(p), [p + 2] * p))
 
 
-def v_min(num_submeshes: int, num_microbatches: int) -> Rows:
-    """V-Min (arXiv:2405.15362): less than two thirds of the bubble of 1F1B, in (p+4)/3 instead of p activations."""
-    pauses = (1, 1, 1) if num_submeshes % 3 else (3, 1, 3)
-    rows = _blocks(num_submeshes, num_microbatches, (1, 1), pauses)
-    return fill_weights(rows, v_placement(num_submeshes), [2 * (num_submeshes + 4) // 3] * num_submeshes)
+def v_min(sizes: ScheduleSizes) -> Order:
+    """V-Min (arXiv:2405.15362): at most two thirds of the bubble of 1F1B, in (p+4)/3 instead of p activations."""
+    p = sizes.num_submeshes
+    rows = _blocks(sizes, spacing=(1, 1), pauses=(1, 1, 1) if p % 3 else (3, 1, 3))
+    return Order(fill_weights(rows, v_placement(p), [2 * (p + 4) // 3] * p))
 
 
-def _blocks(num_submeshes: int, num_microbatches: int, spacing: tuple[int, int], pauses: tuple[int, int, int]) -> Rows:
-    """The building block of one microbatch, repeated every six ticks; F and I only.
+def _blocks(sizes: ScheduleSizes, spacing: tuple[int, int], pauses: tuple[int, int, int]) -> Rows:
+    """F and I in the building block of one microbatch, repeated every six ticks.
 
-    A microbatch goes up and comes back, forward and then backward: four passes over the submeshes.
+    A microbatch goes up and comes back, forward and then backward: four passes over the submeshes. The peak of live
+    activations is their lifetime within the block divided by the period (arXiv:2405.15362).
 
     Args:
-        num_submeshes: Number of submeshes p.
-        num_microbatches: Number of microbatches.
+        sizes: What the schedule is made for.
         spacing: Ticks from one submesh to the next when going up and when coming back. Short ones keep activations
-            for a short time; with an up-and-back sum of 2 or 3 the passes can be kept apart on all submeshes.
-        pauses: Ticks between passes on the submesh where one ends and the next starts. With the right ones, which
-            depend on p, no two passes of any microbatches meet on a submesh.
+            for a short time; where up and back add up to 2 or 3, the passes can be kept apart on all submeshes.
+        pauses: Ticks between passes on the submesh where one ends and the next starts. They depend on p and are
+            chosen so that no two passes of any microbatches collide on a submesh.
     """
-    p = num_submeshes
+    p = sizes.num_submeshes
     up, back = spacing
     rows = []
     for submesh in range(p):
@@ -101,7 +107,41 @@ def _blocks(num_submeshes: int, num_microbatches: int, spacing: tuple[int, int],
         ticks = [
             (tick + _PERIOD * microbatch, Action(kind, stage, microbatch))
             for tick, kind, stage in cells
-            for microbatch in range(num_microbatches)
+            for microbatch in range(sizes.num_microbatches)
         ]
         rows.append(tuple(action for _, action in sorted(ticks, key=lambda cell: cell[0])))
     return tuple(rows)
+
+
+ZB_V = NamedSchedule(
+    name="zb-v",
+    rank=80,
+    summary="zero-bubble in a V: no bubble without a barrier, in the memory of 1F1B",
+    source="https://arxiv.org/abs/2401.10241",
+    order=zb_v,
+    placements=V_SHAPED,
+    closed_forms=ClosedForms(idle="(p-1)(tF+tI-tW)/2", idle_without_barrier="0", live="p", only_if=("tF = tI = tW",)),
+    splits_backward=True,
+)
+
+V_HALF = NamedSchedule(
+    name="v-half",
+    rank=90,
+    summary="zero-bubble in a V, in about half the memory of 1F1B",
+    source="https://arxiv.org/abs/2405.15362",
+    order=v_half,
+    placements=V_SHAPED,
+    closed_forms=ClosedForms(idle="(p-1)(tF+tB)/2", live="(p+2)/2", only_if=("tF = tI = tW",), are_bounds=True),
+    splits_backward=True,
+)
+
+V_MIN = NamedSchedule(
+    name="v-min",
+    rank=100,
+    summary="zero-bubble in a V, in about a third of the memory of 1F1B",
+    source="https://arxiv.org/abs/2405.15362",
+    order=v_min,
+    placements=V_SHAPED,
+    closed_forms=ClosedForms(idle="2(p-1)(tF+tB)/3", live="(p+4)/3", only_if=("tF = tI = tW",), are_bounds=True),
+    splits_backward=True,
+)

@@ -1,4 +1,8 @@
-"""Zero-bubble orders: the weight half of the backward pass fills the gaps that the input half leaves."""
+"""Zero-bubble schedules: the weight half of the backward pass fills the gaps that the input half leaves.
+
+Only the input half has a successor on another submesh, so weight halves may wait without delaying anybody
+(arXiv:2401.10241, section 2).
+"""
 
 import heapq
 from collections import deque
@@ -6,13 +10,15 @@ from collections.abc import Sequence
 
 from mmruntime.schedules._action import Action, Rows
 from mmruntime.schedules._algorithms.one_forward_one_backward import one_forward_one_backward
-from mmruntime.schedules._algorithms.wavefront import visits, waves
+from mmruntime.schedules._algorithms.wavefront import wavefront
+from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule, Order, ScheduleSizes
+from mmruntime.schedules._placements import ANY_PLACEMENT
 
 _NEVER = 1 << 60
 
 
-def split_backward(rows: Rows) -> Rows:
-    """The rows with the input half (I) in place of every whole backward (B), and no weight halves yet."""
+def with_input_halves(rows: Rows) -> Rows:
+    """The rows with an input half (I) in place of every whole backward (B), and no weight halves yet."""
     return tuple(
         tuple(Action("I", action.stage, action.microbatch) if action.kind == "B" else action for action in row)
         for row in rows
@@ -32,19 +38,19 @@ def peak_counts(rows: Rows) -> list[int]:
 
 
 def fill_weights(rows: Rows, placement: Sequence[int], caps: Sequence[int]) -> Rows:
-    """Put the weight halves into rows of F and I, whose order is kept.
+    """Insert the weight halves into rows of F and I, and keep the order of those.
 
-    The rows run in simulated time with all costs equal. A weight half runs, oldest first, when the next F or I has not
-    arrived, or when a forward would exceed the number of microbatches between F and W that the submesh may hold.
+    The rows run in simulated time with all costs equal. The oldest weight half runs when the input of the next F or I
+    has not arrived, or when the next F would hold more microbatches between F and W than the submesh may.
 
     Args:
-        rows: F and I of each submesh. F to I alone must stay within `caps`.
+        rows: F and I of each submesh; with W right behind I they must stay within `caps`.
         placement: Submesh of each stage.
         caps: Most microbatches that each submesh may hold, all its stages together.
     """
     last = len(placement) - 1
     count = 1 + max((action.microbatch for row in rows for action in row), default=0)
-    # When the input of F and of I is there, for each stage and microbatch.
+    # Arrival of the inputs of F and of I, for each stage and microbatch.
     inputs = [[0] * count, *([_NEVER] * count for _ in range(last))]
     cotangents = [*([_NEVER] * count for _ in range(last)), [0] * count]
     at = [0] * len(rows)
@@ -90,21 +96,51 @@ def fill_weights(rows: Rows, placement: Sequence[int], caps: Sequence[int]) -> R
     return tuple(map(tuple, filled))
 
 
-def zb_h1(placement: Sequence[int], num_submeshes: int, num_microbatches: int) -> Rows:
+def _in_gaps_of(order: Order, sizes: ScheduleSizes) -> Order:
+    """The order with its backwards split, and weight halves in its gaps.
+
+    Every submesh may hold as many microbatches as the one that holds most without weight halves.
+    """
+    rows = with_input_halves(order.rows)
+    return Order(fill_weights(rows, sizes.placement, [max(peak_counts(rows))] * sizes.num_submeshes))
+
+
+def zb_h1(sizes: ScheduleSizes) -> Order:
     """ZB-H1 (arXiv:2401.10241, section 2.1): 1F1B with weight halves in its gaps, in the memory of its first submesh.
 
-    With equal costs and one stage for each submesh the bubble is (p-1)(tF+tI-tW), a third of that of 1F1B.
+    With equal costs and one stage on each submesh, its bubble is a third of that of 1F1B.
     """
-    rows = split_backward(one_forward_one_backward(placement, num_submeshes, num_microbatches))
-    return fill_weights(rows, placement, [max(peak_counts(rows))] * num_submeshes)
+    return _in_gaps_of(one_forward_one_backward(sizes), sizes)
 
 
-def zb_h2(placement: Sequence[int], num_submeshes: int, num_microbatches: int) -> Rows:
+def zb_h2(sizes: ScheduleSizes) -> Order:
     """ZB-H2 (arXiv:2401.10241, section 2.2): eager 1F1B with weight halves in its gaps, up to 2p-1 live microbatches.
 
-    With equal costs, one stage for each submesh and no barrier between steps no time is idle. Behind a barrier it
-    takes as long as ZB-H1.
+    With equal costs, one stage on each submesh and no barrier between steps, no time is idle.
     """
-    path = visits(len(placement), "FB")
-    rows = split_backward(waves(path, placement, num_submeshes, num_microbatches, delay=len(placement)))
-    return fill_weights(rows, placement, [max(peak_counts(rows))] * num_submeshes)
+    return _in_gaps_of(wavefront(sizes), sizes)
+
+
+ZB_H1 = NamedSchedule(
+    name="zb-h1",
+    rank=60,
+    summary="1F1B with weight halves in its gaps, in the same memory",
+    source="https://arxiv.org/abs/2401.10241",
+    order=zb_h1,
+    placements=ANY_PLACEMENT,
+    closed_forms=ClosedForms(idle="(p-1)(tF+tI-tW)", live="p"),
+    splits_backward=True,
+)
+
+ZB_H2 = NamedSchedule(
+    name="zb-h2",
+    rank=70,
+    summary="eager 1F1B with weight halves in its gaps: twice the memory, hardly a bubble",
+    source="https://arxiv.org/abs/2401.10241",
+    order=zb_h2,
+    placements=ANY_PLACEMENT,
+    closed_forms=ClosedForms(
+        idle="(p-1)max(tF, tF+tI-2tW)", idle_without_barrier="(p-1)max(0, tF+tI-2tW)", live="2p-1"
+    ),
+    splits_backward=True,
+)

@@ -1,0 +1,58 @@
+"""Write the table of named schedules in docs/runtime.md from their records.
+
+python docs/make_schedules.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from mmruntime.schedules._named_schedule import NamedSchedule
+from mmruntime.schedules._registry import NAMED_SCHEDULES
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "runtime.md"
+BEGIN = "<!-- Made by docs/make_schedules.py from the schedules' records; do not edit by hand. -->\n"
+END = "<!-- End of what docs/make_schedules.py makes. -->\n"
+HEAD = ("name", "order", "idle time", "idle without a barrier", "activations held", "only if", "placement")
+
+
+def cells(record: NamedSchedule) -> Iterator[str]:
+    """The cells of a schedule's line."""
+    forms = record.closed_forms
+    most = "at most " if forms.are_bounds else ""
+    yield f"[`{record.name}`]({record.source})"
+    yield record.summary
+    yield most + forms.idle
+    yield most + (forms.idle_without_barrier or forms.idle)
+    yield most + forms.live
+    yield ", ".join(forms.only_if)
+    yield record.placements.description
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names as code, separated by commas and "and"."""
+    marked = [f"`{name}`" for name in names]
+    return " and ".join([", ".join(marked[:-1]), marked[-1]] if len(marked) > 1 else marked)
+
+
+def table(records: Iterable[NamedSchedule]) -> str:
+    """The table of the schedules, and sentences about their aliases and backward passes."""
+    records = list(records)
+    rows = [HEAD, ("---",) * len(HEAD), *(tuple(cells(record)) for record in records)]
+    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows]
+    aliases = "; ".join(f"{joined(record.aliases)} for `{record.name}`" for record in records if record.aliases)
+    halves = joined([record.name for record in records if record.splits_backward])
+    return "\n".join([*lines, "", f"Aliases: {aliases}.", f"Backward passes run in two halves in {halves}.", ""])
+
+
+def page(text: str) -> str:
+    """The text of the page with the table renewed between its two markers."""
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{table(NAMED_SCHEDULES.values())}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
