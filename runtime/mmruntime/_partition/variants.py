@@ -14,6 +14,7 @@ from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr.ir import Op, Region, Step
 from mmruntime._partition.place import layer_costs
+from mmruntime.schedules._registry import find_record
 
 Slice = tuple[tuple[str, int], ...]
 
@@ -90,7 +91,10 @@ def expand_replicas(step: Step, multimesh: MultiMesh) -> None:
 
 def _may_replicate(loop: LoopSpec) -> bool:
     wanted = loop.schedule
-    return wanted == "dualpipe" or (isinstance(wanted, schedules.Schedule) and bool(wanted.replicas))
+    if isinstance(wanted, str):
+        record = find_record(wanted)
+        return record is not None and record.has_replicas
+    return isinstance(wanted, schedules.Schedule) and bool(wanted.replicas)
 
 
 def _replicated(loop: LoopSpec, num_submeshes: int) -> schedules.Schedule | None:
