@@ -1,4 +1,4 @@
-"""Keep the arrays of a run in a folder, and compare two such runs, array by array."""
+"""Save the arrays of a run to a folder, and compare two such runs, array by array."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ _INDEX = "run.json"
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a run, or another value, of which `array` is None and `kind` its type."""
+    """One leaf of the arguments or results of a run.
+
+    Attributes:
+        name: The parameter or "result", and the path in it.
+        role: "argument" or "result".
+        array: The array; None for a value that is none.
+        kind: The dtype, or the class of a value that is no array.
+        where: The devices and the layout on them, or "host".
+    """
 
     name: str
     role: str
@@ -27,7 +35,7 @@ class Leaf:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape; that of a scalar where there is no array."""
+        """The array's shape; `()` where there is no array."""
         return () if self.array is None else self.array.shape
 
 
@@ -39,24 +47,24 @@ class Recorded:
         self._index: list[dict[str, Any]] = []
 
     def argument(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
-        """Keep an argument."""
-        self._keep("argument", name, array, kind, where)
+        """Save an argument."""
+        self._save("argument", name, array, kind, where)
 
     def result(self, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
-        """Keep a result."""
-        self._keep("result", name, array, kind, where)
+        """Save a result."""
+        self._save("result", name, array, kind, where)
 
-    def _keep(self, role: str, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
+    def _save(self, role: str, name: str, array: np.ndarray | None, kind: str, where: str) -> None:
         entry: dict[str, Any] = {"name": name, "role": role, "kind": kind, "where": where, "array": None}
         if array is not None:
-            # `np.save` loses types that numpy does not have, such as bfloat16.
+            # `np.save` writes bfloat16 and the other types of ml_dtypes as raw void data.
             entry["array"] = {"shape": array.shape, "dtype": str(array.dtype), "file": f"{len(self._index)}.bin"}
             with open(os.path.join(self._folder, entry["array"]["file"]), "wb") as file:
                 file.write(array.tobytes())
         self._index.append(entry)
 
     def close(self) -> None:
-        """Write the index, without which the run is not complete."""
+        """Write the index; a folder without one is an incomplete run."""
         with open(os.path.join(self._folder, _INDEX), "w", encoding="utf-8") as file:
             json.dump(self._index, file)
 
@@ -82,7 +90,7 @@ def _array(folder: str, entry: Mapping[str, Any] | None) -> np.ndarray | None:
 class Tolerance:
     """How far floats may differ: `|rewritten - original| <= atol + rtol * |original|`, element by element.
 
-    What is None depends on the type: 1e-9 and 1e-12 for float64, 1e-4 and 1e-6 for float32, 4 and 2 times the machine
+    The defaults depend on the type: 1e-9 and 1e-12 for float64, 1e-4 and 1e-6 for float32, 4 and 2 times the machine
     epsilon for shorter ones. Whole numbers, booleans and keys must be equal.
     """
 
@@ -102,14 +110,14 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one array.
+    """One array in both programs, and how far they are apart.
 
     Attributes:
-        original: As the original program had it, None where it did not.
-        rewritten: As the rewritten program has it.
-        absolute: The largest difference, None where they cannot be compared.
+        original: The leaf of the original program; None if it has none of that name.
+        rewritten: The leaf of the rewritten program; None if it has none of that name.
+        absolute: The largest difference; None where they cannot be compared.
         relative: The largest difference relative to the original, over its elements larger than the absolute tolerance.
-        problem: What is wrong, None for equal within the tolerance.
+        problem: Why they count as different; None if they are equal within the tolerance.
     """
 
     original: Leaf | None
@@ -119,7 +127,7 @@ class Row:
     problem: str | None
 
     def as_json(self, homes: Mapping[str, str]) -> dict[str, Any]:
-        """As JSON values; `homes` says where a step wants its arguments."""
+        """As JSON values; `homes` is where a step keeps its arguments, by name."""
         leaf = self.original or self.rewritten
         assert leaf is not None
         where = homes.get(leaf.name, self.rewritten.where) if self.rewritten else None
@@ -137,7 +145,7 @@ class Row:
 
 
 def compare(original: Sequence[Leaf], rewritten: Sequence[Leaf], tolerance: Tolerance) -> list[Row]:
-    """What became of every array, in the order of the original, and what is new."""
+    """A row for every array of the original program, in order, and then for those that only the rewritten one has."""
     others = {(leaf.role, leaf.name): leaf for leaf in rewritten}
     rows = [_row(leaf, others.pop((leaf.role, leaf.name), None), tolerance) for leaf in original]
     return rows + [Row(None, leaf, None, None, "only the rewritten program has it") for leaf in others.values()]

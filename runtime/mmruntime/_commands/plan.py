@@ -1,4 +1,4 @@
-"""Plan one step in a process of its own and print what was found as one JSON document.
+"""Plan one step in a process of its own and print the plan as one JSON document.
 
     python -m mmruntime._commands.plan train:train_step train:example_arguments --path DIR --measure
 
@@ -14,48 +14,58 @@ from typing import Any
 
 import jax
 
-from mmruntime._commands.entry_point import Given, Wrong, answer, arguments_for, command, failed, find
+from mmruntime._commands.entry_point import (
+    BadEntryPoint,
+    FunctionName,
+    arguments_for,
+    failure,
+    find,
+    parser_for,
+    print_document,
+)
 from mmruntime._inspect.report import LoopRow, Report
 from mmruntime._inspect.timeline import Measurement
 from mmruntime._step.mesh_function import MeshFunction
 
 
-def plan(entry: Given, arguments: Given, measured: bool) -> dict[str, Any]:
+def plan(entry: FunctionName, arguments: FunctionName, measured: bool) -> dict[str, Any]:
     """The plan of a step as JSON values.
 
     Raises:
-        Wrong: If it cannot be made.
+        BadEntryPoint: If the step cannot be imported, planned or measured.
     """
     step = find(entry)
     if not isinstance(step, MeshFunction):
-        raise Wrong(
+        raise BadEntryPoint(
             f"{entry}: `{entry.name}` is of type {type(step).__name__}, not a step that mmruntime.mjit compiled; "
             "name the function that has the hint `mjit`, and see whether that hint was refused"
         )
-    given = arguments_for(entry, arguments)
+    example = arguments_for(entry, arguments)
     try:
-        report = step.plan(*given)
+        report = step.plan(*example)
     except Exception as error:
         advice = f"`{entry.name}` is planned for what `{arguments.text}` returns"
-        raise Wrong(failed(entry, "cannot be planned", error, advice)) from error
-    measurement = _measured(step, given, arguments) if measured else None
+        raise BadEntryPoint(failure(entry, "cannot be planned", error, advice)) from error
+    measurement = _measured(step, example, arguments) if measured else None
     return document(step, report, measurement)
 
 
-def _measured(step: MeshFunction[..., Any], given: tuple[Any, ...], arguments: Given) -> Measurement:
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(given)):
-        raise Wrong(
+def _measured(step: MeshFunction[..., Any], example: tuple[Any, ...], arguments: FunctionName) -> Measurement:
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(example)):
+        raise BadEntryPoint(
             f"{arguments}: `{arguments.name}()` returned shapes; --measure runs the step, so return arrays, or leave "
             "--measure out"
         )
     try:
-        return step.measure(*given)
+        return step.measure(*example)
     except Exception as error:
-        raise Wrong(failed(arguments, "cannot be measured", error, "leave --measure out to plan only")) from error
+        raise BadEntryPoint(
+            failure(arguments, "cannot be measured", error, "leave --measure out to plan only")
+        ) from error
 
 
 def document(step: MeshFunction[..., Any], report: Report, measurement: Measurement | None) -> dict[str, Any]:
-    """Everything that was found, as JSON values."""
+    """A report, and a measurement where there is one, as JSON values."""
     mesh = step.multimesh
     loops = [_loop(loop, measurement, index) for index, loop in enumerate(report.loops)]
     return {
@@ -106,10 +116,10 @@ def _loop(loop: LoopRow, measurement: Measurement | None, index: int) -> dict[st
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
-    parser = command("mmruntime._commands.plan", __doc__)
+    parser = parser_for("mmruntime._commands.plan", __doc__)
     parser.add_argument("--measure", action="store_true")
     options = parser.parse_args(arguments)
-    return answer(options, lambda entry, example: plan(entry, example, options.measure))
+    return print_document(options, lambda entry, arguments: plan(entry, arguments, options.measure))
 
 
 if __name__ == "__main__":

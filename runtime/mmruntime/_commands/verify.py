@@ -1,4 +1,4 @@
-"""Call one function in a process of its own, keep what went in and came out, and compare with an earlier run.
+"""Call one function in a process of its own, save its arguments and results, and compare with an earlier run.
 
     python -m mmruntime._commands.verify train:train_step train:example_arguments --path DIR --save NEW
     python -m mmruntime._commands.verify ... --path MIRROR --save NEWER --against NEW
@@ -21,38 +21,48 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from mmruntime._commands.compare import Recorded, Tolerance, compare, load
-from mmruntime._commands.entry_point import Given, Wrong, answer, arguments_for, command, failed, find
+from mmruntime._commands.entry_point import (
+    BadEntryPoint,
+    FunctionName,
+    arguments_for,
+    failure,
+    find,
+    parser_for,
+    print_document,
+)
 from mmruntime._step.mesh_function import MeshFunction
 
 _SEED = 0
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def run(entry: Given, arguments: Given, folder: str) -> dict[str, Any]:
-    """Call the function once and write everything to `folder`.
+def run(entry: FunctionName, arguments: FunctionName, folder: str) -> dict[str, Any]:
+    """Call the function once and save its arguments and results in `folder`.
 
     Returns:
-        What was called and on what, as JSON values.
+        Which devices it ran on, and where its arguments belong, as JSON values.
 
     Raises:
-        Wrong: If it cannot be found or called.
+        BadEntryPoint: If the function cannot be imported or fails.
     """
     random.seed(_SEED)
     np.random.seed(_SEED)
     step = find(entry)
     if not callable(step):
-        raise Wrong(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
-    given = arguments_for(entry, arguments)
-    names = _names(step, len(given))
+        raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
+    example = arguments_for(entry, arguments)
+    names = _names(step, len(example))
     record = Recorded(folder)
-    # Before the call: arguments may be donated, and then there is nothing left of them.
-    for name, argument in zip(names, given, strict=True):
+    # Before the call: a donated argument is deleted by it.
+    for name, argument in zip(names, example, strict=True):
         _record(record.argument, name, argument)
     try:
-        found = jax.block_until_ready(step(*given))
+        result = jax.block_until_ready(step(*example))
     except Exception as error:
-        raise Wrong(failed(entry, "failed", error, f"it was called with what `{arguments.text}` returns")) from error
-    _record(record.result, "result", found)
+        raise BadEntryPoint(
+            failure(entry, "failed", error, f"it was called with what `{arguments.text}` returns")
+        ) from error
+    _record(record.result, "result", result)
     record.close()
     is_step = isinstance(step, MeshFunction)
     return {
@@ -60,12 +70,12 @@ def run(entry: Given, arguments: Given, folder: str) -> dict[str, Any]:
         "devices": jax.device_count(),
         "platform": jax.default_backend(),
         "homes": _homes(step, names) if isinstance(step, MeshFunction) else {},
-        "like_arguments": _like(found, dict(zip(names, given, strict=True))),
+        "like_arguments": _like(result, dict(zip(names, example, strict=True))),
     }
 
 
 def _names(step: Any, count: int) -> list[str]:
-    """What the function calls its positional arguments."""
+    """The names of the function's first `count` positional parameters, made up where it does not tell."""
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):
@@ -88,7 +98,7 @@ def _record(keep: Any, name: str, tree: Any) -> None:
 
 
 def _where(sharding: jax.sharding.Sharding) -> str:
-    """Devices, and the layout on them where there is more than one."""
+    """The devices of an array, and its layout on them where there are several."""
     found: set[Any] = sharding.device_set
     devices = sorted(device.id for device in found)
     text = f"device {devices[0]}" if len(devices) == 1 else f"devices {_ranges(devices)}"
@@ -111,7 +121,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _homes(step: MeshFunction[..., Any], names: Sequence[str]) -> dict[str, str]:
-    """Where a step wants its arguments, by their place."""
+    """The devices and layout that a step keeps each argument in, by the argument's name and path."""
     found = {}
     for name, argument in zip(names, step.abstract_args(), strict=True):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
@@ -120,7 +130,7 @@ def _homes(step: MeshFunction[..., Any], names: Sequence[str]) -> dict[str, str]
 
 
 def _like(result: Any, arguments: dict[str, Any]) -> dict[str, str]:
-    """Results that have the paths, shapes and types of an argument: its gradients, or what it became."""
+    """Results that have the tree, shapes and types of an argument: its gradients, or its next value."""
     known = {name: _shapes(argument) for name, argument in arguments.items()}
     items = {"result": result}
     if isinstance(result, tuple | list):
@@ -142,22 +152,22 @@ def _shapes(tree: Any) -> list[tuple[str, tuple[int, ...], str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what was found, or `{"error": sentence, "traceback": text}`, and return the exit status."""
-    parser = command("mmruntime._commands.verify", __doc__)
+    """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
+    parser = parser_for("mmruntime._commands.verify", __doc__)
     parser.add_argument("--save", required=True, help="an empty folder")
     parser.add_argument("--against", help="the folder of an earlier run")
     parser.add_argument("--rtol", type=float)
     parser.add_argument("--atol", type=float)
     options = parser.parse_args(arguments)
 
-    def find_out(entry: Given, example: Given) -> dict[str, Any]:
-        found = run(entry, example, options.save)
+    def call_and_compare(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
+        document = run(entry, arguments, options.save)
         if options.against:
             rows = compare(load(options.against), load(options.save), Tolerance(options.rtol, options.atol))
-            found["rows"] = [row.as_json(found["homes"]) for row in rows]
-        return found
+            document["rows"] = [row.as_json(document["homes"]) for row in rows]
+        return document
 
-    return answer(options, find_out)
+    return print_document(options, call_and_compare)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ class Addend:
 
 
 @dataclass(frozen=True)
-class Change:
+class CarryChange:
     """What becomes of one carried leaf: it stays the "same", grows by `addends` ("sum"), or is made anew ("set").
 
     It is "other" where it is computed from what is carried in any other way.
@@ -34,7 +34,7 @@ class Change:
     addends: tuple[Addend, ...] = ()
 
 
-def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widens: bool = False) -> list[Change]:
+def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widens: bool = False) -> list[CarryChange]:
     """How each of `outvars` comes from the variable of `carried` at its place.
 
     Args:
@@ -66,9 +66,11 @@ def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widen
         owner, addends = grown.get(after, (None, ())) if _compat.is_var(after) else (None, ())
         if before is not None and owner == index:
             same = not addends and before.aval.shape == after.aval.shape and before.aval.dtype == after.aval.dtype
-            found.append(Change("same") if same else Change("sum" if addends else "other", addends))
+            found.append(CarryChange("same") if same else CarryChange("sum" if addends else "other", addends))
         else:
-            found.append(Change("other" if _compat.is_var(after) and after in tainted else "set", (Addend(after),)))
+            found.append(
+                CarryChange("other" if _compat.is_var(after) and after in tainted else "set", (Addend(after),))
+            )
     return found
 
 

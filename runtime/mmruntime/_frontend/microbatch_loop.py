@@ -14,7 +14,7 @@ from mmruntime import _check, _compat, schedules
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.align_iterations import Iteration, align
-from mmruntime._frontend.loop_carry import Addend, Change, changes, needed, open_helpers
+from mmruntime._frontend.loop_carry import Addend, CarryChange, changes, needed, open_helpers
 from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, label_of
 
 
@@ -134,7 +134,7 @@ def _given(carry: tuple[Any, ...], after: tuple[Any, ...]) -> list[Any]:
     return given
 
 
-def _first_changes(traced: Any, carry: tuple[Any, ...], after: tuple[Any, ...]) -> list[Change]:
+def _first_changes(traced: Any, carry: tuple[Any, ...], after: tuple[Any, ...]) -> list[CarryChange]:
     """What the first iteration does, which may turn `None` or `0` into a tree of arrays."""
     jaxpr, _ = _compat.split(traced)
     variables = iter(jaxpr.invars)
@@ -166,7 +166,7 @@ def _check_carry(expected: tuple[Any, ...], found: tuple[Any, ...], index: int, 
         )
 
 
-def _kind(each: tuple[Change, ...]) -> str:
+def _kind(each: tuple[CarryChange, ...]) -> str:
     """What all iterations do to a leaf: "same", "sum", "set" where the first makes it, else "other"."""
     first, *rest = (change.kind for change in each)
     if first in ("same", "sum") and all(kind == first for kind in rest):
@@ -174,7 +174,7 @@ def _kind(each: tuple[Change, ...]) -> str:
     return "set" if first == "set" and all(kind == "sum" for kind in rest) else "other"
 
 
-def _iteration(traced: Any, found: Sequence[Change], names: Sequence[str], label: str) -> Iteration:
+def _iteration(traced: Any, found: Sequence[CarryChange], names: Sequence[str], label: str) -> Iteration:
     """The equations that make what one iteration adds."""
     jaxpr, consts = _compat.split(traced)
     wanted: list[tuple[Addend, ...]] = [change.addends for change in found if change.kind != "same"]

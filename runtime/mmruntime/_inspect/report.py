@@ -11,7 +11,7 @@ import numpy as np
 from mmruntime import schedules
 from mmruntime._execution.compile import Compiled
 from mmruntime._inspect import report_text as _tables
-from mmruntime._inspect.report_text import Table
+from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes
 from mmruntime._partition.instructions import Program, RunInstruction, TransferInstruction
@@ -185,7 +185,7 @@ class Report:
         return _tables.headlines(self)
 
     @property
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[ReportTable, ...]:
         """Everything else, as text in tables."""
         return _tables.tables(self)
 

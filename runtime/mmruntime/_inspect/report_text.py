@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Rows of text under a head; `str` aligns them."""
 
     title: str
@@ -39,7 +39,7 @@ def headlines(report: Report) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def tables(report: Report) -> tuple[Table, ...]:
+def tables(report: Report) -> tuple[ReportTable, ...]:
     """Everything else, as text in tables."""
     found = [
         _table(
@@ -122,8 +122,8 @@ def tables(report: Report) -> tuple[Table, ...]:
     return tuple(found)
 
 
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    return Table(title, tuple(head), tuple(tuple(map(str, row)) for row in rows))
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> ReportTable:
+    return ReportTable(title, tuple(head), tuple(tuple(map(str, row)) for row in rows))
 
 
 def _aligned(title: str, head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:

@@ -26,7 +26,7 @@ class NoMeshError(RuntimeError, ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Entry:
+class _MeshInContext:
     """A mesh that was put in context, and those of `jax.set_mesh` and of `with mesh:` that were there then."""
 
     mesh: Mesh
@@ -49,7 +49,7 @@ class _Entered(threading.local):
         with contextlib.ExitStack() as stack:
             ambient = _compat.ambient_mesh()
             stack.enter_context(_compat.as_resource(mesh))
-            stack.enter_context(_ENTRIES((*_ENTRIES.value, _Entry(mesh, ambient, _compat.resource_mesh()))))
+            stack.enter_context(_ENTRIES((*_ENTRIES.value, _MeshInContext(mesh, ambient, _compat.resource_mesh()))))
             self.stack.append((stack.pop_all(), is_assigned))
 
     def pop_assigned(self) -> None:
@@ -124,7 +124,7 @@ def current_mesh() -> Mesh | AbstractMesh:
     which.
     """
     ambient, resource = _compat.ambient_mesh(), _compat.resource_mesh()
-    entry: _Entry | None = _ENTRIES.value[-1] if _ENTRIES.value else None
+    entry: _MeshInContext | None = _ENTRIES.value[-1] if _ENTRIES.value else None
     if entry is not None and entry.ambient == ambient and entry.resource == resource:
         return entry.mesh
     if not ambient.empty and (entry is None or entry.ambient != ambient):

@@ -52,7 +52,7 @@ class _Arguments:
 
 
 @dataclass(frozen=True)
-class _Compiled:
+class _CompiledMap:
     """The function for one number of devices, and where its arguments lie in this process."""
 
     run: Any
@@ -78,7 +78,7 @@ class Pmap:
         self._static, self._donated = static, donated
         self._label = getattr(function, "__name__", None) or repr(function)
         self._layouts: dict[Any, _Layout] = {}
-        self._compiled: dict[int, _Compiled] = {}
+        self._compiled: dict[int, _CompiledMap] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function gives on each device, stacked along `out_axes`."""
@@ -102,7 +102,7 @@ class Pmap:
             lowered: jax.stages.Lowered = compiled.run.lower(*args, **kwargs)
         return lowered
 
-    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Compiled, Any, Any]:
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_CompiledMap, Any, Any]:
         """The function for this call, and the arguments on the devices that it runs on."""
         if outer := jax.sharding.get_abstract_mesh().manual_axes:
             raise ValueError(
@@ -184,7 +184,7 @@ class Pmap:
             + "\nGive each a row for every device, or None in in_axes where all devices get the same."
         )
 
-    def _compile(self, size: int) -> _Compiled:
+    def _compile(self, size: int) -> _CompiledMap:
         mesh = Mesh(np.asarray(self._devices(size), dtype=object), (self._axis_name,), axis_types=(AxisType.Auto,))
 
         def spec(axis: int | None) -> PartitionSpec:
@@ -215,7 +215,7 @@ class Pmap:
         mapped.__name__ = mapped.__qualname__ = self._label
         run = jax.jit(mapped, static_argnums=self._static, donate_argnums=self._donated)
         axes = (None, 0, *jax.tree.leaves(self._in_axes))
-        return _Compiled(run, mesh, {axis: NamedSharding(mesh.local_mesh, spec(axis)) for axis in axes}, out_specs)
+        return _CompiledMap(run, mesh, {axis: NamedSharding(mesh.local_mesh, spec(axis)) for axis in axes}, out_specs)
 
     def _devices(self, size: int) -> Sequence[Any]:
         """The devices for arguments of `size` rows: of this process, or, where there are several, of all."""
@@ -250,7 +250,7 @@ class Pmap:
         ]
         return jax.tree.unflatten(tree, joined)
 
-    def _place(self, arguments: _Arguments, compiled: _Compiled) -> bool:
+    def _place(self, arguments: _Arguments, compiled: _CompiledMap) -> bool:
         """Put leaves on the devices, in place. Returns whether any moved; what JAX is tracing cannot."""
         leaves, axes = arguments.leaves, arguments.layout.axes
         moved: list[int] = []
