@@ -1,16 +1,21 @@
-"""Which module may import which, asked of fresh interpreters, and that the asking can fail."""
+"""Which module may import which: by the table of `layers.py`, and in fresh interpreters. Both are shown to fail."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from layers import MAY_IMPORT, ORDER, ROOT, allowed_by, imports, row_of_file, row_of_name, tree_of, violations
 
-ROOT = Path(__file__).parents[1]
+from mmrewrite.codemod.registry import Registry
+
+SOURCES = tree_of()
 PATH = os.pathsep.join(str(ROOT / part) for part in (".", "codemods", "runtime"))
 
 HEAVY = ("libcst", "click", "jax", "numpy", "pathspec", "mmcodemods", "mmruntime")
@@ -76,19 +81,145 @@ def test_an_unhinted_run_does_not_import_libcst(tmp_path: Path) -> None:
     assert loaded(code).isdisjoint(("libcst", "jax", "mmcodemods.place_task"))
 
 
-def test_the_engine_names_no_codemod_and_codemods_do_not_import_the_runtime() -> None:
-    from mmrewrite.codemod.registry import Registry
+@pytest.mark.xfail(reason="the last moves are still to come")
+def test_imports_keep_to_the_table() -> None:
+    assert violations(SOURCES) == []
 
-    for path in (ROOT / "mmrewrite").glob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        assert "import jax" not in text
-        assert "import mmruntime" not in text
-        for name in Registry():
-            # `ignore[...]` in a message shows one of them.
-            assert f'"{name}"' not in text, (path.name, name)
-    for path in (ROOT / "codemods" / "mmcodemods").glob("*.py"):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        assert not [line for line in lines if line.startswith(("import mmruntime", "from mmruntime", "import jax"))]
+
+@pytest.mark.xfail(reason="the last moves are still to come")
+def test_the_table_is_of_this_tree() -> None:
+    """No row without a file, and none that allows a row below itself or something that nothing in it imports."""
+    assert set(MAY_IMPORT) == {row_of_file(path) for path in SOURCES}
+    for row in MAY_IMPORT:
+        allowed = allowed_by(row)
+        assert [other for other in allowed if ORDER.get(other, -1) >= ORDER[row]] == []
+        files = [path for path in SOURCES if row_of_file(path) == row]
+        assert allowed <= {row_of_name(name) for path in files for _, name in imports(SOURCES[path], path)}, row
+
+
+def test_few_files_stand_outside_of_folders() -> None:
+    folders = Counter(path.rpartition("/")[0] for path in SOURCES)
+    assert folders["mmrewrite"] <= 6
+    assert folders["runtime/mmruntime"] <= 5
+
+
+# The shortest file of each row, to plant imports in.
+FILES = {row_of_file(path): path for path in sorted(SOURCES, key=lambda path: -len(SOURCES[path]))}
+TOOL = [row for row in MAY_IMPORT if not row.startswith("mmruntime")]
+RUNTIME = [row for row in MAY_IMPORT if row.startswith("mmruntime")]
+
+
+def planted(row: str, statement: str) -> list[str]:
+    """The violations that a statement more at the end of a file of this row adds to those of the tree."""
+    path = FILES[row]
+    source = f"{SOURCES[path]}\n{statement}\n"
+    known = violations(SOURCES)
+    found = [line for line in violations({**SOURCES, path: source}) if line not in known]
+    where = f"{path}:{source.count(chr(10))}: "
+    assert all(line.startswith(where) for line in found)
+    return [line.removeprefix(where) for line in found]
+
+
+def everywhere(statement: str) -> list[str]:
+    """An import in the places in which one can stand."""
+    return [statement, f"def f():\n    {statement}", f"if TYPE_CHECKING:\n    {statement}"]
+
+
+@pytest.mark.parametrize("row", TOOL)
+def test_jax_planted_in_the_tool_is_found(row: str) -> None:
+    for statement in (
+        "import jax",
+        "import jax.numpy as jnp",
+        "from jax import grad",
+        "importlib.import_module('jax')",
+    ):
+        for text in everywhere(statement):
+            (message,) = planted(row, text)
+            assert re.fullmatch(rf"imports jax[.\w]*, but {row} may not import jax", message)
+
+
+@pytest.mark.parametrize("row", TOOL)
+def test_the_runtime_planted_in_the_tool_is_found(row: str) -> None:
+    schedules = (
+        "from mmruntime import schedules",
+        "from mmruntime.schedules import make",
+        "import mmruntime.schedules",
+    )
+    for statement in schedules:
+        for text in everywhere(statement):
+            found = planted(row, text)
+            if row == "mmrewrite.plan":
+                assert found == []
+            else:
+                (message,) = found
+                assert message.endswith(f"but {row} may not import mmruntime.schedules")
+    for statement in ("import mmruntime", "import mmruntime as mm", "from mmruntime import mjit"):
+        (message,) = planted(row, statement)
+        assert message.endswith(f"but {row} may not import mmruntime")
+
+
+@pytest.mark.parametrize("row", RUNTIME)
+def test_the_tool_planted_in_the_runtime_is_found(row: str) -> None:
+    for package in ("libcst", "mmrewrite", "mmcodemods"):
+        for text in everywhere(f"import {package}"):
+            assert planted(row, text) == [f"imports {package}, but {row} may not import {package}"]
+
+
+@pytest.mark.parametrize("low", MAY_IMPORT)
+def test_an_arrow_upward_is_found(low: str) -> None:
+    """An import of every row above it in its package, and of everything from its own package's name."""
+    package = low.partition(".")[0]
+    for high in list(MAY_IMPORT)[ORDER[low] + 1 :]:
+        if high.partition(".")[0] == package:
+            assert planted(low, f"import {high}") == [f"imports {high}, but {high} is above {low}"]
+            if high != package:
+                statement = f"from {package} import {high.partition('.')[2]}"
+                assert planted(low, statement) == [f"imports {high}, but {high} is above {low}"]
+
+
+@pytest.mark.parametrize("row", ["mmrewrite.project", "mmruntime._jaxpr"])
+def test_relative_imports_are_read_as_well(row: str) -> None:
+    package = row.partition(".")[0]
+    high = {"mmrewrite": "engine", "mmruntime": "_step"}[package]
+    for statement in (f"from .. import {high}", f"from ..{high} import *", f"from ..{high} import x"):
+        (message,) = planted(row, statement)
+        assert message.endswith(f"but {package}.{high} is above {row}")
+
+
+@pytest.mark.parametrize("row", ["mmcodemods", "mmcodemods.modernize"])
+def test_a_codemod_that_imports_another_one_is_found(row: str) -> None:
+    (message,) = planted(row, f"from {row}.another import Another")
+    assert message == f"imports {row}.another.Another, but codemods never import one another"
+
+
+@pytest.mark.parametrize("row", [row for row in RUNTIME if row not in ("mmruntime._compat", "mmruntime.schedules")])
+def test_private_jax_planted_in_the_runtime_is_found(row: str) -> None:
+    for statement, name in {
+        "from jax._src import core": "jax._src.core",
+        "from jax import _src": "jax._src",
+        "from jax.interpreters import mlir": "jax.interpreters.mlir",
+        "import jaxlib": "jaxlib",
+        "x = jax._src.core": "jax._src",
+        "x = jax.interpreters.ad": "jax.interpreters",
+        "x = jax.__version__": "jax.__version__",
+        "x = importlib.metadata.version('jax')": "importlib.metadata.version('jax')",
+    }.items():
+        for text in everywhere(statement):
+            assert f"{name} is private or a version of JAX, and belongs in mmruntime._compat" in planted(row, text)
+
+
+@pytest.mark.parametrize("path", ["mmrewrite/extra.py", "mmrewrite/extra/a.py", "runtime/mmruntime/_extra/a.py"])
+def test_a_file_without_a_row_is_found(path: str) -> None:
+    found = violations({**SOURCES, path: "x = 1\n"})
+    assert f"{path}:1: neither this file nor its folder has a row in the table of tests/layers.py" in found
+
+
+def test_the_tool_names_no_codemod() -> None:
+    # These two are functions of the runtime as well, which the vocabulary and plans name.
+    names = set(Registry()) - {"microbatch_loop", "stage_scan"}
+    for path, text in SOURCES.items():
+        if path.startswith("mmrewrite/"):
+            assert [name for name in names if f'"{name}"' in text] == [], path
 
 
 def _cpu(command: list[str]) -> float:

@@ -1,0 +1,191 @@
+"""Which folder may import which: the table, and the imports in a tree of sources that break it.
+
+Imports are read from the syntax tree, so those inside functions and under `TYPE_CHECKING` count as well, and so do
+`import_module("x")` and `__import__("x")` of a literal.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE_ROOTS = {"mmrewrite": "", "mmcodemods": "codemods/", "mmruntime": "runtime/"}
+
+# From the bottom up: a folder, or a module that stands by itself, and what it may import besides the standard library
+# and itself. `.source` is short for the row of that name in the same package; other names are rows in full, or packages
+# that are not ours. A row may allow nothing but rows above it in this list, so there can be no circle. The name of a
+# package is its `__init__.py`, and for `mmcodemods` it is the codemods, which never import one another.
+MAY_IMPORT = {
+    "mmrewrite": "",
+    "mmrewrite.hints": "",
+    "mmrewrite.results": "",
+    "mmrewrite.source": "libcst .results",
+    "mmrewrite.directives": ".results .source",
+    "mmrewrite.project": ".results .source .directives",
+    "mmrewrite.codemod": "libcst .results .source .directives .project",
+    "mmrewrite.analysis": ".source .directives .project .codemod",
+    "mmrewrite.engine": ".results .source .directives .project .codemod",
+    "mmrewrite.modernize": ".results .source .project .codemod .analysis .engine",
+    "mmrewrite.files": "pathspec .results .source .directives .project",
+    "mmrewrite.mirror": ".results .source .engine .files",
+    # Schedules are plain data: the one part of the runtime that needs no JAX, and the one that the tool uses.
+    "mmrewrite.plan": "mmruntime.schedules .results .project .engine .files .mirror",
+    "mmrewrite.verify": ".results .project .files .mirror .plan",
+    "mmrewrite.cli": (
+        "click mmrewrite .results .source .directives .codemod .engine .modernize .files .mirror .plan .verify"
+    ),
+    "mmrewrite.__main__": "mmrewrite .cli",
+    "mmcodemods._task": "mmrewrite.directives mmrewrite.codemod",
+    "mmcodemods._constraint": "mmrewrite.codemod",
+    "mmcodemods._layer_loop": "libcst mmrewrite.directives mmrewrite.codemod mmrewrite.analysis ._task",
+    "mmcodemods": (
+        "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.codemod "
+        "mmrewrite.analysis ._task ._constraint ._layer_loop"
+    ),
+    "mmcodemods.modernize": "mmrewrite.source mmrewrite.modernize",
+    "mmruntime._check": "numpy",
+    "mmruntime._compat": "jax numpy",
+    "mmruntime.schedules": "",
+    "mmruntime._core": "jax numpy ._check ._compat .schedules",
+    "mmruntime._jaxpr": "jax numpy ._compat ._core",
+    "mmruntime._frontend": "jax numpy flax ._check ._compat .schedules ._core ._jaxpr",
+    "mmruntime._partition": "jax numpy ._check ._compat .schedules ._core ._jaxpr ._frontend",
+    "mmruntime._execution": "jax numpy ._compat ._jaxpr ._partition",
+    "mmruntime._inspect": "jax numpy .schedules ._jaxpr ._partition ._execution",
+    "mmruntime._step": "jax numpy ._check ._compat ._core ._jaxpr ._frontend ._partition ._execution ._inspect",
+    "mmruntime._old_jax": "jax numpy ._compat",
+    "mmruntime.flax": "jax numpy flax optax ._check ._core ._frontend ._step",
+    "mmruntime._commands": "jax numpy ml_dtypes ._inspect ._step",
+    "mmruntime.compat": "jax ._old_jax",
+    "mmruntime": "._core ._frontend ._step",
+}
+ORDER = {row: position for position, row in enumerate(MAY_IMPORT)}
+PRIVATE_HOME = "mmruntime._compat"
+# Not `jax.extend`, which is public.
+PRIVATE = (
+    "jax._src",
+    "jax.interpreters",
+    "jax.lib",
+    "jaxlib",
+    "jax.version",
+    "jax.__version__",
+    "jax.__version_info__",
+)
+
+_PRIVATE_ENDS = {name.rpartition(".")[2] for name in PRIVATE}
+
+
+def tree_of(root: Path = ROOT) -> dict[str, str]:
+    """The text of every module of the three packages, by its path in the repository."""
+    return {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+        for package, source_root in SOURCE_ROOTS.items()
+        for path in sorted((root / source_root / package).rglob("*.py"))
+    }
+
+
+def violations(sources: Mapping[str, str]) -> list[str]:
+    """A line for each import that the table forbids: file, line and the rule."""
+    return [line for path, text in sources.items() for line in _violations_in(path, text)]
+
+
+def allowed_by(row: str) -> set[str]:
+    """What the modules of a row may import, in full."""
+    package = row.partition(".")[0]
+    return {f"{package}{name}" if name.startswith(".") else name for name in MAY_IMPORT[row].split()}
+
+
+def row_of_file(path: str) -> str | None:
+    """The row of a module of the repository; None for a folder or a file that has none."""
+    name = _module_name(path)
+    row = row_of_name(name)
+    alone = row in SOURCE_ROOTS and row != "mmcodemods" and name != row
+    return None if alone or row not in MAY_IMPORT else row
+
+
+def row_of_name(name: str) -> str:
+    """The row that a dotted name is in; its first part, if it is in none of our packages."""
+    while name not in MAY_IMPORT and "." in name:
+        name = name.rpartition(".")[0]
+    return name
+
+
+@functools.cache
+def imports(text: str, path: str) -> tuple[tuple[int, str], ...]:
+    """Every import as a line and a full dotted name; `from a import b` is `a.b`."""
+    parts = _module_name(path).split(".")
+    package = parts if path.endswith("/__init__.py") else parts[:-1]
+    found = []
+    for node in ast.walk(_parsed(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *filter(None, [node.module])])
+            names = [start if alias.name == "*" else f"{start}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and _last_name(node.func) in ("import_module", "__import__"):
+            names = [name for name in _literal_arguments(node) if not name.startswith(".")]
+        found += [(node.lineno, name) for name in names]
+    return tuple(found)
+
+
+_parsed = functools.cache(ast.parse)
+
+
+def _last_name(node: ast.expr) -> str | None:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
+
+
+def _literal_arguments(call: ast.Call) -> list[str]:
+    return [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+
+
+def _module_name(path: str) -> str:
+    inside = path.removeprefix("codemods/").removeprefix("runtime/")
+    return inside.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@functools.cache
+def _violations_in(path: str, text: str) -> tuple[str, ...]:
+    row = row_of_file(path)
+    if row is None:
+        return (f"{path}:1: neither this file nor its folder has a row in the table of tests/layers.py",)
+    found = []
+    for line, name in imports(text, path):
+        target = row_of_name(name)
+        own = target == row and row not in ("mmcodemods", "mmcodemods.modernize")
+        if not own and target not in allowed_by(row) and target not in sys.stdlib_module_names:
+            found.append(f"{path}:{line}: imports {name}, but {_rule(row, target)}")
+    if row.startswith("mmruntime") and row != PRIVATE_HOME:
+        for line, name in _private_names(text, path):
+            found.append(f"{path}:{line}: {name} is private or a version of JAX, and belongs in {PRIVATE_HOME}")
+    return tuple(found)
+
+
+def _rule(row: str, target: str) -> str:
+    if target == row:
+        return "codemods never import one another"
+    if target in ORDER and row.partition(".")[0] == target.partition(".")[0] and ORDER[target] > ORDER[row]:
+        return f"{target} is above {row}"
+    return f"{row} may not import {target}"
+
+
+def _private_names(text: str, path: str) -> Iterator[tuple[int, str]]:
+    """Private parts of JAX, by import or by attribute, and questions for its version."""
+    for line, name in imports(text, path):
+        if any(f"{name}.".startswith(f"{private}.") for private in PRIVATE):
+            yield line, name
+    for node in ast.walk(_parsed(text)):
+        if isinstance(node, ast.Attribute) and node.attr in _PRIVATE_ENDS and ast.unparse(node) in PRIVATE:
+            yield node.lineno, ast.unparse(node)
+        if (
+            isinstance(node, ast.Call)
+            and _last_name(node.func) == "version"
+            and {"jax", "jaxlib"} & set(_literal_arguments(node))
+        ):
+            yield node.lineno, ast.unparse(node)
