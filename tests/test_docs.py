@@ -60,3 +60,24 @@ def test_the_page_of_codemods_is_up_to_date() -> None:
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
     assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), "run: python docs/make_codemods.py"
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PACKAGES = ("mmrewrite", "codemods/mmcodemods", "runtime/mmruntime")
+
+
+def test_every_path_in_the_architecture_exists() -> None:
+    """Links are held by `test_links_resolve`; these are the paths in code spans, globs allowed."""
+    spans = re.findall(r"`([\w.*<>-]+(?:/[\w.*<>-]+)+/?)`", ARCHITECTURE)
+    paths = [re.sub(r"<\w+>", "*", span) for span in spans]
+    assert paths
+    assert [path for path in paths if not list(ROOT.glob(path.rstrip("/")))] == []
+
+
+def test_the_architecture_names_every_folder() -> None:
+    folders = {
+        path.parent.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+    }
+    links = set(re.findall(r"\]\(\.\./([\w/.]+)\)", ARCHITECTURE))
+    named = links | {link.rpartition("/")[0] for link in links}
+    assert folders - set(PACKAGES) - named == set()
