@@ -17,7 +17,7 @@ from mmruntime import schedules
 from mmruntime._execution.run import Runner
 from mmruntime._inspect.timeline import Measurement, Span, StageCost, Timeline
 from mmruntime._partition.instructions import Instruction, Program, RunInstruction
-from mmruntime._partition.loop_schedule import Pipeline
+from mmruntime._partition.issue_order import Pipeline
 from mmruntime._partition.segment import Segment
 
 # Steps that `measure` runs; each program's shortest time counts.

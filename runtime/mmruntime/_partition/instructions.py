@@ -17,7 +17,8 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.ir import Region, Step, is_scalar
-from mmruntime._partition.loop_schedule import LoopSchedule, Pipeline, order_loop
+from mmruntime._partition.issue_order import Pipeline, order_loop
+from mmruntime._partition.loop_schedule import LoopSchedule
 from mmruntime._partition.place import Placement
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.single_program import borders

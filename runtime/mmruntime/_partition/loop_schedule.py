@@ -1,66 +1,19 @@
-"""Schedule: in which order the programs of a microbatch loop are issued."""
+"""Schedule: which order the stages of each microbatch loop follow."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from mmruntime import schedules
-from mmruntime._compat import Var
 from mmruntime._core.marks import LoopSpec
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Region, Step, num_bytes
+from mmruntime._partition.pipeline_stages import Stage, dependencies, pipeline_stages
 from mmruntime._partition.place import Placement
 from mmruntime._partition.segment import Segment, Segments, segment
 from mmruntime._partition.split_backward import halves_of, split_backward
-
-# Relative time of a program in the order of issue; only its proportions matter.
-_FORWARD, _BACKWARD = 1, 2
-
-
-# A program and the microbatch that it runs for.
-ProgramRun = tuple[Segment, int]
-
-
-@dataclass(eq=False, slots=True, frozen=True)
-class Stage:
-    """A pipeline stage.
-
-    Attributes:
-        forward: The program of its forward pass, and of its backward pass on the last stage.
-        backward: The programs of its backward pass, or of their input halves.
-        weights: The weight halves, where the backward pass is split.
-    """
-
-    forward: Segment
-    backward: tuple[Segment, ...]
-    weights: tuple[Segment, ...]
-
-
-@dataclass(eq=False, slots=True, frozen=True)
-class Pipeline:
-    """A microbatch loop as a pipeline.
-
-    Attributes:
-        variants: The stages of each variant of the body, in the order in which a microbatch passes through them.
-        others: Programs that belong to no stage; they run when a stage needs them, or as soon as they can.
-        schedule: The schedule of the stages.
-        choice: Why that schedule, if it was searched for.
-        order: Programs and microbatches in order of issue.
-    """
-
-    variants: tuple[tuple[Stage, ...], ...]
-    others: tuple[Segment, ...]
-    schedule: schedules.Schedule
-    choice: schedules.Choice | None
-    order: tuple[ProgramRun, ...]
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages of the first variant; all variants have their stages on the same submeshes."""
-        return self.variants[0]
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -81,7 +34,7 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
     assert region.loop is not None
     loop = region.loop
     first = [each for each in segments if each.variant == 0]
-    stages, _ = _stages(first, _dependencies(first, every.made_on))
+    stages, _ = pipeline_stages(first, dependencies(first, every.made_on))
     used = list(dict.fromkeys(stage.forward.submesh for stage in stages))
     placement = tuple(used.index(stage.forward.submesh) for stage in stages)
     _check_stages(loop, placement)
@@ -235,153 +188,3 @@ def _names_several_tasks(loop: LoopSpec, segments: Iterable[Segment]) -> bool:
     cells = [cell for row in loop.custom or () for cell in row if not isinstance(cell, schedules.Action)]
     named = {cell if isinstance(cell, str) else cell[1] for cell in cells}
     return any(each.forward and len(named.intersection(each.tasks)) > 1 for each in segments)
-
-
-def order_loop(
-    region: Region,
-    chosen: LoopSchedule,
-    segments: Sequence[Segment],
-    made_on: Mapping[Var, tuple[int, ...]],
-) -> Pipeline:
-    """Make the pipeline of a loop and its order of issue."""
-    assert region.loop is not None
-    waits = _dependencies(segments, made_on)
-    variants: list[tuple[Stage, ...]] = []
-    others: list[Segment] = []
-    for variant in sorted({each.variant for each in segments}):
-        stages, rest = _stages([each for each in segments if each.variant == variant], waits)
-        variants.append(stages)
-        others.extend(rest)
-    queues: list[list[ProgramRun]] = []
-    for row in chosen.schedule.rows:
-        queue: list[ProgramRun] = []
-        for action in row:
-            variant = region.variant_of[action.microbatch] if region.variant_of else 0
-            stage = variants[variant][action.stage]
-            if action.kind == "F":
-                queue.append((stage.forward, action.microbatch))
-            if action.kind in ("B", "I"):
-                queue.extend((each, action.microbatch) for each in stage.backward)
-            if action.kind in ("B", "W"):
-                queue.extend((each, action.microbatch) for each in stage.weights)
-        queues.append(queue)
-    free = {each: region.microbatches(each.variant) for each in others}
-    order = _issue(queues, free, waits)
-    return Pipeline(tuple(variants), tuple(others), chosen.schedule, chosen.choice, order)
-
-
-def _dependencies(
-    segments: Sequence[Segment], made_on: Mapping[Var, tuple[int, ...]]
-) -> dict[Segment, tuple[Segment, ...]]:
-    writer = {(var, each.submesh): each for each in segments for var in each.writes}
-    waits = {}
-    for each in segments:
-        sources: dict[Segment, None] = {}
-        for var in each.reads:
-            source = writer.get((var, each.submesh)) or writer.get((var, made_on.get(var, (-1,))[0]))
-            if source is not None:
-                sources[source] = None
-        waits[each] = tuple(sources)
-    return waits
-
-
-def _stages(
-    segments: Sequence[Segment], waits: Mapping[Segment, tuple[Segment, ...]]
-) -> tuple[tuple[Stage, ...], tuple[Segment, ...]]:
-    forwards = [each for each in segments if each.forward and not each.submesh_varies]
-    backwards: dict[Segment, list[Segment]] = defaultdict(list)
-    weights: dict[Segment, list[Segment]] = defaultdict(list)
-    others = []
-    stage_of: dict[Segment, Segment] = {each: each for each in forwards}
-    for each in segments:
-        if each in stage_of:
-            continue
-        if each.submesh_varies:
-            others.append(each)
-            continue
-        if each.input_half in stage_of:
-            weights[stage_of[each.input_half]].append(each)
-            continue
-        here = [forward for forward in forwards if forward.submesh == each.submesh]
-        kept = [forward for forward in here if forward in waits[each]]
-        if here:
-            # The stage whose residuals it reads; without any, the last one of its submesh.
-            stage_of[each] = (kept or here)[-1]
-            backwards[stage_of[each]].append(each)
-        else:
-            others.append(each)
-    stages = tuple(Stage(each, tuple(backwards[each]), tuple(weights[each])) for each in forwards)
-    return stages, tuple(others)
-
-
-def _issue(
-    queues: Sequence[Sequence[ProgramRun]],
-    free: Mapping[Segment, Sequence[int]],
-    waits: Mapping[Segment, tuple[Segment, ...]],
-) -> tuple[ProgramRun, ...]:
-    """One order of all programs: by simulated start time, each queue in its own order.
-
-    Args:
-        queues: The cells of each submesh, in the schedule's order.
-        free: Programs of no stage and their microbatches. What a stage waits for runs when it does, not earlier, so
-            that it is not held in memory; the rest follows as soon as it can.
-        waits: What each program reads from.
-    """
-    wanted = _sources([cell[0] for queue in queues for cell in queue], waits)
-    all_queues = [list(queue) for queue in queues]
-    all_queues += [[(each, k) for k in microbatches] for each, microbatches in free.items() if each not in wanted]
-    on_demand = {(each, k) for each, microbatches in free.items() if each in wanted for k in microbatches}
-    done: dict[ProgramRun, float] = {}
-    busy: dict[int, float] = defaultdict(float)
-    position = [0] * len(all_queues)
-    order: list[ProgramRun] = []
-
-    def ready(cell: ProgramRun) -> ProgramRun | None:
-        """The cell, if all that it reads is there; else what has to run before and can; else None."""
-        for source in waits[cell[0]]:
-            need = (source, cell[1])
-            if need not in done:
-                return ready(need) if need in on_demand else None
-        return cell
-
-    while any(at < len(queue) for at, queue in zip(position, all_queues, strict=True)):
-        best: tuple[float, int, ProgramRun] | None = None
-        for index, queue in enumerate(all_queues):
-            if position[index] == len(queue):
-                continue
-            cell = ready(queue[position[index]])
-            if cell is None:
-                continue
-            start = max([busy[cell[0].submesh], *[done[source, cell[1]] for source in waits[cell[0]]]])
-            if best is None or start < best[0]:
-                best = (start, index, cell)
-        if best is None:
-            return _in_program_order([*all_queues, list(on_demand)])
-        start, index, cell = best
-        if cell in on_demand:
-            on_demand.discard(cell)
-        else:
-            position[index] += 1
-        segment = cell[0]
-        cost = (_FORWARD if segment.forward else 0) + (_BACKWARD if segment.backward else 0)
-        done[cell] = busy[segment.submesh] = start + cost
-        order.append(cell)
-    return tuple(order)
-
-
-def _sources(segments: Iterable[Segment], waits: Mapping[Segment, tuple[Segment, ...]]) -> set[Segment]:
-    """All that the segments read from, directly or not."""
-    found: set[Segment] = set()
-    todo = list(dict.fromkeys(segments))
-    while todo:
-        for source in waits[todo.pop()]:
-            if source not in found:
-                found.add(source)
-                todo.append(source)
-    return found
-
-
-def _in_program_order(queues: Sequence[Sequence[ProgramRun]]) -> tuple[ProgramRun, ...]:
-    """Microbatch by microbatch: for programs whose dependencies are not those of a pipeline."""
-    cells = [cell for queue in queues for cell in queue]
-    return tuple(sorted(cells, key=lambda cell: (cell[1], cell[0].level, cell[0].submesh)))

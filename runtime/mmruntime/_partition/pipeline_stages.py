@@ -1,0 +1,69 @@
+"""Stages: which programs of a microbatch loop are the stages of its pipeline."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mmruntime._compat import Var
+from mmruntime._partition.segment import Segment
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class Stage:
+    """A pipeline stage.
+
+    Attributes:
+        forward: The program of its forward pass, and of its backward pass on the last stage.
+        backward: The programs of its backward pass, or of their input halves.
+        weights: The weight halves, where the backward pass is split.
+    """
+
+    forward: Segment
+    backward: tuple[Segment, ...]
+    weights: tuple[Segment, ...]
+
+
+def pipeline_stages(
+    segments: Sequence[Segment], waits: Mapping[Segment, tuple[Segment, ...]]
+) -> tuple[tuple[Stage, ...], tuple[Segment, ...]]:
+    forwards = [each for each in segments if each.forward and not each.submesh_varies]
+    backwards: dict[Segment, list[Segment]] = defaultdict(list)
+    weights: dict[Segment, list[Segment]] = defaultdict(list)
+    others = []
+    stage_of: dict[Segment, Segment] = {each: each for each in forwards}
+    for each in segments:
+        if each in stage_of:
+            continue
+        if each.submesh_varies:
+            others.append(each)
+            continue
+        if each.input_half in stage_of:
+            weights[stage_of[each.input_half]].append(each)
+            continue
+        here = [forward for forward in forwards if forward.submesh == each.submesh]
+        kept = [forward for forward in here if forward in waits[each]]
+        if here:
+            # The stage whose residuals it reads; without any, the last one of its submesh.
+            stage_of[each] = (kept or here)[-1]
+            backwards[stage_of[each]].append(each)
+        else:
+            others.append(each)
+    stages = tuple(Stage(each, tuple(backwards[each]), tuple(weights[each])) for each in forwards)
+    return stages, tuple(others)
+
+
+def dependencies(
+    segments: Sequence[Segment], made_on: Mapping[Var, tuple[int, ...]]
+) -> dict[Segment, tuple[Segment, ...]]:
+    writer = {(var, each.submesh): each for each in segments for var in each.writes}
+    waits = {}
+    for each in segments:
+        sources: dict[Segment, None] = {}
+        for var in each.reads:
+            source = writer.get((var, each.submesh)) or writer.get((var, made_on.get(var, (-1,))[0]))
+            if source is not None:
+                sources[source] = None
+        waits[each] = tuple(sources)
+    return waits
