@@ -1,4 +1,8 @@
-"""Issue order: in which order the programs of a microbatch loop are issued, all submeshes together."""
+"""Issue order: one order of all programs of a microbatch loop, in which the runner issues them.
+
+One thread issues for all submeshes. Dispatch is asynchronous (https://docs.jax.dev/en/latest/async_dispatch.html) and a
+device runs its programs in the order of issue, so issuing by simulated start time keeps every device supplied.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from mmruntime._partition.loop_schedule import LoopSchedule
 from mmruntime._partition.pipeline_stages import Stage, dependencies, pipeline_stages
 from mmruntime._partition.segment import Segment
 
-# Relative time of a program in the order of issue; only its proportions matter.
+# Simulated times of programs. Only their ratio matters: a backward has two matrix products where a forward has one.
 _FORWARD, _BACKWARD = 1, 2
 
 # A program and the microbatch that it runs for.
@@ -28,7 +32,7 @@ class Pipeline:
         variants: The stages of each variant of the body, in the order in which a microbatch passes through them.
         others: Programs that belong to no stage; they run when a stage needs them, or as soon as they can.
         schedule: The schedule of the stages.
-        choice: Why that schedule, if it was searched for.
+        choice: The report of the search, if the schedule was searched for.
         order: Programs and microbatches in order of issue.
     """
 
@@ -50,7 +54,7 @@ def order_loop(
     segments: Sequence[Segment],
     made_on: Mapping[Var, tuple[int, ...]],
 ) -> Pipeline:
-    """Make the pipeline of a loop and its order of issue."""
+    """The pipeline of a loop, with its order of issue."""
     assert region.loop is not None
     waits = dependencies(segments, made_on)
     variants: list[tuple[Stage, ...]] = []
@@ -82,25 +86,26 @@ def _issue(
     free: Mapping[Segment, Sequence[int]],
     waits: Mapping[Segment, tuple[Segment, ...]],
 ) -> tuple[ProgramRun, ...]:
-    """One order of all programs: by simulated start time, each queue in its own order.
+    """One order of all programs: by simulated start time, with the order of each queue kept.
 
     Args:
-        queues: The cells of each submesh, in the schedule's order.
-        free: Programs of no stage and their microbatches. What a stage waits for runs when it does, not earlier, so
-            that it is not held in memory; the rest follows as soon as it can.
-        waits: What each program reads from.
+        queues: The programs of each submesh, in the schedule's order.
+        free: Programs of no stage and their microbatches. One that a stage depends on runs right before that stage,
+            so that its results are not held in memory for longer; the others run as soon as they can.
+        waits: The programs that each program reads from.
     """
-    wanted = _sources([cell[0] for queue in queues for cell in queue], waits)
+    needed = _sources([cell[0] for queue in queues for cell in queue], waits)
     all_queues = [list(queue) for queue in queues]
-    all_queues += [[(each, k) for k in microbatches] for each, microbatches in free.items() if each not in wanted]
-    on_demand = {(each, k) for each, microbatches in free.items() if each in wanted for k in microbatches}
+    all_queues += [[(each, k) for k in microbatches] for each, microbatches in free.items() if each not in needed]
+    # No set: every process must find the same order, and programs hash by their address.
+    on_demand = dict.fromkeys((each, k) for each, microbatches in free.items() if each in needed for k in microbatches)
     done: dict[ProgramRun, float] = {}
     busy: dict[int, float] = defaultdict(float)
     position = [0] * len(all_queues)
     order: list[ProgramRun] = []
 
     def ready(cell: ProgramRun) -> ProgramRun | None:
-        """The cell, if all that it reads is there; else what has to run before and can; else None."""
+        """The cell if its inputs are there, else a program on demand that makes one of them and can run, else None."""
         for source in waits[cell[0]]:
             need = (source, cell[1])
             if need not in done:
@@ -119,11 +124,10 @@ def _issue(
             if best is None or start < best[0]:
                 best = (start, index, cell)
         if best is None:
+            # Every queue waits for another one.
             return _in_program_order([*all_queues, list(on_demand)])
         start, index, cell = best
-        if cell in on_demand:
-            on_demand.discard(cell)
-        else:
+        if cell not in on_demand:
             position[index] += 1
         segment = cell[0]
         cost = (_FORWARD if segment.forward else 0) + (_BACKWARD if segment.backward else 0)
@@ -133,18 +137,18 @@ def _issue(
 
 
 def _sources(segments: Iterable[Segment], waits: Mapping[Segment, tuple[Segment, ...]]) -> set[Segment]:
-    """All that the segments read from, directly or not."""
-    found: set[Segment] = set()
+    """The transitive dependencies of the segments."""
+    sources: set[Segment] = set()
     todo = list(dict.fromkeys(segments))
     while todo:
         for source in waits[todo.pop()]:
-            if source not in found:
-                found.add(source)
+            if source not in sources:
+                sources.add(source)
                 todo.append(source)
-    return found
+    return sources
 
 
 def _in_program_order(queues: Sequence[Sequence[ProgramRun]]) -> tuple[ProgramRun, ...]:
-    """Microbatch by microbatch: for programs whose dependencies are not those of a pipeline."""
+    """Microbatch by microbatch: for programs whose dependencies do not form a pipeline."""
     cells = [cell for queue in queues for cell in queue]
     return tuple(sorted(cells, key=lambda cell: (cell[1], cell[0].level, cell[0].submesh)))

@@ -18,17 +18,22 @@ from mmruntime._partition.split_backward import halves_of, split_backward
 
 @dataclass(eq=False, slots=True, frozen=True)
 class LoopSchedule:
-    """The schedule of a loop, and why that one, if it was searched for."""
+    """The schedule of a loop.
+
+    Attributes:
+        schedule: The order of its stages.
+        choice: The report of the search, if the schedule was searched for.
+    """
 
     schedule: schedules.Schedule
     choice: schedules.Choice | None = None
 
 
 def make_schedule(index: int, step: Step, placed: Placement, every: Segments) -> LoopSchedule:
-    """The schedule that a loop asks for, on the stages that its tasks make.
+    """The schedule that a loop requests, for the stages that its tasks make.
 
     Raises:
-        ValueError: If the schedule does not suit the order of the stages' submeshes.
+        ValueError: If the schedule does not suit the placement of the stages.
     """
     region, segments = step.regions[index], every.by_region[index]
     assert region.loop is not None
@@ -43,14 +48,14 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
         return LoopSchedule(
             schedules.custom(loop.custom, tasks=tasks, placement=placement, num_microbatches=loop.count)
         )
-    wanted = schedules.Auto() if loop.schedule == "auto" else loop.schedule
-    if isinstance(wanted, schedules.Schedule):
-        return LoopSchedule(_check_fit(wanted, placement, loop.count))
-    if isinstance(wanted, str):
-        return LoopSchedule(schedules.make(wanted, len(used), loop.count, placement=placement))
-    assert isinstance(wanted, schedules.Auto)
+    requested = schedules.Auto() if loop.schedule == "auto" else loop.schedule
+    if isinstance(requested, schedules.Schedule):
+        return LoopSchedule(_check_fit(requested, placement, loop.count))
+    if isinstance(requested, str):
+        return LoopSchedule(schedules.make(requested, len(used), loop.count, placement=placement))
+    assert isinstance(requested, schedules.Auto)
     costs = [_stage_cost(stage, region, placed, every) for stage in stages]
-    choice = wanted.choose(
+    choice = requested.choose(
         len(used),
         loop.count,
         placement,
@@ -63,7 +68,7 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
 
 
 def _check_stages(loop: LoopSpec, placement: tuple[int, ...]) -> None:
-    """Hold the tasks against what the user said of them."""
+    """Compare the stages with `num_stages` and `interleave` of the user."""
     counts = {placement.count(where) for where in placement}
     if loop.num_stages is not None and loop.num_stages != len(placement):
         raise ValueError(
@@ -78,6 +83,7 @@ def _check_stages(loop: LoopSpec, placement: tuple[int, ...]) -> None:
 
 
 def _check_fit(schedule: schedules.Schedule, placement: tuple[int, ...], count: int) -> schedules.Schedule:
+    """The user's own schedule, once its microbatches and stages are those of the loop, and it can run."""
     if schedule.num_microbatches != count:
         raise ValueError(
             f"microbatch: the schedule {schedule.name!r} is for {schedule.num_microbatches} microbatches, but the "
@@ -94,10 +100,10 @@ def _check_fit(schedule: schedules.Schedule, placement: tuple[int, ...], count: 
 
 
 def _task_names(stages: Sequence[Stage]) -> dict[str, tuple[Literal["F", "B", "I", "W"], int]]:
-    """What task names mean in a custom schedule.
+    """The kind of action and the stage that each task name stands for in a custom schedule.
 
-    A task's name is its forward pass; that of the backward pass is the name of its own that a registration may
-    have given, or the task's with `_bwd` behind it, or with the suffixes of `split_backprop`.
+    A task's name is its forward pass. Its backward pass is the task's name followed by `_bwd`, or the name that a
+    registration gave it; its halves are the task's name with the suffixes of `split_backprop`.
     """
     names: dict[str, tuple[Literal["F", "B", "I", "W"], int]] = {}
     for index, stage in enumerate(stages):
@@ -125,9 +131,9 @@ class _StageFlops:
 
 
 def _stage_cost(stage: Stage, region: Region, placed: Placement, every: Segments) -> _StageFlops:
-    """What the stage's programs cost, as they are if the backward pass is split.
+    """The cost of the stage's programs, as if the backward pass were split.
 
-    The input half that shares a program with the forward pass, as on the last stage, counts as forward.
+    An input half in the program of the forward pass, as on the last stage, counts as forward.
     """
     work = {"": 0.0, "I": 0.0, "W": 0.0}
     for each in (stage.forward, *stage.backward, *stage.weights):
@@ -139,7 +145,7 @@ def _stage_cost(stage: Stage, region: Region, placed: Placement, every: Segments
 
 
 def _activation_bytes(stages: Sequence[Stage], region: Region) -> list[float]:
-    """What each stage keeps of one microbatch from its forward to its backward pass, on all its devices together."""
+    """Bytes of residuals of each stage for one microbatch, on all devices of its submesh together."""
     kept = set(region.slices) | {var for op in region.ops if not op.backward for var in op.writes()}
     return [
         float(
@@ -153,10 +159,14 @@ def _activation_bytes(stages: Sequence[Stage], region: Region) -> list[float]:
 
 
 def schedule_loops(step: Step, placement: Placement, segments: Segments) -> tuple[Segments, dict[int, LoopSchedule]]:
-    """The schedule of each loop, and the segments cut as the schedules need it.
+    """The segments, cut as the schedules need it, and the schedule of each loop by its region.
 
-    Neighbouring tasks of one submesh are one program, unless the schedule only fits when each task is a stage of
-    its own, as the V-shaped ones do. Backward passes are split for schedules that put weight gradients off.
+    Neighbouring tasks of one submesh are one program, unless the schedule only suits a placement in which each task is
+    a stage, such as the V in which the last stage of the way up neighbours the first of the way back. Backward passes
+    are split for schedules with weight halves.
+
+    Raises:
+        ValueError: If a loop's schedule suits neither cut.
     """
     loops = [index for index, region in enumerate(step.regions) if region.loop is not None]
     chosen: dict[int, LoopSchedule] = {}
@@ -175,7 +185,7 @@ def schedule_loops(step: Step, placement: Placement, segments: Segments) -> tupl
                 loop = step.regions[index].loop
                 if loop is not None and _names_several_tasks(loop, merged.by_region[index]):
                     raise
-                # Of the two cuts, the user knows the one that `explain` shows.
+                # The merged cut is the one that `explain` shows, so its message makes more sense to the user.
                 raise first from None
     for index, each in chosen.items():
         if each.schedule.splits_backward:
@@ -184,7 +194,7 @@ def schedule_loops(step: Step, placement: Placement, segments: Segments) -> tupl
 
 
 def _names_several_tasks(loop: LoopSpec, segments: Iterable[Segment]) -> bool:
-    """Whether rows of a custom schedule name several tasks of one program, so that each is to be a stage."""
+    """Whether a custom schedule names several tasks of one merged program, and so means each to be a stage."""
     cells = [cell for row in loop.custom or () for cell in row if not isinstance(cell, schedules.Action)]
     named = {cell if isinstance(cell, str) else cell[1] for cell in cells}
     return any(each.forward and len(named.intersection(each.tasks)) > 1 for each in segments)

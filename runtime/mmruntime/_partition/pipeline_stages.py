@@ -1,4 +1,4 @@
-"""Stages: which programs of a microbatch loop are the stages of its pipeline."""
+"""Stages: the pipeline stages that the programs of a microbatch loop make, and which programs wait for which."""
 
 from __future__ import annotations
 
@@ -28,6 +28,14 @@ class Stage:
 def pipeline_stages(
     segments: Sequence[Segment], waits: Mapping[Segment, tuple[Segment, ...]]
 ) -> tuple[tuple[Stage, ...], tuple[Segment, ...]]:
+    """The stages of one variant of a loop's body, in order, and the programs that belong to none.
+
+    Every forward program is a stage. A backward program belongs to the stage whose residuals it reads.
+
+    Args:
+        segments: The programs, ordered by level.
+        waits: The programs that each program reads from.
+    """
     forwards = [each for each in segments if each.forward and not each.submesh_varies]
     backwards: dict[Segment, list[Segment]] = defaultdict(list)
     weights: dict[Segment, list[Segment]] = defaultdict(list)
@@ -43,10 +51,10 @@ def pipeline_stages(
             weights[stage_of[each.input_half]].append(each)
             continue
         here = [forward for forward in forwards if forward.submesh == each.submesh]
-        kept = [forward for forward in here if forward in waits[each]]
+        with_residuals = [forward for forward in here if forward in waits[each]]
         if here:
-            # The stage whose residuals it reads; without any, the last one of its submesh.
-            stage_of[each] = (kept or here)[-1]
+            # A linear stage leaves no residuals. Its backward program goes with the last stage of the submesh.
+            stage_of[each] = (with_residuals or here)[-1]
             backwards[stage_of[each]].append(each)
         else:
             others.append(each)
@@ -57,6 +65,13 @@ def pipeline_stages(
 def dependencies(
     segments: Sequence[Segment], made_on: Mapping[Var, tuple[int, ...]]
 ) -> dict[Segment, tuple[Segment, ...]]:
+    """The programs that each program reads from.
+
+    Args:
+        segments: The programs.
+        made_on: The submeshes that compute each variable; where a program does not find a variable on its own submesh,
+            it comes from the first of these.
+    """
     writer = {(var, each.submesh): each for each in segments for var in each.writes}
     waits = {}
     for each in segments:
