@@ -119,10 +119,7 @@ class TestSource:
         result = run()
         assert result.exit_code == 0
         assert "submesh 0 |F0 F1 .........B0    B1    |\nsubmesh 1 |...F0 F1 B0    B1    ......|" in result.stdout
-        assert (
-            "as many layers as `len(params)` (an expression) says, dealt out to the 2 slices of `stage`"
-            in result.stdout
-        )
+        assert "`len(params)` layers (an expression), dealt out to the 2 slices of `stage`, in order" in result.stdout
         assert "makespan of a step: 9\n" in result.stdout
         assert result.stderr == "1 file would change\n"
 
@@ -131,27 +128,27 @@ class TestSource:
         (timeline,) = section()["timelines"]
         assert (timeline["schedule"], timeline["microbatches"]) == ("gpipe", 8)
         assert timeline["notes"] == [
-            "how many microbatches there are depends on size=4 and on the batch: 8 used (2 x 4 stages; give another "
-            "with --microbatches)"
+            "the number of microbatches depends on size=4 and on the batch; assumed: 8 (2 x 4 stages; --microbatches "
+            "sets another number)"
         ]
         (timeline,) = section("--microbatches", "5")["timelines"]
         assert timeline["microbatches"] == 5
-        assert timeline["notes"][0].endswith("5 used (--microbatches)")
+        assert timeline["notes"][0].endswith("assumed: 5 (--microbatches)")
 
     def test_expressions_are_said_to_be_expressions(self) -> None:
         put(mesh="stage=STAGES", loop='count=COUNT, schedule="1f1b"')
         found = section()
         assert found["title"] == "train.py:4: mesh `mesh`"
-        assert found["notes"] == ["its size cannot be told from the source: stage=`STAGES` (an expression)"]
+        assert found["notes"] == ["its size is unknown from the source: stage=`STAGES` (an expression)"]
         assert found["mesh"] is None
         (timeline,) = found["timelines"]
         assert timeline["schedule"] is None
-        assert timeline["notes"] == ["not drawn: how many stages there are cannot be told from the source"]
+        assert timeline["notes"] == ["not drawn: the number of stages is unknown from the source"]
 
     def test_the_count_is_an_expression(self) -> None:
         put(loop="count=COUNT")
         (note,) = section()["timelines"][0]["notes"]
-        assert note.startswith("how many microbatches there are depends on count=`COUNT` (an expression): 8 used")
+        assert note.startswith("the number of microbatches depends on count=`COUNT` (an expression); assumed: 8 (")
 
     def test_the_schedule_is_an_expression(self) -> None:
         put(loop="count=4, schedule=order")

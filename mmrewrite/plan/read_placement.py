@@ -1,6 +1,6 @@
-"""Read from modules as they will run, the hints rewritten, what runs where. Nothing of them is run.
+"""Read meshes, steps, tasks and microbatch loops from the source of the rewritten modules. Runs none of their code.
 
-Numbers that are written out are known. Everything else is an expression, which is kept as text.
+Only literals have a known value; any other expression is kept as text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.results import Edit, Rewrite
 
-# What a `compile` directive becomes, and a function of MultiMesh that no directive becomes.
+# Functions that compile a step: the rewrites of directives, and one that users call themselves.
 _COMPILERS = tuple(name for record in DIRECTIVES.values() if record.role is Role.COMPILE for name in record.runtime)
 _LOOPS = tuple(name for record in DIRECTIVES.values() if record.role is Role.MICROBATCH for name in record.runtime)
 _STEPS = frozenset(f"{RUNTIME}.{name}" for name in (*_COMPILERS, "flax.parallelize_step"))
@@ -27,24 +27,27 @@ _DEVICES = 8
 
 @dataclass(frozen=True)
 class Value:
-    """An argument as the source has it: its text, and what it is where it is written out, else None."""
+    """An argument: its text in the source, and its value if it is a literal, else None."""
 
     text: str
     literal: int | str | None = None
 
     @property
     def number(self) -> int | None:
-        """The whole number that is written out."""
-        is_number = isinstance(self.literal, int) and not isinstance(self.literal, bool)
-        return self.literal if isinstance(self.literal, int) and is_number else None
+        """The literal, if it is a whole number. `True` is none, though Python's bool is an int."""
+        return self.literal if isinstance(self.literal, int) and not isinstance(self.literal, bool) else None
 
     def __str__(self) -> str:
         return self.text if self.literal is not None else f"`{self.text}` (an expression)"
 
 
+# The number of layers where the source gives none: `mm.stage_scan` takes it from its stack when it runs.
+ALL_LAYERS = Value("*")
+
+
 @dataclass(frozen=True, order=True)
-class Place:
-    """Where the user reads it: the line of the hint, or of the call where there was no hint."""
+class SourceLine:
+    """A line of the user's file: that of the hint, or of the call if it was there before any rewrite."""
 
     path: str
     line: int
@@ -55,9 +58,9 @@ class Place:
 
 @dataclass(frozen=True)
 class MeshSite:
-    """A mesh. `unknown` says why its axes cannot be told from the source, None where they can."""
+    """A mesh. `unknown` names the sizes that are expressions; None if all are literals."""
 
-    place: Place
+    place: SourceLine
     name: str
     axes: tuple[tuple[str, Value], ...]
     logical_axes: tuple[tuple[str, str], ...]
@@ -65,7 +68,7 @@ class MeshSite:
 
     @property
     def sizes(self) -> dict[str, int] | None:
-        """Size of each axis, None where one of them is not known."""
+        """Size of each axis; None if one of them is unknown."""
         sizes = {name: value.number for name, value in self.axes}
         known = {name: size for name, size in sizes.items() if size is not None}
         return known if known and len(known) == len(sizes) else None
@@ -75,37 +78,36 @@ class MeshSite:
 class StepSite:
     """A function that is compiled for a mesh."""
 
-    place: Place
+    place: SourceLine
     name: str
-    how: str
 
 
 @dataclass(frozen=True)
 class TaskSite:
-    """Something that runs as a task.
+    """A call or a scope that runs as a task, or a stack of layers that runs as one task for each slice of an axis.
 
     Attributes:
-        place: Where it is.
-        what: What is called, or the scope that is matched.
-        name: The task's name, None where it gets one when it runs.
-        where: The slice of the mesh, by axis; for layers their axis alone.
-        layers: How many layers are dealt out to the slices of the axis; None for a single task.
-        unknown: Why the slice cannot be told from the source, None where it can.
+        place: The line of its hint or call.
+        code: The function that is called, or the scope that is matched, as text.
+        name: The task's name; None if it gets one when it runs.
+        mesh_slice: The slice of the mesh, by axis; for layers their axis alone.
+        layers: The number of layers that are dealt out to the slices of the axis; None for a single task.
+        unknown: The expression that chooses the slice; None if the slice is known.
     """
 
-    place: Place
-    what: str
+    place: SourceLine
+    code: str
     name: Value | None
-    where: tuple[tuple[str, Value], ...]
+    mesh_slice: tuple[tuple[str, Value], ...]
     layers: Value | None = None
     unknown: str | None = None
 
 
 @dataclass(frozen=True)
 class LoopSite:
-    """A microbatch loop. `custom` is whether it gives an order of its own."""
+    """A microbatch loop. `custom` says whether it has a `custom_schedule`."""
 
-    place: Place
+    place: SourceLine
     size: Value | None
     count: Value | None
     schedule: Value | None
@@ -113,8 +115,8 @@ class LoopSite:
 
 
 @dataclass(frozen=True)
-class Region:
-    """A mesh, and the steps that run on it with all that they reach. Without a mesh: what no step reaches."""
+class PlacedRegion:
+    """A mesh, its steps, and the tasks and loops that they reach. Without a mesh: those that no step reaches."""
 
     mesh: MeshSite | None
     steps: tuple[StepSite, ...]
@@ -123,8 +125,8 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """One thing in a module, and the statement that holds it."""
+class _FoundSite:
+    """A site, the module and statement that hold it, and the mesh that a step names."""
 
     facts: Facts
     statement: ast.stmt
@@ -134,27 +136,27 @@ class _Found:
 
 @dataclass(eq=False)
 class _Sites:
-    meshes: dict[Mesh, _Found] = field(default_factory=dict)
-    steps: list[_Found] = field(default_factory=list)
-    tasks: list[_Found] = field(default_factory=list)
-    loops: list[_Found] = field(default_factory=list)
+    meshes: dict[Mesh, _FoundSite] = field(default_factory=dict)
+    steps: list[_FoundSite] = field(default_factory=list)
+    tasks: list[_FoundSite] = field(default_factory=list)
+    loops: list[_FoundSite] = field(default_factory=list)
 
 
 def may_place(data: bytes) -> bool:
-    """Whether a file can hold anything that is planned: a hint, or a call of the runtime."""
+    """Whether a file can hold hints or calls of the runtime."""
     return may_have_hints(data) or RUNTIME.encode() in data
 
 
 def read_regions(
     files: Sequence[SourceFile], rewrites: Iterable[Rewrite], load: Loader, codemods: Sequence[str]
-) -> tuple[Region, ...]:
-    """What runs where, mesh by mesh, in the order of the files.
+) -> tuple[PlacedRegion, ...]:
+    """The regions of a program, one for each mesh, in the order of the files.
 
     Args:
         files: The modules of the run.
-        rewrites: What the rewrite makes of some of them; the others are read as they are.
-        load: Bytes of a file that a name leads into.
-        codemods: Names that hints may mention.
+        rewrites: The rewrites of some of them; the others are read as they are.
+        load: Reads the file of a module that is imported from outside of the run.
+        codemods: The names of codemods, which hints may mention.
     """
     results = {rewrite.path: rewrite for rewrite in rewrites}
     modules: list[Facts] = []
@@ -180,25 +182,25 @@ def read_regions(
     return _regions(sites, project, Reach(project))
 
 
-def devices_needed(regions: Iterable[Region]) -> int:
-    """How many virtual devices the meshes need, as far as their sizes can be told; eight at least."""
+def devices_needed(regions: Iterable[PlacedRegion]) -> int:
+    """The number of virtual devices that the meshes of known size need; at least eight."""
     sizes = [region.mesh.sizes for region in regions if region.mesh is not None]
-    return max([_DEVICES, *(math.prod(found.values()) for found in sizes if found is not None)])
+    return max([_DEVICES, *(math.prod(known.values()) for known in sizes if known is not None)])
 
 
-def _regions(sites: _Sites, project: Project, reach: Reach) -> tuple[Region, ...]:
-    steps: dict[_Found | None, list[_Found]] = {found: [] for found in sites.meshes.values()}
+def _regions(sites: _Sites, project: Project, reach: Reach) -> tuple[PlacedRegion, ...]:
+    steps: dict[_FoundSite | None, list[_FoundSite]] = {found: [] for found in sites.meshes.values()}
     for step in sites.steps:
         steps.setdefault(_mesh_of(step, sites.meshes), []).append(step)
-    claimed: dict[_Found | None, list[_Found]] = {
+    claimed: dict[_FoundSite | None, list[_FoundSite]] = {
         mesh: list(_reached(own, sites, project, reach)) for mesh, own in steps.items()
     }
-    taken = {found for held in claimed.values() for found in held}
-    rest = [found for found in (*sites.tasks, *sites.loops) if found not in taken]
+    reached = {found for held in claimed.values() for found in held}
+    rest = [found for found in (*sites.tasks, *sites.loops) if found not in reached]
     if rest:
-        # With one mesh there is nothing else that it could run on.
-        only = next(iter(sites.meshes.values())) if len(sites.meshes) == 1 else None
-        claimed.setdefault(only, []).extend(rest)
+        # Tasks that no step reaches can only run on the one mesh, if there is one.
+        only_mesh = next(iter(sites.meshes.values())) if len(sites.meshes) == 1 else None
+        claimed.setdefault(only_mesh, []).extend(rest)
     regions = []
     for mesh, held in claimed.items():
         own = [step.site for step in steps.get(mesh, ()) if isinstance(step.site, StepSite)]
@@ -206,18 +208,18 @@ def _regions(sites: _Sites, project: Project, reach: Reach) -> tuple[Region, ...
         loops = [found.site for found in sites.loops if found in held and isinstance(found.site, LoopSite)]
         site = mesh.site if mesh is not None and isinstance(mesh.site, MeshSite) else None
         if site or own or tasks or loops:
-            regions.append(Region(site, tuple(own), tuple(tasks), tuple(loops)))
+            regions.append(PlacedRegion(site, tuple(own), tuple(tasks), tuple(loops)))
     return tuple(regions)
 
 
-def _reached(steps: Iterable[_Found], sites: _Sites, project: Project, reach: Reach) -> Iterator[_Found]:
-    """Tasks and loops that the steps lead to."""
+def _reached(steps: Iterable[_FoundSite], sites: _Sites, project: Project, reach: Reach) -> Iterator[_FoundSite]:
+    """Tasks and loops that the steps reach."""
     candidates = [*sites.tasks, *sites.loops]
     for step in steps:
         facts = step.facts
         found = _inside(candidates, facts, [facts.names.top_level(step.statement)], reach)
         if not any(isinstance(each.site, TaskSite) for each in found):
-            # A step that gets its model as a value: all that its module leads to may be that model.
+            # The step takes its model as an argument: any code that its module reaches may be that model.
             found = _inside(candidates, facts, facts.tree.body, reach)
         if not any(isinstance(each.site, TaskSite) for each in found):
             for other in project.imported(facts):
@@ -225,7 +227,9 @@ def _reached(steps: Iterable[_Found], sites: _Sites, project: Project, reach: Re
         yield from found
 
 
-def _inside(candidates: Sequence[_Found], facts: Facts, starts: Iterable[ast.stmt], reach: Reach) -> set[_Found]:
+def _inside(
+    candidates: Sequence[_FoundSite], facts: Facts, starts: Iterable[ast.stmt], reach: Reach
+) -> set[_FoundSite]:
     nodes = {item.node for start in starts for item in reach.from_node(facts, start)}
     return {
         found
@@ -234,8 +238,8 @@ def _inside(candidates: Sequence[_Found], facts: Facts, starts: Iterable[ast.stm
     }
 
 
-def _mesh_of(step: _Found, meshes: Mapping[Mesh, _Found]) -> _Found | None:
-    """The mesh that a step names; with one mesh in all, that one."""
+def _mesh_of(step: _FoundSite, meshes: Mapping[Mesh, _FoundSite]) -> _FoundSite | None:
+    """The mesh that a step names, else the only mesh, else None."""
     node, facts = step.mesh, step.facts
     if node is not None:
         scope = facts.scope_of(step.statement)
@@ -250,7 +254,7 @@ def _mesh_of(step: _Found, meshes: Mapping[Mesh, _Found]) -> _Found | None:
 
 
 class _Reader:
-    """Finds the runtime's calls in one module."""
+    """Collects the calls of the runtime in one module into `sites`."""
 
     def __init__(self, facts: Facts, original: Facts, edits: Sequence[Edit], sites: _Sites) -> None:
         self.facts, self.original, self.edits, self.sites = facts, original, edits, sites
@@ -265,7 +269,7 @@ class _Reader:
     def read(self) -> None:
         for mesh in self.facts.meshes:
             if mesh.hint is None and isinstance(mesh.statement, ast.Assign):
-                found = _Found(self.facts, mesh.statement, self.mesh(mesh, mesh.statement.value))
+                found = _FoundSite(self.facts, mesh.statement, self.mesh(mesh, mesh.statement.value))
                 self.sites.meshes[mesh] = found
         for statement, scope in self.facts.names.scopes.items():
             for decorator in getattr(statement, "decorator_list", ()):
@@ -283,7 +287,7 @@ class _Reader:
                 elif isinstance(call.func, ast.Attribute) and call.func.attr == "register_task":
                     self.read_registration(call, statement, holders)
 
-    def place(self, node: ast.expr | ast.stmt, *functions: str) -> Place:
+    def place(self, node: ast.expr | ast.stmt, *functions: str) -> SourceLine:
         """Line in the user's file: that of the hint that made `node`, if its rewrite calls one of `functions`."""
         directives = tuple(
             record.name for record in DIRECTIVES.values() if not set(functions).isdisjoint(record.runtime)
@@ -296,11 +300,11 @@ class _Reader:
                 break
             if position < start + len(edit.text):
                 hints = [hint.line for hint in edit.hints if hint.text.startswith(directives)] if directives else []
-                # Several hints in one edit: the lines in between tell nothing, so the first one is as good.
+                # An edit of several hints does not say which of them made a call; the first one is near enough.
                 line = hints[0] if hints else self.original.source.position(edit.start)[0]
-                return Place(self.facts.path, line)
+                return SourceLine(self.facts.path, line)
             shift += len(edit.text) - (edit.end - edit.start)
-        return Place(self.facts.path, self.original.source.position(position - shift)[0])
+        return SourceLine(self.facts.path, self.original.source.position(position - shift)[0])
 
     def mesh(self, mesh: Mesh, call: ast.expr) -> MeshSite:
         """A mesh, from the call that makes it."""
@@ -308,74 +312,71 @@ class _Reader:
         names, sizes = _keyword(call, "axis_names"), _keyword(call, "axis_sizes")
         logical = tuple(_pairs(_keyword(call, "logical_axes")))
         if not isinstance(names, ast.Tuple | ast.List) or not isinstance(sizes, ast.Tuple | ast.List):
-            given = " and ".join(f"{word}={ast.unparse(node)}" for word, node in _keywords(call) if word)
-            return MeshSite(place, mesh.name, (), logical, f"its axes are made by an expression: {given}")
+            keywords = " and ".join(f"{word}={ast.unparse(node)}" for word, node in _keywords(call) if word)
+            return MeshSite(place, mesh.name, (), logical, f"its axes are made by an expression: {keywords}")
         axes = tuple((str(_value(name)), _value(size)) for name, size in zip(names.elts, sizes.elts, strict=False))
         unknown = [f"{name}={value}" for name, value in axes if value.number is None]
         return MeshSite(place, mesh.name, axes, logical, ", ".join(unknown) or None)
 
     def add_step(self, node: ast.expr, statement: ast.stmt, name: str, mesh: ast.expr | None) -> None:
         """A function that is compiled for a mesh."""
-        site = StepSite(self.place(node, *_COMPILERS), name, ast.unparse(getattr(node, "func", node)))
-        if isinstance(node, ast.Call) and node.args:
-            first = self.facts.names.resolve(node.args[0], self.facts.scope_of(statement))
-            site = dataclasses.replace(site, how=ast.unparse(node.args[0])) if first in _STEPS else site
-        self.sites.steps.append(_Found(self.facts, statement, site, mesh))
+        site = StepSite(self.place(node, *_COMPILERS), name)
+        self.sites.steps.append(_FoundSite(self.facts, statement, site, mesh))
 
     def read_task(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
         """`mm.Task(name=..., mesh_slice={...})`, wherever it is used."""
-        what, registered = self.used_for(call, statement, holders)
+        code, is_scope = self.placed_code(call, statement, holders)
         name = _keyword(call, "name") or (call.args[0] if call.args else None)
         piece = _keyword(call, "mesh_slice")
-        slices: tuple[tuple[str, Value], ...] = ()
+        mesh_slice: tuple[tuple[str, Value], ...] = ()
         unknown = None
         if isinstance(piece, ast.Dict) and all(isinstance(key, ast.Constant) for key in piece.keys):
             keys = [str(key.value) for key in piece.keys if isinstance(key, ast.Constant)]
-            slices = tuple((key, _value(value)) for key, value in zip(keys, piece.values, strict=True))
+            mesh_slice = tuple((key, _value(value)) for key, value in zip(keys, piece.values, strict=True))
         elif piece is not None:
             unknown = f"mesh_slice={ast.unparse(piece)} (an expression)"
         else:
-            given = [word for word in ("mesh", "loop_dependent_mesh_slice") if _keyword(call, word) is not None]
-            unknown = f"{given[0]}={ast.unparse(_keyword(call, given[0]) or call)} (an expression)" if given else None
+            for word in ("loop_dependent_mesh_slice", "mesh"):
+                node = _keyword(call, word)
+                unknown = f"{word}={ast.unparse(node)} (an expression)" if node is not None else unknown
         place = self.place(call, "Task")
-        title = _value(name) if name is not None else Value(what, what) if registered else None
-        self.add_task(statement, TaskSite(place, what, title, slices, unknown=unknown))
+        task_name = _value(name) if name is not None else Value(code, code) if is_scope else None
+        self.add_task(statement, TaskSite(place, code, task_name, mesh_slice, unknown=unknown))
 
     def read_layers(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
         """`mm.stage(i, n, axis=...)`."""
-        what, _ = self.used_for(call, statement, holders)
-        axis, count = _keyword(call, "axis"), _keyword(call, "count") or (call.args[1] if len(call.args) > 1 else None)
-        name = Value('"stage"', "stage") if axis is None else _value(axis)
-        unknown = None if isinstance(name.literal, str) else f"axis={name}"
-        layers = _value(count) if count is not None else Value("*", None)
-        where = ((str(name.literal or name.text), Value(":", ":")),)
-        self.add_task(statement, TaskSite(self.place(call, "stage"), what, None, where, layers, unknown))
+        code, _ = self.placed_code(call, statement, holders)
+        count = _keyword(call, "count") or (call.args[1] if len(call.args) > 1 else None)
+        layers = _value(count) if count is not None else ALL_LAYERS
+        self.add_layers(statement, call, "stage", code, layers)
 
     def read_stacked_layers(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
-        """`mm.stage_scan(scan, axis=...)`: how many layers there are, the stack decides."""
+        """`mm.stage_scan(scan, axis=...)`, whose layers are the leading dimension of the scanned arrays."""
+        self.add_layers(statement, call, "stage_scan", ast.unparse(call.args[0] if call.args else call), ALL_LAYERS)
+
+    def add_layers(self, statement: ast.stmt, call: ast.Call, function: str, code: str, layers: Value) -> None:
+        """Keep layers that are dealt out along `axis=`, by default the axis `stage`."""
         axis = _keyword(call, "axis")
         name = Value('"stage"', "stage") if axis is None else _value(axis)
         unknown = None if isinstance(name.literal, str) else f"axis={name}"
-        what = ast.unparse(call.args[0]) if call.args else ast.unparse(call)
-        where = ((str(name.literal or name.text), Value(":", ":")),)
-        site = TaskSite(self.place(call, "stage_scan"), what, None, where, Value("*", None), unknown)
-        self.add_task(statement, site)
+        mesh_slice = ((str(name.literal or name.text), Value(":", ":")),)
+        self.add_task(statement, TaskSite(self.place(call, function), code, None, mesh_slice, layers, unknown))
 
     def read_registration(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
-        """`register_task("scope", callback=...)`; with `task=` the `mm.Task` in it is read instead."""
+        """`register_task("scope", callback=...)`; for `task=`, `read_task` reads the `mm.Task` in it."""
         callback = _keyword(call, "callback")
         if callback is None or not call.args or _keyword(call, "task") is not None:
             return
-        what = f"scope {ast.unparse(call.args[0])}"
+        code = f"scope {ast.unparse(call.args[0])}"
         unknown = f"callback={ast.unparse(callback)} (an expression)"
-        self.add_task(statement, TaskSite(self.place(call, "register_task"), what, None, (), unknown=unknown))
+        self.add_task(statement, TaskSite(self.place(call, "register_task"), code, None, (), unknown=unknown))
 
     def add_task(self, statement: ast.stmt, site: TaskSite) -> None:
         """Keep a task."""
-        self.sites.tasks.append(_Found(self.facts, statement, site))
+        self.sites.tasks.append(_FoundSite(self.facts, statement, site))
 
-    def used_for(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> tuple[str, bool]:
-        """What a task is put on, as source text, and whether that is the name of a scope."""
+    def placed_code(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> tuple[str, bool]:
+        """The function or scope that a task places, as source text, and whether it is a scope."""
         user = next((node for node in reversed(holders) if isinstance(node, ast.Call)), None)
         if user is not None and isinstance(user.func, ast.Attribute | ast.Name) and user.args:
             called = user.func.attr if isinstance(user.func, ast.Attribute) else user.func.id
@@ -391,7 +392,7 @@ class _Reader:
     def read_loop(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
         """`mm.microbatch(...)`, `mm.microbatch_loop(...)` or `mm.microbatch_scan(...)`."""
 
-        def given(name: str, position: int | None = None) -> Value | None:
+        def argument(name: str, position: int | None = None) -> Value | None:
             node = _keyword(call, name)
             if node is None and position is not None and position < len(call.args):
                 node = call.args[position]
@@ -399,16 +400,16 @@ class _Reader:
 
         site = LoopSite(
             self.place(call, *_LOOPS),
-            given("size", 2),
-            given("count"),
-            given("schedule", 6),
-            given("custom_schedule") is not None,
+            argument("size", 2),
+            argument("count"),
+            argument("schedule", 6),
+            argument("custom_schedule") is not None,
         )
-        self.sites.loops.append(_Found(self.facts, statement, site))
+        self.sites.loops.append(_FoundSite(self.facts, statement, site))
 
 
 def _calls(node: ast.AST, holders: tuple[ast.AST, ...]) -> Iterator[tuple[ast.Call, tuple[ast.AST, ...]]]:
-    """Calls in a statement but not in the statements inside it, each with the nodes around it."""
+    """Calls in a statement, but not in the statements of its body, each with the nodes around it."""
     if isinstance(node, ast.Call):
         yield node, holders
     for child in ast.iter_child_nodes(node):

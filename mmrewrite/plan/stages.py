@@ -1,7 +1,7 @@
-"""What will run where, from the source alone: submeshes, stages, and the schedule simulated with unit costs.
+"""Submeshes, stages and schedules of a program, from the source alone; schedules are simulated with unit costs.
 
-The schedule is made and drawn by `mmruntime.schedules`, which needs no JAX. What the source does not say is said in a
-note, never guessed in silence.
+Schedules are made and drawn by `mmruntime.schedules`, which needs no JAX. Nothing is guessed in silence: a note names
+every assumption, and everything that the source leaves open.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.plan.read_placement import LoopSite, MeshSite, Region, TaskSite, Value
+from mmrewrite.plan.read_placement import ALL_LAYERS, LoopSite, PlacedRegion, TaskSite, Value
 from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 
+# The default of `mm.microbatch`, which a loop without `schedule=` gets.
 _DEFAULT_SCHEDULE = "gpipe"
 
 
 @dataclass(frozen=True)
 class _Stages:
-    """The pipeline's submeshes as far as the source tells.
+    """The stages of a pipeline, as far as the source gives them.
 
-    `slices` has one for each submesh. `placement` gives the submesh of each stage, None where the source does not tell.
+    Attributes:
+        slices: The slice of the mesh of each submesh; none if they are unknown.
+        placement: The submesh of each stage, in the order in which a microbatch visits them; None if unknown.
+        notes: Assumptions, and reasons why something is unknown.
     """
 
     slices: tuple[Mapping[str, int], ...]
@@ -31,34 +35,34 @@ class _Stages:
 
 
 def plan_regions(
-    regions: Iterable[Region], microbatches: int | None, *, simulate: bool = True
+    regions: Iterable[PlacedRegion], microbatches: int | None, *, simulate: bool = True
 ) -> tuple[PlanSection, ...]:
-    """What there is to show about each region.
+    """A section for each region.
 
     Args:
-        regions: What runs where.
-        microbatches: How many microbatches a batch is cut into, for loops whose source does not tell.
+        regions: The meshes, with the tasks and loops that run on them.
+        microbatches: How many microbatches a batch is cut into, for loops whose source does not say.
         simulate: Whether to simulate the schedules with unit costs.
     """
     return tuple(_section(region, microbatches, simulate) for region in regions)
 
 
-def _section(region: Region, microbatches: int | None, simulate: bool) -> PlanSection:
+def _section(region: PlacedRegion, microbatches: int | None, simulate: bool) -> PlanSection:
     mesh = region.mesh
     stages = _stages(region) if mesh is not None else None
     sizes = mesh.sizes if mesh is not None else None
     notes = list(stages.notes) if stages else []
     if mesh is None:
-        title = "tasks that no step of these files reaches, so that their mesh is not known"
+        title = "tasks that no step of these files reaches, so that their mesh is unknown"
     elif sizes is None:
         title = f"{mesh.place}: mesh `{mesh.name}`"
-        notes.insert(0, f"its size cannot be told from the source: {mesh.unknown}")
+        notes.insert(0, f"its size is unknown from the source: {mesh.unknown}")
     else:
         shape = " x ".join(f"{name}={size}" for name, size in sizes.items())
         title = f"{mesh.place}: mesh `{mesh.name}` of {_count(math.prod(sizes.values()), 'device')}, {shape}"
     if mesh is not None and not region.steps:
         notes.append("no step in these files is compiled for this mesh")
-    grid = _grid(mesh, sizes, stages) if mesh is not None and sizes is not None else None
+    grid = _grid(sizes, stages) if sizes is not None else None
     tables = list(_tables(region, stages, sizes))
     timelines: list[PlanTimeline] = []
     if simulate and mesh is not None:
@@ -68,13 +72,13 @@ def _section(region: Region, microbatches: int | None, simulate: bool) -> PlanSe
     return PlanSection(title, tuple(notes), grid, tuple(tables), tuple(timelines))
 
 
-def _tables(region: Region, stages: _Stages | None, sizes: Mapping[str, int] | None) -> Iterator[PlanTable]:
+def _tables(region: PlacedRegion, stages: _Stages | None, sizes: Mapping[str, int] | None) -> Iterator[PlanTable]:
     if region.mesh is not None and region.mesh.logical_axes:
         yield PlanTable("Logical axes", ("name", "device axis"), region.mesh.logical_axes)
     if region.steps:
         yield PlanTable("Steps", ("line", "step"), tuple((str(step.place), step.name) for step in region.steps))
     if region.tasks:
-        rows = tuple((str(task.place), task.what, _task_name(task), _where(task, sizes)) for task in region.tasks)
+        rows = tuple((str(task.place), task.code, _task_name(task), _where(task, sizes)) for task in region.tasks)
         yield PlanTable("Tasks", ("line", "what", "task", "where"), rows)
     if region.loops:
         yield PlanTable(
@@ -85,87 +89,111 @@ def _tables(region: Region, stages: _Stages | None, sizes: Mapping[str, int] | N
             ),
         )
     if stages is not None and stages.slices and sizes is not None:
-        numbers = [_devices(sizes, piece) for piece in stages.slices]
-        pieces = [", ".join(f"{axis}={index}" for axis, index in piece.items()) for piece in stages.slices]
         submeshes = tuple(
-            (str(index), piece, _ids(devices))
-            for index, (piece, devices) in enumerate(zip(pieces, numbers, strict=True))
+            (str(index), ", ".join(f"{axis}={position}" for axis, position in mesh_slice.items()), _ids(devices))
+            for index, mesh_slice in enumerate(stages.slices)
+            for devices in [_devices(sizes, mesh_slice)]
         )
         yield PlanTable("Submeshes", ("submesh", "slice", "devices"), submeshes)
 
 
-def _stages(region: Region) -> _Stages | None:
-    """The submeshes of the pipeline and the order in which a microbatch visits them."""
+def _stages(region: PlacedRegion) -> _Stages | None:
+    """The submeshes of the pipeline, and the order in which a microbatch visits them; None without placed tasks."""
     assert region.mesh is not None
     sizes = region.mesh.sizes
-    placed = [task for task in region.tasks if task.where or task.unknown]
+    placed = [task for task in region.tasks if task.mesh_slice or task.unknown]
     if sizes is None or not placed:
         return None
-    unknown = [task for task in placed if task.unknown is not None]
-    axes = {axis for task in placed for axis, _ in task.where}
-    missing = sorted(axes - sizes.keys())
+    misplaced = _misplaced(placed, sizes)
+    if misplaced is not None:
+        return _Stages((), None, (misplaced,))
+    by_expression = [task for task in placed if task.unknown is not None] or [
+        task for task in placed if task.layers is None and any(value.number is None for _, value in task.mesh_slice)
+    ]
+    if by_expression:
+        return _assumed_stages(by_expression[0], _axes(placed), sizes)
+    if any(task.layers is not None for task in placed):
+        return _layer_stages(placed, sizes)
+    return _written_stages(placed)
+
+
+def _axes(tasks: Iterable[TaskSite]) -> set[str]:
+    return {axis for task in tasks for axis, _ in task.mesh_slice}
+
+
+def _misplaced(tasks: Sequence[TaskSite], sizes: Mapping[str, int]) -> str | None:
+    """Why a task runs on a slice that the mesh does not have; None if all slices exist."""
+    missing = sorted(_axes(tasks) - sizes.keys())
     if missing:
-        return _Stages((), None, (f"the mesh has no axis {', '.join(missing)}, so the stages cannot be told",))
-    for task in placed:
-        for axis, value in task.where:
+        return f"the mesh has no axis {', '.join(missing)}, so its stages are unknown"
+    for task in tasks:
+        for axis, value in task.mesh_slice:
             if value.number is not None and not 0 <= value.number < sizes[axis]:
-                note = f"{task.place}: {axis}={value} is not a slice of the mesh, which has {axis}={sizes[axis]}"
-                return _Stages((), None, (note,))
-    expressions = [task for task in placed for _, value in task.where if value.number is None and task.layers is None]
-    layered = [task for task in placed if task.layers is not None and task.unknown is None]
-    if unknown or expressions:
-        task = (unknown or expressions)[0]
-        along = next(iter(axes)) if len(axes) == 1 else None
-        text = f"where `{task.what}` of {task.place} runs is an expression"
-        if along is None:
-            return _Stages((), None, (f"{text}, so the stages cannot be told from the source",))
-        note = f"{text}; assumed: every slice of `{along}` is used"
-        return _Stages(tuple({along: index} for index in range(sizes[along])), None, (note,))
-    if layered:
-        (axis, _), *_ = layered[0].where
-        if axes != {axis}:
-            return _Stages(
-                (), None, ("tasks are cut along several axes, so the stages cannot be told from the source",)
-            )
-        slices = tuple({axis: index} for index in range(sizes[axis]))
-        return _Stages(slices, tuple(range(len(slices))))
-    return _explicit(placed)
+                return f"{task.place}: {axis}={value} is not a slice of the mesh, which has {axis}={sizes[axis]}"
+    return None
 
 
-def _explicit(tasks: Sequence[TaskSite]) -> _Stages:
-    """Stages of tasks whose slices are all written out."""
-    visits = [tuple((axis, value.number or 0) for axis, value in task.where) for task in tasks]
-    merged = [visit for visit, _ in itertools.groupby(visits)]
-    used = sorted(set(merged))
-    slices = tuple(dict(visit) for visit in used)
-    if len(merged) == len(used):
-        return _Stages(slices, tuple(range(len(used))))
-    note = "several tasks share a submesh; in which order a microbatch visits them cannot be told from the source"
+def _assumed_stages(task: TaskSite, axes: set[str], sizes: Mapping[str, int]) -> _Stages:
+    """Stages on every slice of the one axis in use, as the slice of `task` is an expression."""
+    reason = f"where `{task.code}` of {task.place} runs is an expression"
+    if len(axes) != 1:
+        return _Stages((), None, (f"{reason}, so the stages are unknown from the source",))
+    (axis,) = axes
+    note = f"{reason}; assumed: every slice of `{axis}` is used"
+    return _Stages(_all_slices(axis, sizes), None, (note,))
+
+
+def _layer_stages(tasks: Sequence[TaskSite], sizes: Mapping[str, int]) -> _Stages:
+    """Stages of layers that are dealt out: one for each slice of their axis, in order."""
+    axes = _axes(tasks)
+    if len(axes) != 1:
+        return _Stages((), None, ("tasks are cut along several axes, so the stages are unknown from the source",))
+    (axis,) = axes
+    return _Stages(_all_slices(axis, sizes), tuple(range(sizes[axis])))
+
+
+def _written_stages(tasks: Sequence[TaskSite]) -> _Stages:
+    """Stages of tasks whose slices are all written out; neighbours on one submesh are one stage."""
+    visits = [tuple((axis, value.number or 0) for axis, value in task.mesh_slice) for task in tasks]
+    stages = [visit for visit, _ in itertools.groupby(visits)]
+    submeshes = sorted(set(stages))
+    slices = tuple(dict(submesh) for submesh in submeshes)
+    if len(stages) == len(submeshes):
+        return _Stages(slices, tuple(range(len(submeshes))))
+    # Tasks are listed in the order of the source, which is not that of their calls: no order is claimed for revisits.
+    note = "several tasks share a submesh; the order in which a microbatch visits them is unknown from the source"
     return _Stages(slices, None, (note,))
+
+
+def _all_slices(axis: str, sizes: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:
+    return tuple({axis: index} for index in range(sizes[axis]))
 
 
 def _timeline(loop: LoopSite, stages: _Stages | None, microbatches: int | None) -> PlanTimeline:
     from mmruntime import schedules
 
     title = f"{loop.place}: schedule {_schedule_text(loop)}"
+
+    def undrawn(*notes: str) -> PlanTimeline:
+        return PlanTimeline(title, "unit", notes, None)
+
     if stages is None or not stages.slices:
-        return PlanTimeline(
-            title, "unit", ("not drawn: how many stages there are cannot be told from the source",), None
-        )
+        return undrawn("not drawn: the number of stages is unknown from the source")
     name = _DEFAULT_SCHEDULE if loop.schedule is None else loop.schedule.literal
     if loop.custom or not isinstance(name, str):
-        return PlanTimeline(title, "unit", ("not drawn: its order is made when the program runs; use --entry",), None)
-    count, notes = _num_microbatches(loop, len(stages.slices), microbatches)
+        return undrawn("not drawn: its order is made when the program runs; use --entry")
     size = len(stages.slices)
+    count, notes = _num_microbatches(loop, size, microbatches)
     try:
         options: dict[str, Any] = {}
         if name == "auto":
+            # The runtime's default for `auto` is the memory that 1F1B needs.
             classic = schedules.simulate(schedules.make("1f1b", size, count, placement=stages.placement))
             options["memory"] = max(classic.live)
             notes.append("searched with unit costs; the program itself searches with the operations of its stages")
         schedule = schedules.make(name, size, count, placement=stages.placement, **options)
     except ValueError as error:
-        return PlanTimeline(title, "unit", (*notes, f"this does not run: {error}"), None)
+        return undrawn(*notes, f"this does not run: {error}")
     if stages.placement is None and schedule.num_stages != size:
         notes.append(f"assumed: {schedule.num_stages} stages, as this schedule places them")
     elif stages.placement is None:
@@ -173,54 +201,61 @@ def _timeline(loop: LoopSite, stages: _Stages | None, microbatches: int | None) 
     return PlanTimeline(title, "unit", tuple(notes), schedules.simulate(schedule))
 
 
-def _num_microbatches(loop: LoopSite, stages: int, given: int | None) -> tuple[int, list[str]]:
+def _num_microbatches(loop: LoopSite, stages: int, requested: int | None) -> tuple[int, list[str]]:
+    """The number of microbatches, and a note if the source does not give it.
+
+    Twice the number of stages, so that the timeline has a steady state between filling and draining.
+    """
     if loop.count is not None and loop.count.number is not None:
         return loop.count.number, []
-    of = f"count={loop.count}" if loop.count is not None else f"size={_shown(loop.size)} and on the batch"
-    source = "--microbatches" if given else f"2 x {_count(stages, 'stage')}; give another with --microbatches"
-    count = given or 2 * stages
-    return count, [f"how many microbatches there are depends on {of}: {count} used ({source})"]
+    reason = f"count={loop.count}" if loop.count is not None else f"size={_shown(loop.size)} and on the batch"
+    source = "--microbatches" if requested else f"2 x {_count(stages, 'stage')}; --microbatches sets another number"
+    count = requested or 2 * stages
+    return count, [f"the number of microbatches depends on {reason}; assumed: {count} ({source})"]
 
 
-def _grid(mesh: MeshSite, sizes: Mapping[str, int], stages: _Stages | None) -> PlanGrid:
+def _grid(sizes: Mapping[str, int], stages: _Stages | None) -> PlanGrid:
     total = math.prod(sizes.values())
     owners: list[tuple[int, ...]] = [()] * total
-    for number, piece in enumerate(stages.slices if stages else ()):
-        for device in _devices(sizes, piece):
+    for number, mesh_slice in enumerate(stages.slices if stages else ()):
+        for device in _devices(sizes, mesh_slice):
             owners[device] += (number,)
     return PlanGrid("Mesh: device numbers", tuple(sizes.items()), tuple(range(total)), tuple(owners))
 
 
-def _devices(sizes: Mapping[str, int], piece: Mapping[str, int]) -> list[int]:
-    """Device numbers of a slice; the last axis of the mesh varies fastest."""
-    ranges = [[piece[axis]] if axis in piece else range(size) for axis, size in sizes.items()]
+def _devices(sizes: Mapping[str, int], mesh_slice: Mapping[str, int]) -> list[int]:
+    """Device numbers of a slice; the last axis of the mesh varies fastest, as in `jax.sharding.Mesh`."""
+    ranges = [[mesh_slice[axis]] if axis in mesh_slice else range(size) for axis, size in sizes.items()]
     found = []
-    for place in itertools.product(*ranges):
+    for position in itertools.product(*ranges):
         number = 0
-        for index, size in zip(place, sizes.values(), strict=True):
+        for index, size in zip(position, sizes.values(), strict=True):
             number = number * size + index
         found.append(number)
-    return [number for number in found if number < math.prod(sizes.values())]
+    return found
 
 
 def _task_name(task: TaskSite) -> str:
     if task.layers is not None:
         return "one for each slice"
-    return task.what if task.name is None else str(task.name)
+    return task.code if task.name is None else str(task.name)
 
 
 def _where(task: TaskSite, sizes: Mapping[str, int] | None) -> str:
+    """The slice of a task, or how its layers are dealt out."""
     if task.unknown is not None:
         return task.unknown
-    if task.layers is not None:
-        axis = task.where[0][0]
-        over = (
-            f"the {_count(sizes[axis], 'slice')} of `{axis}`" if sizes and axis in sizes else f"the slices of `{axis}`"
-        )
-        literal = task.layers.number is not None
-        layers = f"{task.layers} layers" if literal else f"as many layers as {task.layers} says,"
-        return f"{layers} dealt out to {over}, in order"
-    return ", ".join(f"{axis}={value}" for axis, value in task.where) or "not placed"
+    if task.layers is None:
+        return ", ".join(f"{axis}={value}" for axis, value in task.mesh_slice) or "not placed"
+    ((axis, _),) = task.mesh_slice
+    slices = f"the {_count(sizes[axis], 'slice')} of `{axis}`" if sizes and axis in sizes else f"the slices of `{axis}`"
+    return f"{_layers(task.layers)} dealt out to {slices}, in order"
+
+
+def _layers(count: Value) -> str:
+    if count.number is not None:
+        return f"{count} layers"
+    return "all layers," if count == ALL_LAYERS else f"`{count.text}` layers (an expression),"
 
 
 def _schedule_text(loop: LoopSite) -> str:
