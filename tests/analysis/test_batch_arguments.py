@@ -1,0 +1,167 @@
+"""Which arguments of a gradient function are the batch and the keys."""
+
+from __future__ import annotations
+
+import pytest
+from hinted_sites import refusal_of, site_of
+
+from mmrewrite.analysis.batch_arguments import Batch, choose_batch
+from mmrewrite.analysis.gradients import find_gradient
+from mmrewrite.analysis.losses import find_function
+from mmrewrite.codemod.site import Wrong
+
+LOSS = "def loss(params, batch, rng): ...\n"
+
+
+def chosen(text: str) -> Batch:
+    site = site_of(f"import jax\n{text}\n")
+    gradient = find_gradient(site)
+    return choose_batch(site, gradient, find_function(site, gradient.function, site.facts, site.scope))
+
+
+@pytest.mark.parametrize(
+    ("text", "argnum", "rng"),
+    [
+        pytest.param("y = jax.grad(f)(p, b)  # mm: microbatch(size=2)", "1", None, id="the only other argument"),
+        pytest.param(
+            "y = jax.grad(f, argnums=1)(b, p)  # mm: microbatch(size=2)", "0", None, id="the second is differentiated"
+        ),
+        pytest.param(
+            "y = jax.grad(f)(p, b, rng)  # mm: microbatch(size=2)", "1", None, id="one key is no batch, by its value"
+        ),
+        pytest.param(
+            f"{LOSS}y = jax.grad(loss)(p, b, r)  # mm: microbatch(size=2)",
+            "1",
+            None,
+            id="one key is no batch, by its parameter",
+        ),
+        pytest.param("y = jax.grad(f)(p, b, 0.5)  # mm: microbatch(size=2)", "1", None, id="a literal is no batch"),
+        pytest.param(
+            "y = jax.grad(f)(p, b, r)  # mm: microbatch(size=2, rng=2)", "1", "2", id="the hint says which is the key"
+        ),
+        pytest.param(
+            f'{LOSS}y = jax.grad(loss)(p, b, r)  # mm: microbatch(size=2, rng="rng")', "1", "2", id="a key by its name"
+        ),
+        pytest.param(
+            f'{LOSS}y = jax.grad(loss)(p, b, r)  # mm: microbatch(size=2, argnum="batch", rng=None)',
+            "1",
+            None,
+            id="a batch by its name",
+        ),
+        pytest.param(
+            'def loss(p, x, y): ...\nz = jax.grad(loss)(p, x, y)  # mm: microbatch(size=2, argnum=("x", "y"))',
+            "(1, 2)",
+            None,
+            id="two batches by their names",
+        ),
+        pytest.param(
+            'def loss(p, x): ...\nz = jax.grad(loss)(p, x)  # mm: microbatch(size=2, argnum=("x",))',
+            "(1,)",
+            None,
+            id="a tuple of one",
+        ),
+        pytest.param(
+            "y = jax.grad(f)(p, x, z)  # mm: microbatch(size=2, argnum=n - 1)", "n - 1", None, id="an expression"
+        ),
+    ],
+)
+def test_positions(text: str, argnum: str, rng: str | None) -> None:
+    batch = chosen(text)
+    assert (batch.argnum, batch.rng, batch.appended, batch.moved) == (argnum, rng, [], [])
+
+
+def test_a_batch_by_keyword_goes_to_its_position() -> None:
+    batch = chosen("def loss(p, b): ...\ny = jax.grad(loss)(p, b=x)  # mm: microbatch(size=2)")
+    assert (batch.argnum, batch.moved) == ("1", ["b"])
+
+
+def test_keywords_before_the_batch_go_with_it() -> None:
+    batch = chosen('def loss(p, c, b): ...\ny = jax.grad(loss)(p, c=1, b=x)  # mm: microbatch(size=2, argnum="b")')
+    assert (batch.argnum, batch.moved) == ("2", ["c", "b"])
+
+
+def test_a_batch_that_the_loss_closes_over_becomes_its_last_parameter() -> None:
+    batch = chosen(
+        "def step(params, batch):\n"
+        "    def loss(p):\n"
+        "        return p - batch\n"
+        "    return jax.grad(loss)(params)  # mm: microbatch(size=2)\n"
+    )
+    assert (batch.argnum, batch.appended) == ("1", ["batch"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param(
+            "y = jax.grad(f)(p, x, z)  # mm: microbatch(size=2)",
+            "more than one argument could be the batch; write one of argnum=1 (`x`), argnum=2 (`z`), or argnum=(1, 2) "
+            "for all that have one row per example",
+            id="two candidates",
+        ),
+        pytest.param(
+            "y = jax.grad(f)(p, *x)  # mm: microbatch(size=2)",
+            "star-args hide which argument is the batch; write `argnum=` and `rng=`",
+            id="star-args",
+        ),
+        pytest.param(
+            "y = jax.grad(f)  # mm: microbatch(size=2)",
+            "this gradient function is not called where it can be seen; write `argnum=` and `rng=`",
+            id="no call",
+        ),
+        pytest.param(
+            "g = jax.grad(f)  # mm: microbatch(size=2)\ng(p, b)\ng(p, b, c)",
+            "this gradient function is called with different numbers of arguments; write `argnum=`",
+            id="calls that differ",
+        ),
+        pytest.param(
+            "y = jax.grad(f)(p, rng)  # mm: microbatch(size=2)",
+            "no argument of this call could be the batch: all are differentiated or keys; pass the batch by position "
+            "to the loss function, since what it closes over cannot be cut",
+            id="only a key",
+        ),
+        pytest.param(
+            'y = jax.grad(f)(p, x)  # mm: microbatch(size=2, argnum="x")',
+            "cannot see the parameters of `f`; write the position instead of `x`",
+            id="a name without a definition",
+        ),
+        pytest.param(
+            'def loss(p, *, b): ...\ny = jax.grad(loss)(p, b=x)  # mm: microbatch(size=2, argnum="b")',
+            "`b` has no position, as it stands after a `*` among the parameters of the loss; remove that `*`",
+            id="a keyword-only parameter",
+        ),
+        pytest.param(
+            'def loss(p, b): ...\ny = jax.grad(loss)(p)  # mm: microbatch(size=2, argnum="b")',
+            "the call does not pass `b`, so there is nothing to cut; pass it by position",
+            id="not passed",
+        ),
+        pytest.param(
+            'def loss(p, c, b): ...\ny = jax.grad(loss)(p, b=x)  # mm: microbatch(size=2, argnum="b")',
+            "the batch is passed by keyword and something before it is not passed; pass it by position",
+            id="a gap before the keyword",
+        ),
+        pytest.param(
+            'def loss(p, c, b): ...\ny = jax.grad(loss)(p, b=x(), c=z())  # mm: microbatch(size=2, argnum="b")',
+            "the batch is passed by keyword, and passing it by position would change the order in which the arguments "
+            "are evaluated; pass it by position",
+            id="keywords out of order that call something",
+        ),
+        pytest.param(
+            "def step(params, a, b):\n"
+            "    def loss(p):\n"
+            "        return p - a * b\n"
+            "    return jax.grad(loss)(params)  # mm: microbatch(size=2)\n",
+            "the loss takes its batch from around it, and more than one value could be that; write "
+            'argnum=("a", "b") with only those that have one row per example',
+            id="two closed-over values",
+        ),
+    ],
+)
+def test_refusals(text: str, reason: str) -> None:
+    assert refusal_of(lambda: chosen(text))[1] == reason
+
+
+def test_an_unknown_name_is_a_mistake_in_the_hint() -> None:
+    with pytest.raises(Wrong) as wrong:
+        chosen('def loss(p, batch): ...\ny = jax.grad(loss)(p, b)  # mm: microbatch(size=2, argnum="bacth")')
+    assert wrong.value.message == ("the loss has no parameter `bacth` and closes over none; did you mean `batch`?")
