@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from mmrewrite.cli.commands import cli
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
-from mmrewrite.engine.settings import Settings
+from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.axis_names import annotated_layouts, find_rules
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 
@@ -75,7 +75,7 @@ class TestWhereTheyCount:
             assert (layers.changed, step.changed) == (False, True)
 
     def test_not_when_the_codemod_is_not_selected(self) -> None:
-        settings = Settings(selected=frozenset(("declare_mesh", "compile_for_mesh")))
+        settings = HintSettings(selected=frozenset(("declare_mesh", "compile_for_mesh")))
         layers, step = rewrite_project(files(layers=LAYERS, step=STEP), REGISTRY, settings=settings)
         assert (layers.changed, step.changed) == (False, True)
 

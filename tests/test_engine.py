@@ -17,7 +17,7 @@ from mmrewrite.engine import workers
 from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.draft import draft_module
 from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
-from mmrewrite.engine.settings import Settings
+from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.source.text import SourceText
 
@@ -234,7 +234,7 @@ class TestOrder:
             # JAX, which other tests import, warns about every fork.
             warnings.simplefilter("ignore")
             for jobs in (1, 3):
-                results = rewrite_project(shuffled, REGISTRY, settings=Settings(jobs=jobs))
+                results = rewrite_project(shuffled, REGISTRY, settings=HintSettings(jobs=jobs))
                 assert [result.path for result in results] == [file.path for file in shuffled]
                 assert {result.path: result for result in results} == expected
 
@@ -271,7 +271,7 @@ class TestSettings:
     def test_codemods_that_are_not_selected_leave_their_hints(self) -> None:
         text = HINTED + 'z = f(2)  # mm: shard("a")\n'
         (result,) = rewrite_project(
-            files(module=text), REGISTRY, settings=Settings(selected=frozenset(("constrain_value",)))
+            files(module=text), REGISTRY, settings=HintSettings(selected=frozenset(("constrain_value",)))
         )
         assert "# mm: task(stage=0)" in result.result.decode()
         assert "with_sharding_constraint" in result.result.decode()
@@ -279,12 +279,12 @@ class TestSettings:
         assert left.reason == "place_task is not selected"
 
     def test_axes_of_the_configuration(self) -> None:
-        settings = Settings(axes=(("batch", "data"), ("embed", None), ("mlp", "model")))
+        settings = HintSettings(axes=(("batch", "data"), ("embed", None), ("mlp", "model")))
         (result,) = rewrite_project(files(module="# mm: mesh(data=2)\nx = 1\n"), REGISTRY, settings=settings)
         assert 'logical_axes=(("batch", "data"), ("embed", None))' in result.result.decode()
 
     def test_width(self) -> None:
-        (result,) = rewrite_project(files(module=HINTED), REGISTRY, settings=Settings(width=40))
+        (result,) = rewrite_project(files(module=HINTED), REGISTRY, settings=HintSettings(width=40))
         assert max(len(line) for line in result.result.decode().splitlines()) <= 40 + len('mesh_slice={"stage": 0}')
         assert "y = mm.task(\n" in result.result.decode()
 
@@ -298,5 +298,5 @@ def test_draft_leaves_out_what_is_excluded() -> None:
     (hint,) = facts.hints.hints
     project = Project([facts], lambda path: None, ())
     codemods = in_order(REGISTRY)
-    assert draft_module(facts, project, codemods, Settings(), {hint.start}).edits == ()
-    assert draft_module(facts, project, codemods, Settings(), ()).edits != ()
+    assert draft_module(facts, project, codemods, HintSettings(), {hint.start}).edits == ()
+    assert draft_module(facts, project, codemods, HintSettings(), ()).edits != ()

@@ -17,7 +17,7 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.calls import find_calls
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, may_have_hints
 from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
-from mmrewrite.engine.settings import Settings
+from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.facts import Facts, SourceFile, has_mark, read_facts
 from mmrewrite.source.names import read_names
 from mmrewrite.source.text import SourceText
@@ -215,7 +215,7 @@ def test_codemods_that_are_not_selected_leave_calls() -> None:
         "from mmrewrite import hints\n\n\n@hints.task(stage=0)\n@hints.shard(x=('a',))\ndef f(x):\n    return x\n\n\n"
         "y = hints.shard(f(1), 'a')\n"
     )
-    settings = Settings(selected=frozenset(("constrain_function",)))
+    settings = HintSettings(selected=frozenset(("constrain_function",)))
     (result,) = rewrite_project([SourceFile("m.py", text.encode(), "m")], REGISTRY, settings=settings)
     assert "@hints.task(stage=0)\ndef f(x):\n    x = mm.with_sharding_constraint(" in result.result.decode()
     assert "y = hints.shard(f(1), 'a')" in result.result.decode()

@@ -14,7 +14,7 @@ from fixture_files import run, source_files, tree
 from mmrewrite.cli.modernize import parse_target
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.modernize.settings import Settings
+from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
@@ -42,8 +42,8 @@ class Case:
         return len(self.before) == 1
 
     @property
-    def settings(self) -> Settings:
-        return Settings(frozenset(self.select) or None, parse_target(self.target))
+    def settings(self) -> ModernizeSettings:
+        return ModernizeSettings(selected=frozenset(self.select) or None, target=parse_target(self.target))
 
 
 def read_case(folder: Path) -> Case:
@@ -59,7 +59,7 @@ def read_case(folder: Path) -> Case:
     return Case(before, {source.name: after.read_bytes()} if after.exists() else before, **told)
 
 
-def modernize(files: dict[str, bytes], settings: Settings) -> dict[str, Rewrite]:
+def modernize(files: dict[str, bytes], settings: ModernizeSettings) -> dict[str, Rewrite]:
     load = {f"./{path}": data for path, data in files.items()}
     results = modernize_project(source_files(files), REGISTRY, load=load.get, settings=settings)
     return {result.path: result for result in results}

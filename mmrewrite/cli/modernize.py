@@ -13,7 +13,7 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, load_file, select_files
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import may_have_old_names, modernize_project
-from mmrewrite.modernize.settings import DEFAULT_TARGET, Settings
+from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmrewrite.results import Rewrite
 
 
@@ -43,10 +43,10 @@ class _ModernizeSession(Session):
 
     def rewrite(self) -> tuple[Rewrite, ...]:
         default = [name for name, codemod in self.registry.items() if not codemod.on_request_only]
-        settings = Settings(
-            self.selected(self.registry, Registry(), default),
-            parse_target(self.target or self.config.target_jax),
-            self.config.width,
+        settings = ModernizeSettings(
+            selected=self.selected(self.registry, Registry(), default),
+            width=self.config.width,
+            target=parse_target(self.target or self.config.target_jax),
         )
         return modernize_project(self.selection.files, self.registry, load=load_file, settings=settings)
 

@@ -16,7 +16,7 @@ from mmrewrite.cli.reports import NotShown, RewriteReport, render
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import nearest
 from mmrewrite.engine.rewrite import rewrite_project
-from mmrewrite.engine.settings import Settings
+from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.select import Rules, Selection, load_file, select_files
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.results import Rewrite
@@ -52,12 +52,12 @@ class Session:
     def rewrite(self) -> tuple[Rewrite, ...]:
         """The rewrites of the selected files, in path order."""
         registry = Registry()
-        settings = Settings(
-            self.selected(registry, ModernizeRegistry(), registry),
-            self.config.axes,
-            self.options.jobs,
-            self.config.width,
-            self.config.jaxtyping,
+        settings = HintSettings(
+            selected=self.selected(registry, ModernizeRegistry(), registry),
+            width=self.config.width,
+            axes=self.config.axes,
+            jobs=self.options.jobs,
+            jaxtyping=self.config.jaxtyping,
         )
         results = rewrite_project(
             self.selection.files,

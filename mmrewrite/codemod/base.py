@@ -9,6 +9,7 @@ from typing import ClassVar, NoReturn
 import libcst as cst
 
 from mmrewrite.codemod.site import Site
+from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import STATEMENT
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
@@ -35,6 +36,11 @@ class MeshCodemod(cst.CSTTransformer):
         super().__init__()
         self.site = site
         self.hint = site.hint
+
+    @classmethod
+    def consumes(cls, hint: Hint) -> bool:
+        """Whether a rewrite uses a hint up: its own, or one that it takes with it."""
+        return hint.directive in (cls.directive, *cls.takes) and hint.kind in cls.kinds
 
     def rewrite(self) -> None:
         """Decide about the whole site. Raises through `self.refuse` when it must stay as it is."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mmrewrite.engine.rewrite import rewrite_project as rewrite_project
     from mmrewrite.engine.rewrite import rewrite_source as rewrite_source
-    from mmrewrite.engine.settings import Settings as Settings
+    from mmrewrite.engine.settings import HintSettings as HintSettings
 
-_HOMES = {"Settings": "settings", "rewrite_project": "rewrite", "rewrite_source": "rewrite"}
+_HOMES = {"HintSettings": "settings", "rewrite_project": "rewrite", "rewrite_source": "rewrite"}
 
-__all__ = ["Settings", "rewrite_project", "rewrite_source"]
+__all__ = ["HintSettings", "rewrite_project", "rewrite_source"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,287 +1,279 @@
-"""The second and third gate for the files that may hold hints: read, decide by region, draft, check, return values."""
+"""The gates after the byte search: read the hints, decide by region, draft the edits, check the result."""
 
 from __future__ import annotations
 
-import os
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mmrewrite.directives.calls import Handed
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import Role
-from mmrewrite.engine.self_check import apply_edits, bug, failed, text_kept
-from mmrewrite.engine.settings import Settings, Sources
+from mmrewrite.engine.hint_importers import HintImporters
+from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
+from mmrewrite.engine.regions import HintKey, find_regions
+from mmrewrite.engine.self_check import SecondRun, self_check
+from mmrewrite.engine.settings import HintSettings, Sources, no_file
 from mmrewrite.project.axis_names import with_axis_names
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
 from mmrewrite.project.project import Project
+from mmrewrite.project.reach import Reach
 from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.results import LeftAlone, Refusal, Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
-    from mmrewrite.engine.draft import Outcome
-    from mmrewrite.engine.hint_importers import Takers
-    from mmrewrite.engine.regions import HintKey
+    from mmrewrite.engine.draft import Drafted
 
+Codemods = Mapping[str, "type[MeshCodemod]"]
 
 _TOGETHER = "left as it is, because a step and what it reaches are rewritten together"
 
 
-@dataclass(eq=False)
-class _Decided:
-    """The outcomes of all modules, once no refusal draws another one after it."""
-
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    refusals: dict[str, list[Refusal]] = field(default_factory=dict)
-    left: dict[str, list[LeftAlone]] = field(default_factory=dict)
-
-
 def rewrite_marked(
-    files: Sequence[SourceFile],
-    codemods: Mapping[str, type[MeshCodemod]],
-    sources: Sources,
-    settings: Settings,
+    files: Sequence[SourceFile], codemods: Codemods, sources: Sources, settings: HintSettings
 ) -> dict[str, Rewrite]:
-    """Rewrite the files that passed the first gate, and those that they lead to and that name axes."""
-    results: dict[str, Rewrite] = {}
-    hinted: list[Facts] = []
+    """Rewrite the files that passed the first gate, and modules with axis names that they import."""
     marked = [file for file in files if has_mark(file)]
 
     def importing(wanted: Callable[[bytes], bool]) -> Iterator[SourceFile]:
-        yield from (file for file in sources.given if wanted(file.data))
+        yield from (file for file in sources.files if wanted(file.data))
         yield from sources.importing(wanted)
 
-    def read(file: SourceFile, handed: Handed) -> Facts | Unreadable:
-        return _read(file, codemods, settings, handed)
-
-    found, handed = read_hinted(marked, importing, read)
-    for facts in found:
-        if isinstance(facts, Unreadable):
-            results[facts.file.path] = Rewrite(facts.file.path, facts.file.data, facts.file.data, failure=facts.message)
-        else:
-            hinted.append(facts)
-    if not any(True for facts in hinted for _ in facts.hints.hints):
-        for facts in hinted:
-            results[facts.path] = _unchanged(facts)
-        return results
+    found, handed = read_hinted(marked, importing, lambda file, handed: _read(file, codemods, settings, handed))
+    unreadable = [facts for facts in found if isinstance(facts, Unreadable)]
+    hinted = [facts for facts in found if isinstance(facts, Facts)]
+    results = {facts.file.path: unread(facts) for facts in unreadable}
+    if not any(map(_has_hints, hinted)):
+        return results | {facts.path: rewritten(facts, _without_hints(facts)) for facts in hinted}
     read_already = {facts.file.path for facts in found}
-    others = {place_of(file): file for file in sources.given if file.path not in read_already}
+    others = {place_of(file): file for file in sources.files if file.path not in read_already}
 
     def load(place: str) -> bytes | None:
         return others[place].data if place in others else sources.load(place)
 
     hinted = with_axis_names(hinted, others, load, sources.adopt, settings.axes, settings.jaxtyping)
-    unreadable = [facts.file for facts in found if isinstance(facts, Unreadable)]
-    decided = _decide(hinted, codemods, load, settings, unreadable)
-    for facts in hinted:
-        results[facts.path] = _result(facts, decided)
-    return _checked(results, hinted, codemods, load, settings, handed)
+    outcomes = _decide(hinted, codemods, load, settings, unreadable)
+    results |= {facts.path: rewritten(facts, outcomes[facts.path]) for facts in hinted}
+
+    def again(modules: Sequence[Facts]) -> dict[str, Rewrite]:
+        if not any(results[facts.path].changed and _has_hints(facts) for facts in modules):
+            return {}
+        modules = with_axis_names(modules, {}, load, no_file, settings.axes, settings.jaxtyping)
+        outcomes = _decide(modules, codemods, load, settings)
+        return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
+
+    second = SecondRun(lambda file: _read(file, codemods, settings, handed), again, "rewritten", "statements")
+    return self_check(results, hinted, second)
 
 
-def _read(
-    file: SourceFile, codemods: Mapping[str, type[MeshCodemod]], settings: Settings, handed: Handed
-) -> Facts | Unreadable:
+def _has_hints(facts: Facts) -> bool:
+    return any(True for _ in facts.hints.hints)
+
+
+def _without_hints(facts: Facts) -> Outcome:
+    return Outcome(errors=tuple(sorted(facts.hints.errors)), left=tuple(facts.hints.left))
+
+
+def _read(file: SourceFile, codemods: Codemods, settings: HintSettings, handed: Handed) -> Facts | Unreadable:
     """One file, in which hints that are calls and stay are part of the program."""
     facts = read_facts(file, codemods.keys(), handed=handed)
     if isinstance(facts, Unreadable) or not facts.hints.calls:
         return facts
     ordered = in_order(codemods)
-    reasons = {called.hint.start: _left_because(called.hint, ordered, settings) for called in facts.hints.calls}
-    left = {start: because for start, because in reasons.items() if because is not None}
+    reasons = {called.hint.start: _reason_to_leave(called.hint, ordered, settings) for called in facts.hints.calls}
+    left = {start: reason for start, reason in reasons.items() if reason is not None}
     return read_facts(file, codemods.keys(), left, handed) if left else facts
 
 
-def _unchanged(facts: Facts) -> Rewrite:
-    data = facts.file.data
-    errors = tuple(sorted(facts.hints.errors))
-    return Rewrite(facts.path, data, data, errors=errors, left=tuple(facts.hints.left))
-
-
 def _decide(
-    hinted: Sequence[Facts],
-    codemods: Mapping[str, type[MeshCodemod]],
+    modules: Sequence[Facts],
+    codemods: Codemods,
     load: Loader,
-    settings: Settings,
-    unreadable: Sequence[SourceFile] = (),
-) -> _Decided:
-    from mmrewrite.engine.regions import find_regions
-    from mmrewrite.project.reach import Reach
-
-    project = Project(hinted, load, codemods.keys())
-    reach = Reach(project)
-    ordered = in_order(codemods)
-    decided = _Decided()
-    excluded: dict[str, set[int]] = {}
-    open_hints: list[tuple[Facts, Hint]] = []
-    for facts in hinted:
-        decided.left[facts.path] = list(facts.hints.left)
-        excluded[facts.path] = set()
-        for hint in facts.hints.hints:
-            because = _left_because(hint, ordered, settings)
-            if because is None:
-                open_hints.append((facts, hint))
-            else:
-                excluded[facts.path].add(hint.start)
-                project.withheld.add(hint)
-                place = hint.reference
-                decided.left[facts.path].append(LeftAlone(facts.path, place.line, place.column, place.text, because))
-    regions = find_regions(hinted, reach, open_hints)
-    causes: dict[HintKey, Refusal] = {}
-    stale = list(hinted)
+    settings: HintSettings,
+    unreadable: Sequence[Unreadable] = (),
+) -> dict[str, Outcome]:
+    """What becomes of every module once refusals have stopped spreading."""
+    decider = _Decider(modules, Project(modules, load, codemods.keys()), in_order(codemods), settings)
+    stale = list(modules)
     while stale:
-        for facts, outcome in _draft_all(stale, project, ordered, settings, excluded):
-            decided.outcomes[facts.path] = outcome
-            causes |= {(facts.path, start): refusal for start, refusal in outcome.refused.items()}
-            excluded[facts.path] |= outcome.refused.keys()
-        broken = _broken(hinted, decided.outcomes)
+        decider.draft(stale)
+        stale = decider.spread_refusals()
+    decider.redraft_reexporters([facts.file for facts in unreadable])
+    return decider.outcomes()
+
+
+class _Decider:
+    """Drafts the modules of a run until no refusal takes another hint with it.
+
+    A refused hint takes its region with it, a module with an error takes the regions of all its hints, and a mesh that
+    is not written changes what modules that import it can do. Each round only adds to `excluded` and to the meshes that
+    the project withholds, so the rounds end at a fixed point, which does not depend on the order of the modules.
+
+    Attributes:
+        drafts: The latest draft of each module.
+        excluded: The offsets of the hints to leave alone, by module.
+        causes: Why a hint is refused.
+        left: Hints that the user asked to leave alone.
+    """
+
+    def __init__(self, modules: Sequence[Facts], project: Project, codemods: Codemods, settings: HintSettings) -> None:
+        self._modules, self._project, self._codemods, self._settings = modules, project, codemods, settings
+        self.drafts: dict[str, Drafted] = {}
+        self.causes: dict[HintKey, Refusal] = {}
+        self.excluded: dict[str, set[int]] = {facts.path: set() for facts in modules}
+        self.left = {facts.path: list(facts.hints.left) for facts in modules}
+        self._hints = dict(self._open_hints())
+        self._reach = Reach(project)
+        self._regions = find_regions(modules, self._reach, self._hints.values())
+
+    def _open_hints(self) -> Iterator[tuple[HintKey, tuple[Facts, Hint]]]:
+        """The hints to rewrite; the others are left alone."""
+        for facts in self._modules:
+            for hint in facts.hints.hints:
+                reason = _reason_to_leave(hint, self._codemods, self._settings)
+                if reason is None:
+                    yield (facts.path, hint.start), (facts, hint)
+                    continue
+                place = hint.reference
+                self.excluded[facts.path].add(hint.start)
+                self._project.withheld.add(hint)
+                self.left[facts.path].append(LeftAlone(facts.path, place.line, place.column, place.text, reason))
+
+    def draft(self, modules: Sequence[Facts], importers: HintImporters | None = None) -> None:
+        """Run the codemods on the hints of some modules that are not excluded."""
+        # Not before the first hint is found: this imports LibCST.
+        from mmrewrite.engine.draft import Drafted, draft_module
+        from mmrewrite.engine.workers import in_workers
+
+        def draft(facts: Facts) -> Drafted:
+            excluded = self.excluded[facts.path]
+            try:
+                return draft_module(facts, self._project, self._codemods, self._settings, excluded, importers)
+            except Exception as error:
+                # One file's trouble is no reason to lose the others.
+                return Drafted(failure=failure_of(error))
+
+        size = sum(len(facts.source.text) for facts in modules)
+        for facts, drafted in zip(modules, in_workers(draft, modules, size, self._settings.jobs), strict=True):
+            self.drafts[facts.path] = drafted
+            self.causes |= {(facts.path, start): refusal for start, refusal in drafted.refused.items()}
+            self.excluded[facts.path] |= drafted.refused.keys()
+
+    def spread_refusals(self) -> list[Facts]:
+        """Refuse the hints that cannot stand without those refused; the modules to draft again."""
+        broken = self._broken()
         lost = {
             mesh.hint
-            for facts in hinted
+            for facts in self._modules
             for mesh in facts.meshes
-            if mesh.hint is not None and (facts.path in broken or mesh.hint.start in excluded[facts.path])
-        } - project.withheld
-        drawn = _drawn_in(open_hints, regions, causes, broken, ordered)
-        # Who imports a mesh that will not be there must be asked again.
-        project.withheld |= lost
-        stale = [facts for facts in hinted if lost and facts.path not in broken]
-        for facts in hinted:
-            new = {start: cause for (path, start), cause in drawn.items() if path == facts.path}
-            if new and facts.path not in broken:
-                excluded[facts.path] |= new.keys()
-                causes |= {(facts.path, start): cause for start, cause in new.items()}
-                stale += [facts] if facts not in stale else []
-    _let_go(decided, hinted, unreadable, project, ordered, settings, excluded)
-    asked = {(facts.path, hint.start) for facts, hint in open_hints if not hint.found}
-    for (path, start), refusal in causes.items():
-        if (path, start) not in asked and refusal.reason.startswith(_TOGETHER):
-            continue
-        decided.refusals.setdefault(path, []).append(refusal)
-    for codemod in ordered.values():
-        for refusal in codemod.review(project, reach, tuple(hinted)):
-            decided.refusals.setdefault(refusal.path, []).append(refusal)
-    return decided
+            if mesh.hint is not None and (facts.path in broken or mesh.hint.start in self.excluded[facts.path])
+        } - self._project.withheld
+        refused = self._refused_with_region(broken)
+        refused |= self._meshes_without_step(broken, refused)
+        self._project.withheld |= lost
+        for (path, start), refusal in refused.items():
+            if path not in broken:
+                self.excluded[path].add(start)
+                self.causes[path, start] = refusal
+        # Modules that import a mesh which is no longer written have to do without.
+        stale = {facts.path for facts in self._modules} if lost else {path for path, _ in refused}
+        return [facts for facts in self._modules if facts.path in stale - broken]
+
+    def _broken(self) -> set[str]:
+        """Modules that stay as they are, whatever else happens."""
+        drafts = self.drafts
+        return {
+            facts.path
+            for facts in self._modules
+            if facts.hints.errors or drafts[facts.path].errors or drafts[facts.path].failure is not None
+        }
+
+    def _refused_with_region(self, broken: Collection[str]) -> dict[HintKey, Refusal]:
+        """Hints that stay because another of their region does, with the refusal that says so."""
+        refused: dict[HintKey, Refusal] = {}
+        for region in self._regions:
+            # Axis names that the program has without a hint do no harm where they stay.
+            causes = [key for key in region if key in self.causes and not self._is_found(key)]
+            reasons = sorted(
+                [f"{self.causes[key].path}:{self.causes[key].line} is refused" for key in causes]
+                + [f"{path} stays as it is" for path, _ in region if path in broken]
+            )
+            for key in sorted(region) if reasons else ():
+                if key in self._hints and key not in self.causes:
+                    refused[key] = self._refusal(key, reasons[0])
+        return refused
+
+    def _meshes_without_step(
+        self, broken: Collection[str], refused: Mapping[HintKey, Refusal]
+    ) -> dict[HintKey, Refusal]:
+        """Hints about the whole module, such as meshes, when no step that uses them is rewritten."""
+        steps = [key for key, (_, hint) in self._hints.items() if hint.record.role is Role.COMPILE]
+        if not steps or not all(key in self.causes or key in refused or key[0] in broken for key in steps):
+            return {}
+        return {
+            key: self._refusal(key, "no step that would run on this mesh is rewritten")
+            for key, (facts, hint) in self._hints.items()
+            if hint.record.whole_module and key not in self.causes and facts.path not in broken
+        }
+
+    def _is_found(self, key: HintKey) -> bool:
+        return key in self._hints and self._hints[key][1].found
+
+    def _refusal(self, key: HintKey, reason: str) -> Refusal:
+        facts, hint = self._hints[key]
+        start = "left as it is" if hint.record.whole_module else _TOGETHER
+        name = next(iter(_codemods_of(hint, self._codemods)), hint.directive)
+        return Refusal(facts.path, hint.reference.line, hint.reference.column, f"{start}: {reason}", name)
+
+    def redraft_reexporters(self, unreadable: Sequence[SourceFile]) -> None:
+        """Draft modules that re-export hint functions again, now that it is known which hints go away."""
+        broken = self._broken()
+        consumed = {
+            facts.path: [
+                called
+                for called in facts.hints.calls
+                if facts.path not in broken and called.hint.start not in self.excluded[facts.path]
+            ]
+            for facts in self._modules
+        }
+        importers = HintImporters(self._modules, consumed, unreadable)
+        stale = [facts for facts in self._modules if facts.path not in broken and importers.is_reexporter(facts)]
+        self.draft(stale, importers)
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """What becomes of every module."""
+        refusals: dict[str, list[Refusal]] = {facts.path: [] for facts in self._modules}
+        for key, refusal in self.causes.items():
+            # A hint that nobody wrote is not worth a report when it stays only with its region.
+            if not (self._is_found(key) and refusal.reason.startswith(_TOGETHER)):
+                refusals[key[0]].append(refusal)
+        for codemod in self._codemods.values():
+            for refusal in codemod.review(self._project, self._reach, tuple(self._modules)):
+                refusals.setdefault(refusal.path, []).append(refusal)
+        return {facts.path: self._outcome(facts, refusals[facts.path]) for facts in self._modules}
+
+    def _outcome(self, facts: Facts, refusals: Sequence[Refusal]) -> Outcome:
+        drafted = self.drafts[facts.path]
+        errors = tuple(sorted((*facts.hints.errors, *drafted.errors)))
+        if drafted.failure is not None:
+            return Outcome(errors=errors, failure=drafted.failure)
+        edits = () if errors else drafted.edits
+        return Outcome(edits, tuple(sorted(refusals)), errors, tuple(sorted(self.left[facts.path])))
 
 
-def _let_go(
-    decided: _Decided,
-    hinted: Sequence[Facts],
-    unreadable: Sequence[SourceFile],
-    project: Project,
-    codemods: Mapping[str, type[MeshCodemod]],
-    settings: Settings,
-    excluded: Mapping[str, Collection[int]],
-) -> None:
-    """Draft again the modules whose hint imports others take, now that it is known which hints go away."""
-    from mmrewrite.engine.hint_importers import Takers
-
-    broken = _broken(hinted, decided.outcomes)
-    consumed = {
-        facts.path: [
-            called
-            for called in facts.hints.calls
-            if facts.path not in broken and called.hint.start not in excluded[facts.path]
-        ]
-        for facts in hinted
-    }
-    takers = Takers(hinted, consumed, unreadable)
-    stale = [facts for facts in hinted if facts.path not in broken and takers.changed(facts)]
-    for facts, outcome in _draft_all(stale, project, codemods, settings, excluded, takers):
-        decided.outcomes[facts.path] = outcome
-
-
-def _left_because(hint: Hint, codemods: Mapping[str, type[MeshCodemod]], settings: Settings) -> str | None:
+def _reason_to_leave(hint: Hint, codemods: Codemods, settings: HintSettings) -> str | None:
+    """Why the user wants a hint left alone, else None."""
     for name in _codemods_of(hint, codemods):
         if name in hint.ignored:
             return f"`ignore[{name}]`"
-        if settings.selected is not None and name not in settings.selected:
+        if not settings.runs(name):
             return f"{name} is not selected"
     return None
 
 
-def _draft_all(
-    modules: Sequence[Facts],
-    project: Project,
-    codemods: Mapping[str, type[MeshCodemod]],
-    settings: Settings,
-    excluded: Mapping[str, Collection[int]],
-    takers: Takers | None = None,
-) -> Iterator[tuple[Facts, Outcome]]:
-    from mmrewrite.engine.draft import Outcome, draft_module
-    from mmrewrite.engine.workers import in_workers
-
-    def draft(facts: Facts) -> Outcome:
-        try:
-            return draft_module(facts, project, codemods, settings, excluded[facts.path], takers)
-        except RecursionError:
-            return Outcome((), {}, (), "nested too deeply to be rewritten; split its longest expressions")
-        except Exception as error:
-            # One file's trouble is no reason to lose the others.
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{os.path.basename(where.filename)}:{where.lineno}"
-            return Outcome((), {}, (), bug(f"{type(error).__name__}: {error}, at {place}"))
-
-    work = sum(len(facts.source.text) for facts in modules)
-    yield from zip(modules, in_workers(draft, modules, work, settings.jobs), strict=True)
-
-
-def _drawn_in(
-    hints: Sequence[tuple[Facts, Hint]],
-    regions: Sequence[frozenset[HintKey]],
-    causes: Mapping[HintKey, Refusal],
-    broken: Collection[str],
-    codemods: Mapping[str, type[MeshCodemod]],
-) -> dict[HintKey, Refusal]:
-    """Hints that must be left because something else of their region is, and what to say about them."""
-    names = {(facts.path, hint.start): (facts, hint) for facts, hint in hints}
-    found = {key for key, (_, hint) in names.items() if hint.found}
-    drawn: dict[HintKey, Refusal] = {}
-    for region in regions:
-        # What the program says without a hint stays without harm where it cannot be rewritten.
-        reasons = sorted(
-            [
-                f"{causes[key].path}:{causes[key].line} is refused"
-                for key in region
-                if key in causes and key not in found
-            ]
-            + [f"{path} stays as it is" for path, _ in region if path in broken]
-        )
-        for key in sorted(region) if reasons else ():
-            if key not in causes and key in names:
-                drawn[key] = _because(*names[key], reasons[0], codemods)
-    users = [key for key, (_, hint) in names.items() if hint.record.role is Role.COMPILE]
-    lost = {*causes, *drawn, *(key for key in users if key[0] in broken)}
-    if users and all(key in lost for key in users):
-        for key, (facts, hint) in names.items():
-            if hint.record.whole_module and key not in causes and facts.path not in broken:
-                drawn[key] = _because(facts, hint, "no step that would run on this mesh is rewritten", codemods)
-    return drawn
-
-
-def _broken(modules: Sequence[Facts], outcomes: Mapping[str, Outcome]) -> set[str]:
-    """Modules that stay as they are, whatever else happens."""
-    return {
-        facts.path
-        for facts in modules
-        if facts.hints.errors or outcomes[facts.path].errors or outcomes[facts.path].failure is not None
-    }
-
-
-def _because(facts: Facts, hint: Hint, reason: str, codemods: Mapping[str, type[MeshCodemod]]) -> Refusal:
-
-    message = f"{_TOGETHER}: {reason}"
-    if hint.record.whole_module:
-        message = f"left as it is: {reason}"
-    name = next(iter(_codemods_of(hint, codemods)), hint.directive)
-    return Refusal(facts.path, hint.reference.line, hint.reference.column, message, name)
-
-
-def _codemods_of(hint: Hint, codemods: Mapping[str, type[MeshCodemod]]) -> Iterator[str]:
-    """Names of the codemods whose site a hint is."""
-    for name, codemod in codemods.items():
-        if hint.directive in (codemod.directive, *codemod.takes) and hint.kind in codemod.kinds:
-            yield name
+def _codemods_of(hint: Hint, codemods: Codemods) -> Iterator[str]:
+    """Names of the codemods that use a hint up."""
+    return (name for name, codemod in codemods.items() if codemod.consumes(hint))
 
 
 def in_order(codemods: Mapping[str, type[MeshCodemod]]) -> dict[str, type[MeshCodemod]]:
@@ -302,52 +294,3 @@ def in_order(codemods: Mapping[str, type[MeshCodemod]]) -> dict[str, type[MeshCo
             raise ValueError(f"`run_after` goes round in a circle among {', '.join(waiting)}.")
         ordered[ready] = waiting.pop(ready)
     return ordered
-
-
-def _result(facts: Facts, decided: _Decided) -> Rewrite:
-    outcome = decided.outcomes[facts.path]
-    data = facts.file.data
-    errors = tuple(sorted((*facts.hints.errors, *outcome.errors)))
-    if outcome.failure is not None:
-        return Rewrite(facts.path, data, data, errors=errors, failure=outcome.failure)
-    refusals = tuple(sorted(decided.refusals.get(facts.path, ())))
-    left = tuple(sorted(decided.left[facts.path]))
-    edits = () if errors else outcome.edits
-    text = apply_edits(facts.source, edits)
-    try:
-        result = facts.source.encode(text)
-    except UnicodeEncodeError as error:
-        return Rewrite(facts.path, data, data, failure=f"the result cannot be written in this file's encoding: {error}")
-    return Rewrite(facts.path, data, result, edits, refusals, errors, left)
-
-
-def _checked(
-    results: dict[str, Rewrite],
-    hinted: Sequence[Facts],
-    codemods: Mapping[str, type[MeshCodemod]],
-    load: Loader,
-    settings: Settings,
-    handed: Handed,
-) -> dict[str, Rewrite]:
-    """Hold our own output to what it promises: it parses, and a second pass leaves it alone."""
-    again: list[Facts] = []
-    for facts in hinted:
-        result = results[facts.path]
-        if not result.changed:
-            again.append(facts)
-            continue
-        file = SourceFile(facts.path, result.result, facts.file.module, facts.file.is_package, facts.file.root)
-        second = _read(file, codemods, settings, handed)
-        if isinstance(second, Facts):
-            again.append(second)
-        else:
-            results[facts.path] = failed(result, f"the rewritten file does not parse: {second.message}")
-        if text_kept(facts, result) != facts.source.text:
-            results[facts.path] = failed(result, "text outside the edited statements changed")
-    if any(results[facts.path].changed and any(True for _ in facts.hints.hints) for facts in again):
-        again = with_axis_names(again, {}, load, lambda _: None, settings.axes, settings.jaxtyping)
-        decided = _decide(again, codemods, load, settings)
-        for facts in again:
-            if results[facts.path].changed and _result(facts, decided).changed:
-                results[facts.path] = failed(results[facts.path], "a second run would change the file again")
-    return results

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.fragment import Cut, indent_unit
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site, SiteRefused
 from mmrewrite.directives.collect import CommentHints, Hint
-from mmrewrite.engine.hint_importers import Takers
+from mmrewrite.engine.edits import ordered_edits
+from mmrewrite.engine.hint_importers import HintImporters
 from mmrewrite.engine.hint_imports import removed_imports
-from mmrewrite.engine.settings import Settings
+from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.facts import RUNTIME, Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit, HintError, HintReference, Refusal
@@ -22,12 +23,12 @@ from mmrewrite.source.spans import first_line, span
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Drafted:
     """What the codemods made of one module. `refused` is keyed by the offset of the hint."""
 
-    edits: tuple[Edit, ...]
-    refused: Mapping[int, Refusal]
-    errors: tuple[HintError, ...]
+    edits: tuple[Edit, ...] = ()
+    refused: Mapping[int, Refusal] = field(default_factory=dict)
+    errors: tuple[HintError, ...] = ()
     failure: str | None = None
 
 
@@ -35,13 +36,13 @@ def draft_module(
     facts: Facts,
     project: Project,
     codemods: Mapping[str, type[MeshCodemod]],
-    settings: Settings,
+    settings: HintSettings,
     excluded: Collection[int],
-    takers: Takers | None = None,
-) -> Outcome:
+    importers: HintImporters | None = None,
+) -> Drafted:
     """Run `codemods`, in their order, on every hint of a module that is not `excluded` by its offset.
 
-    `takers` are the modules that take hint functions from each other, as soon as it is known which hints go away.
+    `importers` are the modules that import hint functions from each other, once it is known which hints go away.
     """
     refused: dict[int, Refusal] = {}
     errors: list[HintError] = []
@@ -51,14 +52,14 @@ def draft_module(
         draft = Draft(
             facts,
             project,
-            tuple(_cuts(facts, active, codemods, takers)),
+            tuple(_cuts(facts, active, codemods, importers)),
             indent_unit(facts),
             settings.width,
             settings.axes,
         )
         stopped = _run(draft, active, codemods, refused, errors)
         if not stopped:
-            return Outcome(() if errors else tuple(_edits(draft)), refused, tuple(sorted(errors)))
+            return Drafted(() if errors else ordered_edits(_edits(draft)), refused, tuple(sorted(errors)))
         blocked |= stopped
 
 
@@ -115,7 +116,7 @@ def _hint_error(facts: Facts, start: int, length: int, message: str) -> HintErro
 
 
 def _cuts(
-    facts: Facts, active: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]], takers: Takers | None
+    facts: Facts, active: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]], importers: HintImporters | None
 ) -> Iterator[Cut]:
     starts = {hint.start for hint in active}
     for comment in facts.hints.comments:
@@ -127,14 +128,14 @@ def _cuts(
     for one in called:
         for removal in one.call.removals:
             yield Cut(removal.start, removal.end, removal.text, *_made_by([one.hint], codemods))
-    takers = Takers((), {facts.path: called}) if takers is None else takers
-    for unused in removed_imports(facts, takers):
+    importers = HintImporters((), {facts.path: called}) if importers is None else importers
+    for unused in removed_imports(facts, importers):
         hints, names = _made_by([one.hint for one in called], codemods)
         if not hints:
             # Those who took it from here have hints; here, the import is all that there is to point at.
             line, column = facts.source.position(span(facts.source, unused.statement)[0])
             hints = (HintReference(line, column, ast.unparse(unused.statement)),)
-            _, names = _made_by([one.hint for one in takers.users(facts)], codemods)
+            _, names = _made_by([one.hint for one in importers.hints_of_importers(facts)], codemods)
         for removal in unused.removals:
             yield Cut(removal.start, removal.end, removal.text, hints, names, removal.spacing)
 
@@ -143,12 +144,7 @@ def _made_by(
     consumed: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]]
 ) -> tuple[tuple[HintReference, ...], tuple[str, ...]]:
     """The hints, and the names of the codemods that use them up."""
-    names = {
-        name
-        for name, codemod in codemods.items()
-        for hint in consumed
-        if hint.directive in (codemod.directive, *codemod.takes) and hint.kind in codemod.kinds
-    }
+    names = {name for name, codemod in codemods.items() for hint in consumed if codemod.consumes(hint)}
     return tuple(hint.reference for hint in consumed), tuple(sorted(names))
 
 
@@ -170,15 +166,6 @@ def _cut(facts: Facts, holder: CommentHints, starts: Collection[int]) -> tuple[i
 
 
 def _edits(draft: Draft) -> Iterator[Edit]:
-    edits = sorted(_unordered(draft), key=lambda edit: (edit.start, edit.end))
-    position = 0
-    for edit in edits:
-        assert edit.start >= position, "edits overlap"
-        position = edit.end
-    yield from edits
-
-
-def _unordered(draft: Draft) -> Iterator[Edit]:
     source = draft.facts.source
     runtime = draft.imports.chosen(RUNTIME) or RUNTIME
     spans: list[tuple[int, int]] = []
@@ -189,7 +176,7 @@ def _unordered(draft: Draft) -> Iterator[Edit]:
         spans.append((piece.start, piece.end))
         text = piece.render(runtime, draft.width, draft.unit, source.newline)
         hints = {*piece.hints, *(hint for cut in inside for hint in cut.hints)}
-        yield Edit(piece.start, piece.end, text, _ordered(piece.names), tuple(sorted(hints)))
+        yield Edit(piece.start, piece.end, text, tuple(dict.fromkeys(piece.names)), tuple(sorted(hints)))
     imports = list(_import_edits(draft))
     inserted = {*(edit.start for edit in imports), *(insert.offset for insert in draft.inserts)}
     replaced = {
@@ -246,10 +233,6 @@ def _blank_lines_below(facts: Facts, insert: Insert) -> int:
         line -= 1
     blank = itertools.takewhile(lambda above: not facts.source.line(above).strip(), range(line - 1, 0, -1))
     return sum(1 for _ in blank)
-
-
-def _ordered(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
 
 
 def _import_edits(draft: Draft) -> Iterator[Edit]:

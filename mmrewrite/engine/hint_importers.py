@@ -18,7 +18,7 @@ from mmrewrite.source.names import absolute_import
 
 
 @dataclass(eq=False)
-class Takers:
+class HintImporters:
     """The modules of a run, the hint calls of each that go away, and the files that could not be read."""
 
     modules: Sequence[Facts]
@@ -26,11 +26,14 @@ class Takers:
     unreadable: Sequence[SourceFile] = ()
     _found: dict[int, bool] = field(default_factory=dict)
 
-    def changed(self, facts: Facts) -> bool:
+    def is_reexporter(self, facts: Facts) -> bool:
         """Whether what other modules take decides about an import of a module."""
-        return any(self.taken(name) is not None for name in (_bound(facts, each) for each in facts.hints.imports))
+        return any(
+            self.is_needed_elsewhere(name) is not None
+            for name in (_local_name(facts, each) for each in facts.hints.imports)
+        )
 
-    def goes(self, facts: Facts, found: HintImport) -> bool:
+    def is_unused(self, facts: Facts, found: HintImport) -> bool:
         """Whether nothing needs an import any more."""
         key = id(found)
         if key not in self._found:
@@ -38,17 +41,17 @@ class Takers:
             self._found[key] = False
             functions = [called.call.function for called in self.consumed[facts.path]]
             if all(any(start <= use < end for start, end in functions) for use in found.uses):
-                taken = self.taken(_bound(facts, found))
+                taken = self.is_needed_elsewhere(_local_name(facts, found))
                 self._found[key] = not taken and (bool(found.uses) or taken is False or self._had_hints(facts))
         return self._found[key]
 
     def _had_hints(self, facts: Facts) -> bool:
         """Whether hints go away in a module, or in those to which it hands hint functions on."""
         return bool(self.consumed[facts.path]) or any(
-            self.taken(_bound(facts, each)) is False for each in facts.hints.imports
+            self.is_needed_elsewhere(_local_name(facts, each)) is False for each in facts.hints.imports
         )
 
-    def taken(self, full: str) -> bool | None:
+    def is_needed_elsewhere(self, full: str) -> bool | None:
         """Whether another module needs a name that is handed on, None where none ever took it."""
         module, _, name = full.rpartition(".")
         if any(name.encode() in file.data for file in self.unreadable):
@@ -61,12 +64,12 @@ class Takers:
         ]
         return any(needs) if needs else None
 
-    def users(self, facts: Facts) -> list[CalledHint]:
+    def hints_of_importers(self, facts: Facts) -> list[CalledHint]:
         """The hints that go away in modules that took names from this one, however indirectly."""
         queue, seen, found = [facts], {facts.path}, list[CalledHint]()
         while queue:
             given = queue.pop()
-            names = [_bound(given, each).rpartition(".")[::2] for each in given.hints.imports]
+            names = [_local_name(given, each).rpartition(".")[::2] for each in given.hints.imports]
             for other in self.modules:
                 if other.path not in seen and any(any(True for _ in self._needs(other, *name)) for name in names):
                     seen.add(other.path)
@@ -82,8 +85,8 @@ class Takers:
         ):
             yield True
         for found in facts.hints.imports:
-            if _target(facts, found) == f"{module}.{name}":
-                yield not self.goes(facts, found)
+            if _imported_name(facts, found) == f"{module}.{name}":
+                yield not self.is_unused(facts, found)
         through = {
             bound
             for scope in {id(scope): scope for scope in facts.names.scopes.values()}.values()
@@ -112,12 +115,12 @@ def listed(facts: Facts, names: Collection[str]) -> Iterator[tuple[ast.List | as
                 yield value, found
 
 
-def _bound(facts: Facts, found: HintImport) -> str:
+def _local_name(facts: Facts, found: HintImport) -> str:
     """The full name under which a module has what it imports."""
     return f"{facts.names.name}.{found.alias.asname or found.alias.name.partition('.')[0]}"
 
 
-def _target(facts: Facts, found: HintImport) -> str:
+def _imported_name(facts: Facts, found: HintImport) -> str:
     """The full name of what is imported."""
     statement, names = found.statement, facts.names
     if isinstance(statement, ast.Import):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from mmrewrite.codemod.fragment import begins_its_line
 from mmrewrite.directives.calls import Removal
-from mmrewrite.engine.hint_importers import Takers, listed
+from mmrewrite.engine.hint_importers import HintImporters, listed
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.spans import span
 from mmrewrite.source.text import SourceText
@@ -29,12 +29,12 @@ class Unused:
     removals: tuple[Removal, ...]
 
 
-def removed_imports(facts: Facts, takers: Takers) -> Iterator[Unused]:
+def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
     """The parts of imports, and of `__all__`, that nothing needs once hints are gone."""
     together: dict[ast.stmt, tuple[ast.alias, ...]] = {}
     unused: dict[ast.stmt, list[ast.alias]] = {}
     for found in facts.hints.imports:
-        if takers.goes(facts, found):
+        if importers.is_unused(facts, found):
             together[found.statement] = found.together
             unused.setdefault(found.statement, []).append(found.alias)
     whole: list[tuple[int, int]] = []

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mmrewrite.directives.vocabulary import may_have_hints
-from mmrewrite.engine.settings import Settings, Sources
+from mmrewrite.engine.outcome import unchanged
+from mmrewrite.engine.settings import HintSettings, Sources, no_file, no_importers
 from mmrewrite.results import Rewrite
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def rewrite_source(
-    source: str, codemods: Mapping[str, type[MeshCodemod]], *, path: str = "module.py", settings: Settings | None = None
+    source: str,
+    codemods: Mapping[str, type[MeshCodemod]],
+    *,
+    path: str = "module.py",
+    settings: HintSettings | None = None,
 ) -> Rewrite:
     """Rewrite one module that stands alone."""
     from mmrewrite.project.facts import SourceFile
@@ -36,7 +41,7 @@ def rewrite_project(
     load: Loader | None = None,
     adopt: Adopt | None = None,
     importing: Importing | None = None,
-    settings: Settings | None = None,
+    settings: HintSettings | None = None,
 ) -> tuple[Rewrite, ...]:
     """Rewrite the modules of one run together, since hints in one may need the mesh of another.
 
@@ -55,15 +60,11 @@ def rewrite_project(
         that order nor on the worker count.
     """
     marked = [file for file in files if may_have_hints(file.data)]
-    results = {file.path: Rewrite(file.path, file.data, file.data) for file in files}
+    results = {file.path: unchanged(file) for file in files}
     if marked:
         from mmrewrite.engine.decide import rewrite_marked
 
-        sources = Sources(files, load or _nothing, adopt or _nothing, importing or (lambda _: ()))
-        results |= rewrite_marked(marked, codemods, sources, settings or Settings())
+        sources = Sources(files, load or no_file, adopt or no_file, importing or no_importers)
+        results |= rewrite_marked(marked, codemods, sources, settings or HintSettings())
     given = [file.path for file in files]
     return tuple(results[path] for path in (*given, *sorted(results.keys() - set(given))))
-
-
-def _nothing(_: str) -> None:
-    return None

@@ -1,44 +1,58 @@
-"""Checks of our own output."""
+"""Check our own output before it is written: it parses, the rest is kept, and a second run changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from mmrewrite.project.facts import Facts
-from mmrewrite.results import Edit, Rewrite
+from mmrewrite.engine.edits import undo_edits
+from mmrewrite.engine.outcome import bug
+from mmrewrite.project.facts import Facts, SourceFile, Unreadable
+from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
-_BUG = (
-    "this is a bug in mmrewrite ({problem}); nothing was written. Please report it with this file, the command line "
-    "and the output of `mmrewrite --version`"
-)
+
+@dataclass(frozen=True)
+class SecondRun:
+    """How an engine runs over its own output, and its words in messages.
+
+    `read` parses one file; `rewrite` gives the result of each module, by path, and may leave out those without anything
+    to rewrite. `verb` is what the engine did to a file, `edited` what it edits.
+    """
+
+    read: Callable[[SourceFile], Facts | Unreadable]
+    rewrite: Callable[[Sequence[Facts]], Mapping[str, Rewrite]]
+    verb: str
+    edited: str
 
 
-def bug(problem: str) -> str:
-    """What to say when a check of our own output fails."""
-    return _BUG.format(problem=problem)
+def self_check(results: Mapping[str, Rewrite], modules: Sequence[Facts], run: SecondRun) -> dict[str, Rewrite]:
+    """The results, where one that breaks a promise is a failure and leaves its file alone.
+
+    Args:
+        results: What became of each file, by path.
+        modules: The modules that were read, before the rewrite; all of them are in `results`.
+        run: The engine that made the results.
+    """
+    checked, again = dict(results), list[Facts]()
+    for facts in modules:
+        result = results[facts.path]
+        if not result.changed:
+            again.append(facts)
+            continue
+        second = run.read(replace(facts.file, data=result.result))
+        if isinstance(second, Unreadable):
+            checked[facts.path] = _failed(result, f"the {run.verb} file does not parse: {second.message}")
+            second = facts
+        elif undo_edits(SourceText.decode(result.result).text, result.edits, facts.source.text) != facts.source.text:
+            checked[facts.path] = _failed(result, f"text outside the edited {run.edited} changed")
+        again.append(second)
+    if any(result.changed for result in checked.values()):
+        for path, second_result in run.rewrite(again).items():
+            if checked[path].changed and second_result.changed:
+                checked[path] = _failed(checked[path], "a second run would change the file again")
+    return checked
 
 
-def apply_edits(source: SourceText, edits: Sequence[Edit]) -> str:
-    """The text after all edits, which are in order and do not overlap."""
-    parts, position = [], 0
-    for edit in edits:
-        parts += [source.text[position : edit.start], edit.text]
-        position = edit.end
-    return "".join([*parts, source.text[position:]])
-
-
-def failed(result: Rewrite, problem: str) -> Rewrite:
-    """The file as it was, with the bug that a check found."""
+def _failed(result: Rewrite, problem: str) -> Rewrite:
     return Rewrite(result.path, result.original, result.original, refusals=result.refusals, failure=bug(problem))
-
-
-def text_kept(facts: Facts, result: Rewrite) -> str:
-    """The original text, put together from what the result has outside its edits."""
-    text = SourceText.decode(result.result).text
-    parts, position, shift = [], 0, 0
-    for edit in result.edits:
-        parts += [text[position + shift : edit.start + shift], facts.source.text[edit.start : edit.end]]
-        position = edit.end
-        shift += len(edit.text) - (edit.end - edit.start)
-    return "".join([*parts, text[position + shift :]])

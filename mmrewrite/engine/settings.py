@@ -1,36 +1,60 @@
-"""What a rewrite is given: the user's settings, and the files with the ways to get at others."""
+"""What an engine is given: the user's settings, and the files with the ways to get at others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mmrewrite.project.facts import Adopt, Importing, Loader, SourceFile
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the user asked for, beyond the files.
+    """What the user asked for, beyond the files, as far as it concerns every engine.
 
-    `selected` names the codemods that may run, None for all. `axes` are logical axis names and their device axes for
-    meshes that have no `axes(...)` hint. `width` is how long a generated line may be. `jaxtyping` is whether the
-    annotations of tasks say how their values are laid out.
+    `selected` names the codemods that may run, None for those that run unasked. `width` is the longest line that a
+    rewrite may make, in columns; lines that are longer already may stay so.
     """
 
     selected: frozenset[str] | None = None
+    width: int = 100
+
+    def runs(self, name: str, *, on_request_only: bool = False) -> bool:
+        """Whether the codemod called `name` may write anything."""
+        return not on_request_only if self.selected is None else name in self.selected
+
+
+@dataclass(frozen=True, kw_only=True)
+class HintSettings(Settings):
+    """The settings of the engine for hints.
+
+    `axes` are logical axis names and their device axes for meshes that have no `axes(...)` hint. `jobs` is the largest
+    number of processes. `jaxtyping` says that the annotations of tasks are layouts of their values.
+    """
+
     axes: tuple[tuple[str, str | None], ...] = ()
     jobs: int = 1
-    width: int = 100
     jaxtyping: bool = False
+
+
+def no_file(_: str) -> None:
+    """A loader for modules that stand alone: no name leads into another file."""
+
+
+def no_importers(_: Callable[[bytes], bool]) -> Iterable[SourceFile]:
+    """A search through the other files of a run that has none."""
+    return ()
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The files given, and how to get at others."""
+    """The files of a run that may change, and how to get at others: see `rewrite_project`."""
 
-    given: Sequence[SourceFile]
-    load: Loader
-    adopt: Adopt
-    importing: Importing
+    files: Sequence[SourceFile]
+    load: Loader = no_file
+    adopt: Adopt = no_file
+    importing: Importing = no_importers

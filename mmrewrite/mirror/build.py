@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.engine.self_check import apply_edits, bug
+from mmrewrite.engine.edits import apply_edits
+from mmrewrite.engine.outcome import bug
 from mmrewrite.files.select import MANIFEST, Rules, load_file, shown, source_file, walk
 from mmrewrite.files.write import write_new
 from mmrewrite.results import Edit, Rewrite
@@ -157,7 +158,7 @@ def _generated(data: bytes, path: str, modules: set[str]) -> bytes:
     except (SourceError, SyntaxError, ValueError, RecursionError):
         # The run has said what is wrong with this file; the mirror has it as it is.
         return data
-    text = apply_edits(source, [_header(source, shown(path)), *edits])
+    text = apply_edits(source.text, [_header(source, shown(path)), *edits])
     result = source.encode(text)
     try:
         parse_any(text)

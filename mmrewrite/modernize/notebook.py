@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from mmrewrite.engine.edits import apply_edits
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import Edit, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.text import parse_quietly
@@ -106,11 +107,7 @@ class Notebook:
     def back(self, result: Rewrite) -> Rewrite:
         """What became of the module, as what becomes of the notebook."""
         edits = tuple(self._cell_edits(result.edits))
-        text, position = "", 0
-        for edit in edits:
-            text += self.json[position : edit.start] + edit.text
-            position = edit.end
-        data = (text + self.json[position:]).encode()
+        data = apply_edits(self.json, edits).encode()
         return Rewrite(
             result.path,
             self.file.data,

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mmrewrite.modernize.settings import Settings
+from mmrewrite.engine.outcome import unchanged
+from mmrewrite.engine.settings import no_file
+from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.results import Rewrite
 
 if TYPE_CHECKING:
@@ -22,23 +24,12 @@ def may_have_old_names(data: bytes, codemods: Codemods) -> bool:
     return any(marker in data for codemod in codemods.values() for marker in codemod.markers())
 
 
-def modernize_source(
-    source: str, codemods: Codemods, *, path: str = "module.py", settings: Settings | None = None
-) -> Rewrite:
-    """Modernize one module that stands alone."""
-    from mmrewrite.project.facts import SourceFile
-
-    module = path.rpartition("/")[2].removesuffix(".py")
-    (result,) = modernize_project([SourceFile(path, source.encode(), module)], codemods, settings=settings)
-    return result
-
-
 def modernize_project(
     files: Sequence[SourceFile],
     codemods: Codemods,
     *,
     load: Loader | None = None,
-    settings: Settings | None = None,
+    settings: ModernizeSettings | None = None,
 ) -> tuple[Rewrite, ...]:
     """Modernize the modules of one run together, since a mesh context in one may reach code in another.
 
@@ -52,13 +43,9 @@ def modernize_project(
         One value for each file, in the order of `files`; it does not depend on that order.
     """
     wanted = [file for file in files if may_have_old_names(file.data, codemods)]
-    results = {file.path: Rewrite(file.path, file.data, file.data) for file in files}
+    results = {file.path: unchanged(file) for file in files}
     if wanted:
         from mmrewrite.modernize.decide import modernize_files
 
-        results |= modernize_files(wanted, codemods, load or _nothing, settings or Settings())
+        results |= modernize_files(wanted, codemods, load or no_file, settings or ModernizeSettings())
     return tuple(results[file.path] for file in files)
-
-
-def _nothing(_: str) -> bytes | None:
-    return None

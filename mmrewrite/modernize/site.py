@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.codemod.site import SiteRefused
+from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.project.project import Project
-from mmrewrite.results import HintReference
+from mmrewrite.results import Edit, HintReference
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
-
-if TYPE_CHECKING:
-    from mmrewrite.modernize.settings import Settings
 
 _Analysis = TypeVar("_Analysis")
 
@@ -42,15 +40,41 @@ class Location:
         """The path of the module as the user knows it."""
         return self.module.facts.path
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """Offsets of the first character of the node and of the one after its last."""
+        return _span(self.module, self.node)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Line and column of the node, from 1."""
+        return self.module.facts.source.position(self.span[0])
+
+    @property
+    def text(self) -> str:
+        """The source of the node, as it stands."""
+        return self.module.facts.source.text[slice(*self.span)]
+
 
 @dataclass(eq=False)
 class Context:
-    """What all sites of one run share. `moved` are the names whose imports get a new home."""
+    """What all sites of one run share.
+
+    Attributes:
+        project: The modules and the imports between them.
+        modules: The uses of names in each module that may change, by path.
+        settings: What the user asked for.
+        owners: The codemod that replaces each old name.
+        active: The codemods that may write.
+        moved: New homes of the names that these move.
+    """
 
     project: Project
     modules: Mapping[str, ModuleUses]
-    settings: Settings
-    moved: Mapping[str, str] = field(default_factory=dict)
+    settings: ModernizeSettings
+    owners: Mapping[str, str]
+    active: Collection[str]
+    moved: Mapping[str, str]
     _analyses: dict[type[Any], Any] = field(default_factory=dict)
 
     def analysis(self, kind: type[_Analysis]) -> _Analysis:
@@ -61,23 +85,12 @@ class Context:
         return found
 
 
-@dataclass(frozen=True)
-class PointEdit:
-    """Characters that become `text`, for one codemod and because of one old name."""
-
-    start: int
-    end: int
-    text: str
-    codemod: str
-    because: HintReference
-
-
 @dataclass(eq=False)
 class ModuleDraft:
     """The edits to one module while codemods ask for them."""
 
     module: ModuleUses
-    edits: list[PointEdit] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
     spelled: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -87,10 +100,10 @@ class ModuleDraft:
 class OldNameSite:
     """The place of one old name. Everything that a codemod decides, it decides from here."""
 
-    def __init__(self, place: Location, draft: ModuleDraft, context: Context, codemod: str) -> None:
-        self.place, self.draft, self.context, self.codemod = place, draft, context, codemod
-        self.module, self.node, self.use = place.module, place.node, place.use
-        self.facts, self.source = place.module.facts, place.module.facts.source
+    def __init__(self, location: Location, draft: ModuleDraft, context: Context, codemod: str) -> None:
+        self.location, self.draft, self.context, self.codemod = location, draft, context, codemod
+        self.module, self.node, self.use = location.module, location.node, location.use
+        self.facts, self.source = self.module.facts, self.module.facts.source
         self.statement = self.module.statement_of(self.node)
         self.scope = self.module.scope_of(self.node)
 
@@ -127,8 +140,7 @@ class OldNameSite:
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """Offsets of a node's first character and of the one after its last."""
-        assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias | ast.arg)
-        return span(self.source, node)  # type: ignore[arg-type]
+        return _span(self.module, node)
 
     # What goes wrong
 
@@ -192,7 +204,7 @@ class OldNameSite:
         because = HintReference(line, column, self.source.line(line).strip())
         if isinstance(self.node, ast.expr):
             because = HintReference(line, column, self.text(self.node))
-        self.draft.edits.append(PointEdit(start, end, text, self.codemod, because))
+        self.draft.edits.append(Edit(start, end, text, (self.codemod,), (because,)))
 
     def wrap(self, node: ast.AST, before: str, after: str) -> None:
         """Put text in front of a node and behind it."""
@@ -205,3 +217,8 @@ class OldNameSite:
         assert keyword.arg is not None
         start, _ = self.span(keyword)
         self.edit(start, start + len(keyword.arg), name)
+
+
+def _span(module: ModuleUses, node: ast.AST) -> tuple[int, int]:
+    assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias | ast.arg)
+    return span(module.facts.source, node)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext
 from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, SET, MeshRegions
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.decision import DRAWN
+from mmrewrite.modernize.decision import LEFT_WITH_REGION
 from mmrewrite.modernize.edits.dedent import take_out_of_with
 from mmrewrite.modernize.site import Context, Location
 from mmrewrite.modernize.uses import ModuleUses
@@ -59,7 +59,7 @@ class ReplaceMeshContext(ModernizeCodemod):
             self.site.needs("0.10", "`mmruntime.compat`")
             self._make_compat(context)
         else:
-            self.refuse(DRAWN)
+            self.refuse(LEFT_WITH_REGION)
 
     def _remove(self, context: MeshContext, name: str | None) -> None:
         holder, item = context.holder, context.item

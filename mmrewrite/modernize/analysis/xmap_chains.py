@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmrewrite.modernize.analysis.old_names import XMAPS
@@ -17,7 +16,6 @@ from mmrewrite.modernize.codemod import Codemods
 from mmrewrite.modernize.site import Context, Location
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.version_guards import guard_of
-from mmrewrite.results import Refusal
 
 if TYPE_CHECKING:
     from mmrewrite.modernize.decision import Decision
@@ -61,9 +59,9 @@ class XmapChains:
             if statement in below and not others & {statement, *module.above(statement)}:
                 self._places.setdefault(statement, below[statement])
 
-    def of(self, place: Location) -> str | None:
+    def of(self, location: Location) -> str | None:
         """The place of an `xmap` to whose call chain a site belongs, else None."""
-        for holder in (place.node, *place.module.above(place.node)):
+        for holder in (location.node, *location.module.above(location.node)):
             if isinstance(holder, ast.stmt) and holder in self._places:
                 return self._places[holder]
         return None
@@ -78,9 +76,9 @@ def leave_chains(decisions: Sequence[Decision], context: Context) -> list[Decisi
     chains = context.analysis(XmapChains)
     found = []
     for decision in decisions:
-        cause = None if decision.stays else chains.of(decision.place)
+        cause = None if decision.stays else chains.of(decision.location)
         reason = f"it belongs to the call chain of the `xmap` in {cause}, which has no replacement"
-        found.append(decision if cause is None else _left_alone(decision, reason))
+        found.append(decision if cause is None else decision.refused(f"left as it is, because {reason}"))
     return found
 
 
@@ -88,23 +86,15 @@ def leave_modules(decisions: Sequence[Decision], context: Context, codemods: Cod
     """The decisions, with those refused that are in a module of which only an `xmap` depends on the mesh."""
     chains = context.analysis(XmapChains)
     live_on = {
-        decision.place.module for decision in decisions if codemods[decision.codemod].regional and not decision.stays
+        decision.location.module for decision in decisions if codemods[decision.codemod].regional and not decision.stays
     }
     found = []
     for decision in decisions:
-        module = decision.place.module
+        module = decision.location.module
         line = None if decision.stays or module in live_on else chains.line_in(module)
         reason = f"this module does not run without the `xmap` of line {line}, which has no replacement"
-        found.append(decision if line is None else _left_alone(decision, reason))
+        found.append(decision if line is None else decision.refused(f"left as it is, because {reason}"))
     return found
-
-
-def _left_alone(decision: Decision, reason: str) -> Decision:
-    place = decision.place
-    source, node = place.module.facts.source, place.node
-    line, column = source.position(source.offset(getattr(node, "lineno", 1), getattr(node, "col_offset", 0)))
-    refusal = Refusal(place.path, line, column, f"left as it is, because {reason}", decision.codemod)
-    return replace(decision, refusal=refusal)
 
 
 def _units(module: ModuleUses) -> Iterator[_Unit]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.modernize.analysis.old_names import PJIT
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
-from mmrewrite.modernize.site import Context, ModuleDraft, PointEdit
+from mmrewrite.modernize.site import Context, ModuleDraft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
-from mmrewrite.results import HintReference
+from mmrewrite.results import Edit, HintReference
 from mmrewrite.source.names import absolute_import
 from mmrewrite.source.spans import first_line, span
 
@@ -24,75 +24,93 @@ GONE_MODULES = frozenset(("jax.experimental.maps",))
 _EMPTIED = frozenset(("jax.experimental.pjit",))
 
 
+# Characters from an offset to another, and the text that stands for them from now on.
+_Change = tuple[int, int, str]
+
+
 @dataclass(eq=False)
 class ImportEdits:
     """Drops the imports of old names that nothing uses any more, moves those that have a new home, adds new ones.
 
-    `owners` names the codemod of every old name, `active` the codemods that may write, `kept` the old names that some
-    site of the module keeps.
+    `kept` are the old names that some site of the module keeps.
     """
 
     draft: ModuleDraft
     context: Context
-    owners: Mapping[str, str]
-    active: Collection[str]
     kept: Collection[str]
 
     @property
     def module(self) -> ModuleUses:
-        """The module at hand."""
+        """The module whose imports these are."""
         return self.draft.module
 
-    def edits(self) -> Iterator[PointEdit]:
+    def edits(self) -> Iterator[Edit]:
         """Edits of import statements, and of the places where new ones go."""
         for statement in dict.fromkeys(item.statement for item in self.module.imported):
             if guard_of(self.module, statement) is None:
                 yield from self._statement(statement)
         yield from self._added()
 
-    def _statement(self, statement: ast.Import | ast.ImportFrom) -> Iterator[PointEdit]:
+    def _statement(self, statement: ast.Import | ast.ImportFrom) -> Iterator[Edit]:
+        """Edits of one import statement, as far as its names go away or move."""
         items = [item for item in self.module.imported if item.statement is statement]
-        changed = {item: self._instead(item) for item in items}
-        gone = [item for item in items if changed[item] is not None]
+        instead = {item: self._instead(item) for item in items}
+        gone = [item for item in items if instead[item] is not None]
         if not gone:
             return
+        lines = list(_merged(line for item in gone for line in instead[item] or ()))
+        owners = self.context.owners
+        codemod = min(owners[name] for name in owners if f"{name}.".startswith(f"{gone[0].name}."))
+        source = self.module.facts.source
+        begin, stop = span(source, statement)
+        because = HintReference(*source.position(begin), source.text[begin:stop].splitlines()[0])
+        for start, end, text in self._changes(statement, {item.alias for item in gone}, lines):
+            yield Edit(start, end, text, (codemod,), (because,))
+
+    def _changes(
+        self, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias], lines: Sequence[str]
+    ) -> Iterator[_Change]:
+        """Changes that drop some names of a statement, or all, and put import `lines` in their place."""
         source = self.module.facts.source
         start, end = span(source, statement)
-        lines = list(_merged(line for item in gone for line in changed[item] or ()))
-        codemod = min(self.owners[name] for name in self.owners if f"{name}.".startswith(f"{gone[0].name}."))
-        line, column = source.position(start)
-        because = HintReference(line, column, source.text[start:end].splitlines()[0])
-        dropped = {item.alias for item in gone}
-        parts = parts_that_go(source, statement, dropped) if len(dropped) < len(statement.names) else None
-        if parts is None and len(dropped) < len(statement.names):
+        first = source.line(statement.lineno)
+        is_alone = self._is_alone(statement)
+        separator = f"{source.newline}{first[: len(first) - len(first.lstrip())]}" if is_alone else "; "
+        if len(dropped) < len(statement.names):
+            parts = parts_that_go(source, statement, dropped)
+            if parts is not None:
+                yield from ((begin, stop, "") for begin, stop in parts)
+                if lines:
+                    yield end, end, "".join(f"{separator}{each}" for each in lines)
+                return
             lines = list(_merged((one_line(source, statement, dropped), *lines)))
-        own = source.line(statement.lineno)
-        rest = source.text[end : source.line_end(statement.end_lineno or statement.lineno)].strip()
-        alone = not own[: statement.col_offset].strip() and (not rest or rest.startswith("#"))
-        indent = own[: len(own) - len(own.lstrip())]
-        separator = f"{source.newline}{indent}" if alone else "; "
-        if parts is not None:
-            yield from (PointEdit(begin, stop, "", codemod, because) for begin, stop in parts)
-            if lines:
-                yield PointEdit(end, end, "".join(f"{separator}{each}" for each in lines), codemod, because)
-        elif lines:
-            yield PointEdit(start, end, separator.join(lines), codemod, because)
+        if lines:
+            yield start, end, separator.join(lines)
         elif self._is_whole_body(statement):
-            yield PointEdit(start, end, "pass", codemod, because)
-        elif alone:
-            yield PointEdit(
-                source.line_starts[statement.lineno - 1],
-                source.line_end(statement.end_lineno or statement.lineno),
-                "",
-                codemod,
-                because,
-            )
+            yield start, end, "pass"
+        elif is_alone:
+            last = statement.end_lineno or statement.lineno
+            yield source.line_starts[statement.lineno - 1], source.line_end(last), ""
         else:
-            follows = re.match(r"[ \t]*;[ \t]*(?=[^\s#;])", source.text[end:])
-            begin = None if follows else self._separator_before(statement)
-            stop = end + follows.end() if follows else end
-            text = "" if follows or begin is not None else "pass"
-            yield PointEdit(start if begin is None else begin, stop, text, codemod, because)
+            yield self._without_semicolon(statement)
+
+    def _is_alone(self, statement: ast.Import | ast.ImportFrom) -> bool:
+        """Whether nothing but a comment shares the lines of a statement."""
+        source = self.module.facts.source
+        _, end = span(source, statement)
+        rest = source.text[end : source.line_end(statement.end_lineno or statement.lineno)].strip()
+        before = source.line(statement.lineno)[: statement.col_offset]
+        return not before.strip() and (not rest or rest.startswith("#"))
+
+    def _without_semicolon(self, statement: ast.Import | ast.ImportFrom) -> _Change:
+        """The change that removes one of several statements on a line, with the `;` behind it or else before it."""
+        source = self.module.facts.source
+        start, end = span(source, statement)
+        follows = re.match(r"[ \t]*;[ \t]*(?=[^\s#;])", source.text[end:])
+        if follows:
+            return start, end + follows.end(), ""
+        begin = self._separator_before(statement)
+        return (start, end, "pass") if begin is None else (begin, end, "")
 
     def _separator_before(self, statement: ast.Import | ast.ImportFrom) -> int | None:
         """Where the `;` in front of a statement that goes begins, None where what is in front of that goes as well."""
@@ -120,8 +138,8 @@ class ImportEdits:
             if isinstance(item.statement, ast.ImportFrom):
                 return (f"from {home} import {name}" + (f" as {item.local}" if item.local != name else ""),)
             return None
-        old = [name for name in self.owners if name == item.name or name.startswith(f"{item.name}.")]
-        if not old or not any(self.owners[name] in self.active for name in old):
+        old = [name for name in self.context.owners if name == item.name or name.startswith(f"{item.name}.")]
+        if not old or not any(self.context.owners[name] in self.context.active for name in old):
             return None
         plain = isinstance(item.statement, ast.Import) and item.alias.asname is None and "." in item.name
         if plain:
@@ -207,7 +225,7 @@ class ImportEdits:
             for part in ("body", "orelse", "finalbody")
         )
 
-    def _added(self) -> Iterator[PointEdit]:
+    def _added(self) -> Iterator[Edit]:
         new = self.draft.imports.new
         if not new:
             return
@@ -226,10 +244,9 @@ class ImportEdits:
             item = replace(item, text=next(_merged(texts)))
             placement = place_import(facts, item, min(lines))
             places.setdefault(placement.offset, []).append((placement, item))
-        codemod = self.draft.edits[0].codemod
-        because = self.draft.edits[0].because
+        first = self.draft.edits[0]
         for offset, imports in places.items():
-            yield PointEdit(offset, offset, import_block(facts.source, imports), codemod, because)
+            yield Edit(offset, offset, import_block(facts.source, imports), first.codemods, first.hints)
 
 
 def _merged(lines: Iterable[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.codemod.fragment import begins_its_line, fit_statement, indent_unit, indentation, own_span
+from mmrewrite.engine.edits import apply_edits
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.results import Edit
 from mmrewrite.source.line_breaking import longest_line
@@ -36,7 +37,7 @@ def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> 
     for grown in _by_statement(edits, module):
         inside = edits[grown.first : grown.last]
         old = source.text[grown.start : grown.end]
-        new = _applied(source, inside, grown.start, grown.end)
+        new = apply_edits(source.text, inside, grown.start, grown.end)
         limit = max(width, longest_line(indentation(source, grown.statement) + old))
         indent = _indent(source, edits, grown)
         if longest_line(indent + new) <= limit:
@@ -78,19 +79,11 @@ def _edited(edits: Sequence[Edit], module: ModuleUses) -> Iterator[ast.stmt]:
                 yield statement
 
 
-def _applied(source: SourceText, edits: Sequence[Edit], start: int, end: int) -> str:
-    parts, position = [], start
-    for edit in edits:
-        parts += [source.text[position : edit.start], edit.text]
-        position = edit.end
-    return "".join([*parts, source.text[position:end]])
-
-
 def _indent(source: SourceText, edits: Sequence[Edit], grown: _Grown) -> str:
     """The indentation of a statement after the edits, one of which may move its line to the left."""
     begin = source.line_starts[source.position(grown.start)[0] - 1]
     before = [edit for edit in edits if begin <= edit.start and edit.end <= grown.start and not edit.text]
-    return _applied(source, before, begin, grown.start)
+    return apply_edits(source.text, before, begin, grown.start)
 
 
 def _merged(edits: Sequence[Edit], start: int, old: str, new: str) -> Edit:
