@@ -1,9 +1,12 @@
-"""The step as flat equations: what the passes of the partitioner hand to each other."""
+"""The intermediate representation: a step as flat equations, which the passes of the partitioner take and return.
+
+Everything here is frozen. A pass that changes an equation returns a new step, which shares all that did not change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -13,7 +16,7 @@ from mmruntime._core.marks import LoopSpec
 from mmruntime._core.task import Task
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class Op:
     """One equation.
 
@@ -33,7 +36,7 @@ class Op:
 
     def with_eqn(self, eqn: Any) -> Op:
         """Another equation with the same marks."""
-        return Op(eqn, self.task, self.backward, self.variant, self.submesh_varies)
+        return replace(self, eqn=eqn)
 
     def reads(self) -> Iterator[Var]:
         """The variables that the equation reads."""
@@ -44,7 +47,7 @@ class Op:
         return (var for var in self.eqn.outvars if is_var(var))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class Region:
     """Consecutive equations that run once per step or, in a microbatch loop, once per microbatch.
 
@@ -57,10 +60,10 @@ class Region:
         variant_of: In a loop, the variant of the body that each microbatch runs; empty if there is one.
     """
 
-    ops: list[Op] = field(default_factory=list)
+    ops: tuple[Op, ...] = ()
     loop: LoopSpec | None = None
-    slices: dict[Var, Var] = field(default_factory=dict)
-    sums: list[tuple[Var, Var]] = field(default_factory=list)
+    slices: Mapping[Var, Var] = field(default_factory=dict)
+    sums: tuple[tuple[Var, Var], ...] = ()
     variant_of: tuple[int, ...] = ()
 
     def microbatches(self, variant: int) -> list[int]:
@@ -75,7 +78,7 @@ class Region:
         return 1 if self.loop is None else self.loop.count
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class Step:
     """A traced step.
 
@@ -89,16 +92,24 @@ class Step:
     """
 
     like: Any
-    invars: list[Var]
-    constants: dict[Var, Any]
-    regions: list[Region]
-    outvars: list[Atom]
-    carried: dict[int, int] = field(default_factory=dict)
+    invars: tuple[Var, ...]
+    constants: Mapping[Var, Any]
+    regions: tuple[Region, ...]
+    outvars: tuple[Atom, ...]
+    carried: Mapping[int, int] = field(default_factory=dict)
 
     def ops(self) -> Iterator[Op]:
         """All equations, in order."""
         for region in self.regions:
             yield from region.ops
+
+    def with_regions(self, regions: Iterable[Region]) -> Step:
+        """The same step with other equations."""
+        return replace(self, regions=tuple(regions))
+
+    def with_region(self, index: int, region: Region) -> Step:
+        """The same step with another region in the place of one."""
+        return self.with_regions((*self.regions[:index], region, *self.regions[index + 1 :]))
 
 
 def abstract(var: Any) -> jax.ShapeDtypeStruct:

@@ -189,7 +189,7 @@ def schedule_loops(step: Step, placement: Placement, segments: Segments) -> tupl
                 raise first from None
     for index, each in chosen.items():
         if each.schedule.splits_backward:
-            split_backward(step, segments, index)
+            segments = split_backward(step, segments, index)
     return segments, chosen
 
 

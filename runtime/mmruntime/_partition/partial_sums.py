@@ -9,6 +9,7 @@ per submesh and one combination.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mmruntime import _compat
@@ -48,20 +49,22 @@ def _chain(template: Op, terms: Sequence[Any], result: Var | None = None) -> tup
 
 
 def split_loop_sums(
-    region: Region, after: Region, producer: dict[Var, Op], uses: Mapping[Var, int], where: Where
-) -> dict[Op, int]:
-    """Give each submesh its own accumulator of a loop sum whose terms lie on several. In place.
+    region: Region, after: Region, producer: Mapping[Var, Op], uses: Mapping[Var, int], where: Where
+) -> tuple[Region, Region, dict[Op, int]]:
+    """Give each submesh its own accumulator of a loop sum whose terms lie on several.
 
     Args:
         region: A loop, whose equations are placed.
-        after: The region behind it, which gets the final additions in front.
-        producer: The equation that writes each variable; extended.
+        after: The region behind it.
+        producer: The equation that writes each variable.
         uses: How often each variable of the loop is read, loop sums included.
         where: The submesh of an equation, None if it depends on inputs alone.
 
     Returns:
-        The new equations and their submeshes. Final additions run where the heaviest term is made.
+        The loop; the region behind it, with the final additions in front; and the new equations with their submeshes.
+        Final additions run where the heaviest term is made.
     """
+    added: list[Op] = []
     placed: dict[Op, int] = {}
     sums: list[tuple[Var, Var]] = []
     final: list[Op] = []
@@ -94,18 +97,15 @@ def split_loop_sums(
             for terms in members:
                 source = producer[terms[0]]
                 ops, summed = _add_up(terms, _compat.new_var(total.aval), source)
-                region.ops.extend(ops)
+                added.extend(ops)
                 placed.update(dict.fromkeys(ops, at))
                 sums.append((partial, summed))
         home = max(weight, key=lambda at: weight[at])
         ops, _ = _add_up(partials, total, None)
         final.extend(ops)
         placed.update(dict.fromkeys(ops, home))
-    region.sums = sums
-    after.ops[:0] = final
-    for op in placed:
-        producer.update(dict.fromkeys(op.writes(), op))
-    return placed
+    region = replace(region, ops=(*region.ops, *added), sums=tuple(sums))
+    return region, replace(after, ops=(*final, *after.ops)), placed
 
 
 def _add_up(terms: Sequence[Var], result: Var, like: Op | None) -> tuple[list[Op], Var]:
@@ -125,14 +125,15 @@ def _add_up(terms: Sequence[Var], result: Var, like: Op | None) -> tuple[list[Op
     return ops, result
 
 
-def regroup_scalars(region: Region, producer: dict[Var, Op], uses: Mapping[Var, int], where: Where) -> dict[Op, int]:
-    """Reduce scalars from several submeshes to one per submesh before they meet. In place.
+def regroup_scalars(
+    region: Region, producer: Mapping[Var, Op], uses: Mapping[Var, int], where: Where
+) -> tuple[Region, dict[Op, int]]:
+    """Reduce scalars from several submeshes to one per submesh before they meet.
 
     Returns:
-        The new equations and their submeshes; the combination runs where the last of them ran.
+        The region, and the new equations with their submeshes. The combination runs where the last of them ran.
     """
     placed: dict[Op, int] = {}
-    gone: set[Op] = set()
     ops: list[Op] = []
     inside = {
         atom
@@ -166,7 +167,6 @@ def regroup_scalars(region: Region, producer: dict[Var, Op], uses: Mapping[Var, 
         if len(groups) < 2 or len(terms) <= 2 or at_root is None:
             ops.append(op)
             continue
-        gone.add(op)
         partials = []
         for at, members in groups.items():
             chain, partial = _chain(op, members)
@@ -176,10 +176,7 @@ def regroup_scalars(region: Region, producer: dict[Var, Op], uses: Mapping[Var, 
         chain, _ = _chain(op, [*loose, *partials], out)
         ops.extend(chain)
         placed.update(dict.fromkeys(chain, at_root))
-    region.ops = ops
-    for op in placed:
-        producer.update(dict.fromkeys(op.writes(), op))
-    return placed
+    return replace(region, ops=tuple(ops)), placed
 
 
 def _feeds_same(var: Var, kind: str, ops: Sequence[Op]) -> bool:

@@ -8,7 +8,8 @@ that would bring in more bytes than sending the result would. Scalars attract no
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jax.sharding import Mesh
@@ -27,20 +28,11 @@ from mmruntime._partition.trace import remove_dead_code
 _SEND_FACTOR = 64
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class Submeshes:
     """The distinct device lists of a step's tasks, numbered in order of first use."""
 
-    meshes: list[Mesh] = field(default_factory=list)
-    _numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
-
-    def number(self, mesh: Mesh) -> int:
-        """The number of the submesh with the devices of `mesh`."""
-        devices = tuple(mesh.devices.flat)
-        if devices not in self._numbers:
-            self._numbers[devices] = len(self.meshes)
-            self.meshes.append(mesh)
-        return self._numbers[devices]
+    meshes: tuple[Mesh, ...]
 
     def disjoint(self) -> bool:
         """Whether no device is in two submeshes."""
@@ -48,7 +40,7 @@ class Submeshes:
         return len(devices) == len(set(devices))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class Placement:
     """Where everything runs.
 
@@ -63,16 +55,22 @@ class Placement:
     """
 
     submeshes: Submeshes
-    task_meshes: dict[Task, Mesh]
-    of: dict[Op, tuple[int, ...]]
-    homes: dict[Var, int]
+    task_meshes: Mapping[Task, Mesh]
+    of: Mapping[Op, tuple[int, ...]]
+    homes: Mapping[Var, int]
     floating: frozenset[Op]
-    near: dict[Op, Task]
+    near: Mapping[Op, Task]
 
 
-def place(step: Step, multimesh: MultiMesh) -> Placement:
-    """Choose submeshes for every equation and input of a step."""
-    submeshes, task_meshes = Submeshes(), {}
+def place(step: Step, multimesh: MultiMesh) -> tuple[Step, Placement]:
+    """Choose submeshes for every equation and input of a step.
+
+    Returns:
+        The step, with sums regrouped by submesh and without equations that this leaves dead; and where it runs.
+    """
+    task_meshes: dict[Task, Mesh] = {}
+    numbers: dict[tuple[Any, ...], int] = {}
+    meshes: list[Mesh] = []
     pins: dict[Op, int] = {}
     costs = layer_costs(step)
     for op in step.ops():
@@ -83,10 +81,12 @@ def place(step: Step, multimesh: MultiMesh) -> Placement:
             if mesh is None:
                 continue
             task_meshes[op.task] = mesh
-        pins[op] = submeshes.number(task_meshes[op.task])
-    if not submeshes.meshes:
-        submeshes.number(multimesh.mesh)
-    return _Placer(step, pins, submeshes, task_meshes).run()
+        devices = tuple(task_meshes[op.task].devices.flat)
+        if devices not in numbers:
+            numbers[devices] = len(meshes)
+            meshes.append(task_meshes[op.task])
+        pins[op] = numbers[devices]
+    return _Placer(step, pins, Submeshes(tuple(meshes or [multimesh.mesh])), task_meshes).run()
 
 
 def layer_costs(step: Step) -> LayerCosts:
@@ -101,6 +101,8 @@ def layer_costs(step: Step) -> LayerCosts:
 
 
 class _Placer:
+    """Decides step by step; `self.step` is replaced whenever an equation is."""
+
     def __init__(self, step: Step, pins: dict[Op, int], submeshes: Submeshes, task_meshes: dict[Task, Mesh]) -> None:
         self.step = step
         self.pins = pins
@@ -114,7 +116,7 @@ class _Placer:
         self.of: dict[Op, tuple[int, ...]] = {}
         self.near: dict[Op, Task] = {}
 
-    def run(self) -> Placement:
+    def run(self) -> tuple[Step, Placement]:
         self._join_operands()
         presence, homes = self._input_homes()
         floating = frozenset(op for op in self.step.ops() if op not in self.of)
@@ -122,7 +124,8 @@ class _Placer:
         for var in (*self.step.invars, *self.step.constants):
             homes.setdefault(var, min(presence[var], default=0))
         self._follow_carried(homes)
-        return Placement(self.submeshes, self.task_meshes, self.of, homes, floating, self.near)
+        placement = Placement(self.submeshes, self.task_meshes, self.of, homes, floating, self.near)
+        return self.step, placement
 
     def _follow_carried(self, homes: dict[Var, int]) -> None:
         """Carried state lives where its next value is made, so that it stays there from step to step."""
@@ -140,23 +143,27 @@ class _Placer:
     def _join_operands(self) -> None:
         """Place tasks, and all that depends on something placed; keep sums within their submeshes."""
         depth: dict[Op, int] = {}
-        for index, region in enumerate(self.step.regions):
-            for op in region.ops:
-                self._join(op, depth)
+        for index in range(len(self.step.regions)):
+            region = self.step.regions[index]
+            region = replace(region, ops=tuple([self._join(op, depth) for op in region.ops]))
             uses = _read_counts(self.step)
             if region.loop is not None:
-                new = split_loop_sums(region, self.step.regions[index + 1], self.producer, uses, self._where)
+                after = self.step.regions[index + 1]
+                region, after, new = split_loop_sums(region, after, self.producer, uses, self._where)
+                self.step = self.step.with_region(index, region).with_region(index + 1, after)
                 self.summed = {total: result for each in self.step.regions for total, result in each.sums}
             else:
-                new = regroup_scalars(region, self.producer, uses, self._where)
+                region, new = regroup_scalars(region, self.producer, uses, self._where)
+                self.step = self.step.with_region(index, region)
             for op, where in new.items():
+                self.producer.update(dict.fromkeys(op.writes(), op))
                 self.pins[op] = where
                 self.of[op] = (where,)
             for op in new:
                 depth[op] = max(
                     (depth[s] for var in op.reads() if (s := self._source(var)) is not None and s in depth), default=0
                 )
-        remove_dead_code(self.step)
+        self.step = remove_dead_code(self.step)
         self.of = {op: self.of[op] for op in self.step.ops() if op in self.of}
 
     def _stay_near(self, op: Op, other: Op) -> None:
@@ -168,7 +175,8 @@ class _Placer:
         where = self.of.get(op)
         return None if where is None else where[0]
 
-    def _join(self, op: Op, depth: dict[Op, int]) -> None:
+    def _join(self, op: Op, depth: dict[Op, int]) -> Op:
+        """Place an equation by its task or its operands, if any of them is placed; it comes back marked as backward."""
         sources = []
         for var in op.reads():
             source = self._source(var)
@@ -181,13 +189,16 @@ class _Placer:
             if not candidates and all(is_tiny(var) for var in op.eqn.outvars):
                 candidates = sources
             if not candidates:
-                return
+                return op
             _, latest = max(candidates, key=lambda c: (depth[c[1]], num_bytes(c[0])))
             (where, *_) = self.of[latest]
+            if not op.backward and any(source.backward for _, source in sources):
+                op = replace(op, backward=True)
+                self.producer.update(dict.fromkeys(op.writes(), op))
             self._stay_near(op, latest)
-            op.backward = op.backward or any(source.backward for _, source in sources)
         self.of[op] = (where,)
         depth[op] = max((depth[source] + (self.of[source][0] != where) for _, source in sources), default=0)
+        return op
 
     def _input_homes(self) -> tuple[dict[Var, set[int]], dict[Var, int]]:
         """On which submeshes placed equations read each input, and the one that uses it most."""

@@ -9,15 +9,15 @@ and on the last stage one that does both.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.ir import Op, Region, Step, is_scalar
 from mmruntime._partition.place import Placement
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class Segment:
     """Equations that are compiled into one program.
 
@@ -38,9 +38,9 @@ class Segment:
     region: int
     submesh: int
     level: int
-    ops: list[Op]
-    reads: list[Var] = field(default_factory=list)
-    writes: list[Var] = field(default_factory=list)
+    ops: tuple[Op, ...]
+    reads: tuple[Var, ...] = ()
+    writes: tuple[Var, ...] = ()
     forward: bool = False
     backward: bool = False
     part: str = ""
@@ -60,7 +60,7 @@ class Segment:
         return tuple(dict.fromkeys(op.task.name for op in self.ops if op.task is not None and op.task.name))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class Segments:
     """The programs of a step, and where each value can be read.
 
@@ -69,8 +69,8 @@ class Segments:
         made_on: The submeshes that compute each variable; others get it from the first.
     """
 
-    by_region: list[list[Segment]]
-    made_on: dict[Var, tuple[int, ...]]
+    by_region: tuple[tuple[Segment, ...], ...]
+    made_on: Mapping[Var, tuple[int, ...]]
 
     def __iter__(self) -> Iterator[Segment]:
         return (segment for segments in self.by_region for segment in segments)
@@ -95,17 +95,15 @@ def segment(step: Step, placement: Placement, by_task: Collection[int] = ()) -> 
                 groups[levels[op, where], where, op.variant].append(op)
             made_on.update(dict.fromkeys(op.writes(), placement.of[op]))
         by_region.append(
-            [
-                Segment(index, where, level, ops, variant=variant)
+            tuple(
+                Segment(index, where, level, tuple(ops), variant=variant)
                 for (level, where, variant), ops in sorted(groups.items())
-            ]
+            )
         )
         for total, result in region.sums:
             # A sum has one accumulator, where its terms are first made.
             made_on[total] = made_on[result][:1]
-    segments = Segments(by_region, made_on)
-    connect(step, segments)
-    return segments
+    return connect(step, Segments(tuple(by_region), made_on))
 
 
 def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[Op, int], int]:
@@ -166,43 +164,47 @@ def _needed_later(step: Step, index: int) -> Iterable[Var]:
     yield from (atom for atom in step.outvars if is_var(atom))
 
 
-def connect(step: Step, segments: Segments) -> None:
-    """Fill in what each segment reads and writes, and whether it is forward or backward."""
+def connect(step: Step, segments: Segments) -> Segments:
+    """The segments with what each reads and writes, and whether it is forward or backward."""
     made_on = segments.made_on
     writer: dict[tuple[Var, int], Segment] = {}
-    wanted: dict[Segment, dict[Var, None]] = defaultdict(dict)
+    read: dict[Segment, tuple[Var, ...]] = {}
+    needed: dict[Segment, set[Var]] = defaultdict(set)
     for each in segments:
         for op in each.ops:
             for var in op.writes():
                 writer[var, each.submesh] = each
 
-    def want(var: Var, where: int) -> None:
+    def need(var: Var, where: int) -> None:
         source = writer.get((var, where)) or writer.get((var, made_on.get(var, (where,))[0]))
         if source is not None:
-            wanted[source][var] = None
+            needed[source].add(var)
 
     for each in segments:
         own = {var for op in each.ops for var in op.writes()}
-        reads: dict[Var, None] = {}
-        for op in each.ops:
-            each.backward = each.backward or op.backward
-            each.forward = each.forward or (not op.backward and op.task is not None)
-            for var in op.reads():
-                if var not in own:
-                    reads[var] = None
-        each.reads = list(reads)
-        for var in reads:
-            want(var, each.submesh)
-        each.forward = each.forward or not each.backward
+        read[each] = tuple(dict.fromkeys(var for op in each.ops for var in op.reads() if var not in own))
+        for var in read[each]:
+            need(var, each.submesh)
     for region in step.regions:
         for _, result in region.sums:
-            want(result, made_on[result][0])
+            need(result, made_on[result][0])
         for stacked in region.slices.values():
             for where in made_on.get(stacked, ()):
-                want(stacked, where)
+                need(stacked, where)
     for atom in step.outvars:
         if is_var(atom) and atom in made_on:
             for where in made_on[atom] if is_scalar(atom) else made_on[atom][:1]:
-                want(atom, where)
+                need(atom, where)
+    connected: dict[Segment, Segment] = {}
     for each in segments:
-        each.writes = [var for op in each.ops for var in op.writes() if var in wanted[each]]
+        backward = any(op.backward for op in each.ops)
+        connected[each] = replace(
+            each,
+            reads=read[each],
+            writes=tuple(var for op in each.ops for var in op.writes() if var in needed[each]),
+            backward=backward,
+            forward=not backward or any(not op.backward and op.task is not None for op in each.ops),
+            # An input half comes before its weight half.
+            input_half=None if each.input_half is None else connected[each.input_half],
+        )
+    return Segments(tuple(tuple(connected[each] for each in row) for row in segments.by_region), made_on)

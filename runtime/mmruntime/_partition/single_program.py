@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ def borders(step: Step) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
     return tuple(var for var in given if var in used), tuple(dict.fromkeys(outputs))
 
 
-def compute_results(step: Step, placement: Placement) -> None:
+def compute_results(step: Step, placement: Placement) -> tuple[Step, Placement]:
     """Make the program compute every result that it can, as `jax.jit` does, so that nothing is left to do after it.
 
     Results that are an input, a captured array or a number, and those that are given before, become copies, which cost
@@ -32,8 +33,11 @@ def compute_results(step: Step, placement: Placement) -> None:
     there is only one device for it.
 
     Args:
-        step: The step; its results are replaced.
-        placement: Where it runs; the copies are added.
+        step: The step.
+        placement: Where it runs.
+
+    Returns:
+        The step, with the copies at its end, and where it runs.
     """
     (mesh,) = placement.submeshes.meshes
     read = {var for op in step.ops() for var in op.reads()}
@@ -41,6 +45,7 @@ def compute_results(step: Step, placement: Placement) -> None:
     left_out = {var for var in step.invars if var not in read and not is_tiny(var) and mesh.size > 1}
     taken = {*step.invars, *step.constants} - left_out
     copies = []
+    outvars = list(step.outvars)
     for index, atom in enumerate(step.outvars):
         if is_var(atom) and atom not in taken:
             if atom not in left_out:
@@ -48,13 +53,13 @@ def compute_results(step: Step, placement: Placement) -> None:
             continue
         copy = _compat.new_var(atom.aval)
         copies.append(Op(_compat.copy_eqn(atom, copy)))
-        step.outvars[index] = copy
+        outvars[index] = copy
     if not copies:
-        return
-    if not step.regions or step.regions[-1].loop is not None:
-        step.regions.append(Region())
-    step.regions[-1].ops += copies
-    placement.of.update(dict.fromkeys(copies, (0,)))
+        return step, placement
+    *before, last = step.regions
+    regions = (*before, replace(last, ops=(*last.ops, *copies)))
+    of = {**placement.of, **dict.fromkeys(copies, (0,))}
+    return replace(step, regions=regions, outvars=tuple(outvars)), replace(placement, of=of)
 
 
 def whole_function(step: Step, in_mesh_axes: Callable[[Op], Any]) -> Callable[..., list[Any]]:

@@ -10,6 +10,7 @@ The zero-bubble schedules need this (Qi et al., https://arxiv.org/abs/2401.10241
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from mmruntime import _compat
 from mmruntime._compat import Var
@@ -20,8 +21,8 @@ from mmruntime._partition.scan_fission import split_scan
 from mmruntime._partition.segment import Segment, Segments, connect
 
 
-def split_backward(step: Step, segments: Segments, index: int) -> None:
-    """Cut each backward program of a loop into its two halves, where it has two. In place.
+def split_backward(step: Step, segments: Segments, index: int) -> Segments:
+    """The segments with each backward program of a loop cut into its two halves, where it has two.
 
     Args:
         step: The step.
@@ -32,12 +33,14 @@ def split_backward(step: Step, segments: Segments, index: int) -> None:
     halves: list[Segment] = []
     for segment in segments.by_region[index]:
         halves.extend(halves_of(segment, region, segments) if segment.backward else [segment])
-    segments.by_region[index] = halves
+    by_region = (*segments.by_region[:index], tuple(halves), *segments.by_region[index + 1 :])
+    # Opened calls and cut scans have variables that were not there before.
+    made_on = dict(segments.made_on)
     for segment in halves:
         for op in segment.ops:
             for var in op.writes():
-                segments.made_on.setdefault(var, (segment.submesh,))
-    connect(step, segments)
+                made_on.setdefault(var, (segment.submesh,))
+    return connect(step, Segments(by_region, made_on))
 
 
 def halves_of(segment: Segment, region: Region, segments: Segments) -> list[Segment]:
@@ -49,12 +52,8 @@ def halves_of(segment: Segment, region: Region, segments: Segments) -> list[Segm
     early, late = halve(ops, summed, awaited)
     if not early or not late:
         return [segment]
-    first, second = (
-        Segment(segment.region, segment.submesh, segment.level, half, part=part, variant=segment.variant)
-        for half, part in ((early, "I"), (late, "W"))
-    )
-    second.input_half = first
-    return [first, second]
+    first = Segment(segment.region, segment.submesh, segment.level, tuple(early), part="I", variant=segment.variant)
+    return [first, replace(first, ops=tuple(late), part="W", input_half=first)]
 
 
 def halve(ops: Sequence[Op], summed: Collection[Var], awaited: Collection[Var]) -> tuple[list[Op], list[Op]]:

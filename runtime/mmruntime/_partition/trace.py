@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,10 +31,8 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
     with placed_later():
         closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
     jaxpr, consts = split(closed)
-    flat = _Flattener(TaskFinder(registrations), jaxpr)
-    step = flat.step(jaxpr, consts)
-    remove_dead_code(step)
-    return step, jax.tree.structure(shapes)
+    step = _Flattener(TaskFinder(registrations), jaxpr).step(jaxpr, consts)
+    return remove_dead_code(step), jax.tree.structure(shapes)
 
 
 class _Flattener:
@@ -41,14 +40,21 @@ class _Flattener:
         self.finder = finder
         self.like = like
         self.constants: dict[Var, Any] = {}
-        self.regions: list[Region] = [Region()]
+        # The regions that are complete, and the equations since.
+        self.regions: list[Region] = []
+        self.ops: list[Op] = []
 
     def step(self, jaxpr: Any, consts: Sequence[Any]) -> Step:
         self.constants.update(zip(jaxpr.constvars, consts, strict=True))
         env: dict[Var, Atom] = {}
         self._flatten(jaxpr.eqns, env, None, None)
-        outvars = [_read(env, atom) for atom in jaxpr.outvars]
-        return Step(self.like, list(jaxpr.invars), self.constants, self.regions, outvars)
+        self._close_region()
+        outvars = tuple(_read(env, atom) for atom in jaxpr.outvars)
+        return Step(self.like, tuple(jaxpr.invars), self.constants, tuple(self.regions), outvars)
+
+    def _close_region(self) -> None:
+        self.regions.append(Region(tuple(self.ops)))
+        self.ops = []
 
     def _flatten(self, eqns: Sequence[Any], env: dict[Var, Atom], prefix: Any, into: list[Op] | None) -> None:
         """Append equations in terms of the step's own variables.
@@ -60,7 +66,7 @@ class _Flattener:
             into: Where to; None at the step's own level, where a microbatch loop starts new regions.
         """
         for eqn in eqns:
-            target = self.regions[-1].ops if into is None else into
+            target = self.ops if into is None else into
             stack = eqn.source_info.name_stack if prefix is None else prefix + eqn.source_info.name_stack
             eqn = eqn.replace(
                 invars=[_read(env, atom) for atom in eqn.invars],
@@ -135,35 +141,37 @@ class _Flattener:
         num_carry = len(scan.outvars)
         num_consts = len(operands) - num_carry - spec.num_slices
 
-        region = Region(loop=spec)
+        ops: list[Op] = []
+        slices: dict[Var, Var] = {}
+        sums: list[tuple[Var, Var]] = []
         body_env: dict[Var, Atom] = dict(zip(body.invars[:num_consts], operands[:num_consts], strict=True))
         carries = body.invars[num_consts : num_consts + num_carry]
         for var, stacked in zip(body.invars[num_consts + num_carry :], operands[num_consts + num_carry :], strict=True):
             body_env[var] = piece = _compat.new_var(var.aval)
-            region.slices[piece] = self._as_var(stacked)
+            slices[piece] = self._as_var(stacked)
         self._bind_constants(body, body_consts, body_env)
 
         # The new carry is add(carry, result): take the result, which is what the body computes.
         producer = {var: e for e in body.eqns for var in e.outvars}
         additions = [producer.get(atom) if is_var(atom) else None for atom in body.outvars]
         dropped = {id(add) for add in additions}
-        self._flatten([e for e in body.eqns if id(e) not in dropped], body_env, eqn.source_info.name_stack, region.ops)
+        self._flatten([e for e in body.eqns if id(e) not in dropped], body_env, eqn.source_info.name_stack, ops)
         seen: set[Var] = set()
         for outer, carry, add in zip(eqn.outvars, carries, additions, strict=True):
             assert add is not None
             result = _read(body_env, add.invars[1])
-            if not is_var(result) or result in seen or not any(result in op.eqn.outvars for op in region.ops):
-                result = self._copy(result, carry.aval, region.ops)
+            if not is_var(result) or result in seen or not any(result in op.eqn.outvars for op in ops):
+                result = self._copy(result, carry.aval, ops)
             seen.add(result)
             total = _compat.new_var(carry.aval)
             if is_var(outer):
                 env[outer] = total
-            region.sums.append((total, result))
-        self.regions.append(region)
-        self.regions.append(Region())
+            sums.append((total, result))
+        self._close_region()
+        self.regions.append(Region(tuple(ops), spec, slices, tuple(sums)))
 
     def _as_var(self, atom: Atom) -> Var:
-        return atom if is_var(atom) else self._copy(atom, atom.aval, self.regions[-1].ops)
+        return atom if is_var(atom) else self._copy(atom, atom.aval, self.ops)
 
     def _copy(self, atom: Atom, aval: Any, into: list[Op]) -> Var:
         """A variable of its own for a literal, or for a value that is used elsewhere too."""
@@ -219,20 +227,21 @@ def _read(env: dict[Var, Atom], atom: Atom) -> Atom:
     return env.get(atom, atom) if is_var(atom) else atom
 
 
-def remove_dead_code(step: Step) -> None:
-    """Drop equations that no output needs, and the loop sums that nobody reads. In place."""
+def remove_dead_code(step: Step) -> Step:
+    """The step without equations that no output needs, and without loop sums that nobody reads."""
     live = {atom for atom in step.outvars if is_var(atom)}
+    regions: list[Region] = []
     for region in reversed(step.regions):
-        if region.loop is not None:
-            region.sums = [(total, result) for total, result in region.sums if total in live]
-            live |= {result for _, result in region.sums}
+        sums = tuple((total, result) for total, result in region.sums if total in live)
+        live |= {result for _, result in sums}
         kept = []
         for op in reversed(region.ops):
             if op.eqn.effects or any(var in live for var in op.writes()):
                 kept.append(op)
                 live.update(op.reads())
-        region.ops = kept[::-1]
-        region.slices = {piece: stacked for piece, stacked in region.slices.items() if piece in live}
-        live |= set(region.slices.values())
-    step.regions = [region for region in step.regions if region.ops or region.sums or region.loop is None]
-    step.constants = {var: value for var, value in step.constants.items() if var in live}
+        slices = {piece: stacked for piece, stacked in region.slices.items() if piece in live}
+        live |= set(slices.values())
+        if kept or sums or region.loop is None:
+            regions.append(replace(region, ops=tuple(kept[::-1]), slices=slices, sums=sums))
+    constants = {var: value for var, value in step.constants.items() if var in live}
+    return replace(step, regions=tuple(regions[::-1]), constants=constants)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -87,15 +87,15 @@ def make_plan(
         structs = [abstract_leaf(leaf) for leaf in call.leaves]
         with _mesh.using(multimesh):
             step, out_tree = trace(flat, structs, registrations(multimesh.context))
-        step.carried = carried_state(call.tree, out_tree, step, donate)
-        expand_variants(step, multimesh)
-        expand_replicas(step, multimesh)
-        placement = place(step, multimesh)
+        step = replace(step, carried=carried_state(call.tree, out_tree, step, donate))
+        step = expand_variants(step, multimesh)
+        step = expand_replicas(step, multimesh)
+        step, placement = place(step, multimesh)
         whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
         if to_run:
             check_runs_here(function_name(fun), multimesh.mesh, placement, whole=whole)
         if whole:
-            compute_results(step, placement)
+            step, placement = compute_results(step, placement)
         segments = segment(step, placement)
         shardings = Shardings(step, placement, multimesh)
         lay_out_inputs(step, placement, shardings, boxed_names(call.tree))
