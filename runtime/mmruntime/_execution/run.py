@@ -44,7 +44,7 @@ class Runner:
         self._num_slots = program.num_slots
         # The executable of a whole step places NumPy arrays and numbers by itself, which is cheaper.
         self._takes_host_values = program.whole
-        self._code: list[tuple[bool, Any, list[int], list[int], list[int]]] = []
+        self._code: list[tuple[bool, Any, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = []
         for item in program.instructions:
             is_run = isinstance(item, RunInstruction)
             call = compiled.programs[item.spec] if isinstance(item, RunInstruction) else compiled.sends[item]
@@ -333,7 +333,7 @@ class WholeRunner(Runner):
         self._is_read = [place is not None for place in program.inputs]
         # Whether the step's outputs are the program's results, in order.
         plan = self._results
-        self._gives_outputs = [slot for slot, _, _ in plan.sources] == results
+        self._gives_outputs = tuple(slot for slot, _, _ in plan.sources) == results
         self._gives_outputs &= not plan.copied and plan.spread is None
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:

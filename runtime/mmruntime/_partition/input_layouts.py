@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -16,11 +17,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime._compat import Var
 from mmruntime._core.logical_axes import spec_names
+from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.switches import replicated_below
 from mmruntime._core.task import Task
 from mmruntime._jaxpr.ir import Step, num_elements
+from mmruntime._partition.mesh_axes import AxisTranslator, Unused
 from mmruntime._partition.place import Placement
-from mmruntime._partition.shard import Shardings
 
 # flax 0.12 calls it `out_sharding` and warns about its earlier names.
 _METADATA = ("out_sharding", "sharding_names", "sharding")
@@ -62,19 +64,42 @@ def _names_of(box: Any) -> PartitionSpec | None:
     return None if spec is None else PartitionSpec(*spec)
 
 
-def lay_out_inputs(step: Step, placement: Placement, shardings: Shardings, names: Mapping[int, PartitionSpec]) -> None:
-    """Fix the layout of the inputs that are known beforehand, where they live and where they are read.
+@dataclass(eq=False, slots=True, frozen=True)
+class InputLayouts:
+    """What is known about a step's inputs before anything is propagated.
+
+    Attributes:
+        layouts: Layouts of inputs, where they live and where they are read.
+        unknown_names: Logical names that no pair in force maps.
+        unused_names: Logical names that did not cut their dimension, and why not.
+    """
+
+    layouts: Mapping[tuple[Var, int], NamedSharding]
+    unknown_names: tuple[str, ...] = ()
+    unused_names: Mapping[Unused, str] = field(default_factory=dict)
+
+
+def lay_out_inputs(
+    step: Step, placement: Placement, multimesh: MultiMesh, names: Mapping[int, PartitionSpec]
+) -> InputLayouts:
+    """The layout of the inputs that carry names or are small.
 
     Names are translated as the task does that reads the input there; where only other equations read it (the
     optimizer's), as the submesh's first task.
+
+    Args:
+        step: The step.
+        placement: Where it runs.
+        multimesh: The mesh that it is compiled for.
+        names: Logical axes of some inputs, by position.
 
     Raises:
         ValueError: If a name maps to an axis that does not divide its dimension, or that the mesh does not have.
     """
     small = [var for var in step.invars if num_elements(var) < replicated_below()]
     if not names and not small:
-        return
-    wanted = {step.invars[position]: spec for position, spec in names.items()}
+        return InputLayouts({})
+    specs = {step.invars[position]: spec for position, spec in names.items()}
     read: dict[tuple[Var, int], Task | None] = {}
     first: dict[int, Task] = {}
     for op in step.ops():
@@ -82,12 +107,16 @@ def lay_out_inputs(step: Step, placement: Placement, shardings: Shardings, names
             if op.task is not None:
                 first.setdefault(where, op.task)
             for var in op.reads():
-                if var in wanted and read.get((var, where)) is None:
+                if var in specs and read.get((var, where)) is None:
                     read[var, where] = op.task
-    for var in wanted:
+    for var in specs:
         read.setdefault((var, placement.homes[var]), None)
+    translator = AxisTranslator(placement, multimesh)
+    layouts: dict[tuple[Var, int], NamedSharding] = {}
     for (var, where), task in read.items():
-        shardings.pin_names(var, where, spec_names(wanted[var], len(var.aval.shape)), task or first.get(where))
+        logical = spec_names(specs[var], len(var.aval.shape))
+        layouts[var, where] = translator.input_layout(var, where, logical, task or first.get(where))
     for var in small:
-        for where in range(len(placement.submeshes.meshes)):
-            shardings.pin(var, where, shardings.replicated(where))
+        for where, mesh in enumerate(placement.submeshes.meshes):
+            layouts[var, where] = NamedSharding(mesh, PartitionSpec())
+    return InputLayouts(layouts, tuple(translator.unknown), translator.unused)

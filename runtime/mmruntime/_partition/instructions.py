@@ -6,10 +6,9 @@ use of every slot is known before anything is compiled: that decides what is fre
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -52,34 +51,34 @@ class ProgramSpec:
     segment: Segment | None = None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class RunInstruction:
     """Run a program: `args` slots to `results` slots, then forget the `frees` slots."""
 
     spec: ProgramSpec
     microbatch: int | None
-    args: list[int]
-    results: list[int]
-    frees: list[int] = field(default_factory=list)
+    args: tuple[int, ...]
+    results: tuple[int, ...]
+    frees: tuple[int, ...] = ()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class TransferInstruction:
     """Send values from one submesh to another."""
 
     source: int
     target: int
-    values: list[Var]
+    values: tuple[Var, ...]
     microbatch: int | None
-    args: list[int]
-    results: list[int]
-    frees: list[int] = field(default_factory=list)
+    args: tuple[int, ...]
+    results: tuple[int, ...]
+    frees: tuple[int, ...] = ()
 
 
 Instruction = RunInstruction | TransferInstruction
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, frozen=True)
 class Program:
     """A step's instructions.
 
@@ -96,14 +95,14 @@ class Program:
     """
 
     num_slots: int
-    instructions: list[Instruction]
-    inputs: list[tuple[int, int] | None]
-    constants: dict[Var, list[tuple[int, int]]]
-    numbers: list[tuple[int, int, int]]
-    outputs: list[int | None]
-    pipelines: list[Pipeline]
-    keys: list[Key]
-    scalars: dict[Var, list[tuple[int, int]]]
+    instructions: tuple[Instruction, ...]
+    inputs: tuple[tuple[int, int] | None, ...]
+    constants: Mapping[Var, tuple[tuple[int, int], ...]]
+    numbers: tuple[tuple[int, int, int], ...]
+    outputs: tuple[int | None, ...]
+    pipelines: tuple[Pipeline, ...]
+    keys: tuple[Key, ...]
+    scalars: Mapping[Var, tuple[tuple[int, int], ...]]
 
     @property
     def whole(self) -> bool:
@@ -115,22 +114,22 @@ def build_whole(step: Step) -> Program:
     """The program of a step whose tasks all have one device list: a single run."""
     reads, writes = borders(step)
     slots: dict[Key, int] = {(var, 0, None): number for number, var in enumerate((*reads, *writes))}
-    results = [slots[var, 0, None] for var in writes]
-    args = [slots[var, 0, None] for var in reads]
+    results = tuple(slots[var, 0, None] for var in writes)
+    args = tuple(slots[var, 0, None] for var in reads)
     handed_through = {atom for atom in step.outvars if is_var(atom)}
-    frees = [slots[var, 0, None] for var in reads if var not in handed_through]
+    frees = tuple(slots[var, 0, None] for var in reads if var not in handed_through)
     run = RunInstruction(ProgramSpec("whole", 0, reads, writes), None, args, results, frees)
     used = set(reads)
     return Program(
         len(slots),
-        [run],
-        [(slots[var, 0, None], 0) if var in used else None for var in step.invars],
-        {var: [(slots[var, 0, None], 0)] for var in step.constants if var in used},
-        [],
-        [slots.get((atom, 0, None)) if is_var(atom) and atom not in used else None for atom in step.outvars],
-        [],
-        list(slots),
-        {var: [(slots[var, 0, None], 0)] for var in (*reads, *writes) if is_scalar(var)},
+        (run,),
+        tuple((slots[var, 0, None], 0) if var in used else None for var in step.invars),
+        {var: ((slots[var, 0, None], 0),) for var in step.constants if var in used},
+        (),
+        tuple(slots.get((atom, 0, None)) if is_var(atom) and atom not in used else None for atom in step.outvars),
+        (),
+        tuple(slots),
+        {var: ((slots[var, 0, None], 0),) for var in (*reads, *writes) if is_scalar(var)},
     )
 
 
@@ -166,13 +165,13 @@ class _Builder:
                     self._run_segment(segment, None, ())
             else:
                 self._loop(index, region, self.segments.by_region[index])
-        outputs = [self._output(atom) for atom in self.step.outvars]
+        outputs = tuple([self._output(atom) for atom in self.step.outvars])
         inputs: list[tuple[int, int] | None] = []
         for var in self.step.invars:
             home = self._home(var)
             inputs.append(None if home is None else (self._slot(var, home, None), home))
         constants = {
-            var: [(self._slot(var, where, None), where) for where in self.wanted.get(var, ())]
+            var: tuple((self._slot(var, where, None), where) for where in self.wanted.get(var, ()))
             for var in self.step.constants
         }
         kept = {slot for slot in outputs if slot is not None}
@@ -181,19 +180,18 @@ class _Builder:
         kept |= {place[0] for var, place in zip(self.step.invars, inputs, strict=True) if place and var in handed_out}
         scalars = {var: self._places(var) for var in (*self.step.invars, *handed_out) if is_scalar(var)}
         kept |= {slot for var in handed_out & scalars.keys() for slot, _ in scalars[var]}
-        self._free_after_last_use(kept)
-        numbers = [
+        numbers = tuple(
             (slot, where, k) for (var, where, k), slot in self.slots.items() if var is self._index and k is not None
-        ]
+        )
         return Program(
             len(self.slots),
-            self.instructions,
-            inputs,
+            self._freed_after_last_use(kept),
+            tuple(inputs),
             constants,
             numbers,
             outputs,
-            self.pipelines,
-            list(self.slots),
+            tuple(self.pipelines),
+            tuple(self.slots),
             scalars,
         )
 
@@ -209,11 +207,11 @@ class _Builder:
                     wanted[stacked][where] = None
         return {var: sorted(places) for var, places in wanted.items()}
 
-    def _places(self, var: Var) -> list[tuple[int, int]]:
+    def _places(self, var: Var) -> tuple[tuple[int, int], ...]:
         """All slots and submeshes that hold a value outside of loops: where it is made, and where it is read."""
         made = () if var in self.given else self.segments.made_on[var]
         places = dict.fromkeys((*made, *self.wanted.get(var, ())))
-        return [(self._slot(var, where, None), where) for where in places]
+        return tuple([(self._slot(var, where, None), where) for where in places])
 
     def _home(self, var: Var) -> int | None:
         """Where an input is handed over: its home if it is read there."""
@@ -235,9 +233,7 @@ class _Builder:
                 if target != home:
                     sends[home, target].append(var)
         for (home, target), sent in sends.items():
-            args = [self._slot(var, home, None) for var in sent]
-            results = [self._slot(var, target, None) for var in sent]
-            self.instructions.append(TransferInstruction(home, target, sent, None, args, results))
+            self._transfer(home, target, sent, None)
 
     def _slot(self, var: Var, where: int, microbatch: int | None) -> int:
         return self.slots.setdefault((var, where, microbatch), len(self.slots))
@@ -255,8 +251,8 @@ class _Builder:
         totals = [total for total, _ in added]
         spec = self._spec(segment, tuple(totals), tuple(kept), added)
         where = segment.submesh
-        args = [self._slot(var, where, self._instance(var, microbatch)) for var in spec.reads]
-        results = [self._slot(var, where, microbatch if var in own else None) for var in spec.writes]
+        args = tuple([self._slot(var, where, self._instance(var, microbatch)) for var in spec.reads])
+        results = tuple([self._slot(var, where, microbatch if var in own else None) for var in spec.writes])
         self.instructions.append(RunInstruction(spec, microbatch, args, results))
         self._send(kept, where, microbatch)
 
@@ -295,9 +291,12 @@ class _Builder:
                 if target not in made_on:
                     sends[target].append(var)
         for target, sent in sends.items():
-            args = [self._slot(var, source, microbatch) for var in sent]
-            results = [self._slot(var, target, microbatch) for var in sent]
-            self.instructions.append(TransferInstruction(source, target, sent, microbatch, args, results))
+            self._transfer(source, target, sent, microbatch)
+
+    def _transfer(self, source: int, target: int, values: Sequence[Var], microbatch: int | None) -> None:
+        args = tuple([self._slot(var, source, microbatch) for var in values])
+        results = tuple([self._slot(var, target, microbatch) for var in values])
+        self.instructions.append(TransferInstruction(source, target, tuple(values), microbatch, args, results))
 
     def _loop(self, index: int, region: Region, segments: Sequence[Segment]) -> None:
         assert region.loop is not None
@@ -323,21 +322,27 @@ class _Builder:
 
     def _start_sums(self, where: int, totals: tuple[Var, ...], before: Sequence[Segment]) -> None:
         """Zeroed sums on one submesh, from the last program that runs there before the loop or from their own."""
-        results = [self._slot(total, where, None) for total in totals]
-        for item in reversed(self.instructions):
+        results = tuple([self._slot(total, where, None) for total in totals])
+        for position in reversed(range(len(self.instructions))):
+            item = self.instructions[position]
             if isinstance(item, RunInstruction) and item.spec.segment in before and item.spec.submesh == where:
-                item.spec = dataclasses.replace(item.spec, writes=(*item.spec.writes, *totals), zeros=totals)
-                item.results += results
+                spec = replace(item.spec, writes=(*item.spec.writes, *totals), zeros=totals)
+                self.instructions[position] = replace(item, spec=spec, results=(*item.results, *results))
                 return
-        self.instructions.append(
-            RunInstruction(ProgramSpec("zeros", where, (), totals, zeros=totals), None, [], results)
-        )
+        spec = ProgramSpec("zeros", where, (), totals, zeros=totals)
+        self.instructions.append(RunInstruction(spec, None, (), results))
 
-    def _free_after_last_use(self, kept: set[int]) -> None:
-        last: dict[int, Instruction] = {}
-        for instruction in self.instructions:
-            for slot in (*instruction.args, *instruction.results):
-                last[slot] = instruction
-        for slot, instruction in last.items():
+    def _freed_after_last_use(self, kept: set[int]) -> tuple[Instruction, ...]:
+        """The instructions, each with the slots that none after it uses, but for those in `kept`."""
+        last: dict[int, int] = {}
+        for position, item in enumerate(self.instructions):
+            for slot in (*item.args, *item.results):
+                last[slot] = position
+        frees: dict[int, list[int]] = defaultdict(list)
+        for slot, position in last.items():
             if slot not in kept:
-                instruction.frees.append(slot)
+                frees[position].append(slot)
+        return tuple(
+            replace(item, frees=tuple(frees[position])) if position in frees else item
+            for position, item in enumerate(self.instructions)
+        )

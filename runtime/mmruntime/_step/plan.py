@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from mmruntime import _compat
-from mmruntime._core import mesh as _mesh
+from mmruntime._core.mesh import using
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
 from mmruntime._core.switches import fast_path_enabled
@@ -23,7 +23,7 @@ from mmruntime._partition.instructions import Program, build, build_whole
 from mmruntime._partition.loop_schedule import schedule_loops
 from mmruntime._partition.place import Placement, place
 from mmruntime._partition.segment import Segments, segment
-from mmruntime._partition.shard import Shardings
+from mmruntime._partition.shard import Shardings, propagate_segments, propagate_whole
 from mmruntime._partition.single_program import compute_results
 from mmruntime._partition.trace import trace
 from mmruntime._partition.variants import expand_replicas, expand_variants
@@ -40,7 +40,20 @@ from mmruntime._step.signature import (
 
 @dataclass(eq=False, slots=True, frozen=True)
 class Plan:
-    """All that was decided about a step for one input signature."""
+    """All that was decided about a step for one input signature.
+
+    Attributes:
+        step: The traced step, as the passes left it.
+        placement: Where it runs.
+        segments: Its programs.
+        shardings: The layout of every value.
+        program: Its instructions.
+        compiled: Their executables.
+        runner: Runs them.
+        in_tree: The tree of the arguments, without the static ones.
+        out_tree: The tree of the results.
+        names: What the user calls each input.
+    """
 
     step: Step
     placement: Placement
@@ -66,6 +79,8 @@ def make_plan(
 ) -> Plan:
     """Trace, place and compile a step for one input signature.
 
+    Every pass returns what it decides and changes none of its arguments.
+
     Args:
         fun: The step.
         call: Its arguments, or `jax.ShapeDtypeStruct`s in their place.
@@ -75,6 +90,43 @@ def make_plan(
         arguments: Names of the function's parameters, for reports.
         to_run: Whether the plan is to be run in this process, so that devices of other processes are refused.
     """
+    # A mesh that the caller has set with `jax.set_mesh` would end up in the trace, and does not fit the submeshes.
+    with _compat.no_mesh():
+        # The step: flat equations, each with its task; loops opened, one body for each placement of a microbatch.
+        step, out_tree = _trace(fun, call, multimesh)
+        step = replace(step, carried=carried_state(call.tree, out_tree, step, donate))
+        step = expand_variants(step, multimesh)
+        step = expand_replicas(step, multimesh)
+
+        # Where it runs.
+        step, placement = place(step, multimesh)
+        whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
+        if to_run:
+            check_runs_here(function_name(fun), multimesh.mesh, placement, whole=whole)
+        if whole:
+            step, placement = compute_results(step, placement)
+
+        # Which programs it is, how their arguments and results are laid out, and in which order they are issued.
+        segments = segment(step, placement)
+        inputs = lay_out_inputs(step, placement, multimesh, boxed_names(call.tree))
+        if whole:
+            shardings = propagate_whole(step, placement, multimesh, inputs)
+            program = build_whole(step)
+        else:
+            segments, loop_schedules = schedule_loops(step, placement, segments)
+            shardings = propagate_segments(step, placement, multimesh, inputs, segments)
+            program = build(step, placement, segments, loop_schedules)
+
+        # Executables.
+        donated = donated_leaves(call.tree, donate, donate_names)
+        compiled = compile_program(program, shardings, owned_slots(step, placement, program, donated))
+        runner = (WholeRunner if whole else Runner)(step, program, compiled, shardings, donated)
+        names = tuple(argument_name(path, arguments) for path, _ in paths(call.tree))
+        return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
+
+
+def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh) -> tuple[Step, Any]:
+    """The step as a function of its array leaves, traced; and the tree of its results."""
 
     def flat(*leaves: Any) -> Any:
         args, kwargs = jax.tree.unflatten(call.tree, leaves)
@@ -83,32 +135,5 @@ def make_plan(
             args[position] = value
         return fun(*args, **kwargs, **dict(call.static_kwargs))
 
-    with _compat.no_mesh():
-        structs = [abstract_leaf(leaf) for leaf in call.leaves]
-        with _mesh.using(multimesh):
-            step, out_tree = trace(flat, structs, registrations(multimesh.context))
-        step = replace(step, carried=carried_state(call.tree, out_tree, step, donate))
-        step = expand_variants(step, multimesh)
-        step = expand_replicas(step, multimesh)
-        step, placement = place(step, multimesh)
-        whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
-        if to_run:
-            check_runs_here(function_name(fun), multimesh.mesh, placement, whole=whole)
-        if whole:
-            step, placement = compute_results(step, placement)
-        segments = segment(step, placement)
-        shardings = Shardings(step, placement, multimesh)
-        lay_out_inputs(step, placement, shardings, boxed_names(call.tree))
-        if whole:
-            shardings.propagate_whole()
-            program = build_whole(step)
-        else:
-            segments, loop_schedules = schedule_loops(step, placement, segments)
-            shardings.propagate(segments)
-            program = build(step, placement, segments, loop_schedules)
-        donated = donated_leaves(call.tree, donate, donate_names)
-        compiled = compile_program(program, shardings, owned_slots(step, placement, program, donated))
-        kind = WholeRunner if program.whole else Runner
-        runner = kind(step, program, compiled, shardings, donated)
-        names = tuple(argument_name(path, arguments) for path, _ in paths(call.tree))
-        return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
+    with using(multimesh):
+        return trace(flat, [abstract_leaf(leaf) for leaf in call.leaves], registrations(multimesh.context))

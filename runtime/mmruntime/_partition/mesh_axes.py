@@ -1,0 +1,169 @@
+"""Mesh axes: the logical names in a step, translated as the task at that place means them."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from mmruntime import _compat
+from mmruntime._compat import Var
+from mmruntime._core.logical_axes import Names, Pairs, mesh_axes, translate
+from mmruntime._core.multimesh import MultiMesh
+from mmruntime._core.submesh import axis_pairs
+from mmruntime._core.task import Task
+from mmruntime._frontend.constraint import constraint_p
+from mmruntime._jaxpr.ir import Op, abstract
+from mmruntime._partition.place import Placement
+
+# A task, a logical name, a dimension and the shape of the value: where the name did not cut the dimension.
+Unused = tuple[str, str, int, tuple[int, ...]]
+
+
+class AxisTranslator:
+    """Translates logical names into mesh axes, and collects the names that have no effect.
+
+    Args:
+        placement: Where the step runs.
+        multimesh: The mesh that it is compiled for.
+        unknown: Unknown names that were met before.
+        unused: Unused names that were met before.
+
+    Attributes:
+        unknown: Names that no pair in force maps, in order of first use.
+        unused: Names that did not cut their dimension, and why not.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        multimesh: MultiMesh,
+        unknown: Iterable[str] = (),
+        unused: Mapping[Unused, str] | None = None,
+    ) -> None:
+        self._placement = placement
+        self._multimesh = multimesh
+        self.unknown: dict[str, None] = dict.fromkeys(unknown)
+        self.unused: dict[Unused, str] = dict(unused or {})
+
+    def input_layout(self, var: Var, where: int, names: Sequence[Names], task: Task | None) -> NamedSharding:
+        """The layout of an input that carries logical names, as a task on a submesh reads them.
+
+        Raises:
+            ValueError: If a name maps to an axis that does not divide its dimension, or that the mesh does not have.
+        """
+        mesh = self._placement.submeshes.meshes[where]
+        if task is not None:
+            mesh = self._placement.task_meshes.get(task, mesh)
+        pairs = axis_pairs(task, mesh, self._multimesh)
+        self._note_unknown(names, pairs)
+        label = _label(task)
+        spec = translate(names, var.aval.shape, pairs, mesh.shape, label)
+        self._note_unused(names, var.aval.shape, pairs, spec, label)
+        return NamedSharding(mesh, spec)
+
+    def value_layout(self, var: Var, where: int, names: Sequence[Names], reader: Op) -> NamedSharding | None:
+        """The layout of a value that carries logical names, as the equation that reads it translates them."""
+        mesh, pairs, label = self._axes_of(reader, where)
+        try:
+            spec = translate(names, var.aval.shape, pairs, mesh.shape, label)
+        except ValueError:
+            # The names were written for another task; that they do not fit here is no mistake.
+            return None
+        return NamedSharding(mesh, spec)
+
+    def in_mesh_axes(self, op: Op, where: int) -> Any:
+        """An equation with the constraints in it, at any depth, as JAX's own over mesh axes.
+
+        Raises:
+            ValueError: If the mesh does not have an axis that a name maps to, or it does not divide the dimension.
+        """
+        return self._rewrite(op.eqn, *self._axes_of(op, where))
+
+    def _axes_of(self, op: Op, where: int) -> tuple[Mesh, Pairs, str]:
+        """The mesh that an equation's logical names are for, the pairs that hold there, and the task's name."""
+        mesh = self._placement.submeshes.meshes[where]
+        task = op.task or self._placement.near.get(op)
+        if task is not None:
+            own = self._placement.task_meshes.get(task)
+            if own is not None and tuple(own.devices.flat) == tuple(mesh.devices.flat):
+                mesh = own
+        return mesh, axis_pairs(task, mesh, self._multimesh), _label(task)
+
+    def _rewrite(self, eqn: Any, mesh: Mesh, pairs: Pairs, label: str) -> Any:
+        if eqn.primitive is constraint_p:
+            (value,) = eqn.invars
+            names = eqn.params["names"]
+            if eqn.params["logical"]:
+                # One device holds everything whole, so a misspelt name changes nothing there.
+                if mesh.size > 1:
+                    self._note_unknown(names, pairs)
+                spec = translate(names, value.aval.shape, pairs, mesh.shape, label)
+                self._note_unused(names, value.aval.shape, pairs, spec, label)
+            else:
+                spec = mesh_axes(names, mesh.shape, label)
+            template = _constraint_template(abstract(value), NamedSharding(mesh, spec))
+            return eqn.replace(primitive=template.primitive, params=template.params)
+
+        def rewrite_body(jaxpr: Any) -> Any:
+            eqns = [self._rewrite(inner, mesh, pairs, label) for inner in jaxpr.eqns]
+            if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
+                return jaxpr
+            return jaxpr.replace(eqns=eqns)
+
+        params = {key: _compat.map_jaxprs(value, rewrite_body) for key, value in eqn.params.items()}
+        if all(params[key] is value for key, value in eqn.params.items()):
+            return eqn
+        return eqn.replace(params=params)
+
+    def _note_unknown(self, names: Sequence[Names], pairs: Pairs) -> None:
+        logical = {pair[0] for pair in pairs}
+        self.unknown.update({name: None for dim in names for name in dim if name not in logical})
+
+    def _note_unused(
+        self, names: Sequence[Names], shape: Sequence[int], pairs: Pairs, spec: PartitionSpec, label: str
+    ) -> None:
+        entries = [*spec, *[None] * (len(names) - len(spec))]
+        for dim, (carried, entry) in enumerate(zip(names, entries, strict=True)):
+            used = (entry,) if isinstance(entry, str) else tuple(entry or ())
+            for name in carried:
+                axes = [device for logical, device in pairs if logical == name]
+                if not axes:
+                    outcome = "unknown, so replicated"
+                elif any(device is not None for device in axes) and not set(axes) & set(used):
+                    outcome = f"dropped: {', '.join(str(axis) for axis in axes)} is taken or larger than the dimension"
+                else:
+                    continue
+                self.unused[label, name, dim, tuple(shape)] = outcome
+
+    def warn_of_unknown(self) -> None:
+        """Warn of the unknown names that no task of the step maps either."""
+        if not self.unknown:
+            return
+        known = {pair[0] for pair in axis_pairs(None, self._multimesh.mesh, self._multimesh)}
+        for task, mesh in self._placement.task_meshes.items():
+            known |= {pair[0] for pair in axis_pairs(task, mesh, self._multimesh)}
+        for name in self.unknown:
+            if name in known:
+                continue
+            near = difflib.get_close_matches(name, known, n=1)
+            warnings.warn(
+                f"The logical axis {name!r} is in no logical_axes, so dimensions of that name are replicated"
+                + (f"; did you mean {near[0]!r}?" if near else ".")
+                + f" Map it to a device axis, or to None if that is what you want. Known: {sorted(known)}.",
+                stacklevel=2,
+            )
+
+
+def _label(task: Task | None) -> str:
+    return task.name if task is not None and task.name else "(outside of tasks)"
+
+
+def _constraint_template(value: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Any:
+    # Traced, not built by hand: the parameters of JAX's primitive differ between its versions.
+    traced = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(value)
+    return _compat.split(traced)[0].eqns[0]
