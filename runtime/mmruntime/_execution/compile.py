@@ -1,4 +1,4 @@
-"""Compile: every program of a step, ahead of time, in parallel, with its borders and donations fixed."""
+"""Compile: every program of a step, ahead of time and in parallel, with its layouts and donations."""
 
 from __future__ import annotations
 
@@ -86,16 +86,17 @@ def _compile_all(
     for spec in specs:
         groups[_form(spec, shardings, donated[spec])].append(spec)
     programs: dict[ProgramSpec, Any] = {}
-    # Tracing and lowering hold Python's lock; compiling does not. A worker thread has no ambient mesh, which would not
-    # fit the submesh. Warnings are for whoever chose to compile: they are switched off here, because the switch is
-    # one for all threads. Among them are donations that XLA cannot use, which the user did not ask for.
+    # XLA compiles without the GIL, so threads are enough; tracing and lowering hold it and stay in this one. A worker
+    # thread has no ambient mesh, which JAX would compare with the submesh and refuse. Warnings are switched off out
+    # here because Python's filters are global to all threads. The one that matters is JAX's about donations that XLA
+    # cannot use: these donations are ours, not the user's.
     with warnings.catch_warnings(), ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         warnings.simplefilter("ignore")
 
         def start(spec: ProgramSpec, name: str) -> Future[Any]:
             return pool.submit(_lower(spec, shardings, donated[spec], name).compile)
 
-        # The longest first, so that no processor waits for the last one.
+        # The longest first (the LPT rule of list scheduling), so that no core ends with a long one alone.
         ordered = sorted(groups.values(), key=lambda group: -_length(group[0]))
         firsts = [(group, start(group[0], _name(group))) for group in ordered]
         rest: list[tuple[ProgramSpec, Future[Any]]] = []
@@ -136,7 +137,7 @@ def _form(spec: ProgramSpec, shardings: Shardings, donated: tuple[int, ...]) -> 
 
 
 def _length(spec: ProgramSpec) -> int:
-    """How many equations a program has, those of calls included."""
+    """How many equations a program has, those inside of calls included: a guess at how long XLA compiles it."""
 
     def count(eqns: Iterable[Any]) -> int:
         return sum(1 + sum(count(inner.eqns) for inner in _compat.inner_jaxprs(eqn)) for eqn in eqns)
@@ -162,6 +163,7 @@ def _lower(spec: ProgramSpec, shardings: Shardings, donated: tuple[int, ...], na
             in_shardings=tuple(ins),
             out_shardings=list(outs),
             donate_argnums=donated,
+            # Else JAX drops arguments that the program does not use, and their positions shift.
             keep_unused=True,
         ).lower(*[abstract(var) for var in spec.reads])
 
@@ -175,7 +177,7 @@ def _name(specs: Sequence[ProgramSpec]) -> str:
 
 
 def _ends(names: Iterable[str]) -> list[str]:
-    """A few distinct names, or the first and the last."""
+    """The distinct names, or the first and the last where there are many."""
     distinct = list(dict.fromkeys(names))
     return distinct if len(distinct) < 4 else [distinct[0], "to", distinct[-1]]
 
@@ -205,11 +207,13 @@ def _function(spec: ProgramSpec, shardings: Shardings) -> Callable[..., list[Any
     kept = [written[var] for var in spec.writes[len(results) : len(spec.writes) - len(zeros)]]
 
     def run(*args: Any) -> list[Any]:
-        given = dict(zip(spec.reads, args, strict=True))
+        values_of = dict(zip(spec.reads, args, strict=True))
         for piece, stacked in spec.slices:
-            cut = jax.lax.dynamic_index_in_dim(given[stacked], args[-1], keepdims=False)
-            given[piece] = jax.lax.with_sharding_constraint(cut, shardings[piece, spec.submesh])
-        values: Sequence[Any] = compute(*[given[var] for var in segment.reads])
+            cut = jax.lax.dynamic_index_in_dim(values_of[stacked], args[-1], keepdims=False)
+            # XLA chooses layouts inside of a program; the segment was planned for this one.
+            values_of[piece] = jax.lax.with_sharding_constraint(cut, shardings[piece, spec.submesh])
+        values: Sequence[Any] = compute(*[values_of[var] for var in segment.reads])
+        # The totals are the first arguments and donated, so that XLA adds in place.
         totals = [jax.lax.add(total, values[index]) for total, index in zip(args, results, strict=False)]
         return totals + [values[index] for index in kept] + start()
 

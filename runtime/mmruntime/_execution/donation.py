@@ -16,12 +16,13 @@ def donations(
 ) -> dict[ProgramSpec, tuple[int, ...]]:
     """Which arguments each program may overwrite.
 
-    An argument is donated if, in every run of the program, the runtime owns it, nobody reads it later, and a
-    result of the same shape, type and layout can take its memory.
+    An argument is donated if, in every run of the program, the runtime owns it, no later instruction reads it, and a
+    result of the same shape, type and layout can take its memory. XLA aliases nothing else: donating more would delete
+    arrays without saving memory (https://docs.jax.dev/en/latest/buffer_donation.html).
 
     Args:
         program: The instructions.
-        owned: Slots that hold nothing of the user's, or what the user donated.
+        owned: Slots whose arrays the runtime made or the user donated; see `owned_slots`.
         shape_of: Shape, type and layout of each slot.
 
     Returns:
@@ -60,19 +61,20 @@ def donations(
 
 
 def owned_slots(step: Step, placement: Placement, program: Program, donated: Container[int]) -> set[int]:
-    """Slots whose arrays are the runtime's to overwrite: what it made, and what the user donated."""
+    """Slots whose arrays the runtime may overwrite: those that it made, and inputs that the user donated."""
     if not placement.submeshes.disjoint():
-        # A copy within one device is no copy: arrays of overlapping submeshes may share memory.
+        # `jax.device_put` to the device that holds a shard returns the same buffer, so arrays of overlapping submeshes
+        # may share memory.
         return set()
     inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
     constants = {slot for places in program.constants.values() for slot, _ in places}
-    # The copies of a scalar belong to one array of the caller's.
+    # A scalar's slots are shards of one array of the caller's; see `scalars.part`.
     constants |= {slot for var in step.invars for slot, _ in program.scalars.get(var, ())}
     constants |= {slot for slot, _, _ in program.numbers}
-    handed_through = {atom for atom in step.outvars if is_var(atom)}
+    returned = {atom for atom in step.outvars if is_var(atom)}
     return {
         slot
         for slot in range(program.num_slots)
         if slot not in constants
-        and (slot not in inputs or (inputs[slot] in donated and step.invars[inputs[slot]] not in handed_through))
+        and (slot not in inputs or (inputs[slot] in donated and step.invars[inputs[slot]] not in returned))
     }

@@ -1,7 +1,8 @@
-"""Which steps run where the devices of a mesh belong to several processes.
+"""Which steps can run on a mesh whose devices belong to several processes.
 
-A step that is one program on all devices of its mesh does, as under `jax.jit`. One that is cut into programs does not
-yet: what one process's submesh sends to another's would be put there by one side alone, which fails or waits forever.
+A step that is one program on all devices can: every process issues it, as under `jax.jit`. A step that is cut into
+programs cannot yet: `DevicePutTransport` would send to devices of another process, and the other side would not
+receive.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def runs_here(mesh: Mesh, placement: Placement, *, whole: bool) -> bool:
 
 
 def check_runs_here(label: str, mesh: Mesh, placement: Placement, *, whole: bool) -> None:
-    """Refuse to call a step that `runs_here` says no to.
+    """Raise an error if this process cannot call a step; see `runs_here`.
 
     Args:
         label: The name of the step, for the message.
@@ -45,7 +46,7 @@ def check_runs_here(label: str, mesh: Mesh, placement: Placement, *, whole: bool
         whole: Whether the step is one program.
 
     Raises:
-        NotImplementedError: Saying which devices the step could use.
+        NotImplementedError: If it cannot. The message says which devices the step could use.
     """
     if runs_here(mesh, placement, whole=whole):
         return

@@ -1,7 +1,9 @@
-"""Scalars are on every device of the mesh: the loss can be used anywhere, a step counter by every submesh.
+"""Scalars at the border of a step are replicated over the whole mesh: losses, learning rates, step counters.
 
-Such an array has one copy per device, so a program on a submesh reads the copies of its own devices, and a
-result is put together from the submeshes that computed it. Only devices of which none did get a copy sent.
+JAX refuses to compute with arrays on different devices, so a loss on the last submesh alone could not be added to one
+on the first. A replicated array has one shard per device: a program on a submesh reads the shards of its own devices,
+and a result is assembled from the shards of the submeshes that computed it. Only devices outside of these are sent a
+copy.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ def same_devices(one: NamedSharding, other: NamedSharding) -> bool:
 
 
 def part(array: Any, sharding: NamedSharding) -> Any:
-    """The copies of a replicated array that lie on a submesh, as an array of that submesh."""
+    """The shards of a replicated array on one submesh, as an array of that submesh; no data moves."""
     copies = {shard.device: shard.data for shard in array.addressable_shards}
     devices: Any = sharding.mesh.devices
     own = [copies[device] for device in devices.flat if device in copies]
@@ -32,19 +34,24 @@ def part(array: Any, sharding: NamedSharding) -> Any:
 
 @dataclass(eq=False, slots=True, frozen=True)
 class _Recipe:
-    """Where the copy on each device comes from: a place and the number of its copy, and the device if it is sent."""
+    """How one scalar result is assembled.
+
+    Attributes:
+        index: Its index among the step's outputs.
+        copies: For each device of the mesh: a slot, the number of its shard, and the device if that shard is sent
+            there, None if it is there already.
+    """
 
     index: int
     copies: tuple[tuple[int, int, Any], ...]
 
 
 class Spreader:
-    """Puts scalar results on all devices of a mesh, planned once and run every step.
+    """Puts scalar results on all devices of a mesh: planned once, called every step.
 
     Args:
-        everywhere: The layout that they shall have, replicated.
-        results: For each such result: its index among the step's outputs, and for each place that holds it, the
-            slot and the layout there.
+        everywhere: The layout of the results: replicated over the mesh.
+        results: For each result its index among the step's outputs, and the slots that hold it with their layouts.
         transport: How copies get to the devices of submeshes that hold none.
     """
 
@@ -75,7 +82,7 @@ class Spreader:
             self._recipes.append(_Recipe(index, tuple(copies)))
 
     def __call__(self, slots: Sequence[Any], give: Callable[[int, Any], None]) -> None:
-        """Call `give(index, array)` with each result; returns as soon as all copies are issued."""
+        """Call `give(index, array)` for each result; returns as soon as all copies are issued."""
         shards: dict[int, list[Any]] = {}
         sent = []
         for recipe in self._recipes:
@@ -84,7 +91,7 @@ class Spreader:
                     shards[slot] = [shard.data for shard in slots[slot].addressable_shards]
                 if device is not None:
                     sent.append(shards[slot][number])
-        # One batched call for everything, and device to device, so that it does not wait for the values.
+        # One batched call. From one device to one device `jax.device_put` never waits for the value.
         arrived = iter(self._put(sent, self._targets) if sent else ())
         for recipe in self._recipes:
             copies = [

@@ -25,10 +25,11 @@ _REPEATS = 3
 
 
 def record(name: str, runner: Runner, program: Program, inputs: Sequence[Any]) -> Timeline:
-    """Run a step once more, watched, and say when everything happened.
+    """Run a step twice and record when each program and transfer of the second run was issued and finished.
 
-    Each program's and transfer's first result is read by a tiny program of its own, and a thread per submesh
-    waits for those in order, so the step itself goes on as it would.
+    JAX does not report when a program finished, and waiting for results in the issuing thread would serialise the step.
+    So a tiny program reads one element of each instruction's first result, and a thread per device waits for these in
+    order, while the step goes on as it would.
 
     Args:
         name: The step's name.
@@ -36,7 +37,7 @@ def record(name: str, runner: Runner, program: Program, inputs: Sequence[Any]) -
         program: Its instructions.
         inputs: Its flat inputs; they are copied first, so donated ones stay usable.
     """
-    # The first round compiles the watching programs.
+    # The first run compiles the tiny programs.
     _watched(runner, program, inputs)
     watch = _watched(runner, program, inputs)
     started = min(watch.issues)
@@ -56,7 +57,13 @@ def _watched(runner: Runner, program: Program, inputs: Sequence[Any]) -> _Watch:
 
 
 def measure(runner: Runner, program: Program, inputs: Sequence[Any]) -> Measurement:
-    """Run every instruction alone, waiting for each, and keep the shortest time of each program."""
+    """Time every instruction alone, waiting for each; the shortest of a few steps counts.
+
+    Args:
+        runner: The compiled step.
+        program: Its instructions.
+        inputs: Its flat inputs; they are copied first, so donated ones stay usable.
+    """
     best = [float("inf")] * len(program.instructions)
     for _ in range(_REPEATS):
         clock = [time.perf_counter()]
@@ -79,7 +86,7 @@ def measure(runner: Runner, program: Program, inputs: Sequence[Any]) -> Measurem
 
 
 class _Watch:
-    """Collects when instructions were issued and when their results were there."""
+    """Collects when instructions were issued and when their results were ready."""
 
     def __init__(self, count: int) -> None:
         self.issues = [0.0] * count
@@ -117,7 +124,7 @@ _first_element: Callable[[Any], Any] = jax.jit(lambda shard: jnp.ravel(shard)[:1
 
 
 def _probe(values: Sequence[Any]) -> Any:
-    """An array of our own that is ready when the values are, since they themselves may be donated on."""
+    """An array that is ready when the values are; they themselves may be donated to a later program by then."""
     for value in values:
         if not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return _first_element(value.addressable_shards[0].data)
@@ -158,7 +165,7 @@ def _name(item: Instruction) -> str:
 
 
 def _kinds(program: Program) -> dict[Segment, tuple[str, tuple[int, int]]]:
-    """What each program of a loop does, and the loop and stage that it belongs to."""
+    """The passes that each program of a loop does (as `Span.kind`), its loop and its stage."""
     kinds: dict[Segment, tuple[str, tuple[int, int]]] = {}
     for loop, pipeline in enumerate(program.pipelines):
         for stages in pipeline.variants:
@@ -173,7 +180,7 @@ def _kinds(program: Program) -> dict[Segment, tuple[str, tuple[int, int]]]:
 def _stage_costs(
     program: Program, seconds: Sequence[float], typical: Callable[[Sequence[float]], float]
 ) -> list[tuple[StageCost, ...]]:
-    """What each stage of each loop costs: the typical one of its microbatches."""
+    """The cost of each stage of each loop: `typical` (a median or a minimum) over its microbatches."""
     runs: dict[Segment, list[float]] = defaultdict(list)
     for item, cost in zip(program.instructions, seconds, strict=True):
         if isinstance(item, RunInstruction) and item.spec.segment is not None and item.microbatch is not None:

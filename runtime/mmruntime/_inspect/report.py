@@ -1,4 +1,4 @@
-"""What a compiled step does, as values."""
+"""What a compiled step runs where, as values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,15 @@ class SubmeshRow:
 
 @dataclass(frozen=True)
 class NameRow:
-    """A logical name that did not cut a dimension of a value, in a task, and why not."""
+    """A logical name that did not shard a dimension of a value in a task.
+
+    Attributes:
+        task: The task.
+        name: The logical name.
+        dimension: The dimension that carries it.
+        shape: The value's shape.
+        outcome: Why the dimension is not sharded.
+    """
 
     task: str
     name: str
@@ -57,14 +65,14 @@ class ProgramRow:
     """A compiled program.
 
     Attributes:
-        submesh: Where it runs.
-        tasks: The tasks in it; none for work outside of tasks.
+        submesh: The submesh that it runs on.
+        tasks: The tasks in it; none for equations outside of tasks.
         kind: "forward", "backward" (or a half of it), "forward+backward", "once" outside of loops, or "whole step".
         equations: How many traced equations it has.
         flops: Floating-point operations of one run, on the whole submesh, counted from the trace.
         runs: How often it runs per step.
-        device_flops: Operations of one run on each device, by the compiled program's own count.
-        device_bytes: Bytes that one run reads and writes on each device, by the same count.
+        device_flops: Floating-point operations of one run on each device, by XLA's cost analysis.
+        device_bytes: Bytes that one run reads and writes on each device, by the same analysis.
     """
 
     submesh: int
@@ -83,13 +91,13 @@ class InputRow:
 
     Attributes:
         name: The argument, and the path within it.
-        submesh: Where it lives; None if nothing reads it.
+        submesh: The submesh that holds it; None if no program reads it.
         shape: Its shape.
         dtype: Its type.
         spec: Its layout on the submesh.
         device_bytes: Its bytes on each device there.
-        carried: Whether it is state that the step gives back.
-        everywhere: Whether it is a scalar, which every device of the mesh has a copy of.
+        carried: Whether it is state: its next value is an output of the step.
+        everywhere: Whether it is a scalar, which is replicated over the whole mesh.
     """
 
     name: str
@@ -104,7 +112,7 @@ class InputRow:
 
 @dataclass(frozen=True)
 class TaskRow:
-    """The work of a task in one step, forward and backward, on all devices of its submesh.
+    """The floating-point operations of a task in one step, forward and backward, on all devices of its submesh.
 
     Tasks that share a program share a row.
     """
@@ -116,7 +124,15 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class TransferRow:
-    """What one submesh sends to another: arrays and bytes per run, and runs per step."""
+    """A transfer between two submeshes.
+
+    Attributes:
+        source: The submesh that sends.
+        target: The submesh that receives.
+        arrays: How many arrays one run moves.
+        size: How many bytes one run moves.
+        runs: How often it runs per step.
+    """
 
     source: int
     target: int
@@ -133,9 +149,9 @@ class LoopRow:
         schedule: Its name.
         num_microbatches: How many microbatches a batch is cut into.
         stages: The submesh of each stage.
-        live: The most microbatches that each submesh holds activations of.
+        live: The most microbatches that each submesh holds activations of at once.
         order: The schedule itself; its submesh k is the k-th different one of `stages`.
-        choice: For a schedule that was searched for, what it was compared with, and why it was chosen.
+        choice: For a schedule that was searched for, the named ones it was compared with and why it won; else None.
     """
 
     schedule: str
@@ -153,11 +169,11 @@ class Report:
     Attributes:
         name: The step's name.
         submeshes: The submeshes of its tasks.
-        programs: What was compiled.
-        inputs: Where each input lives.
-        transfers: What moves between submeshes.
+        programs: The compiled programs.
+        inputs: The inputs and their layouts.
+        transfers: The transfers between submeshes.
         loops: The microbatch loops.
-        names: Logical names that had no effect somewhere.
+        names: Logical names that did not shard a dimension that carries them.
         runs_per_step: How many program runs a step issues, small ones such as zeroing accumulators included.
     """
 
@@ -172,7 +188,7 @@ class Report:
 
     @property
     def tasks(self) -> tuple[TaskRow, ...]:
-        """What each task computes in one step."""
+        """The floating-point operations of each task in one step."""
         work: dict[tuple[tuple[str, ...], int], float] = defaultdict(float)
         for row in self.programs:
             if row.tasks:
@@ -186,7 +202,7 @@ class Report:
 
     @property
     def tables(self) -> tuple[ReportTable, ...]:
-        """Everything else, as text in tables."""
+        """The rows of the report, as text in tables."""
         return _tables.tables(self)
 
     def __str__(self) -> str:
@@ -203,7 +219,7 @@ def report(
     compiled: Compiled,
     names: Sequence[str],
 ) -> Report:
-    """Gather what was decided about a step."""
+    """The report about a step, from what the passes decided and XLA compiled."""
     inputs = []
     state: dict[int, int] = defaultdict(int)
     values: dict[int, int] = defaultdict(int)

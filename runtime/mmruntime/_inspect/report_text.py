@@ -40,7 +40,7 @@ def headlines(report: Report) -> tuple[str, ...]:
 
 
 def tables(report: Report) -> tuple[ReportTable, ...]:
-    """Everything else, as text in tables."""
+    """The rows of a report, as text in tables."""
     found = [
         _table(
             "Submeshes",

@@ -15,19 +15,19 @@ from mmruntime._inspect import timeline_page as _timeline_page
 
 @dataclass(frozen=True)
 class Span:
-    """One thing that happened. Times are in seconds from the start of the step.
+    """One program or transfer that ran. Times are in seconds from the start of the step.
 
     Attributes:
-        submesh: Where it ran; for a transfer, where it went.
-        source: For a transfer, where it came from; else None.
-        name: The program's tasks, or what was sent.
+        submesh: The submesh that ran the program or received the transfer.
+        source: The submesh that sent a transfer; None for a program.
+        name: The program's tasks, or how many arrays were sent.
         kind: In a microbatch loop "F", "B", "I" or "W", or "FB" or "FI" of a program that does both, as that of the
             last stage; else "".
-        microbatch: Which microbatch, None outside of loops.
+        microbatch: Number of the microbatch, None outside of loops.
         issued: When it was issued.
-        start: When it could start: issued, its inputs there, and its submesh free.
-        end: When its results were there.
-        stage: In a microbatch loop, which loop and which of its stages; else None.
+        start: When it could start: issued, its inputs ready, and its submesh free.
+        end: When its results were ready.
+        stage: In a microbatch loop, the number of the loop and of the stage; else None.
     """
 
     submesh: int
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Usage:
-    """How a submesh spent the step, in seconds: computing, waiting for a transfer, and idle otherwise."""
+    """How a submesh spent the step, in seconds: computing, receiving without computing, and idle."""
 
     submesh: int
     compute: float
@@ -53,11 +53,11 @@ class Usage:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A recorded step beside what the schedule's simulation says for the same costs.
+    """A recorded step beside the simulation of its schedules with the same costs.
 
     Attributes:
         name: The step's name.
-        spans: What happened, by start.
+        spans: The programs and transfers that ran, sorted by start.
         simulations: The step's microbatch loops, simulated with the median recorded time of each program.
     """
 
@@ -83,7 +83,7 @@ class Timeline:
         return tuple(rows)
 
     def begin(self, loop: int) -> float:
-        """When the first program of a microbatch loop started."""
+        """When the first program of a microbatch loop started, in seconds; 0 if it has none."""
         return min((span.start for span in self.spans if span.stage is not None and span.stage[0] == loop), default=0.0)
 
     def chrome_trace(self) -> dict[str, Any]:
@@ -122,11 +122,18 @@ class Timeline:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
     def svg(self, *, width: int = 1200) -> str:
-        """The recorded step as an SVG picture; see `_timeline_page.svg`."""
+        """The recorded step as an SVG picture.
+
+        A lane for each submesh: programs by colour and letter, idle time hatched, below them the transfers that it
+        received, and the microbatches that it held activations of as a step line.
+
+        Args:
+            width: Width in pixels. Labels are left out where a program is too narrow.
+        """
         return _timeline_page.svg(self, width=width)
 
     def html(self) -> str:
-        """The recorded step beside its simulation, as one HTML page that needs nothing else."""
+        """The recorded step beside its simulation, as one HTML page without external files."""
         return _timeline_page.html(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -163,7 +170,13 @@ class Timeline:
 
 @dataclass(frozen=True)
 class StageCost:
-    """Seconds of one run of a stage's programs, each alone. A fused forward and backward counts as forward."""
+    """Seconds of one run of each program of a stage. A fused forward and backward counts as forward.
+
+    Attributes:
+        forward: The forward pass.
+        backward_input: The backward pass, or its input half where it is split.
+        backward_weight: The weight half of a split backward pass; 0 otherwise.
+    """
 
     forward: float
     backward_input: float
@@ -172,7 +185,7 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What each program of a step takes when nothing else runs.
+    """How long each program of a step takes when nothing else runs.
 
     Attributes:
         loops: Per microbatch loop, the cost of each stage in pipeline order.
@@ -187,11 +200,11 @@ class Measurement:
     def auto(self, loop: int = 0, **options: Any) -> schedules.Auto:
         """A search for the best order of a loop under the measured times, for `microbatch(schedule=...)`.
 
-        A transfer takes as long as the slowest one here. Where a backward pass was measured whole, each half gets half
-        of it; so measure a step whose schedule splits it, such as zb-h1, to know better.
+        Every transfer is taken to last as long as the slowest one here. A backward pass that was measured whole counts
+        half for each of its halves; measure a step whose schedule splits it, such as zb-h1, for better figures.
 
         Args:
-            loop: Which microbatch loop of the step.
+            loop: Number of the microbatch loop in the step.
             **options: Further attributes of `mmruntime.schedules.Auto`, such as `memory`.
 
         Raises:

@@ -39,11 +39,12 @@ th { font-weight: 600; color: #444; border-bottom-color: #888; }
 def svg(timeline: Timeline, *, width: int = 1200) -> str:
     """The recorded step as an SVG picture.
 
-    A lane for each submesh: programs by colour and letter, idle time hatched, below them what the submesh received
-    from others, and the microbatches that it held as a step line. A program that does two passes has two colours.
+    A lane for each submesh: programs by colour and letter, idle time hatched, below them the transfers that it
+        received,
+    and the microbatches that it held activations of as a step line. A program that does two passes has two colours.
 
     Args:
-        timeline: What was recorded.
+        timeline: The recorded step.
         width: Width in pixels. Labels are left out where a program is too narrow.
     """
     return lanes(
