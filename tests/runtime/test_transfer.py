@@ -63,6 +63,12 @@ def test_several_arrays_of_mixed_kinds_in_one_transfer():
         assert moved.sharding == target
 
 
+def test_arrays_without_elements_can_be_sent():
+    one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), (None, "y"))
+    (moved,) = send([jax.device_put(np.zeros((4, 0), np.float32), one)], [other])
+    assert (moved.shape, moved.sharding) == ((4, 0), other)
+
+
 def test_equal_tilings_are_recognised():
     one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), ("x",))
     assert same_tiling(one, other, (8, 8))

@@ -105,7 +105,8 @@ class _Mover:
     def __init__(self, transfer: TransferSpec) -> None:
         shapes = [tuple(aval.shape) for aval in transfer.avals]
         layouts = list(zip(transfer.sources, transfer.targets, shapes, strict=True))
-        plain = [same_tiling(*layout) for layout in layouts]
+        # An array without elements has no pieces to cut.
+        plain = [0 in shape or same_tiling(source, target, shape) for source, target, shape in layouts]
         self._plain = [i for i, is_plain in enumerate(plain) if is_plain]
         self._pieces = [i for i, is_plain in enumerate(plain) if not is_plain]
         self._targets = list(transfer.targets)
