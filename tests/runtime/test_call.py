@@ -142,7 +142,7 @@ def test_a_flax_model_can_be_applied_eagerly_stage_by_stage() -> None:
 
 
 def test_eager_calls_of_several_tasks_share_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmruntime._frontend.task_call._asked", False)
+    monkeypatch.setattr("mmruntime._frontend.task_call._task_was_read", False)
     traced = []
 
     @jax.jit

@@ -101,7 +101,7 @@ def test_an_eager_task_maps_over_its_submesh() -> None:
 def test_eager_tasks_that_share_a_compiled_function_map_over_their_own_submeshes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mmruntime._frontend.task_call._asked", False)
+    monkeypatch.setattr("mmruntime._frontend.task_call._task_was_read", False)
     helper = jax.jit(lambda x: centred(x))
     with make_mesh() as mesh:
         outs = [mm.task(helper, f"layer_{index}", mesh_slice={"stage": index})(X) for index in (0, 1, 0)]

@@ -1,7 +1,8 @@
 """Make one loop body out of the traces of its iterations, which differ in numbers and arrays only.
 
-What differs becomes operands with one slice per iteration. Where a parameter of an equation differs, as the bounds of
-a slice do, the equation is evaluated before the loop, once per iteration, and its result becomes such an operand.
+A literal or array that differs between iterations becomes an operand with one slice per iteration. An equation whose
+parameters differ, such as the bounds of a slice, is evaluated before the loop, once per iteration, and its result
+becomes such an operand.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Iteration:
 
     Attributes:
         jaxpr: An open jaxpr, the pattern for building others.
-        eqns: Its equations that matter, in order.
-        values: The values of the variables that come from outside.
+        eqns: The equations that its addends are computed from, in order.
+        values: The values of its closed-over variables.
         addends: For each sum, what the iteration adds to it.
         avals: The abstract value of each sum.
     """
@@ -47,8 +48,8 @@ def align(iterations: Sequence[Iteration], label: str) -> tuple[Callable[[Any], 
         label: What messages call the loop.
 
     Returns:
-        A function that gives what an iteration adds to each sum, of one slice of each operand, and these operands,
-        stacked along their first dimension.
+        A function from one slice of each operand to the addend of each sum, and the operands, stacked along their first
+        dimension.
 
     Raises:
         ValueError: If the iterations are not the same computation.
@@ -60,7 +61,7 @@ def align(iterations: Sequence[Iteration], label: str) -> tuple[Callable[[Any], 
 class _Aligner:
     iterations: Sequence[Iteration]
     label: str
-    # What each iteration's variables are in the last one.
+    # For each iteration, its variables and their counterparts in the last iteration.
     names: list[dict[Any, Any]] = field(default_factory=list)
     operands: dict[Hashable, tuple[Any, list[Any]]] = field(default_factory=dict)
     constants: dict[Any, Any] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class _Aligner:
         return once, [_stacked(values, var.aval.dtype) for var, values in self.operands.values()]
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The same equation of every iteration, one after the other."""
+        """For each equation of the body, its counterparts in all iterations. Refuses iterations that differ."""
         first = self.iterations[0]
         for index, iteration in enumerate(self.iterations):
             signs = [[addend.sign for addend in addends] for addends in iteration.addends]
@@ -128,12 +129,12 @@ class _Aligner:
         return rows
 
     def other_source(self, atoms: Sequence[Any]) -> int | None:
-        """The iteration whose value was not made by the equation, if any, that made that of the first."""
+        """The first iteration whose atom does not come from the same equation as that of iteration 0, if any."""
         made = [self.names[index].get(atom) if _compat.is_var(atom) else None for index, atom in enumerate(atoms)]
         return next((index for index, each in enumerate(made) if each is not made[0]), None)
 
     def evaluate_early(self, rows: Sequence[tuple[Any, ...]]) -> set[int]:
-        """Evaluate what must be before the loop and make operands of it; the positions of these equations."""
+        """Evaluate equations with differing parameters before the loop; the positions of those made operands."""
         differing = {position for position, row in enumerate(rows) if len({parameters(eqn) for eqn in row}) > 1}
         made_by = {var: position for position, row in enumerate(rows) for var in row[-1].outvars}
         early: set[int] = set()
@@ -160,7 +161,7 @@ class _Aligner:
         return tainted
 
     def evaluated(self, index: int, rows: Sequence[tuple[Any, ...]], results: Sequence[Any]) -> list[Any]:
-        """What `results`, variables of the last iteration, are in iteration `index`."""
+        """The values in iteration `index` of `results`, which are variables of the last iteration."""
         iteration = self.iterations[index]
         here = {there: mine for mine, there in self.names[index].items()}
         eqns = [row[index] for row in rows]
@@ -175,11 +176,11 @@ class _Aligner:
         return not all(_is_same(value, values[0]) for value in values)
 
     def value(self, index: int, atom: Any) -> Any:
-        """What an atom from outside stands for."""
+        """The value of a literal or closed-over variable."""
         return self.iterations[index].values[atom] if _compat.is_var(atom) else atom.val
 
     def operand(self, atoms: Sequence[Any]) -> Any:
-        """The atom of the one body that stands for the same argument of every iteration."""
+        """The atom of the one body for an argument of every iteration: the variable, a constant, or an operand."""
         last = atoms[-1]
         if _compat.is_var(last) and last in self.names[-1]:
             return last
@@ -202,7 +203,7 @@ class _Aligner:
 
 
 def _sources(start: int, rows: Sequence[tuple[Any, ...]], made_by: dict[Any, int]) -> set[int]:
-    """An equation and all that it is computed from."""
+    """The positions of an equation and of all that it is computed from (transitively)."""
     found, queue = {start}, [start]
     while queue:
         for atom in rows[queue.pop()][-1].invars:
@@ -224,7 +225,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _bytes(value: Any) -> Hashable:
-    # Equality of numbers is too wide: 0.0 is -0.0.
+    # By bytes: `==` takes 0.0 and -0.0 for one value.
     array = np.asarray(value)
     return array.dtype, array.shape, array.tobytes()
 

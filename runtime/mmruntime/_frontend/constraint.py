@@ -1,4 +1,4 @@
-"""Sharding constraints: an identity that carries axis names until the step is placed."""
+"""Sharding constraints: an identity primitive that carries axis names until the step is placed."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ def _bind_batched(x: Any, dimension: int, *, names: tuple[Names, ...], logical: 
     return constraint_p.bind(x, names=(*names[:dimension], (), *names[dimension:]), logical=logical)
 
 
-# The cotangent of a constrained value gets the same constraint.
+# The cotangent of a constrained value gets the same constraint, as under `jax.lax.with_sharding_constraint`.
 constraint_p = _compat.define_identity("mm_constraint", transpose=_bind, batch=_bind_batched)
 
 LayOut = Callable[..., Any]
 _LAY_OUT: ContextVar[LayOut | None] = ContextVar("lay_out", default=None)
-# Part of every jit cache key: what is traced to be placed keeps constraints that plain `jax.jit` would act on.
+# Whether a trace is placed afterwards. It is part of every jit cache key, because such a trace keeps the constraints
+# that plain `jax.jit` would apply at once.
 _PLACED_LATER = _compat.user_context(False)
 
 
 def placed_later() -> AbstractContextManager[None]:
-    """A context in which what is traced gets its submesh afterwards, so that mesh axes are looked up then."""
+    """A context for traces that get their submesh afterwards: names of mesh axes are looked up then."""
     context: AbstractContextManager[None] = _PLACED_LATER(True)
     return context
 
 
 @contextlib.contextmanager
 def eager_layout(lay_out: LayOut) -> Iterator[None]:
-    """Within the context, a constraint outside of any trace moves its value: `lay_out(value, names, logical=...)`."""
+    """A context in which a constraint outside of any trace calls `lay_out(value, names, logical=...)` on its value."""
     token = _LAY_OUT.set(lay_out)
     try:
         yield
@@ -62,34 +63,33 @@ constraint_p.def_impl(_apply_now)
 
 
 def with_sharding_constraint(x: T, axis_resources: Any) -> T:
-    """Say how a value is laid out, by logical axis names.
+    """Constrain the layout of a value by logical axis names.
 
     The names belong to the value. Each task that touches it translates them with its own
     `logical_axes`; without a task or a mesh (plain `jax.jit`, one device) they have no effect.
 
-    While `ignore_transforms()` or `autoshard(False)` is in force this is `jax.lax.with_sharding_constraint`: the
-    names are mesh axes, those of the task's submesh in a step that `mjit` or `parallelize` compiles, else those of
-    the mesh in context.
+    Under `ignore_transforms()` or `autoshard(False)` this is `jax.lax.with_sharding_constraint`: the names are mesh
+    axes, of the task's submesh in a step that `mjit` or `parallelize` compiles, else of the mesh in context.
 
     Args:
         x: A pytree of arrays.
-        axis_resources: A `PartitionSpec` (or tuple) of logical names, one entry per dimension and fewer are
-            allowed; a tuple inside is several names on one dimension. Or a pytree of them that is a prefix
-            of `x`. A `NamedSharding` counts as its spec.
+        axis_resources: A `PartitionSpec` (or tuple) of logical names, with at most one entry per dimension; a tuple as
+            an entry is several names on one dimension. Or a pytree of them that is a prefix of `x`. A `NamedSharding`
+            counts as its spec.
 
     Returns:
         `x`, with the same values.
 
     Raises:
         ValueError: If a spec has more entries than its array has dimensions, or the pytree is no prefix of `x`.
-        TypeError: If a leaf of the specs is none, or `x` holds something else than arrays.
+        TypeError: If a leaf of `axis_resources` is no spec, or `x` holds something else than arrays.
         RuntimeError: From `jax.lax.with_sharding_constraint`, if names are mesh axes and there is no mesh.
     """
     return constrain(x, axis_resources, "with_sharding_constraint")
 
 
 def constrain(x: T, axis_resources: Any, what: str) -> T:
-    """`with_sharding_constraint` under another name, for messages."""
+    """`with_sharding_constraint` on behalf of the function `what`, whose name messages show."""
     check_specs(axis_resources, what)
     logical = autoshard_enabled() and not transforms_ignored()
 
@@ -128,10 +128,10 @@ def constrain(x: T, axis_resources: Any, what: str) -> T:
 
 
 def check_specs(specs: Any, what: str) -> None:
-    """Check that the leaves of a pytree are specs.
+    """Check that all leaves of a pytree are specs.
 
     Raises:
-        TypeError: If one is none.
+        TypeError: If one is not.
     """
     for leaf in jax.tree.leaves(specs, is_leaf=_is_spec):
         if not _is_spec(leaf):

@@ -1,4 +1,4 @@
-"""Find the one `scan` that a function's trace holds, and run the function with another loop in its place."""
+"""Find the only `scan` in a function's trace, and run the function with another loop in its place."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Scan:
-    """A `jax.lax.scan` as a jaxpr has it.
+    """The parameters of a `scan` equation.
 
-    `body(*consts, *carry, *slices)` returns the new carry, then what is stacked. Operands of an equation come in the
-    same order, those that are sliced with a leading dimension of `length`.
+    Attributes:
+        body: Closed jaxpr, `body(*consts, *carry, *slices)` to the new carry and then one slice of each stacked result.
+            The operands of the equation come in the same order, with a leading dimension of `length` on the sliced
+            ones.
+        num_consts: How many operands are the same in all iterations.
+        num_carry: How many values are carried.
+        length: How many iterations there are.
+        reverse: Whether it runs from the last slice to the first.
+        unroll: As in `jax.lax.scan`.
     """
 
     body: Any
@@ -33,7 +40,11 @@ class Scan:
 
     @classmethod
     def of(cls, eqn: Any) -> Scan:
-        """Read an equation. What is sliced or stacked has one dimension less in the body, on every JAX."""
+        """Read an equation.
+
+        Operands are counted by rank, since JAX 0.12 keeps the counts in other parameters than 0.10: a sliced or stacked
+        value has one dimension less in the body.
+        """
         body, _ = _compat.split(eqn.params["jaxpr"])
         num_slices = sum(
             np.ndim(inner.aval) != np.ndim(outer.aval) for inner, outer in zip(body.invars, eqn.invars, strict=True)
@@ -53,12 +64,12 @@ class Scan:
         )
 
     def operands(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Operands as constants, carry and what is sliced."""
+        """The operands of the equation as constants, carry and sliced arrays."""
         first, second = self.num_consts, self.num_consts + self.num_carry
         return list(values[:first]), list(values[first:second]), list(values[second:])
 
     def run(self, consts: Sequence[Any], carry: Sequence[Any], slices: Sequence[Any], length: int) -> Any:
-        """The scan itself, of `length` iterations: the last carry, and what is stacked."""
+        """Run the scan with `length` iterations: the last carry, and the stacked results."""
         compute = _compat.as_fun(self.body)
 
         def body(carry: Any, sliced: Any) -> tuple[Any, Any]:
@@ -75,7 +86,9 @@ def replace_scan(
     replace: Callable[[Scan, list[Any]], list[Any]],
     what: str,
 ) -> R:
-    """Call `fun` with the result of `replace(scan, operands)` in the place of the only scan that it makes.
+    """Call `fun` with `replace(scan, operands)` in place of the only scan in its trace.
+
+    The trace is evaluated equation by equation, so everything around the scan stays as it was.
 
     Raises:
         ValueError: If the trace of `fun` has no scan outside of other loops and branches, or more than one.

@@ -1,4 +1,4 @@
-"""`init`: MultiMesh's start-up call, of which stock JAX needs little."""
+"""`init`: MultiMesh's start-up call, most of whose arguments have no counterpart in stock JAX."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def init(
     initialization_timeout: int = 300,
     coordinator_bind_address: str | None = None,
 ) -> None:
-    """Set up devices and processes; a program for the devices of one process needs no such call.
+    """Set up devices and processes. A program for the devices of one process does not need it.
 
-    It may stand after `import jax`, but before JAX is first used. Nothing of JAX is replaced: use
-    `mm.with_sharding_constraint` for logical names, not `jax.lax`'s.
+    Call it before JAX is first used; `import jax` may come earlier. It replaces no function of JAX: for logical names
+    use `mm.with_sharding_constraint`, not `jax.lax.with_sharding_constraint`.
 
     Args:
         disable_gc: No effect.
@@ -66,18 +66,18 @@ def init(
         network: No effect.
         kthreads: No effect.
         profile: No effect.
-        distributed: Whether to start `jax.distributed`. If left out: if a coordinator is given, or a launcher (MPI,
-            Slurm, Kubernetes, `JAX_COORDINATOR_ADDRESS`) says that there are several processes.
+        distributed: Whether to start `jax.distributed`. If left out, it is started when a coordinator is given, or a
+            launcher (MPI, Slurm, Kubernetes, `JAX_COORDINATOR_ADDRESS`) has started several processes.
         dump: Folder for XLA's dumps of what it compiles.
         dump_all_passes: Whether the dumps show every pass.
         realm_argv: No effect.
         coordinator_address: `host:port` of process 0, for `jax.distributed.initialize`, like the rest.
         num_processes: How many processes there are.
-        process_id: Which one this is.
+        process_id: The index of this one.
         local_device_ids: The devices of this process.
-        cluster_detection_method: How JAX is to find out the above, where it is left out.
-        initialization_timeout: How long to wait for the others, in seconds.
-        coordinator_bind_address: Where process 0 listens, if not at its own address.
+        cluster_detection_method: How JAX finds out the arguments above that are left out.
+        initialization_timeout: How long to wait for the other processes, in seconds.
+        coordinator_bind_address: The address that process 0 listens on, if not the coordinator's.
 
     Raises:
         RuntimeError: If JAX was used before, so that `cpus`, `gpus` or `dump` would come too late.
@@ -85,7 +85,7 @@ def init(
         ValueError: If `cpus` or `gpus` is negative.
 
     Warns:
-        UserWarning: Names the arguments given that have no effect.
+        UserWarning: If arguments without effect are given; it names them.
     """
     given = {name: value for name, value in locals().items() if name in _WITHOUT_EFFECT}
     idle = [name for name, value in given.items() if value != _WITHOUT_EFFECT[name]]
@@ -122,7 +122,7 @@ def _set_devices(cpus: int | None, gpus: int | None) -> None:
     cpu_only = gpus == 0 or (gpus is None and bool(cpus))
     if not _compat.backends_started():
         if cpus:
-            # The flag and the option exclude each other.
+            # JAX raises an error where both this flag and the option are set.
             flags = os.environ.get("XLA_FLAGS", "").split()
             kept = [flag for flag in flags if "xla_force_host_platform_device_count" not in flag]
             os.environ["XLA_FLAGS"] = " ".join(kept)

@@ -1,4 +1,4 @@
-"""What one iteration of a loop does to the values that it carries on to the next: the sums in its jaxpr."""
+"""The sums in a loop body: which leaves of the carry an iteration only adds to, found in its jaxpr."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ class Addend:
 
 @dataclass(frozen=True)
 class CarryChange:
-    """What becomes of one carried leaf: it stays the "same", grows by `addends` ("sum"), or is made anew ("set").
+    """How an iteration changes one leaf of the carry.
 
-    It is "other" where it is computed from what is carried in any other way.
+    Attributes:
+        kind: "same" if it does not change, "sum" if only `addends` are added to it, "set" if it does not depend on the
+            carry, "other" for everything else.
+        addends: For "sum", the atoms that are added; for "set", the new value.
     """
 
     kind: Literal["same", "sum", "set", "other"]
@@ -35,14 +38,14 @@ class CarryChange:
 
 
 def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widens: bool = False) -> list[CarryChange]:
-    """How each of `outvars` comes from the variable of `carried` at its place.
+    """How an iteration changes each leaf of its carry.
 
     Args:
         jaxpr: An open jaxpr, the body of a loop.
-        carried: Its variables for what is carried; None where the carry has no such leaf yet.
-        outvars: The atoms that it returns for them.
-        widens: Whether a carried value may take another dtype, and a scalar another shape, before it is added to, as
-            `0` does in `0 + x`. That is exact in a first iteration only.
+        carried: Its input variables for the carry; None where the carry has no such leaf yet.
+        outvars: The atoms that it returns for them, in the same order.
+        widens: Whether a carried value may change its dtype, and a scalar its shape, before something is added, as
+            `0` does in `0 + x`. That loses nothing in a first iteration only.
     """
     grown: dict[Any, tuple[int, tuple[Addend, ...]]] = {
         var: (index, ()) for index, var in enumerate(carried) if var is not None
@@ -75,10 +78,10 @@ def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widen
 
 
 def open_helpers(closed: Any, carried: Collection[int]) -> Any:
-    """A closed jaxpr with the equations of jitted functions that read its inputs at `carried`, in place of their calls.
+    """Inline the calls of jitted functions that read the carry, which are the inputs of a jaxpr at `carried`.
 
-    A function that adds up, `@jax.jit def accumulate(a, b)`, is one equation in a trace, and hides that it is a sum.
-    Tasks and microbatch loops stay calls, and so does what reads nothing that is carried.
+    A jitted helper, such as `@jax.jit def accumulate(a, b)`, is one `pjit` equation in a trace, which hides its sum.
+    Tasks and microbatch loops stay calls, and so do calls that do not read the carry.
     """
     jaxpr, consts = _compat.split(closed)
     constvars, values = list(jaxpr.constvars), list(consts)
@@ -107,7 +110,15 @@ def _is_marked(eqn: Any) -> bool:
 
 
 def needed(jaxpr: Any, wanted: Iterable[Any]) -> tuple[list[Any], set[Any]]:
-    """The equations that `wanted` atoms come from, in order, and all variables that they or `wanted` read."""
+    """The equations that some atoms are computed from, and those with effects.
+
+    Args:
+        jaxpr: An open jaxpr.
+        wanted: Atoms of it.
+
+    Returns:
+        The equations, in order, and all variables that they or `wanted` read.
+    """
     reads = {atom for atom in wanted if _compat.is_var(atom)}
     eqns = []
     for eqn in reversed(jaxpr.eqns):
@@ -118,7 +129,7 @@ def needed(jaxpr: Any, wanted: Iterable[Any]) -> tuple[list[Any], set[Any]]:
 
 
 def _is_renamed(eqn: Any) -> bool:
-    """Whether an equation copies a value, or makes a weakly typed one strongly typed or the other way round."""
+    """Whether an equation copies a value, or changes only whether its type is weak."""
     is_renaming: bool = eqn.primitive.name in ("convert_element_type", "copy")
     return is_renaming and bool(eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype)
 

@@ -47,35 +47,33 @@ def microbatch(
 
     Args:
         fun: Usually `jax.value_and_grad(loss)`; every result must be an array that can be added up.
-        dim: Dimension of every leaf of the sliced argument that counts examples; may be negative.
+        dim: The example dimension of every leaf of the sliced argument; may be negative.
         size: Examples per microbatch. Give this or `count`.
-        argnum: Position of the argument that is sliced, a pytree whose leaves have one size along `dim`; or positions
-            of several such arguments, which are sliced alike.
-        interleave: How many stages each submesh has; checked against where the tasks are.
-        num_stages: How many pipeline stages there are; checked against what the tasks make. Neighbouring tasks of one
-            submesh are one stage, unless only with each task as a stage of its own these numbers are right.
+        argnum: Position of the argument to slice, a pytree whose leaves have one size along `dim`; or positions of
+            several such arguments, which are sliced alike.
+        interleave: How many stages each submesh has; checked against the tasks.
+        num_stages: How many pipeline stages there are; checked against the tasks. Neighbouring tasks of one submesh are
+            one stage, unless these numbers only fit with each task as a stage of its own.
         schedule: A name from `mmruntime.schedules.names()`, "auto" to search for the best order within the memory of
             1f1b, a `mmruntime.schedules.Auto` to say how to search, or a `mmruntime.schedules.Schedule`; `gpipe` if
-            left out, as MultiMesh has it. `explain()` says what was chosen, and why.
-        unrolling: Accepted for MultiMesh's sake; the loop is always unrolled.
+            left out, as in MultiMesh. `explain()` shows the chosen schedule and the reasons.
+        unrolling: No effect: the loop is always unrolled. MultiMesh has this argument.
         arg_shardings: Logical names of the full sliced argument, as for `with_sharding_constraint`.
         custom_schedule: Rows of task names per submesh, or of (microbatch, task name), or any other order that
             `mmruntime.schedules.custom` takes as rows. The name of a task is its forward pass; `<name>_bwd` is its
             backward pass.
         count: Number of microbatches.
         reduce: "sum", "mean" (the sum divided by the number of microbatches), "concat" (for results with one entry
-            per example along `dim`, which are put together in order), or a pytree of them that is a prefix of
-            the result.
-        rng: Position (or positions) of PRNG keys among the arguments. The microbatch's index is folded into
-            them; without this every microbatch gets the same key.
+            per example along `dim`, which are joined in order), or a pytree of them that is a prefix of the result.
+        rng: Position (or positions) of PRNG keys among the arguments. The microbatch's index is folded into each key
+            (`jax.random.fold_in`); without `rng` every microbatch gets the same key.
 
     Returns:
         A function with the signature of `fun`.
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
-            an nnx object among the arguments is changed, or `reduce` is neither "sum" nor "mean" nor "concat" for
-            some result.
+            `fun` changes an nnx object among its arguments, or an entry of `reduce` is not "sum", "mean" or "concat".
         TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
             be added up.
     """
@@ -105,7 +103,7 @@ def microbatch(
     rows = None if custom_schedule is None else _rows(custom_schedule)
     keys = () if rng is None else _positions("rng", rng)
     sliced = _positions("argnum", argnum)
-    # Of several arguments the tuple is cut, of one the argument itself.
+    # One argument is sliced itself, several as a tuple.
     is_one = not isinstance(argnum, Iterable)
     kinds = jax.tree.leaves(reduce, is_leaf=lambda kind: kind is None)
     for kind in kinds:
@@ -145,7 +143,7 @@ def microbatch(
             (call, keywords), check = made_anew((call, kwargs), label_of(fun))
             result = fun(*call, **keywords)
             check()
-            return _apart(result, reduce, index, num_microbatches) if "concat" in kinds else result
+            return _in_rows(result, reduce, index, num_microbatches) if "concat" in kinds else result
 
         spec = LoopSpec(
             num_microbatches,
@@ -161,7 +159,7 @@ def microbatch(
 
 
 def label_of(fun: Any) -> str:
-    """What messages and marks call a function."""
+    """The name of a function in messages and marks."""
     return getattr(fun, "__name__", type(fun).__name__)
 
 
@@ -211,14 +209,23 @@ def accumulate_pieces(
     spec: LoopSpec,
     label: str,
 ) -> R:
-    """The sum, leaf by leaf, of `once(piece, index)` over the leading dimension of `pieces`, marked as a loop.
+    """Sum `once(piece, index)` over the leading dimension of `pieces`, leaf by leaf, in a marked microbatch loop.
 
-    `index` is the number of the microbatch, or None unless `needs_index` or there are no pieces.
+    Args:
+        once: The loop body. `index` is the number of the microbatch, None if it is not needed.
+        pieces: A pytree of arrays of shape `(num_microbatches, ...)`.
+        needs_index: Whether `once` uses the index. It gets one, too, if there are no pieces.
+        spec: How the loop runs.
+        label: Name of the loop in messages and marks.
+
+    Raises:
+        TypeError: If a result is a bool or a key, which cannot be added up.
     """
     needs_index = needs_index or not jax.tree.leaves(pieces)
     index = jnp.arange(spec.count, dtype=jnp.uint32) if needs_index else None
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (pieces, index))
-    # Traced once: the loop's body evaluates the jaxpr.
+    # The zeros need the shapes of the results. The body of the scan evaluates this trace, so that the user's function
+    # is traced once.
     traced, shapes = jax.make_jaxpr(once, return_shape=True)(*first)
     tree = jax.tree.structure(shapes)
     compute = _compat.as_fun(traced)
@@ -231,7 +238,7 @@ def accumulate_pieces(
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     spec = dataclasses.replace(spec, num_slices=len(jax.tree.leaves(first)))
 
-    # The partitioner reads this loop back: one scan, whose new carry is `add(carry, result)` leaf by leaf.
+    # The partitioner recognises this form: one scan, whose new carry is `add(carry, result)` leaf by leaf.
     def loop(zeros: Any, pieces: Any) -> Any:
         def body(total: Any, piece: Any) -> tuple[Any, None]:
             result = jax.tree.unflatten(tree, compute(*jax.tree.leaves(piece)))
@@ -264,17 +271,17 @@ def _rows(custom_schedule: Any) -> Rows:
 
 
 def _positions(name: str, value: Any) -> tuple[int, ...]:
-    """Positions of arguments, from the number or numbers that the user gave."""
+    """Positions of arguments: one number, or several."""
     several = isinstance(value, Iterable)
     given = _check.items("microbatch", name, value, "the position of an argument, or several") if several else [value]
     return tuple(_check.integer("microbatch", name, position) for position in given)
 
 
 def check_schedule(what: str, schedule: Any) -> None:
-    """Check what was given as `schedule=`.
+    """Check the argument `schedule=`.
 
     Raises:
-        TypeError: If it is neither a name nor a schedule nor a wish for one.
+        TypeError: If it is no name, `Schedule`, `Auto` or None.
         ValueError: If there is no schedule of that name.
     """
     if isinstance(schedule, str):
@@ -287,8 +294,8 @@ def check_schedule(what: str, schedule: Any) -> None:
         raise _check.wrong(what, "schedule", expected, schedule)
 
 
-def _check_keys(position: int, given: Any) -> None:
-    for leaf in jax.tree.leaves(given, is_leaf=_is_key):
+def _check_keys(position: int, argument: Any) -> None:
+    for leaf in jax.tree.leaves(argument, is_leaf=_is_key):
         dtype = getattr(leaf, "dtype", None)
         if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
             raise TypeError(
@@ -297,8 +304,8 @@ def _check_keys(position: int, given: Any) -> None:
             )
 
 
-def _apart(result: R, how: Any, index: Any, num: int) -> R:
-    """The result with what is to be concatenated in row `index` of an array of zeros: then sums put rows together."""
+def _in_rows(result: R, how: Any, index: Any, num: int) -> R:
+    """The result with each leaf to concatenate in row `index` of zeros, so that summing joins the rows."""
 
     def spread(kind: Any, subtree: Any) -> Any:
         if kind != "concat":

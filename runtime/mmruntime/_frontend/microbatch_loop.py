@@ -24,26 +24,26 @@ def microbatch_loop(
     """Run an accumulating loop as a microbatch loop, whose iterations pass through the tasks as a pipeline.
 
         for item in items:
-            carry = body(item, *carry)      # what an iteration adds does not depend on the carry
+            carry = body(item, *carry)      # each leaf: carry + f(item), where f does not read the carry
         return carry
 
-    Each iteration is traced with its own item, as in the loop, so that an item may be a Python number that slices an
-    array. All must be the same computation, except for numbers and arrays in it, slices among them. To each leaf of
-    the carry they may only add; a leaf may come into being in the first iteration, where it was None or `0` before.
+    Each iteration is traced with its own item, so that an item may be a Python number that slices an array. All must be
+    the same computation but for numbers, arrays and bounds of slices. They may only add to the leaves of the carry; a
+    leaf that is None or `0` before the loop may become an array in the first iteration.
 
     Args:
-        body: One iteration: the item and the carried values to their new values, as a tuple where there are several.
-            It must not change anything else, such as a list outside of it.
-        count: How many items are expected; checked if given.
+        body: One iteration: from the item and the carried values to their new values, a tuple if there are several. It
+            must have no side effects, such as appending to a list outside of it.
+        count: The expected number of items; checked if given.
         schedule: As for `microbatch`.
 
     Returns:
-        A function of the items and the carried values, which returns these as `body` does.
+        A function of the items and the carried values that returns the carry after the last item, as `body` does.
 
     Raises:
         TypeError: If something is of another type.
-        ValueError: If an iteration does not just add to the carry or is another computation than the first, there are
-            not `count` items, or the schedule is unknown.
+        ValueError: If an iteration does more to the carry than add to it, or is another computation than the first, if
+            there are not `count` items, or the schedule is unknown.
     """
     _check.function("microbatch_loop", "body", body, "a function of one iteration")
     count = _check.optional_integer("microbatch_loop", "count", count, 0)
@@ -91,8 +91,8 @@ def _pipelined(body: Callable[..., Any], items: Sequence[Any], carry: tuple[Any,
     once, pieces = align(iterations, label)
     added = iter(accumulate_pieces(lambda piece, _: once(piece), pieces, False, spec, label))
     leaves = []
-    given = _given(carry, after)
-    for kind, before, shape in zip(kinds, given, jax.tree.leaves(after), strict=True):
+    starts = _start_of(carry, after)
+    for kind, before, shape in zip(kinds, starts, jax.tree.leaves(after), strict=True):
         if kind == "same":
             leaves.append(before)
             continue
@@ -125,17 +125,17 @@ def _as_tuple(result: Any, count: int, body: Callable[..., Any]) -> tuple[Any, .
     return result
 
 
-def _given(carry: tuple[Any, ...], after: tuple[Any, ...]) -> list[Any]:
-    """What the loop began with, for every leaf of the carry after an iteration; None where there was no such leaf."""
-    given: list[Any] = []
+def _start_of(carry: tuple[Any, ...], after: tuple[Any, ...]) -> list[Any]:
+    """The carry before the loop, leaf by leaf as after an iteration; None where there is no such leaf yet."""
+    start: list[Any] = []
     for before, shapes in zip(carry, after, strict=True):
         same = _is_one_tree(before, shapes)
-        given += jax.tree.leaves(before) if same else [None] * len(jax.tree.leaves(shapes))
-    return given
+        start += jax.tree.leaves(before) if same else [None] * len(jax.tree.leaves(shapes))
+    return start
 
 
 def _first_changes(traced: Any, carry: tuple[Any, ...], after: tuple[Any, ...]) -> list[CarryChange]:
-    """What the first iteration does, which may turn `None` or `0` into a tree of arrays."""
+    """How the first iteration changes the carry. It may turn `None` or `0` into a tree of arrays."""
     jaxpr, _ = _compat.split(traced)
     variables = iter(jaxpr.invars)
     carried: list[Any] = []
@@ -167,7 +167,7 @@ def _check_carry(expected: tuple[Any, ...], found: tuple[Any, ...], index: int, 
 
 
 def _kind(each: tuple[CarryChange, ...]) -> str:
-    """What all iterations do to a leaf: "same", "sum", "set" where the first makes it, else "other"."""
+    """How all iterations together change a leaf: "same", "sum", "set" if the first makes it, else "other"."""
     first, *rest = (change.kind for change in each)
     if first in ("same", "sum") and all(kind == first for kind in rest):
         return first
@@ -175,7 +175,7 @@ def _kind(each: tuple[CarryChange, ...]) -> str:
 
 
 def _iteration(traced: Any, found: Sequence[CarryChange], names: Sequence[str], label: str) -> Iteration:
-    """The equations that make what one iteration adds."""
+    """The equations that compute the addends of one iteration."""
     jaxpr, consts = _compat.split(traced)
     wanted: list[tuple[Addend, ...]] = [change.addends for change in found if change.kind != "same"]
     eqns, reads = needed(jaxpr, [addend.atom for addends in wanted for addend in addends])
@@ -190,7 +190,7 @@ def _iteration(traced: Any, found: Sequence[CarryChange], names: Sequence[str], 
 
 
 def _names(body: Callable[..., Any], carry: tuple[Any, ...]) -> list[str]:
-    """What messages call each leaf of the carry: the body's parameter, and the path in it."""
+    """The name of each leaf of the carry in messages: the body's parameter, and the path in it."""
     try:
         parameters = list(inspect.signature(body).parameters)[1:]
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""`microbatch_scan`: run a gradient accumulation loop that the program has as a pipelined microbatch loop."""
+"""`microbatch_scan`: run a program's own gradient accumulation scan as a pipelined microbatch loop."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def microbatch_scan(
         for index in range(count):
             carry = carry + f(index, microbatches[index])      # leaf by leaf; f does not read the carry
 
-    `fun` is `jax.lax.scan` or `jax.lax.fori_loop`, or whatever makes one such loop when it is called. Each leaf of the
-    carry must be of one of three kinds, which the traced body shows: a sum, to which something is added that does not
-    depend on the sums; a counter, to which a constant is added; or unchanged. What the scan stacks stays stacked.
+    `fun` is `jax.lax.scan` or `jax.lax.fori_loop`, or a function whose trace holds one such loop. In the traced body
+    each leaf of the carry must be a sum, to which a value is added that does not depend on the sums; a counter, to
+    which a constant is added; or unchanged. Stacked results stay stacked.
 
     Args:
-        fun: What to call; its trace has exactly one scan outside of other loops and branches.
-        count: How many iterations the loop is expected to have; checked if given.
+        fun: The function; its trace has exactly one scan outside of other loops and branches.
+        count: The expected number of iterations; checked if given.
         schedule: As for `microbatch`.
 
     Returns:
@@ -43,8 +43,8 @@ def microbatch_scan(
 
     Raises:
         TypeError: If something is of another type.
-        ValueError: If there is not exactly one scan, a leaf of its carry is of none of the three kinds, the number of
-            iterations is not `count`, or the schedule is unknown.
+        ValueError: If there is not exactly one scan, a leaf of its carry is no sum, counter or unchanged value, the
+            number of iterations is not `count`, or the schedule is unknown.
     """
     _check.function("microbatch_scan", "fun", fun, "jax.lax.scan or a function that makes one loop")
     count = _check.optional_integer("microbatch_scan", "count", count, 1)
@@ -98,7 +98,7 @@ def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, schedul
 
 
 def _kinds(scan: Scan, label: str) -> list[Any]:
-    """What each leaf of the carry is: "sum", "same", or the constant that a counter grows by."""
+    """The kind of each leaf of the carry: "sum", "same", or the constant that a counter grows by."""
     body, _ = _compat.split(scan.body)
     carried = body.invars[scan.num_consts : scan.num_consts + scan.num_carry]
     found = changes(body, carried, body.outvars[: scan.num_carry])
@@ -123,7 +123,7 @@ def _kinds(scan: Scan, label: str) -> list[Any]:
 
 
 def _step(addends: Sequence[Addend]) -> Any:
-    """The constant that a counter grows by, None where it is no counter."""
+    """The constant that a counter grows by; None if the leaf is no counter."""
     if len(addends) != 1 or _compat.is_var(addends[0].atom):
         return None
     (step,) = addends

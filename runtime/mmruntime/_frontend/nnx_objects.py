@@ -1,4 +1,4 @@
-"""Flax nnx objects that a traced function is given: which they are, and how they are made anew in its trace."""
+"""Flax nnx objects among the arguments of a traced function: find them, and clone them into its trace."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def has_stateful(tree: Any) -> bool:
 
 
 def made_anew(tree: Any, label: str) -> tuple[Any, Callable[[], None]]:
-    """The tree with copies of its nnx objects that belong to the trace of now, as nnx's transformations ask for.
+    """The tree with its nnx objects cloned in the current trace.
+
+    nnx refuses to change an object in another trace than it was made in; nnx's own transformations clone likewise.
 
     Args:
         tree: Arguments of a function, of any kind.
         label: What messages call the function.
 
     Returns:
-        The tree, and a function to call after the function that was given it.
-
-    Raises:
-        ValueError: By that function, if a copy was changed, since the change would be lost.
+        The tree, and a check to call after the traced function. It raises a ValueError if a clone was changed, because
+        the change would be lost.
     """
     if not has_stateful(tree):
         return tree, lambda: None
     from flax import nnx  # noqa: PLC0415  (imported by the caller already; nothing else here needs Flax)
 
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_stateful)
-    # All at once, as they may share variables.
+    # In one call, because objects may share variables.
     copies = nnx.clone(tuple(leaf for leaf in leaves if is_stateful(leaf)))
     rest = iter(copies)
     copied = jax.tree.unflatten(structure, [next(rest) if is_stateful(leaf) else leaf for leaf in leaves])

@@ -1,4 +1,4 @@
-"""A call as a function of some of its leaves; all others reach the callee, and the caller, as they were given."""
+"""Turn a call into a function of its array leaves; other leaves pass through unchanged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def by_operands(
 ) -> tuple[Callable[..., R], list[Any]]:
     """Write `fun(*args, **kwargs)` as `inner(*operands)`.
 
-    The leaves that are no operands (flags, strings, numpy arrays) stay what they are, so `fun` may branch on them.
+    All other leaves (flags, strings, NumPy arrays) stay Python objects, so `fun` may branch on them.
 
     Args:
-        fun: What is called.
+        fun: The callee.
         args: Its arguments, pytrees.
         kwargs: Its keyword arguments, pytrees.
         kind: The leaves of this type become operands: `jax.core.Tracer`, or `jax.Array`.
@@ -31,27 +31,27 @@ def by_operands(
     leaves, tree = jax.tree.flatten((args, kwargs))
     chosen = [position for position, leaf in enumerate(leaves) if isinstance(leaf, kind)]
     operands = [leaves[position] for position in chosen]
-    # The closure keeps no operand alive.
+    # Else the closure would keep the operands alive, in a jit cache for good.
     for position in chosen:
         leaves[position] = None
 
     def inner(*operands: Any) -> R:
-        given = list(leaves)
+        filled = list(leaves)
         for position, operand in zip(chosen, operands, strict=True):
-            given[position] = operand
-        call_args, call_kwargs = jax.tree.unflatten(tree, given)
+            filled[position] = operand
+        call_args, call_kwargs = jax.tree.unflatten(tree, filled)
         return fun(*call_args, **call_kwargs)
 
     return inner, operands
 
 
 def by_results(inner: Callable[..., R]) -> tuple[Callable[..., list[Any]], Callable[[list[Any]], R]]:
-    """Write `inner` as a function to trace once that returns only what a trace makes arrays of.
+    """Split `inner` into a function that returns only its array leaves, to be traced once, and the rest.
 
-    Python's numbers and strings stay what they are, so the caller may branch on them as without the trace.
+    Python numbers and strings in the result stay Python objects, so the caller may branch on them as without the trace.
 
     Returns:
-        The function, and what makes the result of `inner` of that function's result.
+        The function, and a second one that makes the result of `inner` from the array leaves.
     """
     kept: list[tuple[list[Any], Any]] = []
 
@@ -70,4 +70,4 @@ def by_results(inner: Callable[..., R]) -> tuple[Callable[..., list[Any]], Calla
 
 
 class _Traced:
-    """Stands for a leaf that the trace makes an array of."""
+    """Placeholder of an array leaf."""

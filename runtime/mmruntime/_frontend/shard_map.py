@@ -1,4 +1,4 @@
-"""`shard_map` and `custom_partitioning` for code inside of a task, on the task's submesh."""
+"""`shard_map` for code inside of a task, on the task's submesh, and JAX's `custom_partitioning`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ def shard_map(
 ) -> Callable[P, R]:
     """`jax.shard_map` over the submesh of the task that it is called in.
 
-    `custom_partitioning` needs no counterpart: JAX's own gets the submesh of the task, and is here under
-    MultiMesh's name only.
+    `mm.custom_partitioning` is JAX's own: in a task JAX already passes it the submesh.
 
     Args:
         fun: A function of shards.
-        mesh: The mesh. If left out: inside of a task, or directly in a scope that is registered as one, the task's
-            submesh (a `mesh_slice` keeps all axes of the mesh in use, the sliced ones with size 1); elsewhere
-            the whole mesh in use, which fits steps without tasks; else JAX's own mesh in context.
-        **options: `in_specs`, `out_specs` (in device axes, not logical names), `axis_names`, `check_vma`.
+        mesh: The mesh. If left out: in a task, or directly in a scope that is registered as one, the task's submesh (a
+            `mesh_slice` keeps all axes of the mesh in use, the sliced ones with size 1); elsewhere the whole mesh in
+            use, which fits steps without tasks; without one JAX's own mesh in context.
+        **options: `in_specs` and `out_specs` (names of mesh axes, not logical names), `axis_names`, `check_vma`.
 
     Returns:
-        A function of whole arrays. It needs the devices of its submesh, so under plain `jax.jit` all tasks with
-        such functions must share one.
+        A function of whole arrays. It runs on the devices of its submesh, so under plain `jax.jit` all tasks with such
+        functions must share one submesh.
 
     Raises:
         TypeError: If `fun` is no function, `mesh` no mesh, or an option is unknown.

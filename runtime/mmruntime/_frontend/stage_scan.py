@@ -1,4 +1,4 @@
-"""`stage_scan`: cut a scan over stacked layers into one shorter scan for each stage."""
+"""`stage_scan`: cut a scan over stacked layers into one shorter scan per stage."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def stage_scan(fun: Callable[P, R], *, axis: str = "stage", weights: Sequence[fl
         for slice_index in range(num_slices):
             carry = scan(body, carry, layers[bounds[slice_index]:bounds[slice_index + 1]])   # runs on slice_index
 
-    `fun` is `jax.lax.scan` itself, or whatever makes one scan when it is called, such as a Flax module under `nn.scan`.
+    `fun` is `jax.lax.scan` itself, or a function whose trace holds one scan, such as a Flax module under `nn.scan`.
     The stacked parameters stay one array, so their names and shapes do not change; they live on one submesh, and each
     stage is sent its slice once a step. Where memory for that is short, write the layers as a loop and use `stage`.
 
-    Without a mesh in use, outside of any trace, and while a Flax module is initialised, `fun` is called as it is.
+    Without a mesh in use, outside of any trace, and while a Flax module is initialised, `fun` is called unchanged.
 
     Args:
-        fun: What to call; its trace has exactly one scan outside of other loops and branches.
+        fun: The function; its trace has exactly one scan outside of other loops and branches.
         axis: Axis of the surrounding `MultiMesh` that separates the stages.
         weights: Cost of each layer, shape `(length,)`, any unit. Equal if left out.
 

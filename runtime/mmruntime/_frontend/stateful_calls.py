@@ -1,4 +1,4 @@
-"""Which calls keep something of what they compute, so that an inner jit would leak its tracers or lose the change."""
+"""Calls with side effects on modules: an inner `jax.jit` would leak their tracers or lose their changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mmruntime._frontend.nnx_objects import has_stateful, is_stateful
 
 
 def writes_state(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call stores tracers in `fun` itself or in its arguments, which an inner jit would leak or lose.
+    """Whether a call may store tracers in `fun` itself or in its arguments.
 
-    A Flax linen module that is being initialised, or applied with mutable collections, and every nnx
-    object do so; so does whatever runs inside a Haiku transform, which keeps its random keys and states
-    there. They are marked by a name scope instead.
+    So does a Flax linen module that is being initialised or applied with mutable collections, every nnx object, and any
+    call inside a Haiku transform, which holds random keys and state. Such calls are marked by a name scope instead of
+    an inner `jax.jit`.
     """
     if _inside_haiku_transform():
         return True
@@ -29,15 +29,15 @@ def writes_state(fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 
 def reaches_state(fun: Any, *, eager: bool) -> bool:
-    """Whether a function of the user's may store tracers in objects that it was not given.
+    """Whether a function may store tracers in objects that are not its arguments.
 
-    A function that a linen module calls may make parameters of that module, and set up others, which keep the arrays of
-    their `setup`. So may a function that closes over nnx objects, or reads them from its module.
+    A function that a linen module calls may make parameters of that module and set up submodules, which store the
+    arrays of their `setup`. A function that closes over nnx objects, or reads them as globals, may change them.
 
     Args:
-        fun: What is called.
-        eager: Whether the call is outside of every trace. There a function of a linen module runs on its submesh like
-            any other, as its parameters may be nowhere else, unless they are being made.
+        fun: The function.
+        eager: Whether the call is outside of any trace. There a function that a linen module calls runs on its submesh
+            unless parameters are being made, since its parameters may live nowhere else.
     """
     module = _compat.running_linen_module()
     if module is not None and module.scope is not None and not _is_linen(_owner(fun)):
@@ -61,7 +61,7 @@ def _inside_haiku_transform() -> bool:
     try:
         haiku.running_init()
     except ValueError:
-        # What Haiku raises outside of every transform; it has no function that tells.
+        # Haiku has no public query for this; outside of any transform it raises.
         return False
     return True
 
@@ -70,12 +70,12 @@ def _holds_stateful(value: Any) -> bool:
     try:
         return has_stateful(value)
     except (TypeError, ValueError):
-        # A dictionary whose keys have no order is no tree.
+        # `jax.tree` sorts the keys of dictionaries, which fails for keys of mixed types.
         return False
 
 
 def _closed_over(fun: Any, seen: set[int]) -> Iterator[Any]:
-    """What a function reads besides its arguments, of the functions around it and of its module; and so do those."""
+    """The closed-over and global values that a function uses, and those that they use in turn."""
     if id(fun) in seen:
         return
     seen.add(id(fun))
@@ -90,7 +90,7 @@ def _closed_over(fun: Any, seen: set[int]) -> Iterator[Any]:
             try:
                 values.append(cell.cell_contents)
             except ValueError:
-                # A name that has no value yet.
+                # A closed-over name without a value yet.
                 continue
     for value in values:
         if callable(value) and not is_stateful(value):

@@ -26,12 +26,13 @@ from mmruntime._frontend.stateful_calls import reaches_state, writes_state
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Part of every jit cache key: what is traced for one task's submesh is not used for another's.
+# The task in use. It is part of every jit cache key, so that a trace for one task's submesh is not reused for
+# another's.
 _IN_USE = _compat.user_context(None)
 
 
 class _AnyEagerTask:
-    """Stands for the task of an eager call in the keys of jit caches: equal whichever task it is.
+    """The task of an eager call in the keys of jit caches: all of these are equal.
 
     Otherwise a model that is initialised layer by layer would compile each operation anew for every layer.
     """
@@ -46,34 +47,38 @@ class _AnyEagerTask:
         return hash(_AnyEagerTask)
 
 
-# Whether something has asked for the task in use: from then on eager calls have their own task in their keys.
-_asked = False
+# Whether `task_in_use` was ever called. From then on a trace may depend on the task, so that eager calls too have their
+# own task in their keys.
+_task_was_read = False
 
 
 def task_in_use() -> Task | None:
     """The task whose call is being traced or run; of nested ones the outermost, as for placement."""
-    global _asked
-    _asked = True
+    global _task_was_read
+    _task_was_read = True
     return _outermost()
 
 
 def _outermost() -> Task | None:
-    found: Task | _AnyEagerTask | None = _IN_USE.value
-    return found.task if isinstance(found, _AnyEagerTask) else found
+    value: Task | _AnyEagerTask | None = _IN_USE.value
+    return value.task if isinstance(value, _AnyEagerTask) else value
 
 
 def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = None, **fields: Any) -> Callable[P, R]:
     """Make each call of `fun` a task: it runs on the task's submesh, as one compiled program.
 
-    The call computes what `fun` computes, for any arguments, closures and transformations; Python's own numbers and
-    strings in its result stay what they are. Inside a step that `mjit` or `parallelize` compiles it is placed; under
-    plain `jax.jit` it is inlined. Outside of any trace it runs at once on its submesh, operation by operation, and its
-    results stay there; where the submesh is not known (a `mesh_slice` without a mesh in use) or the call writes to the
-    module that it belongs to (a Flax module that is being initialised), it is an ordinary call.
+    The values, gradients and shapes are those of `fun`, for any arguments, closures and transformations; Python numbers
+    and strings in its result stay Python objects. Where the call runs depends on where it is made:
+
+    - in a step that `mjit` or `parallelize` compiles: on the task's submesh;
+    - under plain `jax.jit`: inlined;
+    - outside of any trace: at once on its submesh, operation by operation, and the results stay there. It is an
+      ordinary call if the submesh is not known (a `mesh_slice` without a mesh in use) or the call writes to its own
+      module (a Flax module that is being initialised).
 
     Args:
-        fun: Any callable, a bound Flax module included. Its parameter paths and RNG streams do not change.
-        name: Name of the task in reports; the task's own name, else the function's, if left out.
+        fun: Any callable, also a bound Flax module, whose parameter paths and RNG streams do not change.
+        name: Name of the task in reports. If left out: the task's own name, else the function's.
         task: The task. Or give its fields as keywords: `mesh=`, `mesh_slice=`, `logical_axes=`, ...; MultiMesh's
             earlier `devices=` and `device_axes=` are accepted as well.
 
@@ -81,8 +86,9 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
         The function, with the same signature.
 
     Raises:
-        TypeError: If both `task=` and fields are given, `fun` is not callable or a class, or a field is unknown.
-        ValueError: If `devices=` is given beside `mesh=`, or does not fit `device_axes=`.
+        TypeError: If both `task=` and fields are given, `fun` is not callable or is a class, or a field is unknown.
+        ValueError: If `devices=` is given beside `mesh=` or does not fit `device_axes=`; when called, if `fun` changes
+            a list or dictionary argument in place.
     """
     if not callable(fun):
         raise TypeError(f"task: expected a function to place, got {_check.shown(fun)}. Write mm.task(f, task=...)(x).")
@@ -101,7 +107,7 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
 
 
 def pure_task(fun: Callable[P, R], task: Task) -> Callable[P, R]:
-    """Like `task`, for a function of our own, with a task that has a name: it keeps nothing of what it computes."""
+    """Like `task`, for a function of the runtime's own, which is known not to store tracers, and a task with a name."""
     return _placed(fun, task, pure=True)
 
 
@@ -111,7 +117,7 @@ def _placed(fun: Callable[P, R], placed: Task, *, pure: bool) -> Callable[P, R]:
             return fun(*args, **kwargs)
         used, eager = _outermost() or placed, _compat.at_top_level()
         keeps_state = writes_state(fun, args, kwargs) or (not pure and reaches_state(fun, eager=eager))
-        with _IN_USE(_AnyEagerTask(used) if eager and not _asked else used):
+        with _IN_USE(_AnyEagerTask(used) if eager and not _task_was_read else used):
             if eager:
                 mesh = None if keeps_state else _submesh_now(placed)
                 return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
@@ -137,19 +143,19 @@ def _call_marked(fun: Callable[..., R], placed: Task, args: tuple[Any, ...], kwa
 
 
 def _checked(fun: Callable[..., R], task: Task) -> Callable[..., R]:
-    """`fun`, which must not change the lists and dictionaries that it is given, as what it gets are copies."""
+    """`fun` with a check that it leaves its lists and dictionaries alone: they are copies, so changes would be lost."""
 
     def call(*args: Any, **kwargs: Any) -> R:
-        given = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
-        before: dict[str, tuple[list[Any], Any]] = {name: jax.tree.flatten(value) for name, value in given.items()}
-        # A class of the user's may make its leaves when it is asked for them: those say nothing.
-        steady = [name for name, flat in before.items() if _is_same(flat, jax.tree.flatten(given[name]))]
+        arguments = {**{f"argument {index}": value for index, value in enumerate(args)}, **kwargs}
+        before: dict[str, tuple[list[Any], Any]] = {name: jax.tree.flatten(value) for name, value in arguments.items()}
+        # A user's pytree class may make new leaves each time that it is flattened; those cannot be compared.
+        steady = [name for name, flat in before.items() if _is_same(flat, jax.tree.flatten(arguments[name]))]
         result = fun(*args, **kwargs)
         for name in steady:
-            after = jax.tree.flatten(given[name])
+            after = jax.tree.flatten(arguments[name])
             if not _is_same(before[name], after):
                 raise ValueError(
-                    f"Task {task.name!r} changes {name} in place ({type(given[name]).__name__}, "
+                    f"Task {task.name!r} changes {name} in place ({type(arguments[name]).__name__}, "
                     f"{len(before[name][0])} leaves before, {len(after[0])} after). Nobody outside of a task sees "
                     "that; return the new value instead."
                 )
@@ -163,12 +169,12 @@ def _is_same(one: tuple[list[Any], Any], other: tuple[list[Any], Any]) -> bool:
     try:
         return bool(one[1] == other[1]) and all(leaf is same for leaf, same in zip(one[0], other[0], strict=True))
     except ValueError:
-        # What a class keeps beside its leaves, such as an array, may not be comparable.
+        # The static data of a user's pytree class may be an array, whose `==` is no bool.
         return False
 
 
 def _submesh_now(task: Task) -> Mesh | None:
-    """Where an eager call of a task runs; None if that is not known, or not on this machine."""
+    """The submesh of an eager call; None if it is not known, or has devices that this process lacks."""
     mesh = current_mesh()
     if mesh is not None:
         return task_mesh(task, mesh)
@@ -179,7 +185,10 @@ def _submesh_now(task: Task) -> Mesh | None:
 
 
 def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-    """Call `fun` at once on a submesh: arguments and captured arrays are moved there, results stay there."""
+    """Call `fun` at once on a submesh: arguments and captured arrays are moved there, results stay there.
+
+    It is traced first, because only a trace shows the arrays that it captures.
+    """
     inner, operands = by_operands(_checked(fun, task), args, kwargs, jax.Array)
     traced, whole = by_results(inner)
     outside = NamedSharding(mesh, PartitionSpec())
@@ -213,7 +222,7 @@ def _name_of(fun: Any) -> str:
     while isinstance(fun, functools.partial):
         fun = fun.func
     owner = getattr(fun, "__self__", fun)
-    # A Flax module knows the name that it has among its parent's parameters.
+    # The `name` of a Flax module is its key among its parent's parameters.
     for candidate in (getattr(owner, "name", None), getattr(fun, "__name__", None), type(fun).__name__):
         if isinstance(candidate, str) and candidate:
             return candidate
@@ -226,7 +235,7 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
     Args:
         task: The task, or None.
         fields: Fields of a task, MultiMesh's earlier `devices=` and `device_axes=` among them.
-        what: The function that was given them, for messages.
+        what: The caller's name, for messages.
 
     Raises:
         TypeError: If both are given, `task` is no `Task`, or a field is unknown.
