@@ -1,4 +1,4 @@
-"""Start of the command line. `--version` is answered before anything is imported that costs time."""
+"""The start of the command line. `--version` is answered first, before slow imports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and leave with its exit status."""
+    """Run the command line and exit with its status."""
     if sys.argv[1:] in (["--version"], ["-V"]):
         from mmrewrite import __version__
 

@@ -1,4 +1,4 @@
-"""Prove a rewrite by running it: the original on one device, the result on many, and what came out compared."""
+"""The measured proof of a rewrite: run the original on one device and the result on many, and compare all arrays."""
 
 from __future__ import annotations
 
@@ -20,18 +20,25 @@ from mmrewrite.results import HintReference, Rewrite
 
 Status = Literal["equal", "different", "broken", "not rewritten", "not run"]
 
-_Place = tuple[str, HintReference]
+# A hint by the path of its file.
+_HintPlace = tuple[str, HintReference]
 
 
 class NotVerified(Exception):
-    """Why there is nothing to verify, in a sentence."""
+    """Why there is nothing to verify, as a sentence."""
 
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """What to verify: `step` and `arguments` as `module:function`, None for what the hints name.
+    """What to verify, and on which devices.
 
-    `devices` counts virtual ones, None for as many as the meshes need; `real` takes the machine's own.
+    Attributes:
+        step: The function to call, as `module:function`; None for those with a `verify` hint.
+        arguments: The function that returns its arguments, as `module:function`; None with `step`.
+        devices: Number of virtual devices; None for as many as the meshes need.
+        real: Whether to use the machine's own devices instead.
+        rtol: Relative tolerance; None for the default of each type.
+        atol: Absolute tolerance; None for the default of each type.
     """
 
     step: str | None
@@ -44,7 +51,17 @@ class VerifyRequest:
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of one function: `status` is one of the words above, `rows` what became of each array."""
+    """The comparison of one function.
+
+    Attributes:
+        entry: The function, and the one that returns its arguments.
+        status: The verdict.
+        where: The devices on which the two programs ran, as a sentence.
+        rows: For each argument and result, the row that `mmruntime._commands.verify` reports.
+        notes: Remarks about what was compared.
+        problem: Why the function could not be compared, or how the rewritten program failed.
+        details: The traceback that belongs to `problem`.
+    """
 
     entry: Entry
     status: Status
@@ -57,7 +74,14 @@ class Checked:
 
 @dataclass(frozen=True)
 class Verified:
-    """The whole report. `patch` is the SHA-256 of what `mmrewrite diff` prints; `files` have theirs as well."""
+    """The whole proof.
+
+    Attributes:
+        checks: One for each function.
+        patch: The SHA-256 of the output of `mmrewrite diff`, by which a reviewer knows what the proof is about.
+        files: Path, and SHA-256 before and after, of each file that changes.
+        not_covered: What the proof leaves open, a sentence each.
+    """
 
     checks: tuple[Checked, ...]
     patch: str
@@ -66,12 +90,12 @@ class Verified:
 
     @property
     def failed(self) -> bool:
-        """Whether a function's results are not those of the original."""
+        """Whether any function is not proved to compute the same."""
         return any(check.status in ("different", "broken", "not rewritten") for check in self.checks)
 
     @property
     def incomplete(self) -> bool:
-        """Whether a function could not be run at all."""
+        """Whether any function could not be run."""
         return any(check.status == "not run" for check in self.checks)
 
 
@@ -84,19 +108,19 @@ def verify(
     patch: bytes,
     request: VerifyRequest,
 ) -> Verified:
-    """Call every function that is named, in both programs, and compare.
+    """Call every requested function in both programs, and compare arguments and results.
 
     Args:
-        paths: What the run was given.
-        rules: What is left out of it.
-        selection: Its files with hints.
-        results: What the rewrite made of them.
-        codemods: Names that hints may mention.
-        patch: What `mmrewrite diff` prints for this run.
-        request: What to call, and where.
+        paths: The files and folders of the run.
+        rules: The files that the run ignores.
+        selection: The files with hints.
+        results: The rewrites of these files.
+        codemods: The names of codemods, which hints may mention.
+        patch: The output of `mmrewrite diff` for the same paths.
+        request: The functions to call, the devices and the tolerances.
 
     Raises:
-        NotVerified: If there is nothing to call, or nothing that would change.
+        NotVerified: If there is no function to call, or no file would change.
         NotRun: If this Python lacks JAX, or the rewritten program cannot be built.
     """
     read, _ = read_hinted(
@@ -164,7 +188,7 @@ def _check(entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | Non
         options += [] if request.rtol is None else ["--rtol", str(request.rtol)]
         options += [] if request.atol is None else ["--atol", str(request.atol)]
         try:
-            # What is not in the mirror, such as a module beside a script, is the same for both.
+            # The mirror goes first; modules outside of it, such as one beside a script, are the original's.
             second = _call(entry, options, [*rewritten, *original], environment(devices), "the rewritten program")
         except NotRun as problem:
             return Checked(
@@ -184,29 +208,29 @@ def _check(entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | Non
 
 
 def _call(
-    entry: Entry, options: Sequence[str], roots: Sequence[str], given: Mapping[str, str], what: str
+    entry: Entry, options: Sequence[str], roots: Sequence[str], variables: Mapping[str, str], program: str
 ) -> dict[str, Any]:
-    # The same order of sets and dictionaries of strings in both.
-    seeded = {**given, "PYTHONHASHSEED": "0"}
-    found, _ = run_module(
-        "_commands.verify", [entry.step, entry.arguments, *options], roots, seeded, f"{entry.step}: {what}"
+    # One hash seed: code that iterates over a set of strings must not make the two programs differ.
+    seeded = {**variables, "PYTHONHASHSEED": "0"}
+    document, _ = run_module(
+        "_commands.verify", [entry.step, entry.arguments, *options], roots, seeded, f"{entry.step}: {program}"
     )
-    return found
+    return document
 
 
-def _notes(entry: Entry, found: Mapping[str, Any]) -> Iterator[str]:
-    if not found["compiled_for_a_mesh"]:
+def _notes(entry: Entry, document: Mapping[str, Any]) -> Iterator[str]:
+    if not document["compiled_for_a_mesh"]:
         name = entry.step.partition(":")[2]
         yield (
             f"`{name}` is not compiled for a mesh, so its tasks ran one by one or as part of plain `jax.jit`; "
             "name the step that has the hint `mjit` to verify the pipeline"
         )
-    for place, argument in found["like_arguments"].items():
+    for place, argument in document["like_arguments"].items():
         yield f"{place} has the paths, shapes and types of {argument}: its gradients, or what it became"
 
 
 class _Coverage:
-    """Which of the rewritten hints a function leads to."""
+    """The rewritten hints that each function reaches."""
 
     def __init__(self, modules: Sequence[Facts], results: Sequence[Rewrite], codemods: Collection[str]) -> None:
         self._modules = modules
@@ -216,12 +240,12 @@ class _Coverage:
             (facts.path, hint.reference): hint.record for facts in modules for hint in facts.hints.hints
         }
         edited = {(result.path, hint) for result in results for edit in result.edits for hint in edit.hints}
-        self.rewritten: frozenset[_Place] = frozenset(
+        self.rewritten: frozenset[_HintPlace] = frozenset(
             place for place in edited if place in self._directives and self._directives[place].changes_statement
         )
 
-    def of(self, entry: Entry) -> frozenset[_Place]:
-        """Places of the rewritten hints that a function leads to; errs towards too many."""
+    def of(self, entry: Entry) -> frozenset[_HintPlace]:
+        """The rewritten hints that a function reaches; an over-approximation."""
         module, _, name = entry.step.partition(":")
         facts = next((facts for facts in self._modules if facts.names.name == module), None)
         if facts is None and self._modules:
@@ -230,13 +254,14 @@ class _Coverage:
             return frozenset()
         found = self._inside(facts, self._starts(facts, name.partition(".")[0]))
         if not any(self._directives[place].places_code for place in found):
-            # A step that gets its model as a value: all that its module leads to may be that model.
+            # The step takes its model as an argument: any code that its module reaches may be that model.
             for other in (facts, *self._project.imported(facts)):
                 found |= self._inside(other, other.tree.body)
         return found & self.rewritten
 
     def is_rewritten(self, entry: Entry) -> bool:
-        """Whether anything that a function leads to is rewritten."""
+        """Whether a function reaches anything that is rewritten."""
+        # A registered task matches a scope by its name in the trace, which no analysis of the source can follow.
         registered = any(directive.places_scopes for directive in self._directives.values())
         return bool(self.of(entry)) or registered
 
@@ -249,7 +274,7 @@ class _Coverage:
                 starts.append(elsewhere[1].statement)
         return starts
 
-    def _inside(self, facts: Facts, starts: Sequence[Any]) -> frozenset[_Place]:
+    def _inside(self, facts: Facts, starts: Sequence[Any]) -> frozenset[_HintPlace]:
         reached = [item for start in starts for item in self._reach.from_node(facts, start)]
         return frozenset(
             (other.path, hint.reference)
@@ -262,7 +287,7 @@ class _Coverage:
 def _not_covered(
     checks: Sequence[Checked], coverage: _Coverage, devices: int | None, results: Sequence[Rewrite]
 ) -> Iterator[str]:
-    proved = frozenset[_Place]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
+    proved = frozenset[_HintPlace]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
     for path, hint in sorted(coverage.rewritten - proved):
         yield f"{path}:{hint.line}: `{hint.text}` is rewritten, and no function that was equal leads to it"
     refused = sum(len(result.refusals) for result in results)

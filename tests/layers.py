@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "mmrewrite.files": "pathspec .results .source .directives .project",
     "mmrewrite.mirror": ".results .source .engine .files",
     # Schedules are plain data: the one part of the runtime that needs no JAX, and the one that the tool uses.
-    "mmrewrite.plan": "mmruntime.schedules .results .project .engine .files .mirror",
+    "mmrewrite.plan": "mmruntime.schedules .results .directives .project .files .mirror",
     "mmrewrite.verify": ".results .project .files .mirror .plan",
     "mmrewrite.cli": (
         "click mmrewrite .results .source .directives .codemod .engine .modernize .files .mirror .plan .verify"

@@ -14,14 +14,24 @@ DEFAULT_WIDTH = 100
 
 
 class ConfigError(ValueError):
-    """The configuration says something that cannot be meant."""
+    """What is wrong with the configuration, as a sentence."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a project; `folder` is where they were found, and paths in them are relative to it.
+    """The settings of a project.
 
-    `width` is the line length that the project's formatter is set to.
+    Attributes:
+        folder: The folder of the pyproject.toml; other paths are relative to it.
+        include: The default for PATH on the command line.
+        exclude: Patterns of files to ignore, as in `.gitignore`.
+        out: The default for `build --out`.
+        select: Codemods to run; none for all.
+        ignore: Codemods not to run.
+        axes: Device axis of each logical axis; None for replicated.
+        width: The line length of the project's formatter.
+        target_jax: The oldest JAX that modernized code must run on.
+        jaxtyping: Whether every task takes its layouts from jaxtyping annotations.
     """
 
     folder: Path
@@ -41,10 +51,10 @@ KEYS = (*_LISTS, "out", "axes", "target-jax", "jaxtyping")
 
 
 def read_config(start: Path, named: Path | None = None) -> Config:
-    """The configuration for `start`: the file `named`, else the nearest pyproject.toml at or above it.
+    """The configuration in the file `named`, else in the nearest pyproject.toml at or above `start`.
 
     Raises:
-        ConfigError: If the file cannot be read, or holds a key or a value that does not belong there.
+        ConfigError: If the file cannot be read, or has an unknown key or a wrong value.
     """
     path = named or next((folder / FILE for folder in (start, *start.parents) if (folder / FILE).is_file()), None)
     if path is None:

@@ -1,1 +1,1 @@
-"""Which files a run reads, what patch it prints, and how it writes."""
+"""The files of a run: which to read, how to write them, and patches of them."""

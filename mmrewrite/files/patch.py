@@ -1,4 +1,7 @@
-"""Print rewrites as a patch that `git apply` takes."""
+"""Rewrites as a patch that `git apply` takes.
+
+Hunks come from the edits, not from comparing texts: exact, and cheap to find.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _NO_NEWLINE = b"\\ No newline at end of file\n"
 
 @dataclass(frozen=True)
 class Change:
-    """Old lines `start` to `end`, counted from 0, become `new`."""
+    """The old lines `start` to `end`, half-open and counted from 0, become `new`."""
 
     start: int
     end: int
@@ -51,7 +54,7 @@ def file_patch(rewrite: Rewrite, path: str) -> bytes:
 
 
 def _with_mark(source: SourceText, edits: Sequence[Edit]) -> tuple[SourceText, Sequence[Edit]]:
-    """For git, a byte order mark is part of the first line."""
+    """The source with its byte order mark as a character: for git it is part of the first line."""
     if not source.has_bom:
         return source, edits
     moved = [replace(edit, start=edit.start + 1, end=edit.end + 1) for edit in edits]
@@ -59,14 +62,14 @@ def _with_mark(source: SourceText, edits: Sequence[Edit]) -> tuple[SourceText, S
 
 
 def split_lines(text: str) -> list[str]:
-    """Lines as git has them: only a line feed ends one."""
+    """Lines as git counts them: only a line feed ends one; `str.splitlines` also splits at form feeds."""
     lines = text.split("\n")
     last = lines.pop()
     return [f"{line}\n" for line in lines] + ([last] if last else [])
 
 
 def changes_of(source: SourceText, edits: Sequence[Edit]) -> list[Change]:
-    """The changed lines, from the edits; changes that touch each other are one."""
+    """The changed lines; edits on touching lines are merged into one change."""
     lines = split_lines(source.text)
     starts = [0]
     for line in lines:
@@ -165,12 +168,12 @@ def _line(source: SourceText, sign: bytes, lines: Sequence[str], index: int) -> 
 
 
 def _tab(path: str) -> bytes:
-    # git ends a name that has spaces with a tab, so that the name is not cut at one.
+    # git ends a name that has spaces with a tab: `patch` would take what follows a space for a date.
     return b"\t\n" if " " in path else b"\n"
 
 
 def _quoted(path: str) -> bytes:
-    """The name as git writes it: in quotes, with escapes, when it holds anything unusual."""
+    """The name as git writes it: quoted, with C escapes, if it holds quotes, control characters or non-ASCII bytes."""
     data = path.encode(errors="surrogateescape")
     special = {ord('"'): b'\\"', ord("\\"): b"\\\\", ord("\n"): b"\\n", ord("\t"): b"\\t"}
     if not any(byte < 0x20 or byte >= 0x7F or byte in special for byte in data):

@@ -1,4 +1,7 @@
-"""Choose the files of a run: walk, prune, search for the marker, and ask the ignore rules about what is left."""
+"""Choose the files of a run: walk, prune, search for the marker, and only then apply the ignore rules.
+
+In this order because few files have hints, and pathspec is slow to import and to match.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,12 @@ _PRUNED = frozenset(("__pycache__", "node_modules", "site-packages"))
 
 @dataclass(frozen=True)
 class Selection:
-    """The files that are wanted, those that were looked at, and what could not be.
+    """The files of a run.
 
-    `looked_at` has the path of each, and whether it was named outright, by the path without links.
+    Attributes:
+        files: The files whose content is wanted, in path order.
+        looked_at: For the real path of every file at or below the paths: its path, and whether the user named it.
+        unreadable: Path and reason of each file that could not be read.
     """
 
     files: tuple[SourceFile, ...]
@@ -31,7 +37,7 @@ class Selection:
     unreadable: tuple[tuple[str, str], ...]
 
     def adopt(self, place: str, rules: Rules) -> SourceFile | None:
-        """A file that was looked at and not wanted by its content, None where there is no such file."""
+        """A file of the run whose content was not wanted at first; None if it is not of the run."""
         path, named = self.looked_at.get(os.path.realpath(place), (None, False))
         data = load_file(path) if path is not None else None
         if path is None or data is None or not (named or not rules.excludes(os.path.abspath(path))):
@@ -39,7 +45,7 @@ class Selection:
         return source_file(path, data)
 
     def importing(self, wanted: Callable[[bytes], bool], rules: Rules) -> Iterator[SourceFile]:
-        """Files that were looked at and not wanted by their content then, and are now."""
+        """Files of the run that are not selected, and whose content is wanted now."""
         known = {file.path for file in self.files}
         for place, (path, _) in sorted(self.looked_at.items()):
             data = load_file(path) if shown(path) not in known else None
@@ -50,7 +56,7 @@ class Selection:
 
 @dataclass(eq=False)
 class Rules:
-    """`exclude` patterns of the configuration, relative to its folder, and the `.gitignore` files on the way."""
+    """Which files to ignore: `exclude` patterns, relative to the configuration's folder, and `.gitignore` files."""
 
     folder: Path
     exclude: Sequence[str] = ()
@@ -58,7 +64,7 @@ class Rules:
     _tops: dict[str, bool] = field(default_factory=dict)
 
     def excludes(self, path: str) -> bool:
-        """Whether a file found by walking, as an absolute path, is left out."""
+        """Whether to ignore a file that was found by walking; `path` is absolute."""
         if self.exclude:
             from pathspec import GitIgnoreSpec
 
@@ -105,9 +111,9 @@ def select_files(
     wanted: Callable[[bytes], bool] = may_have_hints,
     suffixes: tuple[str, ...] = (".py",),
 ) -> Selection:
-    """Read the files at and below `paths`, and keep those that are wanted by their content, in path order.
+    """Read the files at and below `paths`, and select those whose content is wanted.
 
-    A file that is named outright is read whatever the ignore rules say.
+    The ignore rules do not apply to a file that is itself one of `paths`.
     """
     found: dict[str, SourceFile] = {}
     unreadable: dict[str, str] = {}
@@ -142,7 +148,10 @@ def _all(paths: Iterable[str], unreadable: dict[str, str], suffixes: tuple[str, 
 
 
 def walk(folder: str) -> Iterator[str]:
-    """Files below a folder in order of their names; links to folders are not followed, nor out of the folder."""
+    """Files below a folder, sorted by name in each folder. Links are not followed.
+
+    Virtual environments and mirrors of ours are skipped; both are recognized by a file in them.
+    """
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -159,7 +168,7 @@ def walk(folder: str) -> Iterator[str]:
 
 
 def source_file(path: str, data: bytes) -> SourceFile:
-    """A file with the module name under which its neighbours import it."""
+    """A file, with the name under which modules of its package import it."""
     absolute = os.path.abspath(path)
     folder, name = os.path.split(absolute)
     is_package = name == "__init__.py"
@@ -171,14 +180,14 @@ def source_file(path: str, data: bytes) -> SourceFile:
 
 
 def shown(path: str) -> str:
-    """A path as messages show it: relative to the current folder where it lies below it."""
+    """A path for messages: relative if it is below the current folder, else absolute."""
     relative = os.path.relpath(path)
     text = os.path.abspath(path) if relative.startswith("..") else relative
     return text.replace(os.sep, "/")
 
 
 def load_file(path: str) -> bytes | None:
-    """Bytes of a module that a name leads into."""
+    """The bytes of a file; None if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()

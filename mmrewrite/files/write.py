@@ -1,4 +1,4 @@
-"""Replace a file's content in one step, or not at all."""
+"""Replace the content of a file atomically."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 
 class NotWritten(Exception):
-    """Why a file was left as it is."""
+    """Why a file was not written, as a sentence."""
 
 
 def replace_file(path: str, original: bytes, result: bytes, roots: Sequence[str]) -> None:
-    """Write `result` where `original` is: a temporary file in the same folder, flushed, then renamed.
+    """Replace the content `original` of a file by `result`.
 
     Raises:
-        NotWritten: If the file lies outside `roots` once links are followed, changed since it was read, or cannot be
+        NotWritten: If the file is outside `roots` once links are followed, has changed since it was read, or cannot be
             written.
     """
     real = os.path.realpath(path)
@@ -33,7 +33,13 @@ def replace_file(path: str, original: bytes, result: bytes, roots: Sequence[str]
 
 
 def write_new(path: str, data: bytes, mode: int | None = None) -> None:
-    """Write a whole file, so that nobody sees half of it. `mode` is its permissions, the usual ones if not given."""
+    """Write a file atomically: a temporary file in the same folder is flushed, then renamed.
+
+    Args:
+        path: The file; its folder must exist.
+        data: The content.
+        mode: Its permissions; None for those that a new file gets.
+    """
     folder = os.path.dirname(path)
     handle, temporary = tempfile.mkstemp(prefix=".mmrewrite-", suffix=".tmp", dir=folder)
     try:
@@ -41,6 +47,7 @@ def write_new(path: str, data: bytes, mode: int | None = None) -> None:
             file.write(data)
             file.flush()
             if mode is None:
+                # The mask can only be read by setting it. `mkstemp` makes files that only the owner may read.
                 mask = os.umask(0)
                 os.umask(mask)
                 mode = 0o666 & ~mask
@@ -51,6 +58,7 @@ def write_new(path: str, data: bytes, mode: int | None = None) -> None:
         os.unlink(temporary)
         raise
     if os.name == "posix":
+        # The rename itself lasts once the folder is flushed.
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

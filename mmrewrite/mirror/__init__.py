@@ -1,1 +1,1 @@
-"""A rewritten copy of a package, and the processes that run it."""
+"""A rewritten copy of the sources, and processes that run it."""

@@ -1,7 +1,7 @@
-"""Write a rewritten mirror of packages and scripts, with a manifest of what came from where.
+"""Write a rewritten mirror of packages and scripts, with a manifest of the sources and hashes of its files.
 
-A package is mirrored whole, so that it imports normally from the mirror, also beside the original: its modules import
-each other relatively there, whatever they did before.
+A package is mirrored whole, and its modules import each other relatively there, so that the mirror can be imported
+beside the original.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=]")
 
 
 class NotBuilt(Exception):
-    """Why nothing was written."""
+    """Why no mirror was written, as a sentence."""
 
 
 @dataclass(frozen=True)
 class _Target:
-    """One file of the mirror: its place there, its source, and its content."""
+    """One file of the mirror: its path there, its source, and its content."""
 
     place: str
     source: str
@@ -45,7 +45,7 @@ def build_mirror(paths: Sequence[str], out: str, rules: Rules, results: Iterable
     """Write the mirror of `paths` under `out` and return how many files it has.
 
     Raises:
-        NotBuilt: If a file of the mirror was edited by hand, or is not ours.
+        NotBuilt: If a file in the way was edited by hand, or was never written by us.
     """
     targets = _targets(paths, out, rules, {result.path: result for result in results})
     known = _read_manifest(out)
@@ -70,7 +70,11 @@ def build_mirror(paths: Sequence[str], out: str, rules: Rules, results: Iterable
 
 
 def stale(paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite]) -> list[str]:
-    """What `build_mirror` would change, and what was edited by hand, one sentence for each file."""
+    """A sentence for each file that `build_mirror` would change, or that was edited by hand.
+
+    Raises:
+        NotBuilt: If the manifest cannot be read.
+    """
     targets = _targets(paths, out, rules, {result.path: result for result in results})
     known = _read_manifest(out)
     found = []
@@ -117,7 +121,7 @@ def _targets(paths: Sequence[str], out: str, rules: Rules, results: Mapping[str,
 
 
 def _mirrored(paths: Sequence[str], out: str, rules: Rules) -> dict[str, str]:
-    """Place in the mirror and path of every file to mirror."""
+    """The files to mirror: paths in the mirror, with the paths of the sources."""
     found: dict[str, str] = {}
     mirror = os.path.realpath(out)
     for path in paths:
@@ -136,7 +140,7 @@ def _mirrored(paths: Sequence[str], out: str, rules: Rules) -> dict[str, str]:
 
 
 def _base_and_top(path: str) -> tuple[str, str]:
-    """The folder that places in the mirror are relative to, and what of it to mirror: a package always whole."""
+    """The folder to which paths in the mirror are relative, and the part of it to mirror: a package is never cut."""
     absolute = os.path.abspath(path)
     folder = absolute if os.path.isdir(absolute) else os.path.dirname(absolute)
     top = absolute
@@ -156,7 +160,7 @@ def _generated(data: bytes, path: str, modules: set[str]) -> bytes:
         source = SourceText.decode(data)
         edits = _relative_imports(source, path, modules)
     except (SourceError, SyntaxError, ValueError, RecursionError):
-        # The run has said what is wrong with this file; the mirror has it as it is.
+        # A file that does not parse is copied as it is; one with hints has been reported already.
         return data
     text = apply_edits(source.text, [_header(source, shown(path)), *edits])
     result = source.encode(text)
@@ -200,14 +204,14 @@ def _relative_imports(source: SourceText, path: str, modules: set[str]) -> list[
             if any(parts):
                 start = source.offset(node.lineno, node.col_offset)
                 end = source.offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
-                given = (f"import {ast.unparse(alias)}" for alias in node.names)
-                text = "; ".join(part or other for part, other in zip(parts, given, strict=True))
+                plain = (f"import {ast.unparse(alias)}" for alias in node.names)
+                text = "; ".join(part or other for part, other in zip(parts, plain, strict=True))
                 edits.append(Edit(start, end, text, (), ()))
     return sorted(edits, key=lambda edit: edit.start)
 
 
 def _relative_import(alias: ast.alias, package: Sequence[str], modules: set[str]) -> str | None:
-    """What imports, for one name of an `import` in `package`, the mirror's module; None where that is not in it."""
+    """A statement that imports the mirror's module for one name of an `import`; None if the mirror lacks it."""
     holder, _, name = alias.name.rpartition(".")
     if alias.name not in modules or alias.name.split(".")[0] != package[0]:
         return None
@@ -215,7 +219,7 @@ def _relative_import(alias: ast.alias, package: Sequence[str], modules: set[str]
         return f"from {_relative(package, holder)} import {name}" + (
             f" as {alias.asname}" if alias.asname != name else ""
         )
-    # No statement imports the package above all, or binds its name, relatively.
+    # Python has no relative form of `import a.b`: `from . import` cannot bind the topmost package by its name.
     load, top = '__import__("importlib").import_module', "." * len(package)
     text = f'{alias.asname or package[0]} = {load}("{top}", __package__)'
     below = alias.name.partition(".")[2]
@@ -247,7 +251,7 @@ def _manifest(targets: Sequence[_Target]) -> bytes:
 
 
 def _read_manifest(out: str) -> dict[str, str]:
-    """Hashes of the files that were written last time, by place."""
+    """Hashes of the files that were written last time, by their path in the mirror."""
     data = load_file(os.path.join(out, MANIFEST))
     if data is None:
         return {}

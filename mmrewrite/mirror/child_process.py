@@ -1,4 +1,8 @@
-"""Run the user's program in a process of its own: a mirror of what was rewritten, an environment, one JSON document."""
+"""Run the rewritten program in a process of its own, which prints one JSON document.
+
+A process of its own keeps JAX out of the tool, lets each program have its own number of virtual devices (XLA reads it
+once, when it starts), and survives whatever the user's code does at import.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ _DEVICE_COUNT = "xla_force_host_platform_device_count"
 
 
 class NotRun(Exception):
-    """Why it was not run, in a sentence; `details` is what the process wrote to standard error."""
+    """Why the program was not run, as a sentence; `details` is the standard error of its process."""
 
     def __init__(self, message: str, details: str = "") -> None:
         super().__init__(message)
@@ -32,14 +36,22 @@ class NotRun(Exception):
 
 
 def check_named(**named: str) -> None:
-    """Raise NotRun unless `--entry` and `--args` have the form that they need."""
+    """Check that options such as `--entry` have the form `module:function`.
+
+    Raises:
+        NotRun: If one has not.
+    """
     for option, text in named.items():
         if not _NAME.fullmatch(text):
             raise NotRun(f"--{option} {text}: write module:function, such as train:train_step")
 
 
 def check_runtime(command: str) -> None:
-    """Raise NotRun unless JAX and the runtime are there."""
+    """Check that JAX and the runtime are installed, without importing them.
+
+    Raises:
+        NotRun: If one is missing.
+    """
     for package in ("jax", _RUNTIME):
         if importlib.util.find_spec(package) is None:
             raise NotRun(f"{command} needs {package} in this Python; run: pip install 'mmrewrite[runtime]'")
@@ -47,18 +59,18 @@ def check_runtime(command: str) -> None:
 
 @dataclass(frozen=True)
 class Mirror:
-    """The rewritten program in a folder; `sources` are the files by their place in it."""
+    """The rewritten program in `folder`; `sources` maps paths in it to the original files."""
 
     folder: str
     sources: Mapping[str, str]
 
     def root(self, module: str) -> str | None:
-        """The folder that a module is imported from, None where it is none of the mirror's."""
+        """The folder of the mirror from which a module is imported; None if the mirror lacks it."""
         tail = self._tail(module)
         return None if tail is None else os.path.join(self.folder, tail[0].removesuffix(tail[1]))
 
     def source_root(self, module: str) -> str | None:
-        """The folder that the original of a module is imported from."""
+        """The folder from which the original of a module is imported; None if the mirror lacks it."""
         tail = self._tail(module)
         return None if tail is None else os.path.abspath(self.sources[tail[0]]).removesuffix(tail[1])
 
@@ -69,7 +81,7 @@ class Mirror:
         return min(fitting, key=lambda found: (found[0].count("/"), found[0])) if fitting else None
 
     def named(self, text: str) -> str:
-        """A message about files of the mirror, as one about those that they were made from."""
+        """`text` with paths of the mirror replaced by those of the originals."""
         for place, source in self.sources.items():
             text = text.replace(os.path.join(self.folder, place), f"{source} as rewritten")
         return text
@@ -77,12 +89,13 @@ class Mirror:
 
 @contextlib.contextmanager
 def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> Iterator[Mirror]:
-    """The rewritten program in a temporary folder.
+    """The rewritten program in a folder that is deleted afterwards.
 
     Raises:
-        NotRun: If it cannot be built.
+        NotRun: If the mirror cannot be built.
     """
     with tempfile.TemporaryDirectory(prefix="mmrewrite-") as folder:
+        # macOS links its temporary folder; `named` has to find the path in messages of programs that resolve it.
         mirror = os.path.realpath(folder)
         try:
             build_mirror(paths, mirror, rules, results)
@@ -94,7 +107,11 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
 
 
 def environment(devices: int | None) -> dict[str, str]:
-    """Virtual devices, or the real ones as they are set up, and the runtime that belongs to this tool."""
+    """Environment variables for the process: this tool's own runtime, and virtual devices.
+
+    Args:
+        devices: Number of virtual CPU devices; None for the real ones, as the user has set them up.
+    """
     homes = []
     for package in (_RUNTIME, "mmrewrite"):
         spec = importlib.util.find_spec(package)
@@ -102,33 +119,34 @@ def environment(devices: int | None) -> dict[str, str]:
         assert spec.origin is not None
         homes.append(os.path.dirname(os.path.dirname(os.path.abspath(spec.origin))))
     path = [*dict.fromkeys(homes), *filter(None, [os.environ.get("PYTHONPATH")])]
-    found = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
     if devices is None:
-        return found
+        return variables
     flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if _DEVICE_COUNT not in flag]
-    return found | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"--{_DEVICE_COUNT}={devices}"])}
+    return variables | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join([*flags, f"--{_DEVICE_COUNT}={devices}"])}
 
 
 def run_module(
-    module: str, arguments: Sequence[str], roots: Sequence[str], given: Mapping[str, str], what: str
+    module: str, arguments: Sequence[str], roots: Sequence[str], variables: Mapping[str, str], what: str
 ) -> tuple[dict[str, Any], str]:
-    """The JSON document that a module of the runtime prints, and what it wrote to standard error.
+    """Run a module of the runtime; return the JSON document that it prints, and its standard error.
 
     Args:
         module: Its name within the runtime.
         arguments: Its command line.
-        roots: Folders that it imports from, before all others.
-        given: Its environment.
-        what: What it does and for what, for messages.
+        roots: Folders from which it imports before all others.
+        variables: Its environment variables.
+        what: A name for the process, for messages.
 
     Raises:
         NotRun: If it ends without a document.
     """
+    # -P keeps the current folder off the import path: the user's `train.py` there must not hide the mirror's.
     command = [sys.executable, "-P", "-m", f"{_RUNTIME}.{module}", *arguments]
     command += [word for root in dict.fromkeys(roots) for word in ("--path", root)]
-    finished = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    finished = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     try:
-        found = json.loads(finished.stdout)
+        document = json.loads(finished.stdout)
     except ValueError:
         last = next((line for line in reversed(finished.stderr.splitlines()) if line.strip()), "it wrote nothing")
         raise NotRun(
@@ -136,5 +154,5 @@ def run_module(
             "it wrote",
             finished.stderr,
         ) from None
-    assert isinstance(found, dict)
-    return found, finished.stderr
+    assert isinstance(document, dict)
+    return document, finished.stderr

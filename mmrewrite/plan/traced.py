@@ -1,4 +1,7 @@
-"""Plan a step by tracing it: build the rewritten program in a temporary folder and plan it in a process of its own."""
+"""Plan a step by tracing it: build the rewritten program in a temporary folder and trace it in a process of its own.
+
+The tool imports no JAX: the process is started as `mmruntime._commands.plan` and prints a JSON document.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,19 @@ from mmrewrite.results import Rewrite
 
 
 class NotPlanned(NotRun):
-    """Why the step was not planned, in a sentence; `details` is what its process wrote to standard error."""
+    """Why the step was not planned, as a sentence; `details` is the standard error of its process."""
 
 
 @dataclass(frozen=True)
 class Tracing:
-    """What to plan: `step` and `arguments` are `module:function`; `devices` is how many virtual devices there are."""
+    """What to trace.
+
+    Attributes:
+        step: The step, as `module:function`.
+        arguments: The function that returns its arguments, as `module:function`.
+        devices: Number of virtual devices.
+        measure: Whether to run the step and time its programs.
+    """
 
     step: str
     arguments: str
@@ -27,7 +37,7 @@ class Tracing:
 
 
 def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> dict[str, Any]:
-    """The document that `mmruntime._commands.plan` prints about the rewritten program.
+    """The document of `mmruntime._commands.plan` about the rewritten program.
 
     Raises:
         NotPlanned: If the program cannot be built, imported or planned.
@@ -36,16 +46,16 @@ def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: It
         check_named(entry=tracing.step, args=tracing.arguments)
         check_runtime("--entry")
         with mirrored(paths, rules, results) as mirror:
-            found, details = _child(tracing, _roots(tracing, mirror))
+            document, details = _trace(tracing, _roots(tracing, mirror))
     except NotRun as problem:
         raise NotPlanned(str(problem), problem.details) from None
-    if "error" in found:
-        raise NotPlanned(mirror.named(str(found["error"])), details)
-    return found
+    if "error" in document:
+        raise NotPlanned(mirror.named(str(document["error"])), details)
+    return document
 
 
 def _roots(tracing: Tracing, mirror: Mirror) -> list[str]:
-    """Folders of the mirror that the two modules are imported from."""
+    """The folders of the mirror from which the two modules are imported."""
     module = tracing.step.partition(":")[0]
     root = mirror.root(module)
     if root is None:
@@ -56,29 +66,31 @@ def _roots(tracing: Tracing, mirror: Mirror) -> list[str]:
     return [root] if other is None else [root, other]
 
 
-def _child(tracing: Tracing, roots: Sequence[str]) -> tuple[dict[str, Any], str]:
+def _trace(tracing: Tracing, roots: Sequence[str]) -> tuple[dict[str, Any], str]:
     arguments = [tracing.step, tracing.arguments, *(["--measure"] if tracing.measure else [])]
     what = f"--entry {tracing.step}: the process that plans it"
     return run_module("_commands.plan", arguments, roots, environment(tracing.devices), what)
 
 
-def section_of(tracing: Tracing, found: Mapping[str, Any]) -> PlanSection:
-    """What there is to show about a traced step."""
-    tables = [_table(table) for table in found["tables"] if table["rows"]]
-    tables += _measured(found)
-    timelines = tuple(_timeline(loop) for loop in found["loops"])
+def section_of(tracing: Tracing, document: Mapping[str, Any]) -> PlanSection:
+    """The section of a traced step, from its document."""
+    tables = [_table(table) for table in document["tables"] if table["rows"]]
+    tables += _measured(document)
+    timelines = tuple(_timeline(loop) for loop in document["loops"])
     title = f"{tracing.step}, traced for {tracing.arguments} on {tracing.devices} virtual devices"
-    return PlanSection(title, tuple(found["headlines"]), _grid(found), tuple(tables), timelines)
+    return PlanSection(title, tuple(document["headlines"]), _grid(document), tuple(tables), timelines)
 
 
 def _table(table: Mapping[str, Any]) -> PlanTable:
     return PlanTable(table["title"], tuple(table["head"]), tuple(tuple(row) for row in table["rows"]))
 
 
-def _grid(found: Mapping[str, Any]) -> PlanGrid:
-    devices = tuple(found["mesh"]["devices"])
-    owners = tuple(tuple(row["number"] for row in found["submeshes"] if device in row["devices"]) for device in devices)
-    return PlanGrid("Mesh: device ids", tuple(found["mesh"]["axes"].items()), devices, owners)
+def _grid(document: Mapping[str, Any]) -> PlanGrid:
+    devices = tuple(document["mesh"]["devices"])
+    owners = tuple(
+        tuple(row["number"] for row in document["submeshes"] if device in row["devices"]) for device in devices
+    )
+    return PlanGrid("Mesh: device ids", tuple(document["mesh"]["axes"].items()), devices, owners)
 
 
 def _timeline(loop: Mapping[str, Any]) -> PlanTimeline:
@@ -101,12 +113,12 @@ def _timeline(loop: Mapping[str, Any]) -> PlanTimeline:
     return PlanTimeline(f"schedule {schedule.name}", "measured", notes, simulation)
 
 
-def _measured(found: Mapping[str, Any]) -> list[PlanTable]:
-    measured = found["measured"]
+def _measured(document: Mapping[str, Any]) -> list[PlanTable]:
+    measured = document["measured"]
     if measured is None:
         return []
     tables = []
-    for loop in found["loops"]:
+    for loop in document["loops"]:
         costs = loop["costs"]
         kinds = ("forward", "backward_input", "backward_weight")
         rows = [
