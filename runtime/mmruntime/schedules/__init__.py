@@ -1,14 +1,14 @@
 """Pipeline schedules as plain data: make, check, simulate and draw them. Nothing here needs JAX."""
 
 from ._action import Action as Action
-from ._auto import Choice as Choice
-from ._auto import Considered as Considered
-from ._auto import SearchOptions as SearchOptions
 from ._auto import auto as auto
 from ._auto import lower_bound as lower_bound
 from ._auto_request import Auto as Auto
+from ._choice import Choice as Choice
+from ._choice import Considered as Considered
 from ._custom import custom as custom
 from ._make import make as make
+from ._objective import SearchOptions as SearchOptions
 from ._page import html as html
 from ._page import svg as svg
 from ._registry import names as names

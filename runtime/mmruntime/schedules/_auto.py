@@ -5,20 +5,18 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from ._action import Rows
 from ._bound import shortest_step
-from ._costs import Cost, activation_sizes, stage_costs, transfer_times
-from ._list_scheduling import Pick, PipelineModel, Policy, Preference, hops_to_end, list_schedule
+from ._choice import Choice, Considered
+from ._list_scheduling import Pick, Policy, Preference, hops_to_end, list_schedule
 from ._local_search import improve
-from ._memory import peak
 from ._named import check_sizes, named, placements, suits
-from ._placements import v_placement
+from ._objective import Objective, SearchOptions, objective_for
 from ._registry import names
 from ._schedule import Schedule
 from ._simulate import Simulation, simulate
-from ._timing import TimedSchedule
 
 # How many actions are run in simulated time, all trials together: for the policies, and for moving actions.
 # The search must not look at the clock, for every process has to find the same order.
@@ -36,138 +34,6 @@ _TUNING = 50
 _NO_CAP = 10**9
 
 
-class SearchOptions(TypedDict, total=False):
-    """What `auto` searches under; see there."""
-
-    forward: Cost
-    backward_input: Cost
-    backward_weight: Cost
-    backward: Cost | None
-    latency: float
-    barrier: bool
-    transfer_bytes: Cost
-    bandwidth: float
-    memory: float | Sequence[float] | None
-    activation_bytes: Cost | None
-    weight_activation_bytes: Cost | None
-    split: bool
-    effort: float
-
-
-@dataclass(frozen=True)
-class Considered:
-    """A named schedule that `auto` looked at.
-
-    Attributes:
-        name: Its name.
-        placement: Submesh of each stage.
-        time: Time per step under the given costs.
-        memory: Most memory that a submesh needs, in the unit of the bound.
-        fits: Whether every submesh stays within its bound.
-    """
-
-    name: str
-    placement: tuple[int, ...]
-    time: float
-    memory: float
-    fits: bool
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What `auto` found.
-
-    Attributes:
-        schedule: The order.
-        simulation: What it costs.
-        lower_bound: No order is shorter; see `lower_bound`.
-        origin: Where the order comes from, in words.
-        considered: The named schedules, shortest first.
-        memory: The bound on the memory of each submesh.
-    """
-
-    schedule: Schedule
-    simulation: Simulation
-    lower_bound: float
-    origin: str
-    considered: tuple[Considered, ...]
-    memory: tuple[float, ...]
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """What was chosen and why, in a few sentences."""
-        time = self.simulation.step_time
-        gap = time / self.lower_bound - 1 if self.lower_bound else 0.0
-        lines = [
-            f"auto chose {self.origin}.",
-            f"Time per step {time:.6g}, idle {self.simulation.bubble_fraction:.2%}, live activations "
-            f"{', '.join(f'{live:g}' for live in self.simulation.live)}.",
-            "Memory has no bound."
-            if min(self.memory, default=math.inf) == math.inf
-            else f"Memory may be {', '.join(f'{most:g}' for most in self.memory)}.",
-            f"No order is shorter than {self.lower_bound:.6g}"
-            + (": this one cannot be beaten." if gap <= 1e-9 else f"; at most {gap:.2%} is left to gain."),
-        ]
-        fitting = [other for other in self.considered if other.fits]
-        if fitting:
-            more = fitting[0].time / time - 1 if time else 0.0
-            lines.append(
-                f"The best named one that fits, {fitting[0].name}, "
-                + (f"takes {more:.2%} longer." if more > 1e-9 else "takes as long.")
-            )
-        else:
-            lines.append("No named one fits the memory.")
-        return tuple(lines)
-
-    @property
-    def report(self) -> str:
-        """The reasons, and the named schedules, a few lines of text."""
-        lines = list(self.reasons)
-        several = len({other.placement for other in self.considered}) > 1
-        for other in self.considered:
-            shape = "V" if other.placement == v_placement(self.schedule.num_submeshes) else "round-robin"
-            lines.append(
-                f"  {other.name:<17} {other.time:>10.6g}  memory {other.memory:g}"
-                + (f", {shape}" if several else "")
-                + ("" if other.fits else ", too much")
-            )
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class _Objective:
-    """A pipeline and what counts as good."""
-
-    pipeline: PipelineModel
-    transfers: tuple[float, ...]
-    latency: float
-    barrier: bool
-    split: bool
-
-    def timed(self, rows: Rows) -> TimedSchedule:
-        count = self.pipeline.num_microbatches
-        return TimedSchedule(
-            rows,
-            [submesh for submesh in self.pipeline.placement for _ in range(count)],
-            count,
-            self.pipeline.costs,
-            latency=self.latency,
-            transfers=self.transfers,
-        )
-
-    def time(self, rows: Rows) -> float:
-        timed = self.timed(rows)
-        finish = timed.run().finish
-        assert finish is not None, "only valid orders are compared"
-        return max(finish) if self.barrier else timed.steady(finish)
-
-    def peaks(self, rows: Rows) -> tuple[float, ...]:
-        return tuple(peak(row, self.pipeline.whole, self.pipeline.kept) for row in rows)
-
-    def fits(self, rows: Rows) -> bool:
-        return all(most <= memory + 1e-9 for most, memory in zip(self.peaks(rows), self.pipeline.memory, strict=True))
-
-
 @dataclass(frozen=True)
 class _Candidate:
     """An order, ranked by time, then memory, then how simple it is to explain."""
@@ -177,7 +43,7 @@ class _Candidate:
     rank: int
     origin: str
     rows: Rows
-    objective: _Objective
+    objective: Objective
 
     @property
     def key(self) -> tuple[float, float, int]:
@@ -228,7 +94,7 @@ def auto(
     bounds = []
     homes = placements(num_stages, chunks, placement)
     for home in homes:
-        objective = _objective(home, num_stages, num_microbatches, options)
+        objective = objective_for(home, num_stages, num_microbatches, options)
         bounds.append(shortest_step(objective.pipeline, split=split, barrier=objective.barrier))
         for rank, name in enumerate(names()):
             if not suits(name, home):
@@ -260,49 +126,7 @@ def auto(
     )
 
 
-def _objective(home: tuple[int, ...], num_submeshes: int, num_microbatches: int, options: SearchOptions) -> _Objective:
-    stages = len(home)
-    split = options.get("split", True)
-    costs = stage_costs(
-        stages,
-        num_submeshes,
-        options.get("forward", 1),
-        options.get("backward_input", 1),
-        options.get("backward_weight", 1),
-        options.get("backward"),
-    )
-    latency = options.get("latency", 0.0)
-    transfers = transfer_times(
-        options.get("transfer_bytes", 0), options.get("bandwidth", math.inf), latency, stages, num_submeshes
-    )
-    unit = num_submeshes / stages
-    whole, kept = activation_sizes(
-        options.get("activation_bytes"), options.get("weight_activation_bytes"), stages, num_submeshes
-    ) or ((unit,) * stages, (unit,) * stages)
-    bound = options.get("memory")
-    memory = (
-        (math.inf if bound is None else float(bound),) * num_submeshes
-        if bound is None or isinstance(bound, int | float)
-        else tuple(map(float, bound))
-    )
-    if len(memory) != num_submeshes:
-        raise ValueError(
-            f"memory gives {len(memory)} numbers for {num_submeshes} submeshes. Give one for each, or one."
-        )
-    pipeline = PipelineModel(
-        placement=home,
-        num_submeshes=num_submeshes,
-        num_microbatches=num_microbatches,
-        costs=costs,
-        latency=tuple(latency + transfer for transfer in transfers),
-        whole=whole,
-        kept=kept,
-        memory=memory,
-    )
-    return _Objective(pipeline, transfers, latency, options.get("barrier", True), split)
-
-
-def _list_schedules(objective: _Objective, effort: float) -> list[_Candidate]:
+def _list_schedules(objective: Objective, effort: float) -> list[_Candidate]:
     """The best list schedules: policies compared on a sample of the microbatches, the best run on all."""
     pipeline = objective.pipeline
     stages = len(pipeline.placement)
@@ -353,7 +177,7 @@ def _describe(policy: Policy) -> str:
     return f"a list schedule: {first}, {halves}, {flight} microbatches in flight by stage"
 
 
-def _policies(objective: _Objective) -> Iterator[Policy]:
+def _policies(objective: Objective) -> Iterator[Policy]:
     """The knobs, the more promising settings first."""
     pipeline = objective.pipeline
     placement, costs = pipeline.placement, pipeline.costs
@@ -425,7 +249,7 @@ def lower_bound(
     """
     check_sizes(num_stages, num_microbatches, chunks)
     objectives = [
-        _objective(home, num_stages, num_microbatches, options) for home in placements(num_stages, chunks, placement)
+        objective_for(home, num_stages, num_microbatches, options) for home in placements(num_stages, chunks, placement)
     ]
     return min(shortest_step(each.pipeline, split=each.split, barrier=each.barrier) for each in objectives)
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ._auto import Choice, auto
+from ._auto import auto
+from ._choice import Choice
 from ._costs import Cost, numbers
 from ._named import named
 from ._simulate import simulate

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Unpack
 
-from ._auto import SearchOptions, auto
+from ._auto import auto
 from ._named import check_delay, named
+from ._objective import SearchOptions
 from ._registry import canonical_name
 from ._schedule import Schedule
 
