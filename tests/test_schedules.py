@@ -319,11 +319,9 @@ class TestValidate:
             return Schedule("x", make("gpipe", 1, 2).rows, (0,), 1, 2, frozenset(actions))
 
         text = error_text(fuse(Action("F", 0, 0)).validate)
-        assert (
-            "0F0 is fused with what follows it, 0F1. Fuse a forward with a backward (B or I) right beside it." in text
-        )
+        assert "0F0 is fused with 0F1. Fuse a forward with a backward (B or I) right beside it." in text
         fuse(Action("F", 0, 1)).validate()
-        assert "0B1 is fused with what follows it, the end of the row." in error_text(fuse(Action("B", 0, 1)).validate)
+        assert "0B1 is fused with the end of its row." in error_text(fuse(Action("B", 0, 1)).validate)
         same = Schedule("x", make("1f1b", 1, 1).rows, (0,), 1, 1, frozenset({Action("F", 0, 0)}))
         assert "0F0 and 0B0 are fused, but one needs the other." in error_text(same.validate)
         assert "The fused actions ['3F3'] are not in any row." in error_text(fuse(Action("F", 3, 3)).validate)
@@ -366,7 +364,7 @@ class TestValidate:
         assert custom(good.to_csv()) == replace(good, name="custom")
         text = error_text(replace(good, rows=rows("0F0 0B0 1F1", "1F0 1B0 0F1 0B1 1B1")).validate)
         assert (
-            "1B1 is in the row of submesh 1, but 1F1 in that of submesh 0: what a microbatch leaves at a stage stays "
+            "1B1 is in the row of submesh 1, but 1F1 in that of submesh 0: the activations of a microbatch stay "
             "on one submesh. Move it to row 0.\nsubmesh 0: 0F0 0B0 [1F1]\nsubmesh 1: 1F0 1B0 0F1   0B1 [1B1]"
         ) in text
         text = error_text(replace(good, replicas=((), (0,))).validate)

@@ -5,6 +5,8 @@ import itertools
 import pytest
 
 from mmruntime.schedules import make, names, simulate
+from mmruntime.schedules._costs import stage_costs
+from mmruntime.schedules._timing import TimedSchedule
 
 COSTS = [(1, 1, 1), (1, 2, 1), (2, 2, 1), (1, 1.2, 0.8)]
 SIZES = [(p, m) for p in (1, 2, 3, 4, 6, 8) for m in (2 * p, 3 * p + 1, 8 * p)]
@@ -340,8 +342,12 @@ class TestSimulate:
 
     def test_steady_is_the_limit_of_many_steps(self):
         for name, costs in itertools.product(("zb-h2", "zb-v", "v-half"), COSTS):
-            simulation = simulate(make(name, 3, 8), *costs)
-            timed, finish = simulation._timed, [row[-1] for row in simulation.ends]
+            schedule = make(name, 3, 8)
+            simulation = simulate(schedule, *costs)
+            forward, inputs, weights = costs
+            all_costs = stage_costs(schedule.num_stages, 3, forward, inputs, weights, None)
+            timed = TimedSchedule(schedule.rows, schedule.homes, 8, all_costs)
+            finish = [row[-1] for row in simulation.ends]
             for _ in range(400):
                 before, finish = finish, timed.run(finish).finish
             assert max(finish) - max(before) == pytest.approx(simulation.steady)

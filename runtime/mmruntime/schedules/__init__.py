@@ -1,4 +1,7 @@
-"""Pipeline schedules as plain data: make, check, simulate and draw them. Nothing here needs JAX."""
+"""Pipeline schedules as plain data: make, check, simulate and draw them.
+
+Nothing here imports JAX or any other part of `mmruntime`: `mmrewrite plan` draws schedules where JAX is not installed.
+"""
 
 from ._action import Action as Action
 from ._auto import auto as auto

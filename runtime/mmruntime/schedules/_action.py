@@ -1,4 +1,4 @@
-"""One cell of a schedule."""
+"""Actions: the cells of a schedule."""
 
 import re
 from dataclasses import dataclass

@@ -18,25 +18,25 @@ from ._registry import names
 from ._schedule import Schedule
 from ._simulate import Simulation, simulate
 
-# How many actions are run in simulated time, all trials together: for the policies, and for moving actions.
-# The search must not look at the clock, for every process has to find the same order.
+# Budgets of the search, as actions run in simulated time: for policies, and for local search. Not seconds, because
+# every process of a step has to find the same order, and clocks differ.
 _POLICY_WORK = 300_000
 _MOVE_WORK = 4_000_000
-# Policies are compared on a pipeline of about as many actions, then the best are run on the whole.
+# Policies are compared on fewer microbatches, with about so many actions; the best then run on all of them.
 _SAMPLE_ACTIONS = 1_600
-# What a trial costs besides, in actions.
+# Overhead of a trial, in actions.
 _TRIAL_WORK = 100
 _FINALISTS = 4
-# Steps that it takes to see the time per step without a barrier, most of the time.
+# Steps after which the time per step without a barrier repeats, in most cases.
 _STEADY_STEPS = 4
-# Most changes of one stage's bound that are tried.
+# Most changes of one stage's bound to try.
 _TUNING = 50
 _NO_CAP = 10**9
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An order, ranked by time, then memory, then how simple it is to explain."""
+    """An order, ranked by time, then peak memory, then simplicity (`NamedSchedule.rank`)."""
 
     time: float
     memory: float
@@ -47,7 +47,7 @@ class _Candidate:
 
     @property
     def key(self) -> tuple[float, float, int]:
-        # Times that differ by rounding only are the same.
+        """Sort key. Rounded, because sums in another order differ in their last bits."""
         return (float(f"{self.time:.9g}"), float(f"{self.memory:.9g}"), self.rank)
 
 
@@ -61,11 +61,15 @@ def auto(
 ) -> Choice:
     """Search for the order with the shortest step under these costs that fits the memory.
 
-    Looked at are all named schedules that suit the placement; list schedules under many policies (how many
-    microbatches may be in flight at each stage, what goes first, when a weight half may fill a gap: the knobs of the
-    heuristic in arXiv:2401.10241, section 3.1, and some more), with the bounds in flight tuned stage by stage for the
-    best of them; and what local search along the critical path makes of the best. So the result is never worse than
-    the best named schedule that fits. It is the same on every run and every machine.
+    The candidates are
+
+    - all named schedules that suit the placement;
+    - list schedules under many policies: microbatches in flight at each stage, which action goes first, and when a
+      weight half may fill a gap (the parameters of the heuristic in arXiv:2401.10241, section 3.1, and some more), with
+      the number in flight tuned stage by stage for the best of them;
+    - the best of both, improved by local search along the critical path.
+
+    So the result is never worse than the best named schedule that fits. It is the same on every run and every machine.
 
     Args:
         num_stages: Number of submeshes.
@@ -75,8 +79,8 @@ def auto(
         **options: As for `simulate`: `forward`, `backward_input`, `backward_weight`, `backward`, `latency`,
             `barrier`, `transfer_bytes`, `bandwidth`. And
 
-            - `memory`: most that each submesh (or one number for each of them) may hold, in the unit of
-              `Simulation.live`, or in bytes if `activation_bytes` is given. No bound if left out.
+            - `memory`: bound on what a submesh may hold, one number for all or one for each, in the unit of
+              `Simulation.live`, or in bytes with `activation_bytes`. No bound if left out.
             - `activation_bytes`, `weight_activation_bytes`: as for `simulate`.
             - `split`: whether the backward pass may run in two halves; true if left out.
             - `effort`: how long to search; 1 if left out, 10 for ten times as many trials.
@@ -100,10 +104,10 @@ def auto(
             if not suits(name, home):
                 continue
             schedule = named(name, num_stages, num_microbatches, placement=home)
-            # Replicas hold weights twice, which the bound on memory does not count.
+            # Replicas hold weights twice, and the bound on memory only counts activations.
             if schedule.replicas or (schedule.splits_backward and not split):
                 continue
-            # The fused pairs of a schedule are left out: here a pair costs what its parts cost.
+            # A fused pair costs as much as its parts here, because nobody has measured one.
             time, memory = objective.time(schedule.rows), max(objective.peaks(schedule.rows))
             fits = objective.fits(schedule.rows)
             considered.append(Considered(name, home, time, memory, fits))
@@ -127,7 +131,7 @@ def auto(
 
 
 def _list_schedules(objective: Objective, effort: float) -> list[_Candidate]:
-    """The best list schedules: policies compared on a sample of the microbatches, the best run on all."""
+    """The best list schedules. Policies are compared on some of the microbatches; the best then run on all."""
     pipeline = objective.pipeline
     stages = len(pipeline.placement)
     count = min(pipeline.num_microbatches, max(_SAMPLE_ACTIONS // (3 * stages), 2 * stages))
@@ -142,7 +146,7 @@ def _list_schedules(objective: Objective, effort: float) -> list[_Candidate]:
     tried: list[tuple[tuple[float, float], int, Policy]] = []
     for policy in itertools.islice(_policies(objective), trials * 2 // 3):
         tried.append(rated(policy))
-    # Uneven stages want uneven bounds: change one at a time, and keep what is no worse.
+    # Uneven stages need uneven numbers in flight: hill climbing, one number at a time.
     chance = random.Random(0)
     best = min(tried)
     bound = shortest_step(sample.pipeline, split=objective.split, barrier=objective.barrier)
@@ -178,13 +182,14 @@ def _describe(policy: Policy) -> str:
 
 
 def _policies(objective: Objective) -> Iterator[Policy]:
-    """The knobs, the more promising settings first."""
+    """Policies to try, the more promising ones first."""
     pipeline = objective.pipeline
     placement, costs = pipeline.placement, pipeline.costs
     stages = range(len(placement))
     hops = hops_to_end(placement)
     down = costs.backward_input if objective.split else costs.backward
-    # Microbatches that fit between a stage's forward and its backward while the busiest submesh works on one.
+    # Little's law: a stage needs as many microbatches in flight as the busiest submesh, which sets the pace, can work
+    # on during a trip from the stage's forward to its backward.
     work = [0.0] * pipeline.num_submeshes
     for stage in stages:
         work[placement[stage]] += costs.forward[stage] + costs.backward[stage]
@@ -206,15 +211,15 @@ def _policies(objective: Objective) -> Iterator[Policy]:
     if len(set(placement)) < len(placement):
         picks = [*picks, ("old", "old"), ("low", "high"), ("high", "low")]
     preferences: tuple[Preference, ...] = ("alternate", "backward", "forward")
-    for (up, low), prefer in itertools.product(picks, preferences):
+    for (forward_pick, backward_pick), prefer in itertools.product(picks, preferences):
         for weight_slack, cap in itertools.product((math.inf, 0.0, 0.5) if objective.split else (), caps):
-            yield Policy(True, cap, prefer, up, low, weight_slack)
+            yield Policy(True, cap, prefer, forward_pick, backward_pick, weight_slack)
         for cap in caps:
-            yield Policy(False, cap, prefer, up, low)
+            yield Policy(False, cap, prefer, forward_pick, backward_pick)
 
 
 def _improved(found: Sequence[_Candidate], bound: float, effort: float) -> list[_Candidate]:
-    """What local search makes of the best orders."""
+    """The best orders after local search, as far as it shortened them."""
     better = []
     starts: dict[Rows, _Candidate] = {}
     for each in found:
@@ -244,8 +249,8 @@ def lower_bound(
 ) -> float:
     """A time per step that no order can beat under these costs and this memory; arguments as for `auto`.
 
-    It is the largest of several simple bounds (the way of one microbatch, the work of a submesh between the way to it
-    and from it, the time for which microbatches hold memory), so the best order may be longer.
+    It is the largest of several simple bounds (the critical path of one microbatch, the work of a submesh between the
+    path to it and the path from it, the time for which microbatches hold memory), so the best order may take longer.
     """
     check_sizes(num_stages, num_microbatches, chunks)
     objectives = [

@@ -1,4 +1,4 @@
-"""`Auto`: a search for the best order that starts once the stages and their costs are known."""
+"""`Auto`: a request for a search that runs once the stages and their costs are known."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from ._simulate import simulate
 
 @dataclass(frozen=True)
 class Auto:
-    """What `microbatch(schedule=...)` is to search for; `schedule="auto"` is `Auto()`.
+    """A request to search for the best schedule; `microbatch(schedule="auto")` is short for `Auto()`.
 
         mm.microbatch(..., schedule=schedules.Auto(memory=6))
         mm.microbatch(..., schedule=step.measure(params, batch).auto(memory=6))
 
     Attributes:
-        memory: Most activations that each submesh may hold (or one number for each), in the unit of
-            `Simulation.live`: one microbatch of one submesh-sized stage. `"1f1b"` is what 1F1B needs where it needs
-            most; None is no bound.
-        memory_bytes: The same in bytes, instead of `memory`: of all devices of a submesh together, what forward
-            passes leave for backward passes.
+        memory: Most activations that a submesh may hold, one number for all or one for each, in the unit of
+            `Simulation.live`: one microbatch of one submesh-sized stage. `"1f1b"` is the peak of 1F1B on the submesh
+            that holds most; None is no bound.
+        memory_bytes: The bound in bytes, instead of `memory`: the residuals that forward passes leave for backward
+            passes, on all devices of a submesh together.
         split: Whether the backward pass may run in two halves.
         barrier: Whether all submeshes wait for each other at the end of a step, as they do for a global norm.
         effort: How long to search: 1 is a few seconds.
@@ -33,7 +33,8 @@ class Auto:
         latency: Time of a transfer, in the unit of these times.
 
     Raises:
-        ValueError: If both memories are given, only some of the times are, or a word is not "1f1b".
+        ValueError: If `memory` and `memory_bytes` are both set, only some of the times are, or `memory` is another text
+            than "1f1b".
     """
 
     memory: float | Sequence[float] | Literal["1f1b"] | None = "1f1b"
@@ -61,7 +62,7 @@ class Auto:
                 "Auto: forward, backward_input, backward_weight and latency go together, in one unit of time. Give all "
                 "of them, or none and they are counted from the program."
             )
-        # Lists would make the loop that asks for this unhashable.
+        # The specification of a microbatch loop must be hashable, and lists are not.
         for name in ("memory", "memory_bytes", "forward", "backward_input", "backward_weight"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, int | float | str):
@@ -78,7 +79,7 @@ class Auto:
         backward_weight: Sequence[float],
         activation_bytes: Cost,
     ) -> Choice:
-        """Search; the arguments are those of `auto`, as counted from a program.
+        """Run the search. The arguments are those of `auto`; costs are counted from the program.
 
         Raises:
             ValueError: If a number of the search is out of range, or the memory cannot hold one microbatch.

@@ -1,4 +1,4 @@
-"""How short a step could be at best, whatever the order."""
+"""Lower bound on the time of a step over all orders."""
 
 import math
 from collections.abc import Sequence
@@ -10,20 +10,23 @@ from ._list_scheduling import PipelineModel
 def shortest_step(pipeline: PipelineModel, *, split: bool, barrier: bool) -> float:
     """A time that no order of this pipeline can beat.
 
-    The largest of these, where d(s) is the shorter of a whole backward and an input half of stage s (a whole one
-    without `split`), and b(s) the shorter of a whole backward and both halves:
+    Let f(s) be the time of a forward of stage s, d(s) that of the shorter of a whole backward and an input half (a
+    whole backward without `split`), and b(s) that of the shorter of a whole backward and both halves. The path to a
+    stage is the forwards and transfers before its own, the path from it the backwards and transfers after its own. The
+    bound is the largest of these:
 
-    - the way of one microbatch up and down all stages;
-    - for each stage, the way there, all its forwards, and the way of the last one on; or all its backwards;
-    - for each submesh, the way to its first stage, then all its work (f + b), then the way down from it if the
-      last action cannot be a weight half; or all f + d and the way down in any case;
-    - for each submesh with a bound on memory, the way there, then the time for which its microbatches hold memory,
-      divided by as much of it as there is;
-    - for each submesh, the way to the end of the first microbatch's trip beyond it, then all its work but the forwards
-      that its memory can hold until then, and but the weight halves that it can hold after its last backward, then
-      the way down from that.
+    - one microbatch up and down all stages;
+    - for each stage, the path to it, all its forwards, and the rest of the last microbatch's trip; or the first
+      microbatch's trip until it is back, all other backwards, and the path from it;
+    - for each submesh, the path to its first stage, all its work (f + b), and the path from it unless the last action
+      can be a weight half; or all f + d, and the path from it in any case;
+    - for each submesh with a bound on memory, the path to it, and the product of time and memory that its microbatches
+      hold, divided by the memory that there is;
+    - for each submesh, the first microbatch's trip until it is back; all work of the submesh except for the forwards
+      that its memory can hold until then and the weight halves that it can hold after its last backward; and the path
+      from it.
 
-    Without a barrier only work and memory count.
+    Without a barrier only work and memory count, since paths of one step overlap with work of the next.
     """
     costs, count = pipeline.costs, pipeline.num_microbatches
     placement, stages = pipeline.placement, len(pipeline.placement)
@@ -35,10 +38,10 @@ def shortest_step(pipeline: PipelineModel, *, split: bool, barrier: bool) -> flo
         whole = [min(pair) for pair in zip(costs.backward, both, strict=True)]
     else:
         down = whole = list(costs.backward)
-    # Time until a stage can start its first forward; time from the end of its backward until the step ends.
+    # The path to each stage and the path from it.
     before = list(accumulate((time + hop for time, hop in zip(forward, hops, strict=False)), initial=0.0))
     after = list(accumulate((time + hop for time, hop in zip([whole[0], *down[1:]], hops, strict=False)), initial=0.0))
-    # Time from the end of a stage's forward until its own backward starts.
+    # Trip of a microbatch from the end of a stage's forward until its backward can start.
     away = [0.0] * stages
     for stage in range(stages - 2, -1, -1):
         away[stage] = away[stage + 1] + forward[stage + 1] + down[stage + 1] + 2 * hops[stage]
@@ -63,7 +66,7 @@ def shortest_step(pipeline: PipelineModel, *, split: bool, barrier: bool) -> flo
             halves = size * costs.backward_input[stage] + kept * costs.backward_weight[stage]
             held += count * (size * (forward[stage] + away[stage]) + (min(unsplit, halves) if split else unsplit))
         memory = pipeline.memory[submesh]
-        # What can run before the first backward, which is no more than memory holds, and after the last one.
+        # Forwards before the first backward and weight halves after the last one: no more than memory can hold.
         back = min(before[stage] + forward[stage] + away[stage] for stage in mine)
         ahead = _most_time([(forward[stage], pipeline.whole[stage]) for stage in mine], count, memory)
         weights = [(costs.backward_weight[stage], pipeline.kept[stage]) for stage in mine]
@@ -82,11 +85,14 @@ def shortest_step(pipeline: PipelineModel, *, split: bool, barrier: bool) -> flo
 
 
 def _most_time(pieces: Sequence[tuple[float, float]], count: int, memory: float) -> float:
-    """The most time that `count` of each piece (time, size) can take if what runs must fit the memory together."""
+    """The most time that actions (time, size) can take together in this memory, up to `count` of each.
+
+    A fractional knapsack, which is at least the best whole one; greedy by time per size is optimal.
+    """
     total, left = 0.0, memory + 1e-9
     for time, size in sorted(pieces, key=lambda piece: -piece[0] / piece[1] if piece[1] else -math.inf):
         share = min(count, left / size) if size else count
-        # Of pieces that are alike a whole number fits.
+        # With a single kind of action, the best whole number is known.
         total += time * (math.floor(share) if len(pieces) == 1 else share)
         left -= share * size
     return total

@@ -10,13 +10,13 @@ from ._simulate import Simulation
 
 @dataclass(frozen=True)
 class Considered:
-    """A named schedule that `auto` looked at.
+    """A named schedule that `auto` considered.
 
     Attributes:
         name: Its name.
         placement: Submesh of each stage.
-        time: Time per step under the given costs.
-        memory: Most memory that a submesh needs, in the unit of the bound.
+        time: Time per step.
+        memory: Peak memory of the submesh that needs most, in the unit of the bound.
         fits: Whether every submesh stays within its bound.
     """
 
@@ -29,14 +29,14 @@ class Considered:
 
 @dataclass(frozen=True)
 class Choice:
-    """What `auto` found.
+    """The result of `auto`.
 
     Attributes:
-        schedule: The order.
-        simulation: What it costs.
-        lower_bound: No order is shorter; see `lower_bound`.
-        origin: Where the order comes from, in words.
-        considered: The named schedules, shortest first.
+        schedule: The best order found.
+        simulation: The simulated step of that order.
+        lower_bound: Time that no order can beat, see `lower_bound`.
+        origin: Description of where the order comes from.
+        considered: The named schedules, shortest step first.
         memory: The bound on the memory of each submesh.
     """
 
@@ -49,7 +49,7 @@ class Choice:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What was chosen and why, in a few sentences."""
+        """The choice and the reasons for it, in a few sentences."""
         time = self.simulation.step_time
         gap = time / self.lower_bound - 1 if self.lower_bound else 0.0
         lines = [
@@ -75,7 +75,7 @@ class Choice:
 
     @property
     def report(self) -> str:
-        """The reasons, and the named schedules, a few lines of text."""
+        """The reasons, and a line for each named schedule."""
         lines = list(self.reasons)
         several = len({other.placement for other in self.considered}) > 1
         for other in self.considered:

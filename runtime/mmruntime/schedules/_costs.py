@@ -1,4 +1,4 @@
-"""Costs for every virtual stage, from one number or a sequence."""
+"""Costs of every virtual stage, from a single number or one number for each."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ Cost = float | Sequence[float]
 
 @dataclass(frozen=True)
 class Costs:
-    """What every virtual stage costs, one number for each stage in each tuple."""
+    """Time of each kind of action; every tuple has one number for each virtual stage."""
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]
@@ -18,40 +18,45 @@ class Costs:
     backward_weight: tuple[float, ...]
 
 
-def numbers(what: str, value: object, expected: str) -> tuple[float, ...]:
+def numbers(parameter: str, value: object, expected: str) -> tuple[float, ...]:
     """A sequence of numbers as floats.
 
+    Args:
+        parameter: Name of the value, for the error.
+        value: The sequence.
+        expected: Description of valid values, for the error.
+
     Raises:
-        TypeError: If it is none.
+        TypeError: If the value is not a sequence of numbers.
     """
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        given = list(value)
-        if all(isinstance(number, SupportsFloat) for number in given):
-            return tuple(map(float, given))
-    raise TypeError(f"{what} must be {expected}; got {value!r}.")
+        items = list(value)
+        if all(isinstance(number, SupportsFloat) for number in items):
+            return tuple(map(float, items))
+    raise TypeError(f"{parameter} must be {expected}; got {value!r}.")
 
 
-def per_stage(cost: Cost, what: str, num_stages: int, num_submeshes: int) -> tuple[float, ...]:
+def per_stage(cost: Cost, parameter: str, num_stages: int, num_submeshes: int) -> tuple[float, ...]:
     """One number for each virtual stage.
 
     A single number is the cost of a submesh-sized stage, so every virtual stage gets `num_submeshes / num_stages`
-    of it: half of it where each submesh has two. A sequence is taken as it is, one number for each virtual stage.
+    of it: half of it where each submesh has two. A sequence already has one number for each virtual stage.
 
     Raises:
-        TypeError: If it is neither a number nor a sequence of numbers.
+        TypeError: If the cost is neither a number nor a sequence of numbers.
         ValueError: If the sequence has another length, or a number is negative or not finite.
     """
     if isinstance(cost, int | float):
         costs = (cost * num_submeshes / num_stages,) * num_stages
     else:
-        costs = numbers(what, cost, "a number, or a sequence of them, one for each (virtual) stage")
+        costs = numbers(parameter, cost, "a number, or a sequence of them, one for each (virtual) stage")
         if len(costs) != num_stages:
             raise ValueError(
-                f"{what} gives {len(costs)} costs for {num_stages} stages. Give one for each (virtual) stage, or one "
-                "number for a submesh-sized stage."
+                f"{parameter} gives {len(costs)} costs for {num_stages} stages. Give one for each (virtual) stage, or "
+                "one number for a submesh-sized stage."
             )
     if not all(0 <= number < math.inf for number in costs):
-        raise ValueError(f"{what} must be finite and at least 0; got {cost!r}.")
+        raise ValueError(f"{parameter} must be finite and at least 0; got {cost!r}.")
     return costs
 
 
@@ -63,10 +68,10 @@ def stage_costs(
     backward_weight: Cost,
     backward: Cost | None,
 ) -> Costs:
-    """The costs for each virtual stage; a whole backward costs its two halves unless given."""
+    """The costs of each virtual stage. Without `backward`, a whole backward costs as much as its two halves."""
 
-    def spread(cost: Cost, what: str) -> tuple[float, ...]:
-        return per_stage(cost, what, num_stages, num_submeshes)
+    def spread(cost: Cost, parameter: str) -> tuple[float, ...]:
+        return per_stage(cost, parameter, num_stages, num_submeshes)
 
     inputs, weights = spread(backward_input, "backward_input"), spread(backward_weight, "backward_weight")
     whole = (
@@ -78,10 +83,13 @@ def stage_costs(
 def transfer_times(
     transfer_bytes: Cost, bandwidth: float, latency: float, num_stages: int, num_submeshes: int
 ) -> tuple[float, ...]:
-    """How long a link is busy with each stage's output. One number of bytes is that of every stage, undivided.
+    """Time for which a link is busy with the output of each stage.
+
+    A single number of bytes is that of every stage, not divided among chunks: the activation between two layers has the
+    same size wherever the model is cut.
 
     Raises:
-        TypeError: If one of them is no number.
+        TypeError: If an argument is not a number.
         ValueError: If the latency or a size is negative, or the bandwidth is not above 0.
     """
     if not (isinstance(latency, int | float) and isinstance(bandwidth, int | float)):
@@ -95,10 +103,13 @@ def transfer_times(
 def activation_sizes(
     activation: Cost | None, weight: Cost | None, num_stages: int, num_submeshes: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """For each stage, the bytes of a microbatch and the part of them that the weight half needs; None without bytes.
+    """For each stage, the bytes that a microbatch holds and those of them that its weight half needs.
+
+    Returns:
+        Both tuples, None if there are no sizes.
 
     Raises:
-        ValueError: If the part is larger than the whole or given without it.
+        ValueError: If the weight half needs more than all bytes, or only its part is given.
     """
     if activation is None:
         if weight is not None:

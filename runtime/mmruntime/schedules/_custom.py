@@ -1,4 +1,4 @@
-"""Schedules that users write: lists, text, objects. All are checked before anything runs."""
+"""Schedules that users write, as lists, text or objects. All are validated before anything runs."""
 
 import difflib
 import os
@@ -17,10 +17,10 @@ RowsOfCells = Iterable[Iterable[ScheduleCell]]
 
 @runtime_checkable
 class MakesRows(Protocol):
-    """An object that writes a schedule for any size."""
+    """An object that makes the rows of a schedule for any size."""
 
     def rows(self, num_stages: int, num_microbatches: int) -> RowsOfCells:
-        """The cells of each submesh, for so many submeshes and microbatches."""
+        """The cells of each submesh, for `num_stages` submeshes."""
         ...
 
 
@@ -44,22 +44,22 @@ def custom(
         order: One of
 
             - rows of cells, one row for each submesh. A cell is an `Action`, its text such as `2F0`, the name of a
-              task, or (microbatch, name of a task). Of names without microbatches, the k-th one is microbatch k.
-            - text in the form of `Schedule.to_csv`, or the path of a file with it.
-            - an object with a method `rows(num_stages, num_microbatches)`, or a function of them, that returns rows.
+              task, or (microbatch, name of a task). The k-th mention of a name without microbatch is microbatch k.
+            - text in the format of `Schedule.to_csv`, or the path of a file with it.
+            - an object with a method `rows(num_stages, num_microbatches)`, or a function of these, that returns rows.
 
-        tasks: What each task name stands for: the kind of action and its stage. Names match exactly.
+        tasks: The kind of action and the stage that each task name stands for. Names match exactly.
         num_stages: Number of submeshes, for an object or function.
         num_microbatches: Number of microbatches. Follows from the cells if left out, except for an object or function.
         placement: Submesh of each stage. If left out, it follows from the cells, and a stage may have replicas, see
             `Schedule.replicas`.
         live_bound: See `Schedule.validate`.
-        name: What to call the schedule.
+        name: Name of the schedule.
 
     Raises:
         ValueError: If the schedule cannot run or a name is unknown; the text shows the rows with the failing cell in
             square brackets.
-        TypeError: If something is neither of these.
+        TypeError: If an argument has none of these types.
     """
     if not isinstance(tasks, Mapping | None):
         raise TypeError(f'custom: tasks must map names to (kind, stage), such as {{"up": ("F", 0)}}; got {tasks!r}.')
@@ -96,8 +96,8 @@ def custom(
     return schedule
 
 
-def _are_integers(given: object) -> bool:
-    return isinstance(given, Iterable) and all(isinstance(number, int) for number in given)
+def _are_integers(value: object) -> bool:
+    return isinstance(value, Iterable) and all(isinstance(number, int) for number in value)
 
 
 def _cells(order: object) -> list[list[ScheduleCell]]:

@@ -1,4 +1,4 @@
-"""List scheduling: run the pipeline in simulated time and let a policy pick among what is ready."""
+"""List scheduling: run the pipeline in simulated time; a policy picks among the actions that are ready."""
 
 import heapq
 import math
@@ -15,17 +15,18 @@ Preference = Literal["backward", "forward", "alternate"]
 
 @dataclass(frozen=True)
 class Policy:
-    """What a free submesh runs next.
+    """The rule by which a free submesh picks its next action.
 
     Attributes:
         split: Whether the backward pass runs in two halves.
         caps: Most microbatches between the forward and the backward (or its input half) of each stage.
-        prefer: What comes first if both are ready: a `"backward"`, a `"forward"`, or the one that did not run last
-            (`"alternate"`).
-        forward_pick: Among forwards of one submesh's stages: the lowest stage, the highest, or the oldest microbatch.
-        backward_pick: The same among backwards.
-        weight_slack: A weight half starts only if it ends before anything else arrives, give or take this share of its
-            time: 0 leaves no gap for it to be late, `inf` fills every gap.
+        prefer: The first of a ready forward and a ready backward: the `"backward"`, the `"forward"`, or the kind that
+            did not run last (`"alternate"`).
+        forward_pick: The first of several ready forwards: that of the `"low"` or `"high"` stage, or of the oldest
+            microbatch (`"old"`).
+        backward_pick: The same for backwards.
+        weight_slack: By how much a weight half may delay the next arrival, as a share of its time: at 0 it only fills
+            gaps that are long enough, at `inf` it fills every gap.
     """
 
     split: bool
@@ -38,7 +39,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class PipelineModel:
-    """What is to be scheduled.
+    """A pipeline with its costs and its bound on memory.
 
     Attributes:
         placement: Submesh of each virtual stage.
@@ -46,9 +47,9 @@ class PipelineModel:
         num_microbatches: Number of microbatches.
         costs: Time of each action, for each stage.
         latency: Time of a transfer between submeshes, for each stage's output and its cotangent.
-        whole: What one microbatch of each stage takes of its submesh's memory, from the forward on.
+        whole: Memory that one microbatch of each stage takes on its submesh, from the forward on.
         kept: The part of it that an input half leaves for the weight half.
-        memory: Most of that on each submesh.
+        memory: Bound on the memory of each submesh.
     """
 
     placement: tuple[int, ...]
@@ -62,15 +63,16 @@ class PipelineModel:
 
 
 def list_schedule(pipeline: PipelineModel, policy: Policy) -> Rows:
-    """The rows that come out when every free submesh follows the policy.
+    """The rows that result when every free submesh follows the policy.
 
-    Microbatches of one stage and kind run in order. A forward leaves room for one microbatch of every later stage of
-    its submesh that has none between forward and backward. So nothing gets stuck: where the oldest unfinished
-    microbatch goes, later stages have none, since no younger one is ahead of it, and earlier ones left room.
+    Microbatches of one stage and kind run in order. A forward only starts if memory is left for one microbatch of every
+    later stage of its submesh that holds none. This rules out deadlock: ahead of the oldest unfinished microbatch
+    later stages hold none, since no younger microbatch overtakes it, and earlier stages have left room for it.
 
     Raises:
         ValueError: If the memory of a submesh is less than one microbatch of all its stages takes.
     """
+    # A hot loop, of which `auto` runs thousands: calls and attributes in it would cost more than its length.
     placement, count, costs = pipeline.placement, pipeline.num_microbatches, pipeline.costs
     stages, latency = len(placement), pipeline.latency
     whole, kept, memory, caps = pipeline.whole, pipeline.kept, pipeline.memory, policy.caps
@@ -89,7 +91,7 @@ def list_schedule(pipeline: PipelineModel, policy: Policy) -> Rows:
                 f"One microbatch takes {least:g} of the memory of submesh {submesh}, which has {memory[submesh]:g}. "
                 "Allow more, cut the batch into more microbatches, or cut the model into more stages."
             )
-    # When the input of each microbatch's forward and backward is there; known as soon as its producer starts.
+    # Arrival of the input of each microbatch's forward and backward; known as soon as its producer starts.
     up_at: list[list[float]] = [[0.0] * count, *([] for _ in range(stages - 1))]
     down_at: list[list[float]] = [[] for _ in range(stages)]
     ups, downs, weights = [0] * stages, [0] * stages, [0] * stages
@@ -107,7 +109,7 @@ def list_schedule(pipeline: PipelineModel, policy: Policy) -> Rows:
         soonest = math.inf
         blocked = False
         room = memory[submesh] - live[submesh] + 1e-9
-        # From the last stage to the first, so that what later stages need is known.
+        # From the last stage to the first, because the room that a forward must leave depends on later stages.
         for stage in reversed(homes[submesh]):
             index = downs[stage]
             if index < len(down_at[stage]):
@@ -126,7 +128,7 @@ def list_schedule(pipeline: PipelineModel, policy: Policy) -> Rows:
                 elif up < 0 or (index < ups[up] if up_old else not up_high):
                     up = stage
             if index == downs[stage]:
-                # Its room for one: what its weight halves hold, they give back.
+                # Room for one microbatch of this stage; its weight halves will free what they hold.
                 held = kept[stage] * (downs[stage] - weights[stage]) if split else 0.0
                 room -= max(0.0, whole[stage] - held)
         if up >= 0 and down >= 0:
@@ -180,7 +182,7 @@ def list_schedule(pipeline: PipelineModel, policy: Policy) -> Rows:
 
 
 def hops_to_end(placement: Sequence[int]) -> tuple[int, ...]:
-    """For each stage, one more than the transfers between submeshes that are left from there to the last stage."""
+    """For each stage, one more than the number of transfers between submeshes from there to the last stage."""
     hops = [1] * len(placement)
     for stage in range(len(placement) - 2, -1, -1):
         hops[stage] = hops[stage + 1] + (placement[stage] != placement[stage + 1])

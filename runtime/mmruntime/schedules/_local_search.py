@@ -8,9 +8,9 @@ from ._action import Action, Rows
 from ._memory import peak
 from ._timing import TimedRun, TimedSchedule
 
-# A move is compared with the order of so many moves ago.
+# A move is compared with the step of so many moves ago.
 _MEMORY = 200
-# How far beyond its block an action may go.
+# Places beyond its block to which an action may move.
 _BEYOND = 4
 
 
@@ -23,27 +23,28 @@ def improve(
     bound: float,
     barrier: bool = True,
 ) -> tuple[Rows, float]:
-    """A better order of the program's rows, or the same.
+    """A better order of the rows, or the same.
 
-    The step is as long as its critical path: a chain of actions that each start when the one before is done, either
-    the one before in the row or the producer of its input. Only a change along that path can shorten the step. Without
-    a barrier the path goes on in the step before, from the start of a row to its end, and closes to a circle; the
-    time per step is that of the slowest circle. The
-    path consists of blocks, actions that follow each other in one row without a gap, and every try moves one action
-    of a block within it or a little beyond, as in job-shop scheduling (Nowicki and Smutnicki 1996,
-    doi:10.1287/mnsc.42.6.797). A move is kept if the step is no longer than it was, or no longer than it was some
-    moves ago (late acceptance, Burke and Bykov 2017, doi:10.1016/j.ejor.2016.07.012).
+    The step is as long as its critical path: a chain of actions each of which starts when the one before it ends, the
+    one before it being its predecessor in the row or the producer of its input. Only a change along that path can
+    shorten the step. Without a barrier the path continues in the step before, from the start of a row to its end, and
+    closes to a cycle; the time per step is that of the slowest cycle.
 
-    Microbatches of one stage and kind stay in order, and each action stays between those of its own microbatch and
-    stage that it needs and that need it. The random numbers are always the same.
+    The path consists of blocks: actions that follow each other in one row without a gap. Every try moves one action of
+    a block within it or a little beyond, as in job-shop scheduling (Nowicki and Smutnicki 1996,
+    doi:10.1287/mnsc.42.6.797). A move is kept if the step is no longer than before the move, or no longer than some
+    moves ago (late acceptance, Burke and Bykov 2017, doi:10.1016/j.ejor.2016.07.012), which leads out of local minima.
+
+    Microbatches of one stage and kind stay in order, and so do the actions of one stage and microbatch. The seed is
+    fixed, because every process has to find the same order.
 
     Args:
-        timed: What to improve; its rows are reordered.
+        timed: The order to improve. Its rows are reordered in place, for speed.
         whole: For each stage, memory that a forward takes.
         kept: For each stage, the part of it that an input half leaves.
-        memory: Most memory of each submesh.
+        memory: Bound on the memory of each submesh.
         tries: Number of orders to run in simulated time.
-        bound: No order is shorter than this; the search ends when it is reached.
+        bound: Time that no order can beat; the search ends when it is reached.
         barrier: Whether a step ends for all rows at once.
 
     Returns:
@@ -52,7 +53,7 @@ def improve(
     chance = random.Random(0)
     rows, actions = timed.rows, timed.actions
     state = _look(timed, barrier)
-    assert state is not None, "the search starts from a valid order"
+    assert state is not None, "local search starts from a valid order"
     current = state.score
     past = [current] * _MEMORY
     best, shortest = [list(row) for row in rows], state.time
@@ -91,7 +92,14 @@ def improve(
 
 
 class _State(NamedTuple):
-    """A step in simulated time: how long it is, what it is worth, when each row begins, and what it looks like."""
+    """A step in simulated time.
+
+    Attributes:
+        time: Time of the step.
+        score: Time and tie-break, the smaller the better.
+        begins: Start of each row.
+        run: Starts and ends of the actions.
+    """
 
     time: float
     score: float
@@ -100,8 +108,7 @@ class _State(NamedTuple):
 
 
 def _look(timed: TimedSchedule, barrier: bool) -> _State | None:
-    """The step of the rows as they are, None if they wait for each other. Of two equally long steps the one whose rows
-    finish earlier is worth more."""
+    """Time the current rows; None on deadlock. Ties go to the step whose rows finish earlier."""
     run = timed.run()
     if run.finish is None:
         return None
@@ -113,7 +120,10 @@ def _look(timed: TimedSchedule, barrier: bool) -> _State | None:
 
 
 def _furthest(row: Sequence[int], source: int, step: int, end: int, actions: Sequence[Action]) -> int:
-    """How far an action may go: not past one of its own stage that has its kind or its microbatch."""
+    """The furthest position up to `end` to which the action at `source` may move in direction `step`.
+
+    It may not pass an action of its own stage that has the same kind or the same microbatch.
+    """
     mine = actions[row[source]]
     at = source
     while at != end:
@@ -125,10 +135,9 @@ def _furthest(row: Sequence[int], source: int, step: int, end: int, actions: Seq
 
 
 def _critical_blocks(timed: TimedSchedule, state: _State, chance: random.Random) -> list[tuple[int, int, int]]:
-    """The blocks (row, first, last) of two or more actions on the critical path.
+    """The blocks (row, first, last) of two or more actions on the critical path, which is followed back from its end.
 
-    Where the one before in the row and the producer of the input end at the same time, one of them is followed by
-    chance.
+    Where the predecessor in the row and the producer of the input end at the same time, chance decides between them.
     """
     rows, (starts, ends, _) = timed.rows, state.run
     place = {index: (number, position) for number, row in enumerate(rows) for position, index in enumerate(row)}
@@ -136,7 +145,7 @@ def _critical_blocks(timed: TimedSchedule, state: _State, chance: random.Random)
     number, position = place[index]
     last = position
     blocks = []
-    circled: set[int] = set()
+    wrapped: set[int] = set()
     while True:
         before = rows[number][position - 1] if position else -1
         producer = timed.producer(index)
@@ -148,9 +157,9 @@ def _critical_blocks(timed: TimedSchedule, state: _State, chance: random.Random)
         if last > position:
             blocks.append((number, position, last))
         begins = starts[index] <= state.begins[number] + 1e-9
-        if begins and state.begins[number] > 0 and number not in circled:
-            # Without a barrier, what it waited for is the end of its own row in the step before.
-            circled.add(number)
+        if begins and state.begins[number] > 0 and number not in wrapped:
+            # Without a barrier, the first action of a row waited for the row's last one in the step before.
+            wrapped.add(number)
             index = rows[number][-1]
         elif producer < 0 or begins:
             return blocks

@@ -1,4 +1,4 @@
-"""How much the activations of a row take at most."""
+"""Peak memory of activations."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ from ._action import Action
 
 
 def peak(row: Sequence[Action], whole: Sequence[float], kept: Sequence[float]) -> float:
-    """The most that is live at once while a submesh runs its row.
+    """The most memory that activations take at once while a submesh runs its row.
 
-    It does not depend on times: what is live changes with every action of the row only.
+    It does not depend on times, because only actions of the row itself take memory or free it.
 
     Args:
         row: Actions in issue order.
-        whole: For each stage, what a forward adds; its whole backward frees all of it.
+        whole: For each stage, the memory that a forward takes and a whole backward frees.
         kept: For each stage, the part that an input half leaves for the weight half.
     """
     live = most = 0.0

@@ -13,7 +13,7 @@ from ._timing import TimedSchedule
 
 
 class SearchOptions(TypedDict, total=False):
-    """What `auto` searches under; see there."""
+    """Keyword arguments of `auto`, which documents them."""
 
     forward: Cost
     backward_input: Cost
@@ -32,7 +32,15 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Objective:
-    """A pipeline and what counts as good."""
+    """A pipeline with its bound on memory, and how the time of a step is counted.
+
+    Attributes:
+        pipeline: The pipeline. Its latency includes the time that a link is busy.
+        transfers: For each stage, how long a link is busy with its output.
+        latency: Time from the end of an action, or of its transfer, to the arrival.
+        barrier: Whether submeshes wait for each other at the end of a step.
+        split: Whether the backward pass may run in two halves.
+    """
 
     pipeline: PipelineModel
     transfers: tuple[float, ...]
@@ -41,6 +49,7 @@ class Objective:
     split: bool
 
     def timed(self, rows: Rows) -> TimedSchedule:
+        """The rows, ready to run in simulated time."""
         count = self.pipeline.num_microbatches
         return TimedSchedule(
             rows,
@@ -52,15 +61,18 @@ class Objective:
         )
 
     def time(self, rows: Rows) -> float:
+        """Time per step."""
         timed = self.timed(rows)
         finish = timed.run().finish
         assert finish is not None, "only valid orders are compared"
         return max(finish) if self.barrier else timed.steady(finish)
 
     def peaks(self, rows: Rows) -> tuple[float, ...]:
+        """Peak memory of each submesh."""
         return tuple(peak(row, self.pipeline.whole, self.pipeline.kept) for row in rows)
 
     def fits(self, rows: Rows) -> bool:
+        """Whether every submesh stays within its bound."""
         return all(most <= memory + 1e-9 for most, memory in zip(self.peaks(rows), self.pipeline.memory, strict=True))
 
 

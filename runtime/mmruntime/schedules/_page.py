@@ -10,11 +10,11 @@ from ._svg import COLOURS, Lane, LaneCell, lanes
 def svg(simulation: Simulation, *, width: int = 1200) -> str:
     """The step as an SVG picture.
 
-    A row for each submesh: actions by colour and letter, idle time hatched, and below it the live activations as a
-    step line. Cells of every other stage of a submesh have a dark foot. Hovering over a cell shows its times.
+    A lane for each submesh: actions by colour and letter, idle time hatched, and below them the live activations as a
+    step line. Cells of every other stage of a submesh have a dark foot. A tooltip shows the times of a cell.
 
     Args:
-        simulation: What to draw.
+        simulation: The step to draw.
         width: Width in pixels. Labels are left out where a cell is too narrow.
     """
     _check("svg", simulation)
@@ -38,10 +38,10 @@ def simulated_lanes(
 
     Args:
         simulation: The step.
-        begin: When it begins.
-        unit: What tips give times in.
-        per_unit: How many of that one unit of the simulation's time is.
-        merged: Stages whose forward cost is that of a program that does more: the kinds of it, such as "FB".
+        begin: Its start on the time axis.
+        unit: Unit of times in tooltips.
+        per_unit: Factor from the simulation's times to that unit.
+        merged: For stages whose forward shares a program with other kinds of action: all of its kinds, such as "FB".
     """
     merged = merged or {}
     schedule = simulation.schedule
@@ -72,7 +72,7 @@ def simulated_lanes(
 
 
 def html(simulation: Simulation) -> str:
-    """The step as one HTML page that needs nothing else: the picture, its numbers, and the schedule as CSV."""
+    """The step as one self-contained HTML page: the picture, its numbers, and the schedule as CSV."""
     _check("html", simulation)
     schedule = simulation.schedule
     has_bytes = simulation.peak_bytes is not None
@@ -91,7 +91,7 @@ def html(simulation: Simulation) -> str:
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     heads = ["submesh", "stages", "busy", "idle", "peak live", *(["peak bytes"] if has_bytes else [])]
     actions = sum(map(len, schedule.rows))
-    # Cells are at least so wide that most have a label.
+    # Wide enough for labels in most cells.
     width = min(20_000, max(1200, 160 + 30 * actions // max(1, schedule.num_submeshes)))
     step = "with" if simulation.barrier else "without"
     return f"""<!doctype html>

@@ -1,4 +1,4 @@
-"""A pipeline schedule as a plain value: which submesh does what, in which order."""
+"""A pipeline schedule as a plain value: the actions of every submesh, in order."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -17,15 +17,15 @@ class Schedule:
     """The order in which every submesh issues its actions.
 
     Attributes:
-        name: What it is called in reports; `make` puts the canonical name here.
+        name: Its name in reports; the canonical name if `make` made it.
         rows: `rows[submesh]` are the actions of that submesh in issue order.
         placement: `placement[stage]` is the submesh that runs the stage.
         num_stages: Number of (virtual) stages, `len(placement)`.
         num_microbatches: Number of microbatches of one step.
         fused: Actions that run as one program with the action after them in their row (overlapped forward and
-            backward, as in DualPipe-V). A runtime may run the two one after the other; only the time changes.
-        replicas: `replicas[stage]` are further submeshes that hold the stage's weights as well and run it for some of
-            the microbatches, as in DualPipe; `rows` say which microbatch runs where. Empty if no stage has any.
+            backward, as in DualPipe-V). A runtime may also run the two one after the other, which only takes longer.
+        replicas: `replicas[stage]` are further submeshes that also hold the stage's weights and run it for some of the
+            microbatches, as in DualPipe; `rows` say which microbatch runs where. Empty if no stage has replicas.
     """
 
     name: str
@@ -52,25 +52,25 @@ class Schedule:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether some stage runs the input half of its backward pass apart from the weight half."""
+        """Whether some stage runs the halves of its backward pass separately."""
         return any(action.kind == "I" for row in self.rows for action in row)
 
     @property
     def has_backward(self) -> bool:
-        """Whether there is a backward pass at all; false for a forward-only (inference) schedule."""
+        """Whether there is a backward pass; false for a forward-only (inference) schedule."""
         return any(action.kind != "F" for row in self.rows for action in row)
 
     @property
     def odd_stages(self) -> frozenset[int]:
-        """Every other stage of each submesh, from its second on: what pictures set apart."""
+        """Every other stage of each submesh, from its second on, which pictures set apart."""
         return frozenset(stage for submesh in range(len(self.rows)) for stage in self.stages_of(submesh)[1::2])
 
     def stages_of(self, submesh: int) -> tuple[int, ...]:
-        """The stages whose weights the submesh holds, in order."""
+        """The stages whose weights the submesh holds, in ascending order."""
         return tuple(stage for stage in range(self.num_stages) if submesh in self.homes_of(stage))
 
     def homes_of(self, stage: int) -> tuple[int, ...]:
-        """The submeshes that run a stage, each for some of the microbatches: one unless it has replicas."""
+        """The submeshes that run a stage: its own first, then its replicas."""
         return (self.placement[stage], *(self.replicas[stage] if self.replicas else ()))
 
     @cached_property
@@ -85,20 +85,20 @@ class Schedule:
         return tuple(homes)
 
     def forward_only(self) -> "Schedule":
-        """The same order without its backward actions, for a step that takes no gradient."""
+        """The order without its backward actions, for a step that takes no gradient."""
         rows = tuple(tuple(action for action in row if action.kind == "F") for row in self.rows)
         return Schedule(self.name, rows, self.placement, self.num_stages, self.num_microbatches, replicas=self.replicas)
 
     def validate(self, live_bound: float | Sequence[float] | None = None) -> None:
         """Check that the schedule can run and computes each gradient once.
 
-        Checked: the placement, every action exactly once on a submesh of its stage, each microbatch of a stage with one
-        whole backward or one input half and one weight half, dependency order inside each row, no deadlock across
-        rows, fused pairs, and the bound on live activations.
+        The checks: the placement; every action exactly once, on a submesh of its stage; for each microbatch of a stage
+        one whole backward, or one input half and one weight half; dependency order inside each row; no deadlock across
+        rows; fused pairs; and the bound on live activations.
 
         Args:
-            live_bound: Most activations that a submesh (all of them, or one number for each) may hold, in units of
-                one microbatch of one submesh-sized stage, as in `Simulation.live`. No bound if left out.
+            live_bound: Most activations that a submesh may hold, one number for all or one for each, in units of one
+                microbatch of one submesh-sized stage, as in `Simulation.live`. No bound if left out.
 
         Raises:
             ValueError: If a check fails. The text shows the grid with the failing cell in square brackets.
@@ -108,16 +108,16 @@ class Schedule:
     def to_csv(self) -> str:
         """The schedule as CSV text, one line for each submesh, one cell for each action.
 
-        This is the compute-only form that users of PyTorch's pipelining know. A fused pair is one cell,
+        This is the compute-only format of `torch.distributed.pipelining`. A fused pair is one cell,
         `(0F3;7B1)OVERLAP_F_B`.
         """
         return "".join(",".join(_cells(row, self.fused, "({};{})OVERLAP_F_B")) + "\n" for row in self.rows)
 
     @staticmethod
     def from_csv(text: str, name: str = "custom") -> "Schedule":
-        """The schedule written as `text` in the form of `to_csv`; empty cells are skipped.
+        """The schedule written as `text` in the format of `to_csv`; empty cells are skipped.
 
-        The placement follows from the lines on which the stages appear; see `from_rows`. The result is not validated.
+        The placement follows from the lines on which the stages appear, see `from_rows`. The result is not validated.
 
         Raises:
             ValueError: If a cell is not an action, or a microbatch of a stage appears on two lines. The text names line
@@ -146,22 +146,21 @@ class Schedule:
 def from_rows(name: str, rows: Iterable[Iterable[Action]], *, fused: Collection[Action] = ()) -> Schedule:
     """The schedule with these rows; placement, stages and microbatches follow from the actions.
 
-    A stage lives in the row of its first microbatch. If other microbatches of it are in other rows, its weights have
-    replicas there.
+    The submesh of a stage is the row of its first microbatch. Rows with others of its microbatches are its replicas.
 
     Raises:
         ValueError: If there is no action, a stage is missing, or one microbatch of a stage appears in two rows.
     """
-    settled = tuple(tuple(row) for row in rows)
+    all_rows = tuple(tuple(row) for row in rows)
     row_of: dict[tuple[int, int], int] = {}
-    for submesh, row in enumerate(settled):
+    for submesh, row in enumerate(all_rows):
         for action in row:
             first = row_of.setdefault((action.stage, action.microbatch), submesh)
             if first != submesh:
                 raise ValueError(
                     f"Stage {action.stage} appears in rows {first} and {submesh} for microbatch {action.microbatch}: "
                     "its backward pass needs what its forward pass left on its submesh. "
-                    f"Move {action} to row {first}.\n" + grid(settled, fused, marks=[(submesh, row.index(action))])
+                    f"Move {action} to row {first}.\n" + grid(all_rows, fused, marks=[(submesh, row.index(action))])
                 )
     if not row_of:
         raise ValueError("The schedule has no actions: give each row at least one, such as 0F0.")
@@ -174,14 +173,14 @@ def from_rows(name: str, rows: Iterable[Iterable[Action]], *, fused: Collection[
     if missing:
         raise ValueError(
             f"Stages must be numbered 0 to {max(homes)} without gaps, but {missing} appear nowhere.\n"
-            + grid(settled, fused)
+            + grid(all_rows, fused)
         )
     num_microbatches = 1 + max(microbatch for _, microbatch in row_of)
     placement = tuple(homes[stage][0] for stage in range(len(homes)))
     replicas = tuple(tuple(homes[stage][1:]) for stage in range(len(homes)))
     return Schedule(
         name,
-        settled,
+        all_rows,
         placement,
         len(placement),
         num_microbatches,
@@ -191,6 +190,7 @@ def from_rows(name: str, rows: Iterable[Iterable[Action]], *, fused: Collection[
 
 
 def _cells(row: Sequence[Action], fused: Collection[Action], pair: str) -> list[str]:
+    """The cells of a row as text; a fused pair is one cell in the format `pair`."""
     cells: list[str] = []
     waiting: Action | None = None
     for action in row:

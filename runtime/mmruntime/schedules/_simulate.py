@@ -1,4 +1,4 @@
-"""What a schedule costs: time, idle time and memory, from the costs of its pieces."""
+"""Simulation of one step: time, idle time and memory of a schedule, from the costs of its actions."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from ._timing import TimedSchedule
 
 
 class Event(NamedTuple):
-    """When one action ran.
+    """An action in simulated time.
 
     Attributes:
-        action: What ran.
-        submesh: Where.
-        start: When it started, in the unit of the costs.
-        end: When it ended.
+        action: The action.
+        submesh: The submesh that ran it.
+        start: Its start, in the unit of the costs.
+        end: Its end.
     """
 
     action: Action
@@ -30,18 +30,18 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulation:
-    """What one step of a schedule costs. Times are in the unit of the given costs.
+    """Time and memory of one step of a schedule. Times are in the unit of the costs.
 
     Attributes:
-        schedule: What was simulated.
+        schedule: The simulated schedule.
         barrier: Whether every submesh waits for all others at the end of the step.
-        makespan: Time of one step that starts everywhere at 0 and ends when the last submesh is done.
-        busy: Time that each submesh computes.
+        makespan: Time from the start of the step, on all submeshes at once, until the last submesh is done.
+        busy: Time for which each submesh computes.
         live: Peak of live activations on each submesh, in units of one microbatch of one submesh-sized stage; an
             activation lives from its forward to its whole backward or weight half.
         peak_bytes: Peak bytes of activations on each submesh, None unless `activation_bytes` was given.
-        starts: When each action starts; shaped like `schedule.rows`.
-        ends: When each action ends, likewise.
+        starts: Start of each action; shaped like `schedule.rows`.
+        ends: End of each action; shaped like `schedule.rows`.
     """
 
     schedule: Schedule
@@ -58,8 +58,8 @@ class Simulation:
     def steady(self) -> float:
         """Time per step in the long run without a barrier.
 
-        A submesh starts its next step as soon as its own work is done, which a global norm, a check for NaNs or a
-        host that waits for the loss rules out.
+        A submesh starts its next step as soon as its own work is done. A global norm of the gradients, a check for
+        NaNs or a host that waits for the loss is a barrier.
         """
         return self._timed.steady([row[-1] if row else 0.0 for row in self.ends])
 
@@ -75,17 +75,17 @@ class Simulation:
 
     @property
     def bubble(self) -> float:
-        """Largest idle time of a submesh in one step; with equal stages all have the same."""
+        """Largest idle time of a submesh in one step; with equal stages all submeshes idle for as long."""
         return max(self.bubbles)
 
     @property
     def bubble_fraction(self) -> float:
-        """Share of the time of all submeshes that is idle."""
+        """Idle share of the time of all submeshes."""
         return sum(self.bubbles) / (len(self.busy) * self.step_time) if self.step_time else 0.0
 
     @cached_property
     def timeline(self) -> tuple[Event, ...]:
-        """Start and end of every action, ordered by start, then submesh."""
+        """All actions with their times, ordered by start, then submesh."""
         events = [
             Event(action, submesh, start, end)
             for submesh, row in enumerate(self.schedule.rows)
@@ -112,33 +112,33 @@ def simulate(
 ) -> Simulation:
     """Run the schedule in simulated time.
 
-    A submesh runs its row in order, each action as soon as its inputs have arrived. A single number for a cost is
-    that of a submesh-sized stage: with v chunks on each submesh a chunk costs 1/v of it. A sequence gives the cost of
-    every virtual stage as it is.
+    A submesh runs its row in order, each action as soon as its inputs have arrived. A single number is the cost of a
+    submesh-sized stage: with v chunks on each submesh, a chunk costs 1/v of it. A sequence gives the cost of every
+    virtual stage.
 
     Args:
-        schedule: What to run. It is validated first.
+        schedule: The schedule to run. It is validated first.
         forward: Time of a forward (F).
         backward_input: Time of the input half of the backward pass (I).
         backward_weight: Time of the weight half (W).
         latency: Time from the end of an action until its output is on another submesh.
-        barrier: Whether a step ends for all submeshes at once. Decides `step_time` and the bubbles; `makespan` and
-            `steady` are given in any case.
+        barrier: Whether submeshes wait for each other at the end of a step, for `step_time` and the bubbles; `makespan`
+            and `steady` do not depend on it.
         backward: Time of a whole backward (B); the sum of its halves if left out.
-        fused: Time of a fused forward and backward; the sum of both if left out. The pair's first stage counts.
+        fused: Time of a fused pair, for the stage of its first action; the sum of both if left out.
         fused_release: Whether a fused pair starts when both inputs are there and gives its outputs at its end
             (`"end"`), or its parts start and give their outputs one after the other (`"computed"`).
-        transfer_bytes: Bytes of a stage's output for one microbatch. A single number is not divided among chunks:
-            an activation between layers is as large whatever the cut. A link (one direction of a pair of submeshes)
-            carries one output at a time.
+        transfer_bytes: Bytes of a stage's output for one microbatch. A single number is not divided among chunks: the
+            activation between two layers has the same size wherever the model is cut. A link (one direction of a pair
+            of submeshes) carries one output at a time.
         bandwidth: Bytes per unit of time on each link.
-        activation_bytes: Bytes that a microbatch keeps on its submesh, from the forward to its whole backward or
+        activation_bytes: Bytes that a microbatch holds on its submesh, from its forward to its whole backward or
             weight half.
-        weight_activation_bytes: The part of it that the weight half needs; the rest goes with the input half. All of
-            it if left out.
+        weight_activation_bytes: The part of these bytes that the weight half needs; the input half frees the rest. All
+            of them if left out.
 
     Raises:
-        TypeError: If the schedule is no `Schedule`, or a cost no number.
+        TypeError: If the schedule is not a `Schedule`, or a cost is not a number.
         ValueError: If the schedule is not valid, or a cost is negative, not finite or of the wrong length.
     """
     if not isinstance(schedule, Schedule):

@@ -1,12 +1,12 @@
-"""Timelines of submeshes as SVG: one lane each, with what it ran, what it received, and what it held."""
+"""Timelines of submeshes as SVG: a lane for each, with its actions, transfers and live activations."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-# Okabe and Ito's palette, which people with the common kinds of colour blindness can tell apart, and a text colour
-# that can be read on each. The letter in the cell says the same.
+# Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), whose colours stay distinct with the common kinds of
+# colour blindness, and a legible text colour on each. The letter in a cell repeats what its colour says.
 COLOURS = {
     "F": ("#56b4e9", "#000", "forward"),
     "B": ("#e69f00", "#000", "whole backward"),
@@ -21,15 +21,15 @@ _LEFT, _RIGHT, _TOP, _ROW, _LIVE, _GAP, _STRIP = 96, 64, 34, 26, 22, 12, 7
 
 @dataclass(frozen=True)
 class LaneCell:
-    """Something that a submesh ran.
+    """A program that a submesh ran.
 
     Attributes:
-        start: When it started.
-        end: When it ended.
+        start: Its start.
+        end: Its end.
         kinds: The kind of action, or several that ran as one program ("FB"); "" for work outside of microbatches.
-        text: What the tip says.
+        text: Text of its tooltip.
         microbatch: Its microbatch, if any.
-        odd: Whether it gets a dark foot.
+        odd: Whether it belongs to every other stage of its submesh, which is drawn with a dark foot.
     """
 
     start: float
@@ -42,14 +42,14 @@ class LaneCell:
 
 @dataclass(frozen=True)
 class Lane:
-    """A submesh over time.
+    """The timeline of a submesh.
 
     Attributes:
-        name: What stands in front of it.
-        cells: What it ran, by start.
-        live: When the number of live activations changes, and to what, by time.
-        peak: What stands behind them.
-        received: Start, end and tip of each transfer to it.
+        name: Label in front of it.
+        cells: Its programs, by start.
+        live: Number of live activations from each time on, by time.
+        peak: Label behind the live activations.
+        received: Start, end and tooltip of each transfer to the submesh.
     """
 
     name: str
@@ -64,11 +64,11 @@ def lanes(rows: Sequence[Lane], span: float, *, width: int, title: str, unit: st
 
     Args:
         rows: The lanes.
-        span: How much time is shown, from 0.
+        span: Length of the time axis, from 0.
         width: Width in pixels. Labels are left out where a cell is too narrow.
-        title: What the picture is of, for those who cannot see it.
-        unit: What the axis counts.
-        per_unit: How many of that one unit of time is.
+        title: Description of the picture for screen readers.
+        unit: Unit of the axis.
+        per_unit: Factor from the lanes' times to that unit.
     """
     scale = (width - _LEFT - _RIGHT) / (span or 1.0)
     strip = _STRIP if any(lane.received for lane in rows) else 0
@@ -116,7 +116,7 @@ def lanes(rows: Sequence[Lane], span: float, *, width: int, title: str, unit: st
 
 
 def _legend(cells: Sequence[LaneCell], receives: bool) -> str:
-    """What the colours mean, of those that occur."""
+    """The meaning of the colours that occur."""
     kinds = {kind for cell in cells for kind in (cell.kinds or ("",))}
     left = _LEFT
     parts = []

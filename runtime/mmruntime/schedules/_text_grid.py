@@ -15,10 +15,10 @@ def grid(
     """The rows as aligned text, one line for each submesh.
 
     Args:
-        rows: The actions of each submesh, or whatever else its cells are.
+        rows: The cells of each submesh: actions, or other values with a text.
         fused: Actions joined by `+` to the one after them.
-        marks: Cells (submesh, position) put into square brackets. Long rows are cut to the cells around them.
-        width: Most cells shown of a row; rows are cut at `...`.
+        marks: Cells (submesh, position) to put into square brackets. Long rows are cut to the cells around them.
+        width: Most cells to show of a row; `...` marks where a row is cut.
     """
     longest = max((len(row) for row in rows), default=0)
     centre = min((position for _, position in marks), default=0)

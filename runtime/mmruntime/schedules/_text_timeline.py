@@ -1,4 +1,4 @@
-"""A simulated step as a text picture."""
+"""Text picture of a simulated step."""
 
 import math
 
@@ -30,8 +30,8 @@ def draw(what: Schedule | Simulation, *, width: int = 120) -> str:
     shortest = min((event.end - event.start for event in simulation.timeline if event.end > event.start), default=1.0)
     label = len(str(schedule.num_microbatches - 1)) + 1
     span = simulation.makespan or 1.0
-    # Wide enough for every label if the line can be so long, otherwise as wide as the line may be; the shortest action
-    # gets whole characters if it can, so that equal actions look equal.
+    # Wide enough for every label, within the width of a line. The shortest action gets a whole number of characters if
+    # it gets one at all, so that equal actions look equal.
     scale = min((label + 1) / shortest, width / span)
     if scale * shortest >= 1:
         scale = math.floor(scale * shortest) / shortest

@@ -1,4 +1,7 @@
-"""A schedule as numbers, so that running it in simulated time is quick."""
+"""Simulated time: a schedule as integer tables, and the loop that runs it.
+
+`auto` times some ten thousand orders, so `TimedSchedule.run` is written for speed: flat lists, local names, no calls.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -6,17 +9,17 @@ from typing import NamedTuple
 from ._action import Action
 from ._costs import Costs
 
-# Steps simulated at most until the time per step repeats; a handful is enough for every named schedule.
+# Most steps to simulate until the time per step repeats; a handful is enough for every named schedule.
 _MOST_STEPS = 64
 
 
 class TimedRun(NamedTuple):
-    """One pass over a program.
+    """One step in simulated time.
 
     Attributes:
-        starts: When each action starts, at the action's index.
-        ends: When it ends.
-        finish: When each row is done; None if the rows wait for each other in a circle.
+        starts: Start of each action, at the action's index.
+        ends: End of each action.
+        finish: End of each row; None on deadlock.
     """
 
     starts: list[float]
@@ -25,14 +28,15 @@ class TimedRun(NamedTuple):
 
 
 class TimedSchedule:
-    """Rows of actions as indices into tables of what they need, give and cost.
+    """Rows of actions as indices into tables of their inputs, outputs and costs.
 
-    Every action waits for at most one thing from elsewhere: a forward for its input, a backward for its cotangent.
-    These things have slots; an action has the slot it needs and the slot it fills.
+    Every action waits for at most one value from another stage: a forward for its input, a backward for its cotangent.
+    Every such value has a slot; an action has the slot that it reads and the slot that it fills.
 
     Attributes:
-        rows: Indices of actions in issue order. May be reordered between runs.
+        rows: Indices of actions in issue order; local search reorders them between runs.
         actions: The action of each index.
+        lasts: Duration of each action.
     """
 
     def __init__(
@@ -58,11 +62,12 @@ class TimedSchedule:
             latency: Time from the end of an action, or of its transfer, to the arrival.
             transfers: For each stage, how long the link is busy with its output, or its output's cotangent.
             fused: Actions that start a fused pair.
-            fused_costs: For each stage, time of a fused pair that it starts; the sum of both if left out.
+            fused_costs: Time of a fused pair, for the stage of its first action; the sum of both if left out.
             fused_at_once: Whether a pair starts when both inputs are there and gives both outputs at its end.
         """
         count, stages = num_microbatches, len(homes) // num_microbatches
-        # One slot is full from the start and one is never read, besides those of the values that stages exchange.
+        # Besides the values that stages exchange: one slot that is always full, for actions that wait for none, and one
+        # that is never read, for actions without an output.
         always, nowhere = 2 * stages * count, 2 * stages * count + 1
         self._num_slots = 2 * stages * count + 2
         self._full = [*range(count), *range((2 * stages - 1) * count, 2 * stages * count), always]
@@ -111,7 +116,7 @@ class TimedSchedule:
             self.rows.append(list(range(first, len(self.actions))))
         for index, action in enumerate(self.actions if fused else ()):
             if action in fused:
-                # Released as computed, a pair is no different from two actions, but for its time.
+                # If outputs leave as they are computed, a pair differs from two actions only in its time.
                 self._pairs[index] = fused_at_once
                 pair = self.lasts[index] + self.lasts[index + 1]
                 scale = fused_costs[action.stage] / pair if fused_costs is not None and pair else 1.0
@@ -121,11 +126,12 @@ class TimedSchedule:
         self._makers = {slot: index for index, slot in enumerate(self._fills)}
 
     def producer(self, index: int) -> int:
-        """Index of the action whose output this one waits for, -1 if there is none."""
+        """Index of the action that makes the input of this one, -1 if there is none."""
         return self._makers.get(self._needs[index], -1)
 
     def run(self, ready: Sequence[float] | None = None) -> TimedRun:
-        """Run every row as early as it can; row r may start at `ready[r]` (0 if left out)."""
+        """Run every action as early as it can; row r may start at `ready[r]` (0 if left out)."""
+        # A hot loop: calls and attributes in it would cost the search more than its length costs a reader.
         needs, fills, lasts, links, sends = self._needs, self._fills, self.lasts, self._links, self._sends
         pairs, rows, latency = self._pairs, self.rows, self._latency
         clocks = list(ready) if ready is not None else [0.0] * len(rows)
@@ -185,26 +191,27 @@ class TimedSchedule:
         return TimedRun(starts, ends, clocks if not waiting else None)
 
     def steady(self, step: Sequence[float]) -> float:
-        """Time per step when a submesh starts its next step as soon as its own work of the last one is done.
+        """Time per step in the long run if submeshes do not wait for each other between steps.
 
         Args:
-            step: When each row finishes the first step.
+            step: End of each row in the first step.
         """
         return self.settle(step)[0]
 
     def settle(self, step: Sequence[float]) -> tuple[float, list[float]]:
-        """Time per step as in `steady`, and when each row starts a late step.
+        """Time per step as in `steady`, and the start of each row in a late step.
 
-        Steps are simulated one after the other until the times at which the submeshes finish move on by the same
-        amount, over one step or several; that amount is then exact (the system is linear in max-plus algebra).
+        Steps are simulated one after the other until the end of every row moves on by the same amount over one or
+        several steps. That amount is then exact: the system is linear in max-plus algebra, so it is periodic from there
+        on (Baccelli et al. 1992, Synchronization and Linearity, section 3.7).
 
         Args:
-            step: When each row finishes the first step.
+            step: End of each row in the first step.
         """
         history = [list(step)]
         while len(history) < _MOST_STEPS:
             finish = self.run(history[-1]).finish
-            assert finish is not None, "a program that ran once runs again"
+            assert finish is not None, "rows that ran once run again"
             history.append(finish)
             for back in range(1, len(history)):
                 moves = [now - then for now, then in zip(finish, history[-1 - back], strict=True)]

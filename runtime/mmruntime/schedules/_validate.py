@@ -1,4 +1,4 @@
-"""Whether a schedule can run: complete, in dependency order, free of deadlock, within its memory."""
+"""Validation: a schedule is complete, in dependency order, free of deadlock, and within its memory."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ def validate(schedule: "Schedule", live_bound: float | Sequence[float] | None = 
 
 
 def _fail(schedule: "Schedule", problem: str, remedy: str, *marks: tuple[int, int]) -> ValueError:
+    """The error with the grid of the schedule, in which the cells `marks` stand in square brackets."""
     return ValueError(
         f"Schedule {schedule.name!r} cannot run: {problem} {remedy}\n"
         + grid(schedule.rows, schedule.fused, marks=marks)
@@ -31,6 +32,7 @@ def _fail(schedule: "Schedule", problem: str, remedy: str, *marks: tuple[int, in
 
 
 def _check_shape(schedule: "Schedule") -> None:
+    """Check the numbers of stages and microbatches, the placement and the replicas."""
     num_stages, num_submeshes = schedule.num_stages, schedule.num_submeshes
     if num_stages < 1 or schedule.num_microbatches < 1:
         raise ValueError(
@@ -63,10 +65,10 @@ def _check_shape(schedule: "Schedule") -> None:
 
 
 def _check_cells(schedule: "Schedule") -> dict[Kind, list[int]]:
-    """Check each cell on its own. Returns the position of every action in its row, -1 where there is none.
+    """Check each cell on its own; returns the position of every action in its row, -1 for missing ones.
 
-    The position of `Action(kind, stage, microbatch)` is at `stage * num_microbatches + microbatch` of its kind's list;
-    dictionaries with actions as keys took most of the time for large schedules.
+    The position of `Action(kind, stage, microbatch)` is at `stage * num_microbatches + microbatch` of its kind's list.
+    With a dictionary of actions instead, hashing took most of the time for large schedules.
     """
     num_stages, count, placement = schedule.num_stages, schedule.num_microbatches, schedule.placement
     replicated = bool(schedule.replicas)
@@ -111,7 +113,7 @@ def _check_cells(schedule: "Schedule") -> dict[Kind, list[int]]:
 
 
 def _check_replica(schedule: "Schedule", cell: tuple[int, int], first: tuple[int, int]) -> None:
-    """Whether a cell of a stage with replicas is where its stage may run, and where its microbatch is."""
+    """Check that a cell is on a submesh of its stage, the one on which its microbatch started (cell `first`)."""
     submesh, position = cell
     action = schedule.rows[submesh][position]
     homes = schedule.homes_of(action.stage)
@@ -127,7 +129,7 @@ def _check_replica(schedule: "Schedule", cell: tuple[int, int], first: tuple[int
         raise _fail(
             schedule,
             f"{action} is in the row of submesh {submesh}, but {schedule.rows[first[0]][first[1]]} in that of submesh "
-            f"{first[0]}: what a microbatch leaves at a stage stays on one submesh.",
+            f"{first[0]}: the activations of a microbatch stay on one submesh.",
             f"Move it to row {first[0]}.",
             first,
             cell,
@@ -135,6 +137,7 @@ def _check_replica(schedule: "Schedule", cell: tuple[int, int], first: tuple[int
 
 
 def _check_complete(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None:
+    """Check that each microbatch of a stage has a forward, and one whole backward or two halves."""
     count = schedule.num_microbatches
     has_backward = schedule.has_backward
     cells = zip(positions["F"], positions["B"], positions["I"], positions["W"], strict=True)
@@ -164,16 +167,16 @@ def _check_complete(schedule: "Schedule", positions: dict[Kind, list[int]]) -> N
 
 
 def _check_order(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None:
-    """Walk all rows as far as they go; a row stops where it needs something that has not run."""
+    """Check dependencies: walk every row until it needs an action that has not run, and go on once that has."""
     rows, count, last, homes = schedule.rows, schedule.num_microbatches, schedule.num_stages - 1, schedule.homes
     forwards, wholes, inputs = positions["F"], positions["B"], positions["I"]
     fused = schedule.fused
     done = [0] * len(rows)
-    # (submesh of the blocker, its position) -> the submesh that waits for it; each output has one user elsewhere.
+    # The submesh that waits for a cell. One entry is enough, because only one other stage reads an output.
     waiting: dict[tuple[int, int], int] = {}
 
     def blocker(submesh: int, position: int) -> tuple[int, int] | None:
-        """The cell elsewhere that this one needs and that has not run."""
+        """The cell of another submesh that this one needs, if that has not run."""
         action = rows[submesh][position]
         kind, stage = action.kind, action.stage
         index = stage * count + action.microbatch
@@ -199,7 +202,7 @@ def _check_order(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None
         submesh = ready.pop()
         row = rows[submesh]
         while (position := done[submesh]) < len(row):
-            # A fused pair starts when both can and gives its outputs when both are done.
+            # A fused pair starts when both actions can, and gives its outputs when both are done.
             is_pair = bool(fused) and row[position] in fused
             cell = blocker(submesh, position) or (blocker(submesh, position + 1) if is_pair else None)
             if cell is not None:
@@ -226,29 +229,31 @@ def _late(schedule: "Schedule", cell: tuple[int, int], blocker: tuple[int, int])
 
 
 def _deadlock(schedule: "Schedule", done: list[int], waiting: dict[tuple[int, int], int]) -> ValueError:
+    """The error that tells one cycle of submeshes that wait for each other."""
     blockers = {submesh: cell for cell, submesh in waiting.items()}
     submesh, chain = min(blockers), list[int]()
     while submesh not in chain:
         chain.append(submesh)
         submesh = blockers[submesh][0]
-    circle = chain[chain.index(submesh) :]
-    stuck = {member: schedule.rows[member][done[member]] for member in circle}
-    needed = {member: schedule.rows[blockers[member][0]][blockers[member][1]] for member in circle}
+    cycle = chain[chain.index(submesh) :]
+    stuck = {member: schedule.rows[member][done[member]] for member in cycle}
+    needed = {member: schedule.rows[blockers[member][0]][blockers[member][1]] for member in cycle}
     story = "; ".join(
         f"submesh {member} waits at {stuck[member]} for {needed[member]} of submesh {blockers[member][0]}"
-        for member in circle
+        for member in cycle
     )
-    first = circle[0]
+    first = cycle[0]
     return _fail(
         schedule,
         f"deadlock: {story}.",
         f"Move {needed[first]} before {stuck[blockers[first][0]]} on submesh {blockers[first][0]}, or "
         f"{stuck[first]} later on submesh {first}.",
-        *((member, done[member]) for member in circle),
+        *((member, done[member]) for member in cycle),
     )
 
 
 def _check_fused(schedule: "Schedule") -> None:
+    """Check that fused actions are followed by a partner that does not depend on them."""
     left = set(schedule.fused)
     for submesh, row in enumerate(schedule.rows):
         for position, action in enumerate(row):
@@ -260,7 +265,7 @@ def _check_fused(schedule: "Schedule") -> None:
             if partner is None or (action.kind == "F") == (partner.kind == "F") or "W" in (action.kind, partner.kind):
                 raise _fail(
                     schedule,
-                    f"{action} is fused with what follows it, {partner or 'the end of the row'}.",
+                    f"{action} is fused with {partner or 'the end of its row'}.",
                     "Fuse a forward with a backward (B or I) right beside it.",
                     *cells,
                 )
