@@ -198,9 +198,9 @@ def train(
         assert_close(found, expected, rtol)
         one, many = expected[0], found[0]
         if call:
-            moved = step._latest.runner.misplaced
+            moved = step.latest_plan.runner.misplaced
             assert moved <= len(jax.tree.leaves(batch)), f"call {call}: {moved} arrays were not where they should be"
-    assert len(step._plans) == 1
+    assert step.num_plans == 1
     return step, many
 
 
@@ -211,7 +211,7 @@ def shard_shape(array: Any) -> tuple[int, ...]:
 
 def executables(step: Any) -> list[tuple[Any, Any]]:
     """Every program of a step: what it is, and its executable."""
-    return list(step._latest.compiled.programs.items())
+    return list(step.latest_plan.compiled.programs.items())
 
 
 def devices_of(executable: Any) -> set[int]:

@@ -202,7 +202,7 @@ def test_fast_path_decides_whether_one_submesh_is_one_program() -> None:
     compiled = mm.mjit(step, mesh=make_mesh())
 
     def instructions() -> int:
-        return len(compiled._latest.program.instructions)
+        return len(compiled.latest_plan.program.instructions)
 
     fast = compiled(X)
     assert instructions() == 1

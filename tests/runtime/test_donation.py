@@ -145,7 +145,7 @@ def test_donation_by_name_and_static_arguments():
         state = jax.device_put(np.zeros(3), NamedSharding(stages(2).slice(stage=0), P()))
         found = step(state, np.ones(3), times=times, extra=np.full(3, 2.0))
         assert_close(found, (jnp.full(3, float(times)), jnp.full(3, 2.0 * times)), 0)
-    assert len(step._plans) == 2
+    assert step.num_plans == 2
 
 
 def test_state_may_start_as_numbers():
@@ -167,8 +167,8 @@ def test_state_passed_by_keyword_stays_in_place():
     state = weights(2)
     for batch in batches(3):
         state, _ = compiled(state=state, batch=batch)
-    assert compiled._latest.runner.misplaced == 2
-    assert len(compiled._plans) == 1
+    assert compiled.latest_plan.runner.misplaced == 2
+    assert compiled.num_plans == 1
 
 
 def test_callbacks_inside_and_outside_of_tasks():

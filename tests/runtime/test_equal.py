@@ -125,7 +125,7 @@ def test_equal_stages_are_compiled_once(double, lowered):
         return mm.with_sharding_constraint(layer(w, x), P("data", None))
 
     step, state = train(pipeline([block] * 4), stages(4, data=2), adam_state(weights(4)), batches(3))
-    programs = step._latest.compiled.programs
+    programs = step.latest_plan.compiled.programs
     # First, middle and last stages: their sums, their passes, and their updates.
     assert len(programs) == 15
     assert len(lowered) <= 10
@@ -139,7 +139,7 @@ def test_equal_stages_are_compiled_once(double, lowered):
 def test_stages_that_differ_are_compiled_each(double, lowered):
     blocks = [lambda w, x, power=power: jnp.tanh(x @ w) * power for power in (1.0, 2.0, 3.0, 4.0)]
     step, _ = train(pipeline(blocks), stages(4), adam_state(weights(4)), batches(2))
-    passes = [spec for spec in step._latest.compiled.programs if spec.segment is not None and spec.segment.tasks]
+    passes = [spec for spec in step.latest_plan.compiled.programs if spec.segment is not None and spec.segment.tasks]
     assert len(passes) == 7
     assert sum("stage" in name for name in lowered) == 7
 
@@ -191,7 +191,7 @@ def test_a_batch_is_cut_where_it_is_read():
     compiled, _ = train(
         step, stages(2, data=2), [w.astype(np.float32) for w in weights(2)], batches(2, examples=16), rtol=1e-5
     )
-    program = compiled._latest.program
-    cut = {var for region in compiled._latest.step.regions for var in region.slices}
+    program = compiled.latest_plan.program
+    cut = {var for region in compiled.latest_plan.step.regions for var in region.slices}
     assert cut
     assert not cut & {var for var, _, _ in program.keys}

@@ -100,7 +100,7 @@ def test_each_submesh_translates_with_the_pairs_of_the_task_that_reads() -> None
 
     step = mm.mjit(forward, mesh=mesh)
     step(nn.Partitioned(jnp.eye(8), names=(None, "mlp")), X)
-    plan = step._latest
+    plan = step.latest_plan
     (weight, *_) = plan.step.invars
     assert [plan.shardings[weight, where].spec for where in range(2)] == [P(None, "data"), P(None, "model")]
 

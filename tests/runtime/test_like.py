@@ -72,7 +72,7 @@ def test_results_are_bit_equal_and_at_home(step) -> None:
         assert kernel.sharding.spec == P(None, "data")
         assert kernel.devices() == set(step.multimesh.devices[index])
     step(state, X)
-    assert step._latest.runner.misplaced == 1  # the batch, which was on the host
+    assert step.latest_plan.runner.misplaced == 1  # the batch, which was on the host
 
 
 def test_each_submesh_draws_its_own_random_numbers_only(step) -> None:

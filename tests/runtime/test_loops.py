@@ -172,5 +172,5 @@ def test_transforms_ignored_at_call_time():
         with mm.ignore_transforms(False):
             again = step(*args)
     assert_close([inside, outside, again], [plain_chain(*args)] * 3, 1e-12)
-    assert len(step._plans) == 2
+    assert step.num_plans == 2
     assert (ids(inside), ids(again)) == ({1}, {1})

@@ -52,7 +52,7 @@ def test_arguments_may_be_laid_out_in_any_way(sharding) -> None:
     check(step(x), mesh)
     if sharding is not None:
         step.plan(jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=sharding))
-        assert len(step._plans) == 1
+        assert step.num_plans == 1
 
 
 @pytest.mark.parametrize("ambient", [EXPLICIT, AUTO], ids=["explicit", "auto"])

@@ -55,7 +55,7 @@ def test_a_checkpoint_of_stage_local_state_is_saved_and_restored_where_it_lives(
         np.testing.assert_array_equal(a, b)
         assert a.sharding == b.sharding
     found, loss = again(restored, x)
-    assert again._latest.runner.misplaced == 1  # the batch
+    assert again.latest_plan.runner.misplaced == 1  # the batch
     assert loss == expected_loss
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -82,10 +82,10 @@ def test_a_setting_of_jax_is_part_of_the_plan():
     step = mm.mjit(lambda x: jnp.sum(x), mesh=make_mesh())
     step(np.ones(4, np.float32))
     step(np.ones(4, np.float32))
-    assert len(step._plans) == 1
+    assert step.num_plans == 1
     with jax.default_matmul_precision("float32"):
         step(np.ones(4, np.float32))
-    assert len(step._plans) == 2
+    assert step.num_plans == 2
 
 
 def test_a_single_result_shaped_like_an_argument_is_not_state():

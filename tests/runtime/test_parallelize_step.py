@@ -108,7 +108,7 @@ def test_explicit_tasks(keep_paths) -> None:
     check_placement(new)
     assert int(new.step) == 1
     assert step(new, prepare_batch(X))[0] != loss
-    assert step._latest.runner.misplaced == 0
+    assert step.latest_plan.runner.misplaced == 0
 
 
 def register_each() -> None:

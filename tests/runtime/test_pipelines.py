@@ -62,7 +62,7 @@ def test_another_batch_shape_on_a_later_call():
         found, one = step(found, batch)
         expected, other = plain(expected, batch)
         assert_close((found, one), (expected, other), 1e-12)
-    assert len(step._plans) == 3
+    assert step.num_plans == 3
 
 
 def test_another_number_of_microbatches_and_tree_on_a_later_call():

@@ -134,8 +134,8 @@ def test_state_lives_with_its_parameter_and_stays(trained, schedule):
     for part in ("params", "mu", "nu"):
         for stage, array in enumerate(state[part]):
             assert ids(array) == {2 * stage, 2 * stage + 1}, (part, stage)
-    assert step._latest.runner.misplaced == 2, "only the batch was moved"
-    assert len(step._plans) == 1
+    assert step.latest_plan.runner.misplaced == 2, "only the batch was moved"
+    assert step.num_plans == 1
     assert float(value) > 0
     for part in ("params", "mu", "nu"):
         for array in state[part]:
@@ -144,7 +144,7 @@ def test_state_lives_with_its_parameter_and_stays(trained, schedule):
 
 def test_carried_state_has_the_layout_of_the_input(trained):
     step, state, _ = trained("1f1b")
-    plan = step._latest
+    plan = step.latest_plan
     leaves = jax.tree.leaves(state)
     assert sorted(plan.step.carried) == list(range(len(leaves)))
     for position, result in plan.step.carried.items():
@@ -184,7 +184,7 @@ def test_inputs_that_no_microbatch_changes_are_sent_once():
 
     mesh = stages(3)
     compiled, params = train(step, mesh, small({"v": weights(1)[0], "w": weights(4)[1:]}), small(batches(3)), rtol=1e-5)
-    plan = compiled._latest
+    plan = compiled.latest_plan
     runs = Counter()
     for item in plan.program.instructions:
         if isinstance(item, TransferInstruction):
@@ -226,7 +226,7 @@ def test_scalars_of_a_global_norm_are_all_that_crosses():
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_activations_are_forgotten_at_their_last_use(trained, schedule):
     step, _, _ = trained(schedule)
-    program = step._latest.program
+    program = step.latest_plan.program
     peak = Counter()
     last_read = {}
     for index, item in enumerate(program.instructions):
@@ -234,7 +234,7 @@ def test_activations_are_forgotten_at_their_last_use(trained, schedule):
             last_read[slot] = index
     for index, (item, alive) in enumerate(slots_over_time(program)):
         kept = {slot for slot in program.outputs if slot is not None}
-        kept |= {slot for atom in step._latest.step.outvars for slot, _ in program.scalars.get(atom, ())}
+        kept |= {slot for atom in step.latest_plan.step.outvars for slot, _ in program.scalars.get(atom, ())}
         for slot in item.args:
             if last_read[slot] == index and slot not in kept:
                 assert slot in item.frees
@@ -257,7 +257,7 @@ def test_activations_are_forgotten_at_their_last_use(trained, schedule):
 
 def test_no_two_writers_of_a_slot_are_alive_at_once(trained):
     for schedule in SCHEDULES:
-        program = trained(schedule)[0]._latest.program
+        program = trained(schedule)[0].latest_plan.program
         alive = set()
         for item in program.instructions:
             sums = set(item.args) & set(item.results)
@@ -268,7 +268,7 @@ def test_no_two_writers_of_a_slot_are_alive_at_once(trained):
 
 def test_sums_are_updated_in_place(trained):
     step, _, _ = trained("1f1b")
-    compiled = step._latest.compiled
+    compiled = step.latest_plan.compiled
     for spec, executable in executables(step):
         if spec.kind == "segment" and spec.sums:
             assert set(compiled.donated[spec]) >= set(range(len(spec.sums)))
@@ -279,7 +279,7 @@ def test_sums_are_updated_in_place(trained):
 
 def test_nothing_that_will_be_read_is_donated(trained):
     for schedule in SCHEDULES:
-        plan = trained(schedule)[0]._latest
+        plan = trained(schedule)[0].latest_plan
         for item in plan.program.instructions:
             if not isinstance(item, RunInstruction):
                 continue

@@ -48,7 +48,7 @@ def test_a_step_with_submeshes_is_refused(how, planned):
     for _ in range(2):
         with pytest.raises(NotImplementedError, match=REFUSED):
             getattr(compiled, how)(*arguments)
-    assert len(compiled._plans) == planned  # it is refused before anything is compiled
+    assert compiled.num_plans == planned  # it is refused before anything is compiled
 
 
 @pytest.mark.usefixtures("two_processes")

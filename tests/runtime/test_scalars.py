@@ -64,7 +64,7 @@ def test_results_are_everywhere_and_state_stays_in_place(donate):
         key, plain_key = results["key"], expected["key"]
         assert (jax.random.key_data(key) == jax.random.key_data(plain_key)).all()
         if call:
-            assert step._latest.runner.misplaced == len(batch)
+            assert step.latest_plan.runner.misplaced == len(batch)
     assert ids(many["params"][2]) == {4, 5}
 
 
@@ -73,7 +73,7 @@ def test_counters_are_computed_where_they_are_needed_and_never_sent():
     step(first_state(), data(1)[0], jax.random.key(0))
     sent = {
         var
-        for item in step._latest.program.instructions
+        for item in step.latest_plan.program.instructions
         if isinstance(item, TransferInstruction)
         for var in item.values
     }
@@ -138,4 +138,4 @@ def test_an_initialiser_gives_scalars_as_the_step_wants_them():
     state = mm.mjit(lambda: jax.tree.map(jnp.asarray, first_state()), out_like=step)()
     assert everywhere(state["count"])
     step(state, data(1)[0], jax.random.key(0))
-    assert step._latest.runner.misplaced == len(data(1)[0]) + 1
+    assert step.latest_plan.runner.misplaced == len(data(1)[0]) + 1

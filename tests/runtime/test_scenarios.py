@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("double")
 def layouts(step, *args):
     """The layout that a step wants each argument in."""
     report = step.plan(*args)
-    plan = step._latest
+    plan = step.latest_plan
     return [plan.shardings[var, row.submesh] for var, row in zip(plan.step.invars, report.inputs, strict=True)]
 
 

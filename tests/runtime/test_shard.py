@@ -21,5 +21,5 @@ def test_sharded_intermediate():
 
     step, found = same(fun, mm.MultiMesh(axis_sizes=(8,), axis_names=("d",)), normal(8, 8), normal(8, 8), normal(8, 8))
     assert blocks(found.sharding, (8, 8)) == columns([4, 5, 6, 7])
-    (made,) = [r.output_shardings for w, r in step._latest.compiled.programs.items() if w.submesh == 0]
+    (made,) = [r.output_shardings for w, r in step.latest_plan.compiled.programs.items() if w.submesh == 0]
     assert blocks(jax.tree.leaves(made)[0], (8, 8)) == rows([0, 1, 2, 3])

@@ -75,7 +75,7 @@ def products(eqns) -> int:
 def products_by_part(step) -> dict[str, list[int]]:
     """Of each half, "I" or "W", the products of each stage; under "" those of other programs that have any."""
     parts = {"I": [], "W": [], "": []}
-    for segment in step._latest.segments:
+    for segment in step.latest_plan.segments:
         count = products([op.eqn for op in segment.ops])
         if count or segment.part:
             parts[segment.part].append(count)

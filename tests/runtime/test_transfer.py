@@ -122,7 +122,7 @@ def test_another_transport_gives_the_same_bits(schedule):
     state = adam_state(weights(4, WIDTH))
     inputs = [jax.tree.leaves((state, batch)) for batch in batches(2)]
     expected = step(state, batches(1)[0])
-    plan = step._latest
+    plan = step.latest_plan
     transport = HostTransport()
     compiled = compile_program(plan.program, plan.shardings, (), transport)
     runner = Runner(plan.step, plan.program, compiled, plan.shardings)

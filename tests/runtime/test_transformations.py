@@ -49,7 +49,7 @@ def test_vmap(where):
     assert [ids(g) for g in grads] == [{0}, {1}]
     expected = jax.grad(lambda params: (plain_chain(params, normal(5, 3, WIDTH)) ** 2).sum())(weights(2))
     assert_close(grads, expected, 1e-12)
-    assert len(step._latest.placement.submeshes.meshes) == 2
+    assert len(step.latest_plan.placement.submeshes.meshes) == 2
 
 
 def test_per_example_gradients_inside_of_a_microbatch_loop():

@@ -260,6 +260,24 @@ class MeshFunction(Generic[P, R]):
         return Call(leaves, tree, signatures, key, static_args, static_kwargs)
 
     @property
+    def num_plans(self) -> int:
+        """How many input signatures the step was compiled for: one, unless shapes, types or settings vary."""
+        return len(self._plans)
+
+    @property
+    def latest_plan(self) -> Plan:
+        """All that was decided for the signature that was last called or planned; `explain()` sums it up.
+
+        For tools and tests: unlike the fields of a `Report`, its parts may change in any version.
+
+        Raises:
+            RuntimeError: If the step was neither called nor planned yet.
+        """
+        if self._latest is None:
+            raise RuntimeError(f"latest_plan: {self._name} has not been called or planned yet.")
+        return self._latest
+
+    @property
     def multimesh(self) -> MultiMesh:
         """The mesh that the step is compiled for."""
         return self._multimesh
