@@ -1,4 +1,4 @@
-"""What the engine returns: plain frozen values, which only the command line prints."""
+"""What the engines return: plain frozen values, which only the command line prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, order=True)
 class HintReference:
-    """A hint as a reader of the source sees it: where it is and what it says."""
+    """A hint, or an old name, as a reader of the source sees it: its line and column from 1, and its text."""
 
     line: int
     column: int
@@ -16,7 +16,7 @@ class HintReference:
 
 @dataclass(frozen=True)
 class Edit:
-    """The characters `start` to `end` of the source become `text`."""
+    """Replace the characters `start` to `end` of the source by `text`; offsets count from 0."""
 
     start: int
     end: int
@@ -27,7 +27,7 @@ class Edit:
 
 @dataclass(frozen=True, order=True)
 class Refusal:
-    """A site that was left alone, why, and what to write instead."""
+    """A site that was left alone: the reason, and what to write instead."""
 
     path: str
     line: int
@@ -41,7 +41,7 @@ class Refusal:
 
 @dataclass(frozen=True, order=True)
 class HintError:
-    """A hint that cannot be read: its file stays as it is."""
+    """A hint that cannot be read. Its file is left alone."""
 
     path: str
     line: int
@@ -51,7 +51,7 @@ class HintError:
     length: int = 1
 
     def __str__(self) -> str:
-        """The message, the source line and carets under what is wrong."""
+        """The message, the source line, and carets under the mistake."""
         before = self.source_line[: self.column - 1]
         indent = "".join("\t" if character == "\t" else " " for character in before)
         return (
@@ -63,7 +63,7 @@ class HintError:
 
 @dataclass(frozen=True, order=True)
 class LeftAlone:
-    """A hint that was left alone on purpose, and what said so."""
+    """A hint or an old name that was left alone on purpose: `text` is its source, `reason` says who asked for it."""
 
     path: str
     line: int
@@ -74,7 +74,7 @@ class LeftAlone:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What came out of one source file."""
+    """The result of one source file. `failure` is why it could not be handled as a whole, else None."""
 
     path: str
     original: bytes
@@ -87,7 +87,7 @@ class Rewrite:
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether the result differs from the file."""
         return self.original != self.result
 
     @property

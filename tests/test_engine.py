@@ -9,7 +9,7 @@ import warnings
 import libcst as cst
 import pytest
 
-from mmrewrite.codemod import fragment as piece
+from mmrewrite.codemod import fragment
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import may_have_hints
@@ -184,7 +184,7 @@ class TestSelfChecks:
         assert refusal.reason == expected
 
     def test_a_statement_with_other_calls_than_ast_sees_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(piece, "calls_in_order", lambda _: [])
+        monkeypatch.setattr(fragment, "calls_in_order", lambda _: [])
         (refusal,) = rewrite_source(HINTED, REGISTRY).refusals
         expected = "the calls of this statement are not where `ast` has them; give what it makes a name in a statement"
         assert refusal.reason.startswith(expected)
@@ -194,8 +194,8 @@ class TestSelfChecks:
         statement = ast.parse(text).body[0]
         assert isinstance(statement, ast.If)
         assert isinstance(statement.test, ast.Call)
-        with pytest.raises(piece.NotReproduced, match="a call in the head of a block stays as it is"):
-            piece.Piece.parse(SourceText.decode(text.encode()), statement, ()).call(statement.test)
+        with pytest.raises(fragment.NotReproduced, match="a call in the head of a block stays as it is"):
+            fragment.Fragment.parse(SourceText.decode(text.encode()), statement, ()).call(statement.test)
 
 
 class BreakSyntax(MeshCodemod):

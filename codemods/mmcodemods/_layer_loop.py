@@ -58,8 +58,8 @@ class LoopCodemod(TaskCodemod):
         The lines of the body stay as they are; `position` has the loop's new header where it needs an index.
         """
         site = self.site
-        piece = site.piece(loop)
-        header = without_cuts(site.facts.source, piece.start, piece.end, site.draft.cuts)
+        fragment = site.fragment(loop)
+        header = without_cuts(site.facts.source, fragment.start, fragment.end, site.draft.cuts)
         if position is not None and position.target is not None:
             header = f"for {position.target} in {position.iterable}:"
         results = ", ".join(outline.results)

@@ -20,11 +20,15 @@ from mmrewrite.results import Refusal
 class MeshCodemod(cst.CSTTransformer):
     """Rewrites the site of one hint, or refuses it.
 
-    `rewrite` decides, from the facts in `self.site`, and asks for the changes; `leave_...` methods make them, on the
-    pieces that `rewrite` handed to `self.site.transform`. Nodes are compared by `original_node`, so that it does not
-    matter what other codemods do to the same statement.
+    `rewrite` decides from the facts in `self.site` and registers the changes; `leave_...` methods make them, on the
+    fragments that `rewrite` passed to `self.site.transform`. Match nodes by `original_node`: LibCST makes new nodes
+    whenever another codemod changes the same statement, and the original ones keep their identity.
 
-    `directive` and `kinds` say which hints are its sites, `takes` which other directives are used up with them.
+    Attributes:
+        directive: The directive whose hints are its sites.
+        kinds: The kinds of statement on which they are.
+        takes: Other directives on the same statement, whose hints it consumes as well.
+        run_after: Names of codemods that must run before it.
     """
 
     directive: ClassVar[str]
@@ -39,16 +43,20 @@ class MeshCodemod(cst.CSTTransformer):
 
     @classmethod
     def consumes(cls, hint: Hint) -> bool:
-        """Whether a rewrite uses a hint up: its own, or one that it takes with it."""
+        """Whether its rewrite consumes a hint: that of its site, or one that it takes with it."""
         return hint.directive in (cls.directive, *cls.takes) and hint.kind in cls.kinds
 
     def rewrite(self) -> None:
-        """Decide about the whole site. Raises through `self.refuse` when it must stay as it is."""
+        """Decide about the whole site, and register the changes.
+
+        Raises:
+            SiteRefused: Through `self.refuse`, if the site must stay as it is.
+        """
         raise NotImplementedError
 
     @classmethod
     def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterable[Refusal]:
-        """Places without a hint that the user should know about, once everything is decided."""
+        """Report places without a hint that the user should know about, once everything is decided."""
         return ()
 
     def refuse(self, reason: str, node: ast.expr | ast.stmt | None = None) -> NoReturn:
@@ -56,7 +64,7 @@ class MeshCodemod(cst.CSTTransformer):
         self.site.refuse(reason, node)
 
     def generated(self, function: str, *values: cst.BaseExpression | str, **keywords: str) -> cst.Call:
-        """A call such as `mm.task(block, task=...)`; text is parsed, nodes are taken as they are."""
+        """Make a call such as `mm.task(block, task=...)`, of source text or of nodes, which are used as they are."""
         arguments = [cst.Arg(value=expression(value)) for value in values]
         equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
         arguments += [
@@ -66,12 +74,12 @@ class MeshCodemod(cst.CSTTransformer):
 
 
 def expression(code: cst.BaseExpression | str) -> cst.BaseExpression:
-    """A node for a piece of source text."""
+    """Parse the source text of an expression; a node is returned as it is."""
     return cst.parse_expression(code) if isinstance(code, str) else code
 
 
 def spaced(space: cst.BaseParenthesizableWhitespace | cst.MaybeSentinel) -> cst.BaseParenthesizableWhitespace:
-    """The space after a word such as `return`, which parentheses may have made unnecessary: `return(x)`."""
+    """The space after a keyword such as `return`, which may have had none because of parentheses: `return(x)`."""
     if isinstance(space, cst.BaseParenthesizableWhitespace) and not space.empty:
         return space
     return cst.SimpleWhitespace(" ")

@@ -1,7 +1,8 @@
 """The smallest part of a module that LibCST has to parse: one simple statement, or the header of a compound one.
 
-A piece keeps its original tree. Codemods look nodes up in it and ask to transform it; all of them see one visit, in
-order, each given the original node and what the ones before it made of it.
+LibCST parses much more slowly than `ast`, so only the statements that change are parsed. A fragment keeps its original
+tree, in which codemods look nodes up. One visit runs all codemods in order: each gets the original node, and what the
+codemods before it made of that.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _BODY = " pass"
 
 
 class NotReproduced(ValueError):
-    """LibCST would print something else than it read."""
+    """LibCST cannot read a statement, or would not print it as it was."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Characters of a carrier that go away, or become `text`, when its hints are consumed.
+    """Characters of a comment, call or import that are replaced by `text` when its hints are consumed.
 
-    `spacing` are blank lines, which stay where something is inserted at one of their ends.
+    With `spacing` they are blank lines, which stay if something is inserted at one of their ends.
     """
 
     start: int
@@ -48,8 +49,11 @@ class Cut:
 
 
 @dataclass(eq=False)
-class Piece:
-    """One statement's own text in a file, and the codemods that will transform it."""
+class Fragment:
+    """One statement's own text in a file, and the codemods that will transform it.
+
+    `longest` is the length of its longest line, which it may keep after the rewrite.
+    """
 
     statement: ast.stmt
     start: int
@@ -64,8 +68,8 @@ class Piece:
     calls: list[cst.Call] | None = None
 
     @classmethod
-    def parse(cls, source: SourceText, statement: ast.stmt, cuts: Iterable[Cut]) -> Piece:
-        """Parse the part of `statement` that is its own, with the cuts inside it made.
+    def parse(cls, source: SourceText, statement: ast.stmt, cuts: Iterable[Cut]) -> Fragment:
+        """Parse the own text of `statement`, after the cuts inside it.
 
         Raises:
             NotReproduced: If LibCST cannot read it, or does not print exactly what it read.
@@ -88,7 +92,9 @@ class Piece:
         return _inner(self.tree)
 
     def call(self, wanted: ast.Call) -> cst.Call:
-        """The node of the original tree that `ast` has as `wanted`.
+        """The node of the original tree for the call that `ast` has as `wanted`.
+
+        LibCST has positions only after a metadata pass over the tree, so calls are matched by their order in the text.
 
         Raises:
             NotReproduced: If the calls that LibCST sees are not those that `ast` has.
@@ -105,11 +111,11 @@ class Piece:
         return self.calls[positions.index(wanted)]
 
     def render(self, runtime: str, width: int, unit: str, newline: str) -> str:
-        """The text of the statement after every codemod, laid out within `width` where that is possible."""
+        """The text of the statement after every codemod, within `width` columns if its calls can be broken so."""
         try:
             changed = self.node.visit(_InTurn(self.codemods))
         except cst.CSTValidationError:
-            # `return[f][0](x)` needs no space after `return`, and what it became does.
+            # `return[f][0](x)` needs no space after `return`, but the name that replaces the list does.
             changed = self.node.visit(_InTurn(self.codemods, parenthesize=True))
         assert isinstance(changed, cst.BaseStatement)
         width = max(width, self.longest)
@@ -118,7 +124,7 @@ class Piece:
 
 
 def without_cuts(source: SourceText, start: int, end: int, cuts: Iterable[Cut]) -> str:
-    """The text from `start` to `end` with the cuts in it made."""
+    """The text from `start` to `end` after the cuts inside."""
     text, position = "", start
     for cut in sorted((cut for cut in cuts if start <= cut.start and cut.end <= end), key=lambda cut: cut.start):
         text += source.text[position : cut.start] + cut.text
@@ -127,7 +133,7 @@ def without_cuts(source: SourceText, start: int, end: int, cuts: Iterable[Cut]) 
 
 
 def render_statement(code: str, indent: str, newline: str, runtime: str, width: int, unit: str) -> str:
-    """A new statement as text, laid out like the rest; it does not begin with its indentation.
+    """The text of a new statement, laid out like the rest, without the indentation of its first line.
 
     `code` has lines that end in a line feed, and no indentation of its own.
     """
@@ -147,7 +153,7 @@ def fit_statement(
 
 
 def own_span(source: SourceText, statement: ast.stmt) -> tuple[int, int, bool]:
-    """Offsets of the text that is a statement's own, and whether that is only a header."""
+    """Offsets of a statement's own text, and whether that is only a header: the blocks below it are not its own."""
     start, end = span(source, statement)
     decorators = getattr(statement, "decorator_list", ())
     body: list[ast.stmt] = getattr(statement, "body", [])
@@ -173,7 +179,7 @@ def indent_unit(facts: Facts) -> str:
     """What one more level of indentation looks like in this module."""
     source = facts.source
     for statement, holder in facts.names.parents.items():
-        # What a `case` holds is two levels below its `match`.
+        # The body of a `case` is two levels below its `match`.
         if isinstance(holder, ast.Match) or first_line(statement) == holder.lineno:
             continue
         inner, outer = source.line(first_line(statement)), source.line(first_line(holder))
@@ -197,7 +203,7 @@ def calls_in_order(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     children = list(ast.iter_child_nodes(node))
     if not isinstance(node, ast.JoinedStr | ast.FormattedValue):
-        # Positions inside an f-string are wrong before Python 3.12; there the order of the fields is that of the text.
+        # Before Python 3.12 (PEP 701) positions inside an f-string are wrong; its fields are in the order of the text.
         children.sort(key=_position)
     for child in children:
         yield from calls_in_order(child)
@@ -263,9 +269,10 @@ class _Calls(cst.CSTVisitor):
 
 
 class _InTurn(cst.CSTTransformer):
-    """Every codemod leaves a node before the visit goes on. An expression keeps its parentheses.
+    """All codemods leave a node before the visit goes on to the next. An expression keeps its parentheses.
 
-    With `parenthesize`, one that was not next to a word without a space gets some.
+    With `parenthesize`, an expression gets some if it begins or ends with a word and the old one did not: it may touch
+    a keyword without a space between.
     """
 
     def __init__(self, codemods: Iterable[cst.CSTTransformer], *, parenthesize: bool = False) -> None:
@@ -297,6 +304,6 @@ def _holds(node: cst.CSTNode, wanted: cst.CSTNode) -> bool:
 
 
 def _word_ends(node: cst.CSTNode) -> tuple[bool, bool]:
-    """Whether the text of a node begins, and ends, with a character that a word may have."""
+    """Whether the text of a node begins, and whether it ends, with a character of a word."""
     code = cst.Module([]).code_for_node(node)
     return f"a{code[0]}".isidentifier(), f"a{code[-1]}".isidentifier()

@@ -1,4 +1,4 @@
-"""Where a module already has what generated code needs, and where a new import goes."""
+"""Names for the modules that generated code uses: those that a module imports already, and where a new import goes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NewImport:
 
 
 class Imports:
-    """Names for the things that generated code in one module uses; what is missing becomes a `NewImport`."""
+    """Names for what generated code in one module uses; a name that is not imported yet becomes a `NewImport`."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -43,7 +43,7 @@ class Imports:
         self.new: dict[str, NewImport] = {}
 
     def chosen(self, module: str) -> str | None:
-        """The name that generated code uses for a module, None when it uses none."""
+        """The name that generated code uses for a module, None if it does not use the module."""
         return self._chosen.get(module)
 
     def runtime(self, scope: Scope, line: int) -> str:
@@ -110,7 +110,7 @@ class Imports:
         self.new[key] = new
 
     def existing(self, qualified: str, scope: Scope, line: int, column: int = 0) -> str | None:
-        """A name that stands for `qualified` in `scope` from before a place on, the shortest if there are several."""
+        """The shortest name that means `qualified` in `scope` and is bound above a line and column, else None."""
         names = self._facts.names
         found = []
         for name, _ in self._visible(scope, line, column):
@@ -137,7 +137,7 @@ class Imports:
 
 @dataclass(frozen=True)
 class ImportPosition:
-    """Where an import line goes, and the blank lines that it needs around it."""
+    """The offset at which an import line goes, and the blank lines that it needs above and below."""
 
     offset: int
     lead: str = ""
@@ -146,6 +146,8 @@ class ImportPosition:
 
 @dataclass(frozen=True)
 class _ImportGroup:
+    """Imports at module level with no blank line and no other statement between them."""
+
     statements: tuple[ast.Import | ast.ImportFrom, ...]
 
     @property
@@ -157,12 +159,12 @@ class _ImportGroup:
 
 
 def place_import(facts: Facts, new: NewImport, before: int) -> ImportPosition:
-    """Where an import goes so that it stands above line `before`, among its kind and in order."""
+    """The place of an import above line `before`, in the group of its kind and in order, as isort would put it."""
     newline = facts.source.newline
     sections = [section for section in _sections(facts) if section.statements[-1].lineno < before]
     star = facts.names.star
     if star is not None and star.lineno < before:
-        # What comes with `*` might have the name of the new import.
+        # `import *` might bind the name of the new import, so that goes below it.
         sections = [section for section in sections if section.statements[0].lineno > star.lineno]
         if not sections:
             return ImportPosition(_line_below(facts, facts.names.top_level(star)))
@@ -194,7 +196,7 @@ def _module_of(statement: ast.Import | ast.ImportFrom) -> str:
 
 
 def _sections(facts: Facts) -> Iterator[_ImportGroup]:
-    """Runs of imports at module level that no blank line and no other statement divides."""
+    """The groups of imports at module level, in order."""
     section: list[ast.Import | ast.ImportFrom] = []
     for statement in facts.tree.body:
         is_import = isinstance(statement, ast.Import | ast.ImportFrom) and _module_of(statement) != "__future__"
@@ -229,7 +231,7 @@ def _into(facts: Facts, section: _ImportGroup, new: NewImport) -> ImportPosition
 
 
 def _line_below(facts: Facts, statement: ast.stmt) -> int:
-    """Offset of the line below a statement, and below those that begin where it ends."""
+    """Offset of the line below a statement, and below further statements that begin on its last line."""
     end = statement.end_lineno or statement.lineno
     for other in facts.tree.body:
         if other.lineno == end:
@@ -248,7 +250,7 @@ def _above_everything(facts: Facts, before: int) -> ImportPosition:
         return ImportPosition(_line_below(facts, body[index - 1]), lead=source.newline)
     blank = 2 if isinstance(body[0], ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else 1
     line = min(before, first_line(body[0]))
-    # A hint that stays must not come to stand above the import.
+    # A hint that stays belongs to the statement below it, so the import must not come between.
     hinted = [comment.comment.line for comment in facts.hints.comments if comment.comment.line < line]
     return ImportPosition(source.line_starts[min([line, *hinted]) - 1], trail=source.newline * blank)
 
@@ -258,7 +260,7 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 def import_block(source: SourceText, imports: Sequence[tuple[ImportPosition, NewImport]]) -> str:
-    """The text to insert at one offset for all the imports that go there."""
+    """The text of all imports that go to one offset."""
     ordered = sorted(imports, key=lambda pair: (not pair[1].is_standard, pair[1].key))
     lines: list[str] = []
     for index, (placement, new) in enumerate(ordered):

@@ -18,7 +18,7 @@ _Codemod = TypeVar("_Codemod")
 
 
 class Codemods(Mapping[str, type[_Codemod]]):
-    """Name and class of every codemod. Names cost a look into a folder; a class is imported when it is asked for."""
+    """Name and class of every codemod. Names come from the folder alone; a class is imported when it is looked up."""
 
     def __init__(self, package: str, base: Callable[[], type[_Codemod]]) -> None:
         self._package, self._base = package, base

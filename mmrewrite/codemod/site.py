@@ -1,4 +1,4 @@
-"""One hint at work: what a codemod may ask about its place in the program, and how it asks for changes."""
+"""The site of one hint: the facts from which a codemod decides, and the changes that it registers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mmrewrite.codemod.fragment import (
     Cut,
+    Fragment,
     NotReproduced,
-    Piece,
     begins_its_line,
     indentation,
     render_statement,
@@ -42,7 +42,7 @@ ARRAY_METHODS = frozenset(
 
 
 class SiteRefused(Exception):
-    """A codemod leaves its site alone."""
+    """A codemod refuses its site."""
 
     def __init__(self, reason: str, line: int, column: int) -> None:
         super().__init__(reason)
@@ -50,7 +50,7 @@ class SiteRefused(Exception):
 
 
 class HintMistake(Exception):
-    """A hint turns out to be wrong where it meets the program."""
+    """A hint does not fit the program, such as an axis that the mesh does not have."""
 
     def __init__(self, message: str, start: int, length: int) -> None:
         super().__init__(message)
@@ -59,10 +59,10 @@ class HintMistake(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Insert:
-    """New lines in front of the one at `offset`; `text` has no indentation on its first line and no line ending.
+    """New lines above the one at `offset`; `text` has no indentation on its first line and no line ending.
 
-    `above` is the statement that they go above, None where they go below one. `apart` is whether they begin with a
-    function of the module, which blank lines set apart.
+    `above` is the statement that they go above, None if they go below one. With `apart` they begin with a function of
+    the module, which gets blank lines above it.
     """
 
     offset: int
@@ -76,7 +76,7 @@ class Insert:
 
 @dataclass(eq=False)
 class Draft:
-    """The changes to one module while codemods ask for them."""
+    """The changes to one module, as codemods register them."""
 
     facts: Facts
     project: Project
@@ -84,7 +84,7 @@ class Draft:
     unit: str
     width: int
     axes: tuple[tuple[str, str | None], ...]
-    pieces: dict[ast.stmt, Piece] = field(default_factory=dict)
+    fragments: dict[ast.stmt, Fragment] = field(default_factory=dict)
     inserts: list[Insert] = field(default_factory=list)
     indices: dict[ast.stmt, str] = field(default_factory=dict)
     tasks: set[str] = field(default_factory=set)
@@ -137,7 +137,7 @@ class Site:
         return None
 
     def is_type_checking_only(self) -> bool:
-        """Whether only type checkers ever read the statement."""
+        """Whether the statement is under `TYPE_CHECKING`, so that it never runs."""
         for holder in self.facts.names.around(self.statement):
             if isinstance(holder, ast.If):
                 found = self.facts.names.resolve(holder.test, self.facts.scope_of(holder))
@@ -146,7 +146,7 @@ class Site:
         return False
 
     def exec_line(self) -> int | None:
-        """The line that runs a string as code of this module, after which any name may mean something else."""
+        """The line of an `exec` in this module's namespace, which may rebind any name; None if there is none."""
         for statement, scope in self.facts.names.scopes.items():
             if (
                 scope.kind != "module"
@@ -159,10 +159,14 @@ class Site:
                 return statement.lineno
         return None
 
-    # What goes wrong
+    # Refusals and mistakes
 
     def refuse(self, reason: str, node: ast.expr | ast.stmt | None = None) -> NoReturn:
-        """Leave the whole site alone, with a sentence for the user."""
+        """Leave the whole site alone and give the user the reason, a sentence.
+
+        Raises:
+            SiteRefused: Always.
+        """
         place = self.statement if node is None else node
         line, column = self.facts.source.position(span(self.facts.source, place)[0])
         star = self.facts.names.star
@@ -171,13 +175,17 @@ class Site:
         raise SiteRefused(reason, line, column)
 
     def error(self, message: str, argument: Argument | None = None) -> NoReturn:
-        """Say that the hint itself is wrong."""
+        """Report a mistake in the hint itself, or in one of its arguments.
+
+        Raises:
+            HintMistake: Always.
+        """
         if argument is None:
             raise HintMistake(message, self.hint.start, self.hint.end - self.hint.start)
         raise HintMistake(message, argument.start, len(argument.text))
 
     def refuse_configured(self, definition: ast.FunctionDef | ast.ClassDef) -> None:
-        """Refuses where gin or a registry keeps hold of a definition: it would see another one than before."""
+        """Refuse if a decorator registers a definition, as gin does: the registry would get the rewritten one."""
         for decorator in definition.decorator_list:
             function = decorator.func if isinstance(decorator, ast.Call) else decorator
             dotted = dotted_name(function) or ""
@@ -193,7 +201,7 @@ class Site:
 
     @property
     def line(self) -> int:
-        """The line before which a name must be bound to be usable here."""
+        """The line above which a name must be bound to be usable here. In a function any line of the module will do."""
         return self.statement.lineno if self.scope.kind != "function" else len(self.facts.source.line_starts) + 1
 
     @property
@@ -217,7 +225,7 @@ class Site:
         return self.draft.imports.named_scope(self.scope, self.line)
 
     def loop_index(self, loop: ast.For, *candidates: str) -> str:
-        """A name for the index of `loop`: nothing else in the function uses it, save loops beside this one."""
+        """A name for the index of `loop` that the function does not use, but for loops beside this one."""
         scope = self.scope.function if self.scope.kind != "class" else self.scope
         nested = {
             name
@@ -230,7 +238,7 @@ class Site:
         return self.draft.indices[loop]
 
     def task_name(self, name: str) -> str:
-        """A task name that no other statement of the module was given."""
+        """A task name that no other statement of the module has."""
         for candidate in numbered(name):
             if candidate not in self.draft.tasks:
                 self.draft.tasks.add(candidate)
@@ -238,49 +246,50 @@ class Site:
         raise AssertionError
 
     def new_name(self, name: str) -> str:
-        """A name for something new at module level: `name`, or that with a number, where it is used already."""
+        """A free name at module level: `name`, or `name_1` and so on if that is taken."""
         taken = self.facts.names.identifiers | self.draft.names
         chosen = next(candidate for candidate in numbered(name) if candidate not in taken)
         self.draft.names.add(chosen)
         return chosen
 
     def local_name(self, name: str) -> str:
-        """A name for something new in the scope of the statement: `name`, or that with a number."""
+        """A free name in the scope of the statement: `name`, or `name_1` and so on if that is taken."""
         taken = {chosen for owner, chosen in self.draft.local_names if owner is self.scope}
         taken.update(self.draft.indices.values())
         chosen = next(each for each in numbered(name) if self.scope.is_free(each) and each not in taken)
         self.draft.local_names.add((self.scope, chosen))
         return chosen
 
-    # What changes
+    # Changes
 
-    def piece(self, statement: ast.stmt) -> Piece:
-        """The parsed text of a statement, or of its header."""
-        if statement not in self.draft.pieces:
+    def fragment(self, statement: ast.stmt) -> Fragment:
+        """The parsed text of a statement, or of its header. Refuses the site if LibCST cannot reproduce it."""
+        if statement not in self.draft.fragments:
             try:
-                self.draft.pieces[statement] = Piece.parse(self.facts.source, statement, self.draft.cuts)
+                self.draft.fragments[statement] = Fragment.parse(self.facts.source, statement, self.draft.cuts)
             except NotReproduced as problem:
                 self.refuse(f"{problem}; write the statement more plainly", statement)
-        return self.draft.pieces[statement]
+        return self.draft.fragments[statement]
 
     def call(self, statement: ast.stmt, wanted: ast.Call) -> cst.Call:
-        """The LibCST node of a call that `ast` shows in a simple statement."""
+        """The LibCST node for a call in a simple statement, which `ast` has as `wanted`."""
         try:
-            return self.piece(statement).call(wanted)
+            return self.fragment(statement).call(wanted)
         except NotReproduced as problem:
             self.refuse(f"{problem}; give what it makes a name in a statement of its own", statement)
 
     def transform(self, statement: ast.stmt, codemod: cst.CSTTransformer) -> None:
-        """Have `codemod` visit a statement, or its header, when every site is decided."""
-        piece = self.piece(statement)
+        """Let `codemod` visit a statement, or its header, once every site is decided."""
+        fragment = self.fragment(statement)
+        # Reserve the name of the runtime now: rendering needs it, after all sites are decided.
         _ = self.runtime
-        if codemod not in piece.codemods:
-            piece.codemods.append(codemod)
-            piece.hints.append(self.hint.reference)
-            piece.names.append(self.codemod)
+        if codemod not in fragment.codemods:
+            fragment.codemods.append(codemod)
+            fragment.hints.append(self.hint.reference)
+            fragment.names.append(self.codemod)
 
     def insert_above(self, code: str, statement: ast.stmt | None = None, *, apart: bool = False) -> None:
-        """Put a new statement above `statement`, or where the hint is."""
+        """Insert a statement above `statement`, or in the place of the hint."""
         source = self.facts.source
         target = statement or self.statement
         if not begins_its_line(source, target):
@@ -288,24 +297,24 @@ class Site:
         if statement is None and self.hint.own_line:
             line, _ = source.position(self.hint.carrier_start)
         else:
-            line, _ = source.position(self.piece_start(target))
+            line, _ = source.position(self.start_of(target))
         self._insert(source.line_starts[line - 1], code, indentation(source, target), target, apart)
 
     def insert_below(self, code: str, statement: ast.stmt, *, apart: bool = False) -> None:
-        """Put a new statement below `statement`, which ends its line."""
+        """Insert a statement below `statement`, which ends its line."""
         source = self.facts.source
         end = source.line_end(statement.end_lineno or statement.lineno)
         self._insert(end, code, indentation(source, statement), None, apart)
 
     def wrap_block(self, first: str | None, last: str, below: str, loop: ast.For) -> None:
-        """Put statements at the beginning and at the end of a loop's block, and one below it.
+        """Insert statements at the beginning and at the end of a loop's block, and one below the loop.
 
         Comments at the end of the block stay in it.
         """
         source, indent = self.facts.source, indentation(self.facts.source, loop)
         inner = indentation(source, loop.body[0])
         if first is not None:
-            line, _ = source.position(self.piece(loop).end)
+            line, _ = source.position(self.fragment(loop).end)
             self._insert(source.line_end(line), first, inner, loop.body[0], apart=False)
         end = line = loop.end_lineno or loop.lineno
         while line < len(source.line_starts):
@@ -320,7 +329,7 @@ class Site:
         for _ in range(1 if indent else 2):
             self.draft.inserts.append(Insert(offset, "", "", self.codemod, self.hint))
         self._insert(offset, below, indent, None, apart=False)
-        # What stands at the same place for the next statement, or for one around this loop, goes below it.
+        # Insertions at the same offset for the next statement, or for one around this loop, go below these.
         around = set(self.facts.names.around(loop))
         later = (
             k
@@ -332,14 +341,14 @@ class Site:
         self.draft.inserts[position:position] = new
 
     def insert_with(self, code: str, other: Hint, *, apart: bool = False) -> None:
-        """Put a new statement where another hint put its own, after it."""
+        """Insert a statement where another hint inserted its own, after that."""
         source = self.facts.source
-        first = other.carrier_start if other.own_line else self.piece_start(other.statement)
+        first = other.carrier_start if other.own_line else self.start_of(other.statement)
         line, _ = source.position(first)
         self._insert(source.line_starts[line - 1], code, indentation(source, other.statement), other.statement, apart)
 
     def insert_blank_above(self, statement: ast.stmt) -> None:
-        """Put the blank lines above a statement, and the comments above it, that a `def` in its place has."""
+        """Insert the blank lines above a statement, and above its comments, that a `def` in its place would have."""
         source, line = self.facts.source, statement.lineno
         while line > 1 and source.line(line - 1).lstrip().startswith("#"):
             line -= 1
@@ -352,7 +361,7 @@ class Site:
             for _ in range((2 if holder is None else 1) - blank):
                 self.draft.inserts.append(Insert(source.line_starts[line - 1], "", "", self.codemod, self.hint))
 
-    def piece_start(self, statement: ast.stmt) -> int:
+    def start_of(self, statement: ast.stmt) -> int:
         """Offset of a statement's first character, decorators included."""
         decorators = getattr(statement, "decorator_list", ())
         return span(self.facts.source, decorators[0] if decorators else statement)[0]
@@ -370,7 +379,7 @@ class Site:
         return next(mesh for mesh in self.facts.meshes if mesh.hint is self.hint)
 
     def check_axis(self, axis: str, start: int, length: int) -> None:
-        """Say so when the mesh is known and has no such axis."""
+        """Report a mistake in the hint if the mesh is known and has no such axis."""
         known = [mesh for mesh in self.facts.meshes if mesh.axes is not None]
         if not known:
             around = self.project.connected(self.facts)
@@ -380,23 +389,23 @@ class Site:
             raise HintMistake(f"the mesh has no axis `{axis}`{nearest(axis, axes)}", start, length)
 
     def check_slice(self, arguments: Sequence[tuple[str, Argument]]) -> None:
-        """Say so when a slice of the mesh names an axis that it does not have."""
+        """Report a mistake in the hint if it names an axis that the mesh does not have."""
         for axis, argument in arguments:
-            # The name stands just before the `=`, which stands just before the value.
+            # Hints keep the place of an argument's value only; its name is the text before that.
             start = self.facts.source.text.rindex(axis, 0, argument.start)
             self.check_axis(axis, start, len(axis))
 
-    # What several codemods need
+    # Helpers of several codemods
 
     def slice_text(self, arguments: Sequence[tuple[str, Argument]]) -> str:
         """`{"stage": 0}` for `stage=0`."""
         return "{" + ", ".join(f'"{axis}": {argument.text}' for axis, argument in arguments) + "}"
 
     def calls(self, node: ast.AST) -> Iterator[ast.Call]:
-        """Calls in an expression or statement.
+        """Calls in an expression or statement, but for those in lambdas, which run later, and in f-strings.
 
-        Lambdas are left out, since they run some other time, and so are f-strings, whose quotes Python before 3.12 does
-        not nest.
+        Before Python 3.12 (PEP 701) a quote cannot be nested in an f-string, so a call with arguments in quotes would
+        not parse there.
         """
         if isinstance(node, ast.Lambda | ast.JoinedStr):
             return
@@ -406,9 +415,9 @@ class Site:
             yield from self.calls(child)
 
     def is_library(self, node: ast.expr) -> bool:
-        """Whether an expression stands for something that is neither a local value nor part of the project.
+        """Whether an expression is part of a library: neither a local value nor part of the project.
 
-        So does a method that arrays have: `f(x).astype(dtype)` is about `f`.
+        Methods of arrays count as such: in `f(x).astype(dtype)` the hint is about `f`.
         """
         if isinstance(node, ast.Attribute) and node.attr in ARRAY_METHODS:
             return True

@@ -1,4 +1,4 @@
-"""Draft the edits of one module: run the codemods on its hints, again without those that were refused."""
+"""Draft the edits of one module: run the codemods on its hints, and again without the hints that are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def draft_module(
 ) -> Drafted:
     """Run `codemods`, in their order, on every hint of a module that is not `excluded` by its offset.
 
-    `importers` are the modules that import hint functions from each other, once it is known which hints go away.
+    `importers` knows the modules that import hint functions from each other, once all hints are decided.
     """
     refused: dict[int, Refusal] = {}
     errors: list[HintError] = []
@@ -70,7 +70,7 @@ def _run(
     refused: dict[int, Refusal],
     errors: list[HintError],
 ) -> set[int]:
-    """Decide every site; at the first that cannot be rewritten, return the offsets of the hints to leave out."""
+    """Decide every site. At the first refusal or mistake, return the offsets of the hints to leave out next time."""
     facts = draft.facts
     for name, codemod in codemods.items():
         for hint in active:
@@ -132,7 +132,7 @@ def _cuts(
     for unused in removed_imports(facts, importers):
         hints, names = _made_by([one.hint for one in called], codemods)
         if not hints:
-            # Those who took it from here have hints; here, the import is all that there is to point at.
+            # Only the importers of this module have hints. In this file, the edit can but point at the import.
             line, column = facts.source.position(span(facts.source, unused.statement)[0])
             hints = (HintReference(line, column, ast.unparse(unused.statement)),)
             _, names = _made_by([one.hint for one in importers.hints_of_importers(facts)], codemods)
@@ -143,13 +143,13 @@ def _cuts(
 def _made_by(
     consumed: Sequence[Hint], codemods: Mapping[str, type[MeshCodemod]]
 ) -> tuple[tuple[HintReference, ...], tuple[str, ...]]:
-    """The hints, and the names of the codemods that use them up."""
+    """Consumed hints, and the names of the codemods that consume them."""
     names = {name for name, codemod in codemods.items() for hint in consumed if codemod.consumes(hint)}
     return tuple(hint.reference for hint in consumed), tuple(sorted(names))
 
 
 def _cut(facts: Facts, holder: CommentHints, starts: Collection[int]) -> tuple[int, int, str]:
-    """What to remove of a comment whose hints at `starts` are consumed."""
+    """The part of a comment to remove or replace when its hints at `starts` are consumed."""
     source, comment = facts.source, holder.comment
     consumed = {hint.start for hint in holder.hints if hint.start in starts}
     remaining = [source.text[start:end] for start, end in holder.directives if start not in consumed]
@@ -169,14 +169,14 @@ def _edits(draft: Draft) -> Iterator[Edit]:
     source = draft.facts.source
     runtime = draft.imports.chosen(RUNTIME) or RUNTIME
     spans: list[tuple[int, int]] = []
-    for piece in draft.pieces.values():
-        inside = [cut for cut in draft.cuts if piece.start <= cut.start and cut.end <= piece.end]
-        if not piece.codemods:
+    for fragment in draft.fragments.values():
+        inside = [cut for cut in draft.cuts if fragment.start <= cut.start and cut.end <= fragment.end]
+        if not fragment.codemods:
             continue
-        spans.append((piece.start, piece.end))
-        text = piece.render(runtime, draft.width, draft.unit, source.newline)
-        hints = {*piece.hints, *(hint for cut in inside for hint in cut.hints)}
-        yield Edit(piece.start, piece.end, text, tuple(dict.fromkeys(piece.names)), tuple(sorted(hints)))
+        spans.append((fragment.start, fragment.end))
+        text = fragment.render(runtime, draft.width, draft.unit, source.newline)
+        hints = {*fragment.hints, *(hint for cut in inside for hint in cut.hints)}
+        yield Edit(fragment.start, fragment.end, text, tuple(dict.fromkeys(fragment.names)), tuple(sorted(hints)))
     imports = list(_import_edits(draft))
     inserted = {*(edit.start for edit in imports), *(insert.offset for insert in draft.inserts)}
     replaced = {
@@ -190,7 +190,7 @@ def _edits(draft: Draft) -> Iterator[Edit]:
         if not stays and not any(start <= cut.start and cut.end <= end for start, end in spans):
             yield Edit(cut.start, cut.end, cut.text, cut.codemods, cut.hints)
     last = {insert.above: insert for insert in draft.inserts if insert.above is not None}
-    # Edits at one place stay in this order, and a mesh needs its import above it.
+    # The sort by place is stable: at one offset imports stay above a mesh that needs them.
     yield from imports
     for insert in draft.inserts:
         lines = f"{insert.indent}{insert.text}{source.newline}"
@@ -204,7 +204,7 @@ def _edits(draft: Draft) -> Iterator[Edit]:
 
 
 def _blank_lines_above(draft: Draft, insert: Insert) -> int:
-    """Blank lines that are missing above a new function of the module."""
+    """Number of blank lines that a new function of the module lacks above it (PEP 8 asks for two)."""
     source = draft.facts.source
     line, _ = source.position(insert.offset)
     if any(other.offset == insert.offset for other in draft.inserts[: draft.inserts.index(insert)]):
@@ -222,7 +222,7 @@ def _blank_lines_above(draft: Draft, insert: Insert) -> int:
 
 
 def _blank_lines_below(facts: Facts, insert: Insert) -> int:
-    """Blank lines between new lines and the definition below them: as many as stand above it now."""
+    """Number of blank lines between new lines and the definition below them: as many as it has above it now."""
     if not isinstance(insert.above, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return 0
     line = first_line(insert.above)
@@ -237,14 +237,14 @@ def _blank_lines_below(facts: Facts, insert: Insert) -> int:
 
 def _import_edits(draft: Draft) -> Iterator[Edit]:
     facts = draft.facts
-    # Names are used from the first edited top-level statement on.
-    lines = [first_line(facts.names.top_level(piece.statement)) for piece in draft.pieces.values()]
+    # New names are used from the first edited top-level statement on, so they must be imported above it.
+    lines = [first_line(facts.names.top_level(fragment.statement)) for fragment in draft.fragments.values()]
     lines += [facts.source.position(insert.offset)[0] for insert in draft.inserts]
     places: dict[int, list[tuple[ImportPosition, NewImport]]] = {}
     for new in draft.imports.new.values():
         placement = place_import(facts, new, min(lines))
         places.setdefault(placement.offset, []).append((placement, new))
-    users = dict.fromkeys(name for piece in draft.pieces.values() for name in piece.names)
+    users = dict.fromkeys(name for fragment in draft.fragments.values() for name in fragment.names)
     users |= dict.fromkeys(insert.codemod for insert in draft.inserts)
     hints = tuple(sorted({hint.reference for hint in draft.done}))
     for offset, imports in places.items():

@@ -1,4 +1,4 @@
-"""What goes away of the imports of `mmrewrite.hints` when the hints do."""
+"""Which parts of the imports of `mmrewrite.hints` go away together with the hints."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mmrewrite.source.text import SourceText
 
 Item = TypeVar("Item", ast.alias, ast.expr)
 
-# What other tools are told about the line, which goes with it.
+# Directives to other tools about the import, which are removed with its line.
 _ABOUT_IMPORT = re.compile(r"\s*#\s*(noqa|type:\s*ignore|pylint:|pyright:|ruff:|isort:)")
 
 
 @dataclass(frozen=True)
 class Unused:
-    """An import of which all or some goes away, and the removals that do it."""
+    """An import that goes away, in whole or in part, and the removals that do it."""
 
     statement: ast.stmt
     removals: tuple[Removal, ...]
@@ -47,7 +47,7 @@ def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
         removals[statement] = [removal]
         first, last = statement.lineno, statement.end_lineno or statement.lineno
         if (removal.start, removal.end) == (facts.source.line_starts[first - 1], facts.source.line_end(last)):
-            # Imports with nothing but blank lines between them go away as one.
+            # Imports with only blank lines between them are removed as one.
             is_next = whole and all(not facts.source.line(line).strip() for line in range(whole[-1][1] + 1, first))
             if is_next and whole[-1][1] < first - 1:
                 between = facts.source.line_end(whole[-1][1]), facts.source.line_starts[first - 1]
@@ -64,7 +64,7 @@ def removed_imports(facts: Facts, importers: HintImporters) -> Iterator[Unused]:
 
 
 def _entries(source: SourceText, value: ast.List | ast.Tuple, unused: Sequence[ast.expr]) -> Iterator[Removal]:
-    """Strings of `__all__`."""
+    """Remove strings from `__all__`."""
     if len(unused) < len(value.elts):
         yield from _items(source, value.elts, unused)
     else:
@@ -72,7 +72,7 @@ def _entries(source: SourceText, value: ast.List | ast.Tuple, unused: Sequence[a
 
 
 def _items(source: SourceText, items: Sequence[Item], unused: Collection[Item]) -> Iterator[Removal]:
-    """Some of what stands between commas, where other items stay."""
+    """Remove some items of a list with their commas; other items stay."""
     kept = [index for index, item in enumerate(items) if item not in unused]
     for index, item in enumerate(items):
         if item in unused:
@@ -101,7 +101,7 @@ def _statement(facts: Facts, statement: ast.stmt) -> Removal:
 
 
 def _spacing(source: SourceText, first: int, last: int) -> Iterator[Removal]:
-    """Blank lines on one side of an import that stood alone between blank lines."""
+    """The blank lines on one side of an import that stood alone between blank lines, so that not both sides stay."""
     count = len(source.line_starts)
     above = first
     while above > 1 and not source.line(above - 1).strip():

@@ -1,7 +1,7 @@
 """Which hints stand or fall together.
 
 A step and everything it reaches is one region: rewriting the model but not the step that trains it would leave a
-program that nobody asked for.
+program that runs neither as before nor on the mesh.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def find_regions(
 ) -> list[frozenset[HintKey]]:
     """Groups of hints, by path and offset, that are rewritten together or not at all.
 
-    A hint that cannot be read is part of a group as well, by the offset of the definition that it is in.
+    A hint that cannot be read belongs to a group too, by the offset of the definition around it.
     """
     groups = _Groups()
     places: dict[tuple[str, ast.stmt], list[tuple[Facts, int, bool]]] = {}
@@ -42,7 +42,7 @@ def find_regions(
             groups.join((path, start), (path, other_start))
         reached = _hinted(places, reach.from_node(facts, statement))
         if reached <= {(path, statement)} and any(is_step for _, _, is_step in held):
-            # A step that gets its model as a value: all that its module leads to may be that model.
+            # The step gets its model as a value, so the model may be anything that its module leads to.
             for other in facts.tree.body:
                 reached |= _hinted(places, reach.from_node(facts, other))
         for key in reached:

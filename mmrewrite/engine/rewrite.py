@@ -1,7 +1,7 @@
-"""From hinted source to rewritten source. Returns values; reads no file that it was not given a loader for.
+"""From hinted source to rewritten source. Returns values; other files are read only through the loaders passed in.
 
-Three gates, each imported when reached: a byte search finds the files that may hold hints, `ast` reads hints and names,
-LibCST parses the statements that change.
+Three gates, each imported when it is reached: a byte search finds the files that may hold hints, `ast` reads hints and
+names, LibCST parses the statements that change. Importing LibCST costs more than the first gate does on a project.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def rewrite_project(
     Args:
         files: The modules that may change.
         codemods: Name and class of every codemod; the classes are loaded when the first hint is found.
-        load: Bytes of a file that a name leads into, None where there is no such file.
-        adopt: A file to which imports lead, by its place, if it may change although it is not among `files`; it changes
-            where it has logical axis names and the program that imports it has a mesh.
-        importing: The files that are not among `files` and whose bytes a function wants, asked where a module of the
-            project re-exports the hint functions.
-        settings: What the user asked for.
+        load: The bytes of a file that a name leads into, None if there is no such file.
+        adopt: The file at a place that imports lead to, if it may change although it is not among `files`; it changes
+            if it has logical axis names and the program that imports it has a mesh.
+        importing: Called with a test of bytes when a module of the project re-exports the hint functions; gives the
+            files of the project that pass and are not among `files`.
+        settings: The user's options.
 
     Returns:
-        One value for each file, in the order of `files`, then those of adopted files by path; they depend neither on
-        that order nor on the worker count.
+        One value for each of `files`, in their order, then those of adopted files by path. The values depend neither
+        on that order nor on the number of processes.
     """
     marked = [file for file in files if may_have_hints(file.data)]
     results = {file.path: unchanged(file) for file in files}
@@ -66,5 +66,5 @@ def rewrite_project(
 
         sources = Sources(files, load or no_file, adopt or no_file, importing or no_importers)
         results |= rewrite_marked(marked, codemods, sources, settings or HintSettings())
-    given = [file.path for file in files]
-    return tuple(results[path] for path in (*given, *sorted(results.keys() - set(given))))
+    paths = [file.path for file in files]
+    return tuple(results[path] for path in (*paths, *sorted(results.keys() - set(paths))))

@@ -1,4 +1,4 @@
-"""Spread work over forked processes, when there is enough of it."""
+"""Spread work over forked processes if there is enough of it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _task: Callable[[int], Any] | None = None
 def in_workers(function: Callable[[_Item], _Result], items: Sequence[_Item], work: int, jobs: int) -> Sequence[_Result]:
     """`[function(item) for item in items]`, in up to `jobs` processes when `work` characters are worth it.
 
-    The processes are forked, so that they have the items and LibCST already; only results travel.
+    Forked processes inherit the items and LibCST, already imported; only results are pickled.
     """
     count = min(jobs, len(items))
     if count < 2 or work < ENOUGH or "fork" not in multiprocessing.get_all_start_methods():
         return [function(item) for item in items]
+    # A closure cannot be pickled, so the children find it in a global that they inherit.
     global _task
     _task = lambda index: function(items[index])  # noqa: E731
     try:
