@@ -13,7 +13,9 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from mmruntime import _compat
-from mmruntime._old_jax.mesh_context import OMITTED, choose, current_mesh, resolve
+from mmruntime._old_jax.mesh_context import current_mesh
+from mmruntime._old_jax.renamed_arguments import OMITTED, choose
+from mmruntime._old_jax.specs_in_context import resolve
 
 _jit_is_disabled = operator.attrgetter("jax_disable_jit")
 

@@ -1,0 +1,65 @@
+"""Partition specs whose axes are those of the mesh in context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from mmruntime._old_jax.mesh_context import current_mesh
+from mmruntime._old_jax.renamed_arguments import OMITTED, choose
+
+
+class NoMeshError(RuntimeError, ValueError):
+    """A partition spec was given where no mesh is in context.
+
+    JAX raised `ValueError` for this up to 2021 and `RuntimeError` since; programs catch either.
+    """
+
+
+def resolve(specs: Any, mesh: Mesh | AbstractMesh, where: str) -> Any:
+    """A tree of specs as shardings of a mesh, as `pjit` read it.
+
+    Args:
+        specs: A spec, a sharding, `None`, or a tree of them, also a prefix of the tree it is for. `None` is replicated
+            on the mesh, and means nothing where the mesh is empty. Shardings stay as they are.
+        mesh: The mesh in context, which may be empty.
+        where: The argument that the specs are, for the message.
+
+    Raises:
+        RuntimeError: If there is a spec, and the mesh is empty. It is a `ValueError` as well.
+    """
+
+    def place(spec: Any) -> Any:
+        if spec is not None and not isinstance(spec, PartitionSpec):
+            return spec
+        if not mesh.empty:
+            return NamedSharding(mesh, PartitionSpec() if spec is None else spec)
+        if spec is None:
+            return None
+        raise NoMeshError(
+            f"{where} has {spec}, and no mesh is in context to say what its axes are. Call this in a "
+            "`with mesh_context(mesh):` block, or give `NamedSharding(mesh, spec)`."
+        )
+
+    return jax.tree.map(place, specs, is_leaf=lambda spec: spec is None or isinstance(spec, PartitionSpec))
+
+
+def with_sharding_constraint(x: Any, shardings: Any = OMITTED, *, axis_resources: Any = OMITTED) -> Any:
+    """`jax.lax.with_sharding_constraint` whose specs are of the mesh in context, where this is traced or called.
+
+    Args:
+        x: A tree of arrays.
+        shardings: The specs, or shardings, for it: a tree that is a prefix of `x`. `None` is replicated.
+        axis_resources: The older name of `shardings`.
+
+    Raises:
+        RuntimeError: If there is a spec, and no mesh is in context. It is a `ValueError` as well.
+        TypeError: If no shardings are given.
+        ValueError: If both `shardings` and `axis_resources` are given.
+    """
+    specs = choose(shardings, axis_resources, ("shardings", "axis_resources"))
+    if specs is OMITTED:
+        raise TypeError("with_sharding_constraint: no `shardings` given; give a spec, such as `P('data')`.")
+    return jax.lax.with_sharding_constraint(x, resolve(specs, current_mesh(), "with_sharding_constraint: `shardings`"))
