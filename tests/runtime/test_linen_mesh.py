@@ -46,7 +46,9 @@ def late(tmp_path, monkeypatch):
     (package / "__init__.py").write_text("")
     (package / "meta.py").write_text("def global_mesh_defined():\n    'Whether.'\n    return False\n")
     monkeypatch.setattr(_linen_mesh, "_MODULE", "late_hints.meta")
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    # Without the finder that an earlier context may have left, which waits for Flax's own module.
+    finders = [finder for finder in sys.meta_path if not isinstance(finder, _linen_mesh._AtImport)]
+    monkeypatch.setattr(sys, "meta_path", finders)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     for name in [name for name in sys.modules if name.startswith("late_hints")]:
