@@ -302,6 +302,8 @@ def test_a_search_for_later_keeps_the_memory_of_1f1b_unless_told_otherwise():
     assert chosen(Auto(memory=6, effort=QUICK)).memory == (6, 6, 6, 6)
     assert chosen(Auto(memory=[2, 3, 4, 5], effort=QUICK)).memory == (2, 3, 4, 5)
     assert chosen(Auto(memory=None, effort=QUICK)).memory == (math.inf,) * 4
+    assert Auto().memory_bound(4, 8) == 4
+    assert Auto(memory_bytes=250).memory_bound(4, 8) == 250
     tight = chosen(Auto(memory=2, effort=QUICK))
     assert max(tight.simulation.live) <= 2
     assert tight.simulation.makespan > chosen(Auto(effort=QUICK)).simulation.makespan

@@ -15,9 +15,6 @@ from typing import Any
 from mmrewrite.plan.read_placement import ALL_LAYERS, LoopSite, PlacedRegion, TaskSite, Value
 from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 
-# The default of `mm.microbatch`, which a loop without `schedule=` gets.
-_DEFAULT_SCHEDULE = "gpipe"
-
 
 @dataclass(frozen=True)
 class _Stages:
@@ -179,17 +176,15 @@ def _timeline(loop: LoopSite, stages: _Stages | None, microbatches: int | None) 
 
     if stages is None or not stages.slices:
         return undrawn("not drawn: the number of stages is unknown from the source")
-    name = _DEFAULT_SCHEDULE if loop.schedule is None else loop.schedule.literal
+    name = schedules.DEFAULT if loop.schedule is None else loop.schedule.literal
     if loop.custom or not isinstance(name, str):
         return undrawn("not drawn: its order is made when the program runs; use --entry")
     size = len(stages.slices)
     count, notes = _num_microbatches(loop, size, microbatches)
     try:
         options: dict[str, Any] = {}
-        if name == "auto":
-            # The runtime's default for `auto` is the memory that 1F1B needs.
-            classic = schedules.simulate(schedules.make("1f1b", size, count, placement=stages.placement))
-            options["memory"] = max(classic.live)
+        if name == schedules.AUTO:
+            options["memory"] = schedules.Auto().memory_bound(size, count, stages.placement)
             notes.append("searched with unit costs; the program itself searches with the operations of its stages")
         schedule = schedules.make(name, size, count, placement=stages.placement, **options)
     except ValueError as error:
@@ -259,9 +254,11 @@ def _layers(count: Value) -> str:
 
 
 def _schedule_text(loop: LoopSite) -> str:
+    from mmruntime import schedules
+
     if loop.custom:
         return "custom"
-    return f"{_DEFAULT_SCHEDULE} (the default)" if loop.schedule is None else str(loop.schedule)
+    return f"{schedules.DEFAULT} (the default)" if loop.schedule is None else str(loop.schedule)
 
 
 def _shown(value: Value | None) -> str:

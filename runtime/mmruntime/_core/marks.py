@@ -58,7 +58,7 @@ class LoopSpec:
 
     count: int
     num_slices: int = 0
-    schedule: Hashable = "gpipe"
+    schedule: Hashable = schedules.DEFAULT
     custom: Rows | None = None
     num_stages: int | None = None
     interleave: int | None = None

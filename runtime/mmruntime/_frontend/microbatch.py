@@ -147,7 +147,7 @@ def microbatch(
 
         spec = LoopSpec(
             num_microbatches,
-            schedule=schedule or "gpipe",
+            schedule=schedule or schedules.DEFAULT,
             custom=rows,
             num_stages=num_stages,
             interleave=interleave,

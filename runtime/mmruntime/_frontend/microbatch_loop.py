@@ -58,7 +58,7 @@ def microbatch_loop(
             for item in each:
                 carry = _as_tuple(body(item, *carry), len(carry), body)
         else:
-            carry = _pipelined(body, each, carry, LoopSpec(len(each), schedule=schedule or "gpipe"))
+            carry = _pipelined(body, each, carry, LoopSpec(len(each), schedule=schedule or schedules.DEFAULT))
         return carry[0] if len(carry) == 1 else carry
 
     return run

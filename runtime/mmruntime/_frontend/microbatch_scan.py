@@ -89,7 +89,7 @@ def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, schedul
         ]
         return [out[index] for index in sums], stacked
 
-    spec = LoopSpec(scan.length, schedule=schedule or "gpipe")
+    spec = LoopSpec(scan.length, schedule=schedule or schedules.DEFAULT)
     added, stacked = accumulate_pieces(once, (positions, counters, in_order), False, spec, label)
     totals = dict(zip(sums, added, strict=True))
     end = {index: value + scan.length * steps[index] for index, value in enumerate(start) if index in steps}

@@ -48,7 +48,7 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
         return LoopSchedule(
             schedules.custom(loop.custom, tasks=tasks, placement=placement, num_microbatches=loop.count)
         )
-    requested = schedules.Auto() if loop.schedule == "auto" else loop.schedule
+    requested = schedules.Auto() if loop.schedule == schedules.AUTO else loop.schedule
     if isinstance(requested, schedules.Schedule):
         return LoopSchedule(_check_fit(requested, placement, loop.count))
     if isinstance(requested, str):

@@ -14,6 +14,8 @@ from ._make import make as make
 from ._objective import SearchOptions as SearchOptions
 from ._page import html as html
 from ._page import svg as svg
+from ._registry import AUTO as AUTO
+from ._registry import DEFAULT as DEFAULT
 from ._registry import names as names
 from ._schedule import Schedule as Schedule
 from ._simulate import Event as Event

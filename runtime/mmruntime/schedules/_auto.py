@@ -14,7 +14,7 @@ from ._list_scheduling import Pick, Policy, Preference, hops_to_end, list_schedu
 from ._local_search import improve
 from ._named import check_sizes, named, placements, suits
 from ._objective import Objective, SearchOptions, objective_for
-from ._registry import names
+from ._registry import AUTO, names
 from ._schedule import Schedule
 from ._simulate import Simulation, simulate
 
@@ -119,7 +119,7 @@ def auto(
     found += _improved(found, bound, effort)
     best = min(found, key=lambda each: each.key)
     pipeline = best.objective.pipeline
-    schedule = Schedule("auto", best.rows, pipeline.placement, len(pipeline.placement), num_microbatches)
+    schedule = Schedule(AUTO, best.rows, pipeline.placement, len(pipeline.placement), num_microbatches)
     return Choice(
         schedule=schedule,
         simulation=_simulated(schedule, options),

@@ -68,6 +68,20 @@ class Auto:
             if value is not None and not isinstance(value, int | float | str):
                 object.__setattr__(self, name, numbers(f"Auto: {name}", value, "a number, or one for each of them"))
 
+    def memory_bound(
+        self, num_submeshes: int, num_microbatches: int, placement: Sequence[int] | None = None
+    ) -> float | Sequence[float] | None:
+        """The bound of the search: `memory_bytes` if set, else `memory` with a number in place of `"1f1b"`.
+
+        Raises:
+            ValueError: If a number is below one, or the placement names a submesh that does not exist.
+        """
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        if isinstance(self.memory, str):
+            return max(simulate(named(self.memory, num_submeshes, num_microbatches, placement=placement)).live)
+        return self.memory
+
     def choose(
         self,
         num_submeshes: int,
@@ -87,11 +101,6 @@ class Auto:
         times = (forward, backward_input, backward_weight)
         if self.forward is not None and self.backward_input is not None and self.backward_weight is not None:
             times = (self.forward, self.backward_input, self.backward_weight)
-        memory: float | Sequence[float] | None = self.memory_bytes
-        if memory is None and self.memory == "1f1b":
-            memory = max(simulate(named("1f1b", num_submeshes, num_microbatches, placement=placement)).live)
-        elif memory is None and not isinstance(self.memory, str):
-            memory = self.memory
         return auto(
             num_submeshes,
             num_microbatches,
@@ -100,7 +109,7 @@ class Auto:
             backward_input=times[1],
             backward_weight=times[2],
             latency=self.latency,
-            memory=memory,
+            memory=self.memory_bound(num_submeshes, num_microbatches, placement),
             activation_bytes=None if self.memory_bytes is None else activation_bytes,
             split=self.split,
             barrier=self.barrier,

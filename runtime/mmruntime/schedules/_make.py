@@ -6,7 +6,7 @@ from typing import Unpack
 from ._auto import auto
 from ._named import check_delay, named
 from ._objective import SearchOptions
-from ._registry import canonical_name
+from ._registry import AUTO, canonical_name
 from ._schedule import Schedule
 
 
@@ -42,7 +42,7 @@ def make(
             options do not go with it.
     """
     name = canonical_name(name)
-    if name == "auto":
+    if name == AUTO:
         check_delay(name, delay)
         return auto(num_stages, num_microbatches, chunks, placement=placement, **options).schedule
     if options:

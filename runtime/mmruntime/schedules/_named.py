@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ._action import Action
 from ._named_schedule import ScheduleSizes
 from ._placements import check_placement, renumbered, round_robin
-from ._registry import NAMED_SCHEDULES
+from ._registry import AUTO, NAMED_SCHEDULES
 from ._schedule import Schedule
 
 
@@ -23,7 +23,7 @@ def check_delay(name: str, delay: int | None) -> None:
     """Raise ValueError if there is a delay and the schedule has no groups to delay."""
     delayed = [record.name for record in NAMED_SCHEDULES.values() if record.has_delay]
     if delay is not None and name not in delayed:
-        text = f"got {delay=} for auto" if name == "auto" else f"{name} has no groups to delay"
+        text = f"got {delay=} for auto" if name == AUTO else f"{name} has no groups to delay"
         raise ValueError(f"delay is for {' and '.join(delayed)} only; {text}.")
 
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from . import _algorithms
 from ._named_schedule import NamedSchedule
 
+# The schedule of a microbatch loop that names none.
+DEFAULT = "gpipe"
 # Not a named schedule: a search among them and beyond, see `auto`.
-_AUTO = "auto"
+AUTO = "auto"
 
 
 def _records() -> Iterator[NamedSchedule]:
@@ -33,7 +35,7 @@ def canonical_name(name: str) -> str:
     Raises:
         ValueError: If there is no such schedule. The text lists the names and the nearest one.
     """
-    known = (*NAMED_SCHEDULES, *_ALIASES, _AUTO)
+    known = (*NAMED_SCHEDULES, *_ALIASES, AUTO)
     if name not in known:
         near = difflib.get_close_matches(str(name).lower(), known, n=1)
         raise ValueError(
