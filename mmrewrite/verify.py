@@ -126,7 +126,7 @@ def verify(
     read, _ = read_hinted(
         [file for file in selection.files if has_mark(file)],
         lambda wanted: selection.importing(wanted, rules),
-        lambda file, handed: read_facts(file, tuple(codemods), handed=handed),
+        lambda file, reexports: read_facts(file, tuple(codemods), reexports=reexports),
     )
     modules = [facts for facts in read if isinstance(facts, Facts)]
     entries = _entries(modules, request)

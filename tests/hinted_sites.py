@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.codemod.site import Draft, Refuse, Site
+from mmrewrite.codemod.site import Draft, Site, SiteRefused
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.project.project import Project
 
@@ -47,6 +47,6 @@ def statement_on(facts: Facts, mark: str) -> ast.stmt:
 
 def refusal_of(function: Callable[[], object]) -> tuple[int, str]:
     """Line and reason of the refusal that a function ends in."""
-    with pytest.raises(Refuse) as refused:
+    with pytest.raises(SiteRefused) as refused:
         function()
     return refused.value.line, refused.value.reason

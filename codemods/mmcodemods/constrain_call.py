@@ -36,7 +36,7 @@ class ConstrainCall(ConstraintCodemod):
         """Find the call and its layout."""
         call = self.hint.call
         assert call is not None
-        if self.hint.found:
+        if self.hint.implied:
             self.check_place(call)
             self.check_arguments(call)
         elif self.hint.named:
@@ -84,7 +84,7 @@ class ConstrainCall(ConstraintCodemod):
         """`hints.shard(x, ...)` becomes `mm.with_sharding_constraint(x, P(...))`."""
         if original_node is not self.target:
             return updated_node
-        if self.hint.found:
+        if self.hint.implied:
             value, layout = updated_node.args
             layout = layout.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT, value=expression(self.layout))
             return updated_node.with_changes(func=expression(f"{self.site.runtime}.{WRAPPER}"), args=[value, layout])

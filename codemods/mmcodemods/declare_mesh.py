@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Sequence
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import ANYWHERE, nearest
-from mmrewrite.project.axis_names import Device, Rules, find_rules
+from mmrewrite.project.axis_names import AxisRules, Device, find_rules
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
@@ -93,7 +93,7 @@ class DeclareMesh(MeshCodemod):
                 yield from cls.lost_rules(tables_for(project, facts), {name for name, _ in meshes[0].named})
 
     @staticmethod
-    def lost_rules(tables: Sequence[Rules], known: Collection[str]) -> Iterator[Refusal]:
+    def lost_rules(tables: Sequence[AxisRules], known: Collection[str]) -> Iterator[Refusal]:
         """What of the tables does not become axes of a mesh that has the `known` ones."""
         for table in tables:
             lost = sorted({name for _, device in table.pairs for name in _names(device)} - {*known})
@@ -114,12 +114,12 @@ class DeclareMesh(MeshCodemod):
                 self.site.error(f"the mesh has no axis `{name.value}`{nearest(name.value, known)}", argument)
 
 
-def tables_for(project: Project, facts: Facts) -> tuple[Rules, ...]:
+def tables_for(project: Project, facts: Facts) -> tuple[AxisRules, ...]:
     """The rule tables of a mesh's module, else those of the modules around it."""
     return find_rules([facts]) or find_rules(project.connected(facts))
 
 
-def fitting(rules: Rules, known: Collection[str]) -> list[tuple[str, Device]]:
+def fitting(rules: AxisRules, known: Collection[str]) -> list[tuple[str, Device]]:
     """The pairs of a table whose device axes are among `known`."""
     pairs: list[tuple[str, Device]] = []
     for logical, device in rules.pairs:

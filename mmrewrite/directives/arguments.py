@@ -1,4 +1,4 @@
-"""Read one directive, whatever carried it: its name and its arguments, checked against the vocabulary."""
+"""Check the name and the arguments of one directive, from any carrier, against its record in the vocabulary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, Direct
 
 
 class Problem(Exception):
-    """What is wrong with a hint, and the characters that show it."""
+    """A mistake in a hint, and the characters under which the message puts its caret."""
 
     def __init__(self, start: int, length: int, message: str) -> None:
         super().__init__(message)
@@ -19,7 +19,7 @@ class Problem(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Argument:
-    """One argument of a directive: its name if it has one, its text, and where it stands."""
+    """One argument of a directive: its name or None, its source text, its parsed value, and its offset."""
 
     name: str | None
     text: str
@@ -29,9 +29,10 @@ class Argument:
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """A directive as it is written, from `start` to `end`; `span` gives the offsets of its parts.
+    """A directive in the source, from `start` to `end`, before it is checked.
 
-    `arguments` are those without a name. `subscript` is what stands in square brackets, None without them.
+    `arguments` are its positional arguments, `subscript` the content of square brackets, None without them. `span`
+    gives the offsets of its parts.
     """
 
     name: str
@@ -48,15 +49,15 @@ class Written:
         return self.end - self.start
 
     def problem(self, message: str) -> Problem:
-        """Something that is wrong with the directive as a whole."""
+        """A mistake that concerns the directive as a whole."""
         return Problem(self.start, self.length, message)
 
 
 def directive_of(written: Written) -> Directive:
-    """The directive of that name.
+    """The record of a directive.
 
     Raises:
-        Problem: If there is none.
+        Problem: If there is none with its name, or it has square brackets.
     """
     if written.name not in DIRECTIVES:
         hint = nearest(written.name, [*DIRECTIVES, *SWITCHES, IGNORE])
@@ -68,10 +69,10 @@ def directive_of(written: Written) -> Directive:
 
 
 def arguments_of(written: Written, directive: Directive, text: str) -> tuple[Argument, ...]:
-    """The arguments of a directive; `text` is that of the file.
+    """The arguments of a directive; `text` is the text of the file.
 
     Raises:
-        Problem: If they are not what the directive takes.
+        Problem: If the record does not allow them.
     """
     arguments = tuple(_arguments(written, directive, text))
     _check_together(written, directive, arguments)
@@ -82,7 +83,7 @@ def ignored_by(written: Written, codemods: Collection[str]) -> Iterator[str]:
     """The codemods that an `ignore` names.
 
     Raises:
-        Problem: If it names none, or something else.
+        Problem: If it names no codemod, or an unknown one.
     """
     named = list(written.arguments)
     if written.subscript is not None:

@@ -1,8 +1,8 @@
-"""Find the uses of `mmrewrite.hints` in a module, and what each of them is about.
+"""Find the calls of `mmrewrite.hints` in a module, under any name, and the statement that each is about.
 
-The functions may have any name in the module. A use is a decorator, the context of a `with` block, a statement of its
-own, or a call around its subject. Most are taken out of the syntax tree, so that whoever reads the tree afterwards sees
-the program without them; `Removal` says what goes away in the text.
+A call is a decorator, the context of a `with` block, a statement of its own, or is written around its subject. Calls
+that do not become another call are removed from the syntax tree, so that the tree is the program's own; their
+`Removal` values say which text goes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.Li
 
 @dataclass(frozen=True)
 class Removal:
-    """Characters that go away, or become `text`, when a hint is consumed.
+    """Text that goes, or becomes `text`, when a hint is consumed.
 
-    `spacing` are blank lines that stay where something new takes the place of what they divide.
+    With `spacing` it is blank lines, which stay if a new statement takes the place of one beside them.
     """
 
     start: int
@@ -51,10 +51,21 @@ class Removal:
 
 @dataclass(frozen=True, eq=False)
 class HintCall:
-    """One use of a hint function.
+    """One call of a hint function.
 
-    It begins at `start` with the last part of the function's name. `kind` is that of the hint, `arguments` are those
-    without the subject. `extent` is the text that an `off` or an `ignore` is about.
+    Attributes:
+        name: The directive or switch.
+        node: The call, or a decorator without one.
+        statement: The statement that it is in or on.
+        kind: The kind of hint, as in the vocabulary.
+        start: Offset of the last part of the function's name.
+        end: Offset of its end.
+        function: Offsets of the function's name.
+        arguments: Positional arguments without the subject.
+        keywords: Keyword arguments.
+        alone: Whether it is a statement of its own.
+        removals: Text that goes when the hint is consumed.
+        extent: Text to which an `off` or `ignore` applies.
     """
 
     name: str
@@ -72,14 +83,14 @@ class HintCall:
 
     @property
     def call(self) -> ast.Call | None:
-        """The call that stays in the tree and becomes another one."""
+        """The call, if it stays in the tree and becomes another one."""
         in_place = self.kind in (CALL, WITH) and isinstance(self.node, ast.Call)
         return self.node if in_place and isinstance(self.node, ast.Call) else None
 
 
 @dataclass(frozen=True)
 class Misused:
-    """A use of a hint function that says nothing, and why."""
+    """A use of a hint function where it cannot be a hint, and why."""
 
     start: int
     end: int
@@ -88,7 +99,7 @@ class Misused:
 
 @dataclass(frozen=True, eq=False)
 class HintImport:
-    """One name that an import brings in for hints, all that are imported with it, and the offsets where it is used."""
+    """One imported name that means hints: all names of the same import, and the offsets of its uses."""
 
     statement: ast.Import | ast.ImportFrom
     alias: ast.alias
@@ -98,7 +109,7 @@ class HintImport:
 
 @dataclass(eq=False)
 class HintCalls:
-    """All uses of `mmrewrite.hints` in one module."""
+    """All calls, misuses and imports of `mmrewrite.hints` in one module."""
 
     calls: list[HintCall] = field(default_factory=list)
     misused: list[Misused] = field(default_factory=list)
@@ -106,55 +117,57 @@ class HintCalls:
 
 
 @dataclass(frozen=True)
-class Handed:
-    """What modules of the project hand on: full names, such as `pkg.compat.hints`, and what of ours they mean.
+class Reexports:
+    """Hint functions that the project's own modules re-export.
 
-    `unclear` are full names that mean hints or something else, as after an import in `try` and `except`.
+    `names` maps the full name there, such as `pkg.compat.hints`, to ours. `ambiguous` names may also mean something
+    else, as after an import in `try` and `except`.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
-    unclear: frozenset[str] = frozenset()
+    ambiguous: frozenset[str] = frozenset()
 
     @property
     def every(self) -> frozenset[str]:
-        """All names, clear or not."""
-        return self.unclear.union(self.names)
+        """All re-exported names, the ambiguous ones too."""
+        return self.ambiguous.union(self.names)
 
     @property
     def modules(self) -> frozenset[str]:
-        """The modules that hand something on."""
+        """The modules that re-export hints."""
         return frozenset(full.rpartition(".")[0] for full in self.every)
 
     def meaning(self, target: str) -> str:
-        """A full name with what is handed on in the place of the name under which it is."""
+        """`target` with a re-exported prefix replaced by its name in `mmrewrite.hints`."""
         for full, meaning in self.names.items():
             if target == full or target.startswith(f"{full}."):
                 return meaning + target.removeprefix(full)
         return target
 
     def is_hints(self, target: str | None) -> bool:
-        """Whether an imported name means hints, or does unless it means something else."""
-        return target is not None and (means_hints(self.meaning(target)) or target in self.unclear)
+        """Whether an imported name means hints, perhaps ambiguously."""
+        return target is not None and (means_hints(self.meaning(target)) or target in self.ambiguous)
 
 
-def find_calls(source: SourceText, names: Module, handed: Handed | None = None) -> HintCalls:
-    """Every use of a hint function, in the order of the file. The tree is left as it is."""
-    return _Finder(source, names, handed or Handed()).run()
+def find_calls(source: SourceText, names: Module, reexports: Reexports | None = None) -> HintCalls:
+    """Every use of a hint function, in the order of the file; changes nothing."""
+    return _Finder(source, names, reexports or Reexports()).run()
 
 
 def strip_calls(tree: ast.Module, calls: Collection[HintCall], imports: Collection[HintImport]) -> None:
-    """Take hints out of a tree, so that it is the tree of the program without them.
+    """Remove hint calls from a tree in place, so that it is the tree of the program without them.
 
-    A name whose only use is the hint that declares a mesh goes away as well, since the mesh may then be called `mesh`.
+    An imported name that only declares a mesh goes as well, so that the mesh can be called `mesh`.
     """
     stripper = _Stripper(calls)
     stripper.visit(tree)
     starts = {call.function[0] for call in calls if call.name in DIRECTIVES and DIRECTIVES[call.name].declares}
-    for found in imports:
-        if len(found.uses) == 1 and found.uses[0] in starts and len(found.statement.names) > 1:
-            found.statement.names.remove(found.alias)
-        elif len(found.uses) == 1 and found.uses[0] in starts:
-            found.alias.asname = f"<{found.alias.name}>"
+    for imported in imports:
+        if len(imported.uses) == 1 and imported.uses[0] in starts and len(imported.statement.names) > 1:
+            imported.statement.names.remove(imported.alias)
+        elif len(imported.uses) == 1 and imported.uses[0] in starts:
+            # An import needs a name; no program can use this one.
+            imported.alias.asname = f"<{imported.alias.name}>"
 
 
 class _Stripper(ast.NodeTransformer):
@@ -176,8 +189,8 @@ class _Stripper(ast.NodeTransformer):
 
 
 class _Finder:
-    def __init__(self, source: SourceText, names: Module, handed: Handed) -> None:
-        self.source, self.names, self.handed = source, names, handed
+    def __init__(self, source: SourceText, names: Module, reexports: Reexports) -> None:
+        self.source, self.names, self.reexports = source, names, reexports
         self.found = HintCalls()
         self.handled: set[ast.expr] = set()
 
@@ -189,7 +202,7 @@ class _Finder:
         return self.found
 
     def name(self, node: ast.expr, scope: Scope) -> str | None:
-        """The hint function that an expression stands for, without its module."""
+        """The name in `mmrewrite.hints` that an expression resolves to, else None."""
         found = self.names.resolve(node, scope)
         return found.removeprefix(f"{MODULE}.") if found and found.startswith(f"{MODULE}.") else None
 
@@ -283,7 +296,7 @@ class _Finder:
         self.add(name, node, statement, kind, (self.line_removal(start, end),), alone=True)
 
     def around(self, statement: ast.stmt, node: ast.Call, name: str, in_text: bool) -> None:
-        """A call around its subject, which is its first argument."""
+        """Read a call that is written around its subject, the first argument."""
         self.handled.update((node, node.func))
         example = DIRECTIVES[name].example if name in DIRECTIVES else f"{name}(...)"
         if name in (*SWITCHES, IGNORE):
@@ -311,7 +324,10 @@ class _Finder:
             self.misused(node, "a hint in the head of a definition or a block; give its value a name above")
 
     def subject(self, node: ast.Call) -> tuple[int, int] | None:
-        """Offsets of a call's first argument with its parentheses; None where a comment stands outside of it."""
+        """Offsets of a call's first argument with its parentheses, None if a comment beside it would be lost.
+
+        `ast` drops parentheses and comments, so the tokens are read.
+        """
         depth, first, last = 0, None, 0
         is_over = has_comment = False
         for token, start in self.tokens(span(self.source, node.func)[1], span(self.source, node)[1]):
@@ -332,7 +348,8 @@ class _Finder:
         return None if first is None else (first, last)
 
     def tokens(self, start: int, end: int) -> Iterator[tuple[tokenize.TokenInfo, int]]:
-        """The tokens of the brackets of a call and of what is in them, and their offsets."""
+        """The tokens of a call's parentheses and of their content, with offsets."""
+        # A name in front makes a call of the parentheses, so that they parse alone.
         line, _ = self.source.position(start)
         for token in itertools.islice(tokens(f"f{self.source.text[start:end]}"), 1, None):
             row, begin = token.start
@@ -357,7 +374,7 @@ class _Finder:
         return Removal(start, first, "("), Removal(last, end, ")")
 
     def line_removal(self, start: int, end: int) -> Removal:
-        """The whole lines from `start` to `end`, but not a comment after `end`."""
+        """The whole lines from `start` to `end`, without a comment after `end`."""
         source = self.source
         first, _ = source.position(start)
         last, _ = source.position(end)
@@ -367,7 +384,7 @@ class _Finder:
         return Removal(source.line_starts[first - 1], source.line_end(last))
 
     def reference(self, statement: ast.stmt, node: ast.AST, scope: Scope) -> None:
-        """A hint function that is not called here: fine for an alias, an error elsewhere."""
+        """Report a hint function that is used without a call, unless an alias is assigned."""
         if not isinstance(node, ast.Name | ast.Attribute) or node in self.handled:
             return
         if not isinstance(node.ctx, ast.Load):
@@ -378,7 +395,7 @@ class _Finder:
         self.misused(node, f"`{name}` is a hint only where it is called or decorates; write the call itself")
 
     def check_imports(self) -> None:
-        """Names that mean hints, and those that mean hints or something else."""
+        """Collect the imports of hints and their uses, and report ambiguous ones."""
         uses: dict[int, list[int]] = {}
         aliases: dict[int, tuple[ast.Import | ast.ImportFrom, ast.alias]] = {}
         reported: set[int] = set()
@@ -396,8 +413,8 @@ class _Finder:
                     continue
                 owner = scope.owner(node.id)
                 bindings = owner.bindings[node.id] if owner else []
-                mine = [binding for binding in bindings if self.handed.is_hints(binding.target)]
-                if mine and self.is_unclear(bindings, node, scope):
+                mine = [binding for binding in bindings if self.reexports.is_hints(binding.target)]
+                if mine and self.is_ambiguous(bindings, node, scope):
                     if id(mine[0].node) not in reported:
                         reported.add(id(mine[0].node))
                         start, end = span(self.source, node)
@@ -415,27 +432,27 @@ class _Finder:
             )
 
     def hides_hints(self, star: ast.ImportFrom) -> bool:
-        """Whether a `*` brings in hints that are used here."""
+        """Whether `from ... import *` imports hints that are used here."""
         names = self.names
         module = absolute_import(names.name, names.is_package, star.module, star.level)
-        handed = [full.rpartition(".")[2] for full in self.handed.every if full.rpartition(".")[0] == module]
+        reexported = [full.rpartition(".")[2] for full in self.reexports.every if full.rpartition(".")[0] == module]
         return module == MODULE or any(
-            name not in names.scope.bindings and not names.scope.is_unused(name) for name in handed
+            name not in names.scope.bindings and not names.scope.is_unused(name) for name in reexported
         )
 
-    def is_unclear(self, bindings: Sequence[Binding], node: ast.Name, scope: Scope) -> bool:
-        """Whether a name that means hints means something else as well, here or where it is handed on."""
-        if any(binding.target in self.handed.unclear for binding in bindings):
+    def is_ambiguous(self, bindings: Sequence[Binding], node: ast.Name, scope: Scope) -> bool:
+        """Whether a name that means hints also means something else, here or in the module that re-exports it."""
+        if any(binding.target in self.reexports.ambiguous for binding in bindings):
             return True
         return len(bindings) > 1 and self.names.resolve(node, scope) is None
 
     def is_hints(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
-        """Whether an import brings in hints by this name."""
+        """Whether an import imports hints under this name."""
         if isinstance(statement, ast.Import):
-            return self.handed.is_hints(alias.name)
+            return self.reexports.is_hints(alias.name)
         names = self.names
         module = absolute_import(names.name, names.is_package, statement.module, statement.level)
-        return module is not None and alias.name != "*" and self.handed.is_hints(member_of(module, alias.name))
+        return module is not None and alias.name != "*" and self.reexports.is_hints(member_of(module, alias.name))
 
 
 def _stands_alone(name: str) -> bool:
@@ -444,12 +461,12 @@ def _stands_alone(name: str) -> bool:
 
 
 def means_hints(qualified: str) -> bool:
-    """Whether a full name is that of the hints, of their package, or of one of them."""
+    """Whether a full name is `mmrewrite`, its module of hints, or a function in it."""
     return qualified in (PACKAGE, MODULE) or qualified.startswith(f"{MODULE}.")
 
 
 def own_expressions(statement: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
-    """Nodes of a statement that are in no statement inside it, outer ones first; and whether an f-string holds them."""
+    """A statement's nodes, outer first, without those of statements in it; each with whether an f-string holds it."""
     stack: list[tuple[ast.AST, bool]] = [(child, False) for child in reversed(list(ast.iter_child_nodes(statement)))]
     while stack:
         node, in_text = stack.pop()
@@ -461,7 +478,7 @@ def own_expressions(statement: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
 
 
 def _holds_directly(statement: ast.stmt, node: ast.expr) -> bool:
-    """Whether an expression is all of its statement's value, so that nothing binds tighter than it."""
+    """Whether an expression is the whole value of its statement, so that it needs no parentheses."""
     values = [getattr(statement, name, None) for name in ("value", "iter", "test")]
     return any(value is node for value in values)
 

@@ -1,7 +1,7 @@
-"""Read the hints of one module into `Hint` values, whatever carried them: a comment, or a call of `mmrewrite.hints`.
+"""Read the hints of one module, from comments and from calls of `mmrewrite.hints`, into `Hint` values.
 
-What cannot be read becomes a `HintError` that says what is expected. Codemods see `Hint` values only, so a further
-carrier is a further collector here.
+A hint that cannot be read becomes a `HintError` that says what is expected. Codemods see `Hint` values only, so a new
+carrier needs a new collector here and nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mmrewrite.directives.arguments import Argument as Argument
 from mmrewrite.directives.arguments import Problem, Written, arguments_of, directive_of, ignored_by
-from mmrewrite.directives.calls import PACKAGE, Handed, HintCall, HintImport, Misused, find_calls, strip_calls
+from mmrewrite.directives.calls import PACKAGE, HintCall, HintImport, Misused, Reexports, find_calls, strip_calls
 from mmrewrite.directives.comments import MARK, Comment, Misplaced, find_comments, statement_of
 from mmrewrite.directives.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS, SWITCHES, Directive, kind_of
 from mmrewrite.results import HintError, HintReference, LeftAlone
@@ -25,9 +25,20 @@ from mmrewrite.source.text import SourceText, parse_quietly
 class Hint:
     """One directive and the statement that it is about.
 
-    `carrier_start` is the offset of what carried it. Removing the carrier is the engine's work, since one comment may
-    carry several hints. `call` is the call that a hint of kind `CALL`, or an item of a `with`, is. `found` is whether
-    the program said it without a hint.
+    Attributes:
+        directive: Its name.
+        arguments: Its arguments, in order.
+        statement: The statement.
+        kind: The kind of statement, or `CALL`.
+        start: Offset of the directive.
+        end: Offset of its end.
+        carrier_start: Offset of its carrier, the comment or call. The engine removes carriers, since one comment may
+            carry several hints.
+        own_line: Whether the carrier has a line of its own.
+        reference: Line, column and text for messages.
+        ignored: Codemods that `ignore` keeps away from it.
+        call: The call in the tree that is rewritten in place, for a hint of kind `CALL` or an item of a `with`.
+        implied: Whether the program says it by a constraint or an annotation, without a hint.
     """
 
     directive: str
@@ -41,7 +52,7 @@ class Hint:
     reference: HintReference
     ignored: frozenset[str] = frozenset()
     call: ast.Call | None = None
-    found: bool = False
+    implied: bool = False
 
     @property
     def record(self) -> Directive:
@@ -59,13 +70,13 @@ class Hint:
 
     @property
     def named(self) -> tuple[tuple[str, Argument], ...]:
-        """Arguments with a name, and that name."""
+        """(name, argument) for the arguments with a name."""
         return tuple((argument.name, argument) for argument in self.arguments if argument.name is not None)
 
 
 @dataclass(frozen=True, eq=False)
 class CommentHints:
-    """A hint comment and what it says; `directives` are (start, end) offsets of all of them, switches included."""
+    """A hint comment and its hints; `directives` are the (start, end) offsets of all its directives."""
 
     comment: Comment
     hints: tuple[Hint, ...]
@@ -74,7 +85,7 @@ class CommentHints:
 
 @dataclass(frozen=True, eq=False)
 class CalledHint:
-    """A call of `mmrewrite.hints` and what it says."""
+    """A call of `mmrewrite.hints` and its hint."""
 
     call: HintCall
     hint: Hint
@@ -82,15 +93,24 @@ class CalledHint:
 
 @dataclass(eq=False)
 class Collected:
-    """Everything the carriers of one module say.
+    """All hints of one module.
 
-    `found` are hints that the program says without being asked, with the logical `axis_names` of the project; `imports`
-    are the names that it has for `mmrewrite.hints`, `switched_off` and `ignored` the text that codemods are kept from.
+    Attributes:
+        comments: Hint comments.
+        calls: Calls of `mmrewrite.hints`.
+        implied: Hints that constraints and annotations of the program amount to.
+        axis_names: Logical axis names of the project, by which these were found.
+        switched_off: (start, end) offsets between `off` and `on`.
+        ignored: Text from which `ignore` keeps codemods away, and their names.
+        ignored_statements: The same for statements, by a comment on them.
+        imports: Imported names for `mmrewrite.hints`.
+        errors: Hints that cannot be read.
+        left: Hints that stay on purpose.
     """
 
     comments: list[CommentHints] = field(default_factory=list)
     calls: list[CalledHint] = field(default_factory=list)
-    found: list[Hint] = field(default_factory=list)
+    implied: list[Hint] = field(default_factory=list)
     axis_names: frozenset[str] = frozenset()
     switched_off: list[tuple[int, int]] = field(default_factory=list)
     ignored: list[tuple[tuple[int, int], frozenset[str]]] = field(default_factory=list)
@@ -103,9 +123,9 @@ class Collected:
     def hints(self) -> Iterator[Hint]:
         """All hints, in the order of the file."""
         found = [hint for comment in self.comments for hint in comment.hints]
-        if not self.calls and not self.found:
+        if not self.calls and not self.implied:
             return iter(found)
-        found += [*self.found, *(called.hint for called in self.calls)]
+        found += [*self.implied, *(called.hint for called in self.calls)]
         return iter(sorted(found, key=lambda hint: hint.start))
 
     def is_off_at(self, offset: int) -> bool:
@@ -125,21 +145,21 @@ def collect_hints(
     names: Module,
     codemods: Collection[str],
     left: Mapping[int, str] | None = None,
-    handed: Handed | None = None,
+    reexports: Reexports | None = None,
 ) -> Collected:
     """Read every hint of a module.
 
-    Hints that are calls are taken out of the tree of `names`, whose scopes must then be read again.
+    Hints that are calls are removed from the tree of `names`, whose scopes must then be read again.
 
     Args:
         path: The file, for messages.
         source: Its text.
-        names: Its scopes, for the names that stand for hints.
-        codemods: The names that `ignore` may hold.
-        left: Offsets of calls that are to stay as they are, and why.
-        handed: Names under which other modules hand hints on.
+        names: Its scopes, which say what its names for hints are.
+        codemods: The names that `ignore` may have.
+        left: Offsets of calls that stay part of the program, and why.
+        reexports: Hint functions that other modules of the project re-export.
     """
-    return _Collector(path, source, names, codemods, left or {}, handed or Handed()).run()
+    return _Collector(path, source, names, codemods, left or {}, reexports or Reexports()).run()
 
 
 @dataclass(frozen=True)
@@ -174,17 +194,17 @@ class _Collector:
         names: Module,
         codemods: Collection[str],
         left: Mapping[int, str],
-        handed: Handed,
+        reexports: Reexports,
     ) -> None:
         self.path, self.source, self.names, self.codemods, self.to_leave = path, source, names, codemods, left
-        self.handed = handed
+        self.reexports = reexports
         self.found = Collected()
         self.off_since: int | None = None
 
     def run(self) -> Collected:
         carriers: list[Comment | HintCall | Misused] = [*find_comments(self.source, self.names.tree)]
-        if PACKAGE in self.source.text or self.handed.every:
-            used = find_calls(self.source, self.names, self.handed)
+        if PACKAGE in self.source.text or self.reexports.every:
+            used = find_calls(self.source, self.names, self.reexports)
             self.found.imports = used.imports
             carriers += [*used.calls, *used.misused]
             carriers.sort(key=lambda carrier: carrier.start)
@@ -328,7 +348,7 @@ class _Collector:
         return Written(call.name, call.start, call.end, call.arguments, call.keywords, None, self.span)
 
     def read_extent(self, call: HintCall) -> None:
-        """What an `off` or an `ignore` keeps codemods away from, above it as well as below."""
+        """Note the text to which an `off` or `ignore` applies; a decorator also applies to those above it."""
         if call.extent is not None and call.name == "off":
             self.found.switched_off.append(call.extent)
         elif call.extent is not None and call.name == IGNORE:
@@ -370,7 +390,7 @@ class _Collector:
         return span(self.source, node)
 
     def check_loop_variable(self, call: HintCall) -> None:
-        """Around the iterable of a loop, its variable has no value yet."""
+        """Report a hint around the iterable of a loop that reads the loop variable, which has no value there yet."""
         if call.kind != FOR or not isinstance(call.statement, ast.For | ast.AsyncFor):
             return
         bound = {node.id for node in ast.walk(call.statement.target) if isinstance(node, ast.Name)}
@@ -397,12 +417,12 @@ class _Collector:
         for hint in seen.values():
             for name, message in hint.record.excludes.items():
                 other = seen.get((hint.statement, name))
-                # Both exclude each other: the later one is reported.
+                # They exclude each other, and the later one is reported.
                 if other is not None and other.start < hint.start:
                     self.report(Problem(hint.start, hint.end - hint.start, message))
 
 
 def _canonical(name: str, arguments: tuple[Argument, ...]) -> str:
-    """A directive as a comment would have it."""
+    """The text of a directive in a comment."""
     parts = [argument.text if argument.name is None else f"{argument.name}={argument.text}" for argument in arguments]
     return f"{name}({', '.join(parts)})" if parts else name

@@ -1,7 +1,7 @@
-"""Find the comments of a module that begin with `# mm:`, and the statement that each belongs to.
+"""Find the `# mm:` comments of a module, and the statement that each is about.
 
-A comment on its own line belongs to the next statement, one at the end of a line to the statement that the line is part
-of. Nothing is tokenised: a `#` is a comment unless the syntax tree has a string there.
+A comment on a line of its own is about the next statement, one at the end of a line about the statement on that line.
+The module is not tokenised: a `#` begins a comment unless it lies in a string of the syntax tree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 @dataclass(frozen=True)
 class Comment:
-    """A hint comment: `start` is the offset of its `#`, `body` that of its directives, `end` that of its end."""
+    """A hint comment.
+
+    Attributes:
+        start: Offset of its `#`.
+        body: Offset of its first directive.
+        end: Offset of its end.
+        line: Its line.
+        own_line: Whether nothing else is on that line.
+        exact: Whether it begins with `# mm: ` in just this spelling; others are prose unless they name a directive.
+    """
 
     start: int
     body: int
@@ -35,7 +44,7 @@ class Comment:
 
 @dataclass(frozen=True)
 class Misplaced:
-    """Why a comment belongs to no statement."""
+    """Why a comment is about no statement."""
 
     reason: str
 
@@ -83,7 +92,7 @@ def _comment_start(source: SourceText, tree: ast.Module, line: int, offset: int)
 
 
 def _comment_between_strings(source: SourceText, start: int, end: int, offset: int) -> int | None:
-    """Strings side by side are one node of the tree: a comment may stand between two of them."""
+    """Offset of the comment that holds `offset` between adjacent strings, which are one node of the tree."""
     text = source.text[start:end]
     newer = newer_comments(text)
     if newer is not None:
@@ -114,7 +123,7 @@ def _strings_on(source: SourceText, tree: ast.Module, line: int) -> Iterator[tup
 
 
 def statement_of(source: SourceText, tree: ast.Module, comment: Comment) -> ast.stmt | Misplaced:
-    """The statement that a comment belongs to."""
+    """The statement that a comment is about."""
     if comment.own_line:
         return _next_statement(source, tree, comment)
     return _statement_on(tree, comment.line)
@@ -165,7 +174,7 @@ def _has_line(statement: ast.stmt, line: int) -> bool:
 
 
 def _covering(statements: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
-    """Statements that the line lies in, outermost first."""
+    """The statements around a line, outermost first."""
     for statement in statements:
         if first_line(statement) <= line <= (statement.end_lineno or statement.lineno):
             yield statement

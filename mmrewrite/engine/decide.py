@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mmrewrite.directives.calls import Handed
+from mmrewrite.directives.calls import Reexports
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.engine.hint_importers import HintImporters
@@ -39,7 +39,9 @@ def rewrite_marked(
         yield from (file for file in sources.files if wanted(file.data))
         yield from sources.importing(wanted)
 
-    found, handed = read_hinted(marked, importing, lambda file, handed: _read(file, codemods, settings, handed))
+    found, reexports = read_hinted(
+        marked, importing, lambda file, reexports: _read(file, codemods, settings, reexports)
+    )
     unreadable = [facts for facts in found if isinstance(facts, Unreadable)]
     hinted = [facts for facts in found if isinstance(facts, Facts)]
     results = {facts.file.path: unread(facts) for facts in unreadable}
@@ -62,7 +64,7 @@ def rewrite_marked(
         outcomes = _decide(modules, codemods, load, settings)
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
 
-    second = SecondRun(lambda file: _read(file, codemods, settings, handed), again, "rewritten", "statements")
+    second = SecondRun(lambda file: _read(file, codemods, settings, reexports), again, "rewritten", "statements")
     return self_check(results, hinted, second)
 
 
@@ -74,15 +76,15 @@ def _without_hints(facts: Facts) -> Outcome:
     return Outcome(errors=tuple(sorted(facts.hints.errors)), left=tuple(facts.hints.left))
 
 
-def _read(file: SourceFile, codemods: Codemods, settings: HintSettings, handed: Handed) -> Facts | Unreadable:
+def _read(file: SourceFile, codemods: Codemods, settings: HintSettings, reexports: Reexports) -> Facts | Unreadable:
     """One file, in which hints that are calls and stay are part of the program."""
-    facts = read_facts(file, codemods.keys(), handed=handed)
+    facts = read_facts(file, codemods.keys(), reexports=reexports)
     if isinstance(facts, Unreadable) or not facts.hints.calls:
         return facts
     ordered = in_order(codemods)
     reasons = {called.hint.start: _reason_to_leave(called.hint, ordered, settings) for called in facts.hints.calls}
     left = {start: reason for start, reason in reasons.items() if reason is not None}
-    return read_facts(file, codemods.keys(), left, handed) if left else facts
+    return read_facts(file, codemods.keys(), left, reexports) if left else facts
 
 
 def _decide(
@@ -193,7 +195,7 @@ class _Decider:
         refused: dict[HintKey, Refusal] = {}
         for region in self._regions:
             # Axis names that the program has without a hint do no harm where they stay.
-            causes = [key for key in region if key in self.causes and not self._is_found(key)]
+            causes = [key for key in region if key in self.causes and not self._is_implied(key)]
             reasons = sorted(
                 [f"{self.causes[key].path}:{self.causes[key].line} is refused" for key in causes]
                 + [f"{path} stays as it is" for path, _ in region if path in broken]
@@ -216,8 +218,8 @@ class _Decider:
             if hint.record.whole_module and key not in self.causes and facts.path not in broken
         }
 
-    def _is_found(self, key: HintKey) -> bool:
-        return key in self._hints and self._hints[key][1].found
+    def _is_implied(self, key: HintKey) -> bool:
+        return key in self._hints and self._hints[key][1].implied
 
     def _refusal(self, key: HintKey, reason: str) -> Refusal:
         facts, hint = self._hints[key]
@@ -245,7 +247,7 @@ class _Decider:
         refusals: dict[str, list[Refusal]] = {facts.path: [] for facts in self._modules}
         for key, refusal in self.causes.items():
             # A hint that nobody wrote is not worth a report when it stays only with its region.
-            if not (self._is_found(key) and refusal.reason.startswith(_TOGETHER)):
+            if not (self._is_implied(key) and refusal.reason.startswith(_TOGETHER)):
                 refusals[key[0]].append(refusal)
         for codemod in self._codemods.values():
             for refusal in codemod.review(self._project, self._reach, tuple(self._modules)):

@@ -105,7 +105,7 @@ def _run(
 
 
 def _same_site(hint: Hint, active: Sequence[Hint]) -> set[int]:
-    if hint.record.whole_module or hint.found:
+    if hint.record.whole_module or hint.implied:
         return {hint.start}
     return {other.start for other in active if other.statement is hint.statement and not other.record.whole_module}
 

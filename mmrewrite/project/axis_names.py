@@ -1,6 +1,6 @@
-"""Logical axis names that a program already has: calls that constrain by name, rule tables, and annotations.
+"""Logical axis names that a program already has: constraints by name, rule tables, and annotations.
 
-They are hints only where the project has hints and a mesh, in the modules with hints and in those that they import.
+They count as hints only in a project with hints and a mesh, in its hinted modules and in the modules that these import.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Device = str | tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
-class Rules:
-    """A table from logical names to device axes, and the line where it is written."""
+class AxisRules:
+    """A table from logical names to device axes, and its line in the source."""
 
     path: str
     line: int
@@ -51,7 +51,7 @@ class Rules:
 
 
 def may_name_axes(data: bytes) -> bool:
-    """Whether a file can hold a call that constrains by name, or a rule table."""
+    """Whether a file can hold a constraint by name or a rule table."""
     return any(marker in data for marker in MARKERS)
 
 
@@ -63,13 +63,13 @@ def with_axis_names(
     axes: Sequence[tuple[str, Device]] = (),
     jaxtyping: bool = False,
 ) -> list[Facts]:
-    """The hinted modules, and those that they lead to and that name axes, each with the hints found in it.
+    """The hinted modules, and the modules among their transitive imports that name axes.
 
     Args:
-        hinted: Modules with hints, or that had some; their `hints.found` is filled in.
-        others: Files without hints, by the place from which they are imported.
-        load: Bytes of a file that a name leads into.
-        adopt: The file at a place that may change though it was not among the marked ones, None if it may not.
+        hinted: Modules with hints, or whose hints are rewritten already; the implied hints of each are filled in.
+        others: Files of the run without hints, by place.
+        load: Reads a file that an import leads to.
+        adopt: The file at a place that may change though it has no hints, None if it may not.
         axes: Logical axis names of the configuration, and their device axes.
         jaxtyping: Whether the annotations of tasks are layouts.
     """
@@ -81,16 +81,16 @@ def with_axis_names(
     groups = [project.connected(facts) for facts in meshes]
     for facts in modules:
         mine = [group for group in groups if facts in group]
-        # A step may get its mesh from a module that nothing imports yet.
+        # Before the rewrite no import need connect a step and the module of its mesh.
         mine = mine or (groups if len(groups) == 1 else [])
         known = frozenset(name for group in mine for name in declared_names(group, axes))
         facts.hints.axis_names = known
-        facts.hints.found = list(found_hints(facts, known, jaxtyping)) if mine else []
+        facts.hints.implied = list(implied_hints(facts, known, jaxtyping)) if mine else []
     return modules
 
 
 def _reached(hinted: Sequence[Facts], others: Mapping[str, SourceFile], load: Loader, adopt: Adopt) -> list[Facts]:
-    """Modules that name axes and that the hinted ones import, however indirectly."""
+    """Modules that name axes, among the transitive imports of the hinted ones."""
     project = Project(hinted, load, ())
     known = {place_of(facts.file) for facts in hinted}
     found: list[Facts] = []
@@ -104,7 +104,7 @@ def _reached(hinted: Sequence[Facts], others: Mapping[str, SourceFile], load: Lo
 
 
 def declared_names(modules: Sequence[Facts], configured: Sequence[tuple[str, Device]]) -> frozenset[str]:
-    """The logical names that the project's `axes(...)` hints, its configuration or its rule tables know."""
+    """The logical names of the project's `axes(...)` hints and configuration, else those of its rule tables."""
     names = {name for name, _ in configured}
     for facts in modules:
         for hint in facts.hints.hints:
@@ -115,12 +115,12 @@ def declared_names(modules: Sequence[Facts], configured: Sequence[tuple[str, Dev
     return frozenset(names) or frozenset(name for rules in find_rules(modules) for name, _ in rules.pairs)
 
 
-def found_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iterator[Hint]:
-    """The hints of a module that nobody wrote as hints.
+def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iterator[Hint]:
+    """The hints that the constraints and annotations of a module imply.
 
     Args:
         facts: The module.
-        known: The logical names of the project; `jax.lax.with_sharding_constraint` stays if it has none of them.
+        known: The logical names of the project; a `jax.lax.with_sharding_constraint` with none of them stays.
         jaxtyping: Whether the annotations of tasks are layouts.
     """
     for statement, scope in facts.names.scopes.items():
@@ -152,7 +152,7 @@ def _layout(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) 
 
 
 def stray_names(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) -> list[str]:
-    """Names in a constraint of `jax.lax` that are none of the `known` logical ones, while others in it are."""
+    """Names in a constraint of `jax.lax` that are not `known` logical names, if others in it are."""
     spec = layout_argument(call)
     if spec is None or facts.names.resolve(call.func, scope) not in DEVICE:
         return []
@@ -161,7 +161,7 @@ def stray_names(facts: Facts, call: ast.Call, scope: Scope, known: Collection[st
 
 
 def layout_argument(call: ast.Call) -> ast.expr | None:
-    """The second argument of a call that constrains its first."""
+    """The layout argument of a constraint: the second one, or by its keyword."""
     if len(call.args) > 1:
         return call.args[1]
     named = ("logical_axis_resources", "logical_axes", "shardings", "axis_resources")
@@ -169,7 +169,7 @@ def layout_argument(call: ast.Call) -> ast.expr | None:
 
 
 def _entries(facts: Facts, spec: ast.expr, scope: Scope) -> tuple[Argument, ...]:
-    """One argument for each dimension where they are written out, else all of them by `*`."""
+    """One argument for each dimension of a literal layout, else one `*` argument for all."""
     if isinstance(spec, ast.Call) and facts.names.resolve(spec.func, scope) == _SPEC and not spec.keywords:
         values = spec.args
     elif isinstance(spec, ast.Tuple | ast.List):
@@ -184,7 +184,7 @@ _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 
 def _names_in(facts: Facts, spec: ast.expr, scope: Scope) -> frozenset[str]:
-    """The names in a `P(...)` that is written out, here or where its name is bound; none where it is not."""
+    """The names in a literal `P(...)`, also one assigned to a name; none if an expression computes it."""
     if isinstance(spec, ast.Name):
         name = spec.id
         binding = facts.names.binding(name, scope)
@@ -212,7 +212,7 @@ def _hint(
     reference = HintReference(line, column, f"{IMPLIED_LAYOUT}({text})")
     ignored = facts.hints.ignored_at(place[0], statement)
     return Hint(
-        IMPLIED_LAYOUT, arguments, statement, kind, *place, place[0], False, reference, ignored, call, found=True
+        IMPLIED_LAYOUT, arguments, statement, kind, *place, place[0], False, reference, ignored, call, implied=True
     )
 
 
@@ -227,14 +227,14 @@ def _start(facts: Facts, node: ast.expr) -> int:
 # Rule tables
 
 
-def find_rules(modules: Sequence[Facts]) -> tuple[Rules, ...]:
-    """The rule tables that are written out, each once."""
-    found: dict[tuple[tuple[str, Device], ...], Rules] = {}
+def find_rules(modules: Sequence[Facts]) -> tuple[AxisRules, ...]:
+    """The literal rule tables of some modules, without repetition."""
+    found: dict[tuple[tuple[str, Device], ...], AxisRules] = {}
     for facts in modules:
         for value in _tables(facts):
             pairs = _pairs(value)
             if pairs:
-                found.setdefault(pairs, Rules(facts.path, value.lineno, pairs))
+                found.setdefault(pairs, AxisRules(facts.path, value.lineno, pairs))
     return tuple(found.values())
 
 
@@ -255,7 +255,7 @@ def _tables(facts: Facts) -> Iterator[ast.expr]:
 
 
 def _pairs(value: ast.expr) -> tuple[tuple[str, Device], ...]:
-    """The pairs of a table, none where it is not all written out."""
+    """The pairs of a table; none unless all of it is literal."""
     if not isinstance(value, ast.Tuple | ast.List):
         return ()
     pairs: list[tuple[str, Device]] = []
@@ -283,7 +283,7 @@ def _from_annotations(start: int) -> Argument:
 
 
 def _annotated(facts: Facts) -> Iterator[ast.FunctionDef]:
-    """Functions that are tasks, have annotations of jaxtyping, and no layout of their own."""
+    """Functions that are tasks, with annotations of jaxtyping and without a `shard` hint."""
     hints = list(facts.hints.hints)
     shaped = {hint.statement for hint in hints if hint.record.role is Role.LAYOUT and hint.kind == DEF}
     for hint in hints:
@@ -300,10 +300,10 @@ def _annotated(facts: Facts) -> Iterator[ast.FunctionDef]:
 def annotated_layouts(
     facts: Facts, function: ast.FunctionDef | ast.AsyncFunctionDef, known: Collection[str], result: str
 ) -> Mapping[str, str]:
-    """Layouts, as arguments of a `PartitionSpec`, by parameter; that of the result under `result`.
+    """The layout of each annotated parameter as the arguments of a `PartitionSpec`; the result's under `result`.
 
-    Names that the project knows as logical axes count, or all of them where it knows none. A value whose dimensions
-    cannot be told one by one has no layout.
+    Dimensions named like one of the `known` logical axes count, all of them if none is known. There is no layout where
+    dimensions follow a part of unknown length.
     """
     scope = facts.scope_of(function)
     annotations = {argument.arg: argument.annotation for argument in all_arguments(function.args)}
@@ -333,7 +333,7 @@ def _shape(facts: Facts, annotation: ast.expr | None, scope: Scope) -> str | Non
 
 
 def _dimensions(shape: str, known: Collection[str]) -> list[str] | None:
-    """The entries of a layout; None where a part of unknown length has dimensions after it."""
+    """The entries of a layout; None if dimensions follow a part of unknown length (`...` or `*name`)."""
     entries: list[str] = []
     words = shape.split()
     for index, word in enumerate(words):

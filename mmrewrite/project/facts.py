@@ -1,4 +1,4 @@
-"""What one module says: its text, tree, names, hints and meshes."""
+"""The facts of one module: its text, tree, names, hints and meshes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from mmrewrite.directives.calls import PACKAGE, Handed
+from mmrewrite.directives.calls import PACKAGE, Reexports
 from mmrewrite.directives.collect import Collected, Hint, collect_hints
 from mmrewrite.directives.comments import MARK
 from mmrewrite.source.mentions import Mentions
@@ -19,19 +19,22 @@ from mmrewrite.source.text import SourceError, SourceText
 
 RUNTIME = "mmruntime"
 
+# The bytes of the file at a place, None if there is none.
 Loader = Callable[[str], bytes | None]
 
+# The file at a place that may change though it is not among the files of the run, None if it may not.
 Adopt = Callable[[str], "SourceFile | None"]
 
-# Called with a test of bytes: the files of a run that were not given and pass it.
+# The files beside those of the run whose bytes pass a test.
 Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
 
+# An import of our package, also over lines that end in a backslash.
 _IMPORT = re.compile(rf"\b(?:from|import)\b(?:[^#\n]|\\\r?\n)*\b{PACKAGE}\b")
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file to look at. `root` is the folder from which `module` is imported; both use `/`."""
+    """One file to read. `root` is the folder from which `module` is imported; `path` and `root` use `/`."""
 
     path: str
     data: bytes
@@ -42,7 +45,10 @@ class SourceFile:
 
 @dataclass(frozen=True, eq=False)
 class Mesh:
-    """A mesh that a module has, or will have once its hint is rewritten."""
+    """A mesh of a module: one that it makes, or that its `mesh(...)` hint will make.
+
+    `axes` are the names of its axes, None where an expression computes them.
+    """
 
     name: str
     scope: Scope
@@ -53,7 +59,7 @@ class Mesh:
 
 @dataclass(eq=False)
 class Facts:
-    """What is known about one module before anything is decided."""
+    """All that is known about one module before any codemod decides anything."""
 
     file: SourceFile
     source: SourceText
@@ -79,7 +85,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A file that could not be looked at, and why."""
+    """A file that cannot be read, and why."""
 
     file: SourceFile
     message: str
@@ -89,22 +95,28 @@ def read_facts(
     file: SourceFile,
     codemods: Collection[str],
     left: Mapping[int, str] | None = None,
-    handed: Handed | None = None,
+    reexports: Reexports | None = None,
 ) -> Facts | Unreadable:
     """Parse one file with `ast` and collect its names and hints.
 
-    The tree is that of the program without the hints that are calls. `left` says which of these are to stay, by their
-    offset, and why; `handed` are names under which other modules hand hints on.
+    Hints that are calls are removed from the tree, so that it is the program's own.
+
+    Args:
+        file: The file.
+        codemods: The names that `ignore` may have.
+        left: Hints that are calls and stay part of the program: their offset, and why.
+        reexports: Hint functions that other modules of the project re-export.
     """
     try:
         source = SourceText.decode(file.data)
         tree = parse_any(source.text)
         names = read_names(tree, file.module, file.is_package)
-        names.follow = (handed or Handed()).meaning
-        hints = collect_hints(file.path, source, names, codemods, left, handed)
+        names.follow = (reexports or Reexports()).meaning
+        hints = collect_hints(file.path, source, names, codemods, left, reexports)
         if hints.calls:
+            # The calls have left the tree, and the names that only they used with them.
             names = read_names(tree, file.module, file.is_package)
-            names.follow = (handed or Handed()).meaning
+            names.follow = (reexports or Reexports()).meaning
     except SourceError as error:
         return Unreadable(file, str(error))
     except SyntaxError as error:
@@ -124,13 +136,14 @@ def read_facts(
 
 
 def has_mark(file: SourceFile) -> bool:
-    """Whether a file that passed the byte search may hold a hint, decodable or not."""
+    """Whether a file that passed the byte search may hold a hint."""
+    # Latin-1 decodes any bytes, and the patterns are ASCII.
     text = file.data.decode("latin-1")
     return MARK.search(text) is not None or _IMPORT.search(text) is not None
 
 
 def place_of(file: SourceFile) -> str:
-    """Where a file is imported from: its root and its module's name as a path."""
+    """The path under which imports find a file: its root, then its module's name with `/`."""
     path = file.module.replace(".", "/")
     return f"{file.root}/{path}/__init__.py" if file.is_package else f"{file.root}/{path}.py"
 

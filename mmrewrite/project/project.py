@@ -1,4 +1,4 @@
-"""The modules of one run and what they import from each other."""
+"""The modules of one run, and the imports between them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mmrewrite.source.names import Binding, absolute_import, member_of
 
 
 class Project:
-    """All modules of a run. Modules that were not given are loaded when a name leads into them.
+    """All modules of a run; others are loaded when an import leads to them.
 
-    `withheld` are hints that will not be rewritten, whatever the codemods say.
+    `withheld` are hints that stay whatever the codemods decide.
     """
 
     def __init__(self, facts: Iterable[Facts], load: Loader, codemods: Collection[str]) -> None:
@@ -64,18 +64,19 @@ class Project:
         return facts
 
     def _connect(self, facts: Facts) -> None:
-        """Have the names of a module lead into the others."""
+        """Have the names of a module resolve through its imports from other modules of the project."""
         facts.names.follow = lambda qualified: self._follow(qualified, facts)
         facts.names.star_gives = lambda star, name: self._star_gives(star, name, facts)
 
     def _star_gives(self, star: ast.ImportFrom, name: str, near: Facts) -> bool:
-        """Whether `from ... import *` may bind `name`: that of a module of the project binds what it has."""
+        """Whether `from ... import *` may bind `name`: a module of the project must bind it itself."""
         module = absolute_import(near.names.name, near.names.is_package, star.module, star.level)
         facts = self.module(module, near) if module else None
         return facts is None or bool(facts.names.stars) or name in facts.names.scope.bindings
 
     def _follow(self, qualified: str, near: Facts) -> str:
-        """Where a name of the project comes from: `pkg.aliases.P` may be `jax.sharding.PartitionSpec`."""
+        """The full name that a re-export resolves to: `pkg.aliases.P` may be `jax.sharding.PartitionSpec`."""
+        # Modules may import a name from each other in a circle.
         if qualified in self._following:
             return qualified
         self._following.add(qualified)
@@ -86,7 +87,7 @@ class Project:
                 facts = self.module(module, near)
                 if facts is not None:
                     found = facts.names.resolve_dotted(rest, facts.names.scope)
-                    # `.jax.tree` may be a function of a file beside this one, and is not `jax.tree`.
+                    # `.jax.tree` may be a function of a local file `jax.py`, and is not `jax.tree`.
                     is_its_own = qualified.startswith(".") and f"{found}".startswith(f"{facts.names.name}.")
                     return found if found and not is_its_own and not found.startswith("builtins.") else qualified
             return qualified
@@ -94,7 +95,7 @@ class Project:
             self._following.discard(qualified)
 
     def definition(self, qualified: str, near: Facts) -> tuple[Facts, Binding] | None:
-        """The one place where a name of the project is bound at module level."""
+        """The module and the only binding of a full name that is bound at module level, else None."""
         for module, name in _splits(qualified):
             facts = near if module == near.names.name else self.module(module, near)
             if facts is not None:
@@ -103,7 +104,7 @@ class Project:
         return None
 
     def holds(self, qualified: str, near: Facts) -> bool:
-        """Whether a full name is that of a module of the project, as code in `near` sees it, or of something in one."""
+        """Whether a full name, as seen from `near`, is a module of the project or something in one."""
         names = (qualified, *(module for module, _ in _splits(qualified)))
         return any(name == near.names.name or self.module(name, near) is not None for name in names)
 
@@ -114,7 +115,7 @@ class Project:
         yield from self._imported[facts.path]
 
     def imported_by(self, modules: Iterable[Facts]) -> dict[str, Facts]:
-        """Some modules and all that they import, however indirectly, by place."""
+        """Some modules and their transitive imports, by place."""
         found: dict[str, Facts] = {}
         queue = list(modules)
         while queue:
@@ -124,7 +125,7 @@ class Project:
         return found
 
     def connected(self, facts: Facts) -> tuple[Facts, ...]:
-        """A module, and those of the run that it leads to, that lead to it, or that these lead to."""
+        """A module, then the modules of the run that import it, and all that it or they import, transitively."""
         if facts.path not in self._connected:
             place = place_of(facts.file)
             users = [other for other in self.facts.values() if place in self.imported_by([other])]
@@ -146,7 +147,7 @@ class Project:
 
 
 def _folder_above(folder: str, count: int) -> tuple[str, ...]:
-    """The folder so many levels above another, if it is inside of what was given."""
+    """The folder `count` levels up, as a tuple of one; empty outside of the files of the run."""
     for _ in range(count):
         if folder in ("", ".", "/"):
             return ()
@@ -155,7 +156,7 @@ def _folder_above(folder: str, count: int) -> tuple[str, ...]:
 
 
 def imported_names(node: ast.AST, facts: Facts) -> Iterator[str]:
-    """Full dotted names that an import statement brings in."""
+    """The full names that an import statement imports."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -165,7 +166,7 @@ def imported_names(node: ast.AST, facts: Facts) -> Iterator[str]:
 
 
 def _splits(qualified: str) -> Iterator[tuple[str, str]]:
-    """(module, rest) for every way to cut a dotted name, longest module first."""
+    """(module, rest) for every way to split a dotted name, longest module first."""
     parts = qualified.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         yield ".".join(parts[:cut]), ".".join(parts[cut:])

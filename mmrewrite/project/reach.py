@@ -13,21 +13,21 @@ from mmrewrite.source.names import Binding, Scope, dotted_name
 
 @dataclass(frozen=True, eq=False)
 class Reached:
-    """A definition, or the right-hand side of a local name, that some code leads to."""
+    """A node that some code leads to: a definition, or the statement that assigns a local name."""
 
     facts: Facts
     node: ast.AST
 
 
 class Reach:
-    """Follows names through a project. It errs towards reaching too much."""
+    """Follows names through a project, without flow analysis: it reaches too much rather than too little."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._direct: dict[ast.AST, tuple[Reached, ...]] = {}
 
     def from_node(self, facts: Facts, node: ast.AST) -> Iterator[Reached]:
-        """The node itself and all that it leads to."""
+        """The node itself and all that it leads to, transitively."""
         seen: set[ast.AST] = set()
         queue = [Reached(facts, node)]
         while queue:
@@ -38,9 +38,9 @@ class Reach:
                 queue.extend(self.direct(reached))
 
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
-        """What it leads to at once, each once."""
+        """The nodes that the names in a node lead to, without repetition."""
         if reached.node not in self._direct:
-            # Of several the last stays: it is the one that `from_node` comes to first.
+            # Of repeated nodes the last stays: `from_node` pops that one first.
             found = {item.node: item for item in reversed(list(self._names_in(reached)))}
             self._direct[reached.node] = tuple(reversed(found.values()))
         return self._direct[reached.node]

@@ -1,45 +1,47 @@
-"""Names under which the project's own modules hand `mmrewrite.hints` on: `from .compat import hints`."""
+"""Hint functions that the project's own modules re-export, as for `from .compat import hints`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from mmrewrite.directives.calls import Handed, means_hints
+from mmrewrite.directives.calls import Reexports, means_hints
 from mmrewrite.project.facts import Facts, Importing, SourceFile, Unreadable
 from mmrewrite.source.names import absolute_import
 
-Read = Callable[[SourceFile, Handed], Facts | Unreadable]
+Read = Callable[[SourceFile, Reexports], Facts | Unreadable]
 
 
 def read_hinted(
     marked: Sequence[SourceFile], importers: Importing, read: Read
-) -> tuple[list[Facts | Unreadable], Handed]:
-    """Read the files with marks, and those whose hints have come to them through another module.
+) -> tuple[list[Facts | Unreadable], Reexports]:
+    """Read the files with hints of their own, and those that import hints from a module that re-exports them.
+
+    Re-exports of re-exports count too, so both are repeated up to a fixed point.
 
     Args:
         marked: Files that may hold hints by their own text.
-        importers: The other files of the run whose bytes are wanted.
-        read: Parses one file, given what is handed on.
+        importers: Finds further files of the run, by a test of their bytes.
+        read: Parses one file, given the known re-exports.
     """
-    found = {file.path: read(file, Handed()) for file in marked}
+    found = {file.path: read(file, Reexports()) for file in marked}
     files = {file.path: file for file in marked}
-    handed = Handed()
+    reexports = Reexports()
     while True:
-        before, handed = handed, _handed_on(found.values(), handed)
-        if handed == before:
-            return [found[path] for path in sorted(found)], handed
-        for file in importers(_mentions(handed)):
+        before, reexports = reexports, _reexports_of(found.values(), reexports)
+        if reexports == before:
+            return [found[path] for path in sorted(found)], reexports
+        for file in importers(_mentions(reexports)):
             files.setdefault(file.path, file)
         for path, file in files.items():
             facts = found.get(path)
-            facts = read(file, handed) if facts is None else facts
-            if isinstance(facts, Facts) and _imports(facts, handed):
-                found[path] = read(file, handed)
+            facts = read(file, reexports) if facts is None else facts
+            if isinstance(facts, Facts) and _imports(facts, reexports):
+                found[path] = read(file, reexports)
 
 
-def _handed_on(modules: Iterable[Facts | Unreadable], handed: Handed) -> Handed:
+def _reexports_of(modules: Iterable[Facts | Unreadable], reexports: Reexports) -> Reexports:
     names: dict[str, str] = {}
-    unclear: set[str] = set()
+    ambiguous: set[str] = set()
     for facts in modules:
         if isinstance(facts, Unreadable):
             continue
@@ -49,25 +51,25 @@ def _handed_on(modules: Iterable[Facts | Unreadable], handed: Handed) -> Handed:
             full = f"{facts.names.name}.{name}"
             if meaning is not None and means_hints(meaning):
                 names[full] = meaning
-            elif any(handed.is_hints(binding.target) for binding in bindings):
-                unclear.add(full)
-    return Handed(names, frozenset(unclear))
+            elif any(reexports.is_hints(binding.target) for binding in bindings):
+                ambiguous.add(full)
+    return Reexports(names, frozenset(ambiguous))
 
 
-def _mentions(handed: Handed) -> Callable[[bytes], bool]:
-    """Whether a file may import one of the names that are handed on, or take one from a module that it imports."""
-    names = {full.rpartition(".")[2].encode() for full in handed.every}
+def _mentions(reexports: Reexports) -> Callable[[bytes], bool]:
+    """A test of bytes: whether a file may import a re-exported name, or a module and use the name by attribute."""
+    names = {full.rpartition(".")[2].encode() for full in reexports.every}
     return lambda data: b"import" in data and any(name in data for name in names)
 
 
-def _imports(facts: Facts, handed: Handed) -> bool:
-    """Whether a module imports a name that is handed on, or a module and takes the name from it."""
+def _imports(facts: Facts, reexports: Reexports) -> bool:
+    """Whether a module imports a re-exported name, or a module that re-exports one, and uses it by attribute."""
     targets, star = set(_targets(facts)), facts.names.star
     if star is not None:
         names = facts.names
-        if absolute_import(names.name, names.is_package, star.module, star.level) in handed.modules:
+        if absolute_import(names.name, names.is_package, star.module, star.level) in reexports.modules:
             return True
-    for full in handed.every:
+    for full in reexports.every:
         module, _, name = full.rpartition(".")
         if full in targets or (module in targets and f".{name}" in facts.source.text):
             return True

@@ -1,4 +1,4 @@
-"""The functions that `verify` hints name."""
+"""The functions that `verify` hints name, in a form that another process can import."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mmrewrite.source.names import dotted_name
 
 
 class NoEntry(ValueError):
-    """Why a hint does not name a function that can be called from outside."""
+    """Why the function of a hint cannot be imported and called."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A function and what makes its arguments, both as `module:function`; `place` is what named them."""
+    """A function and the function that makes its arguments, as `module:function`; `place` is the hint's line."""
 
     step: str
     arguments: str
@@ -54,7 +54,7 @@ def entry_of(facts: Facts, hint: Hint) -> Entry:
 
 
 def hinted_entries(modules: Iterable[Facts]) -> Iterator[Entry]:
-    """The entries of all `verify` hints that name one, in the order of the files."""
+    """The entries of all correct `verify` hints, in the order of the files."""
     for facts in modules:
         for hint in facts.hints.hints:
             if hint.record.role is Role.PROOF:

@@ -1,4 +1,4 @@
-"""Facts about function definitions, from `ast`."""
+"""What the definition of a function says: its returns, parameters, decorators, and whether its calls are alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NESTED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 
 def own_nodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    """Everything in the body that is not part of a function or class inside it."""
+    """The nodes of the body, without those in the bodies of functions and classes inside it."""
     stack: list[ast.AST] = list(reversed(function.body))
     while stack:
         node = stack.pop()
@@ -48,7 +48,7 @@ def is_jit_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
 
 
 def required_parameters(function: ast.FunctionDef | ast.Lambda) -> list[str]:
-    """Names of the parameters that a call must give."""
+    """Names of the parameters without a default."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     required = positional[: len(positional) - len(arguments.defaults)]
@@ -57,7 +57,7 @@ def required_parameters(function: ast.FunctionDef | ast.Lambda) -> list[str]:
 
 
 def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Everything of a statement that is not part of a statement inside it."""
+    """The nodes of a statement, without those of the statements inside it."""
     stack = [node for node in ast.iter_child_nodes(statement) if not isinstance(node, ast.stmt)]
     while stack:
         node = stack.pop()
@@ -66,7 +66,10 @@ def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def varies(names: Module, function: ast.FunctionDef | ast.Lambda) -> ast.expr | ast.stmt | None:
-    """What visibly makes one call of the function differ from the next: state, files, random numbers of the host."""
+    """The first node that makes calls differ: global state, files, the clock, or random numbers of the host.
+
+    Such a function must not be traced, since a trace would keep the values of its first call.
+    """
     scope = names.inner[function]
     for node in ast.walk(function):
         if isinstance(node, ast.Global | ast.Nonlocal):

@@ -1,4 +1,4 @@
-"""Break generated calls that are too long for their line, the way black would."""
+"""Break generated calls that do not fit the line, in the style of black."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TAB_COLUMNS = 4
 
 @dataclass(frozen=True)
 class _Brackets:
-    """Offsets just after an opening bracket and of the closing one, and the spans of what is between commas."""
+    """The inside of a pair of brackets as (start, end) offsets, and the spans of its comma-separated items."""
 
     start: int
     end: int
@@ -30,13 +30,13 @@ class _Brackets:
 
 
 def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> str:
-    """Text of one statement with the runtime's calls broken until its lines fit `width`, as far as that goes.
+    """The text of one statement, with generated calls broken until its lines fit `width` where that is possible.
 
-    What is between the brackets goes onto one indented line, or, where that is too long, onto one line each. Only calls
-    of the runtime, and of `partial` on one of them, are broken: what the user wrote keeps its layout.
+    The arguments go onto one indented line, or one line each if that is too long. Only calls of the runtime, and of
+    `partial` on one of them, are broken: the user's own code keeps its layout.
 
-    Without a `runtime`, for code of which only parts are generated, every call may be broken that lies on one line,
-    inside no other brackets of that line, and begins within `width`.
+    Without a `runtime`, for a statement of which only parts are generated, any call may be broken that lies on one
+    line, in no other brackets of that line, and begins within `width`.
     """
     while True:
         source = SourceText(code, "utf-8", has_bom=False)
@@ -56,7 +56,7 @@ def fit(code: str, runtime: str | None, width: int, unit: str, newline: str) -> 
 
 
 def _parses(code: str) -> bool:
-    """What does not parse is our bug, which is found and reported when the whole file is checked."""
+    """Whether code parses. If not, that is our bug, and the self check of the whole file reports it."""
     try:
         parse_any(code)
     except SyntaxError:
@@ -83,14 +83,14 @@ def _one_each(source: SourceText, brackets: _Brackets, indent: str, newline: str
 
 
 def _line(source: SourceText, brackets: _Brackets) -> int:
-    """The line that gets shorter when brackets are broken."""
+    """The line that becomes shorter when brackets are broken."""
     return source.position(brackets.items[0][0] if brackets.is_opened(source) else brackets.start)[0]
 
 
 def _is_plain(source: SourceText, brackets: _Brackets, width: int) -> bool:
-    """Whether what is in brackets lies on one line, and in no others of it, and they open within `width`.
+    """Whether the items of brackets lie on one line, in no other brackets of that line, and begin within `width`.
 
-    They may lie on the lines above and below.
+    The brackets themselves may stand on the lines above and below.
     """
     first, last = brackets.items[0][0], brackets.items[-1][1]
     line, _ = source.position(brackets.start)
@@ -104,7 +104,7 @@ def _is_plain(source: SourceText, brackets: _Brackets, width: int) -> bool:
 
 
 def _pairs(source: SourceText) -> Iterator[tuple[int, int]]:
-    """Offsets just after every opening bracket and of the one that closes it."""
+    """The inside of every pair of brackets as (start, end) offsets."""
     opened: list[int] = []
     for token in tokenize.generate_tokens(io.StringIO(source.text, newline="").readline):
         if token.type == tokenize.OP and token.string in "([{":
@@ -124,13 +124,13 @@ def _unbroken(source: SourceText, runtime: str | None, width: int) -> Iterator[_
 
 
 def _begins_line(source: SourceText, brackets: _Brackets) -> bool:
-    """Whether nothing stands before brackets on their line but the name of an argument."""
+    """Whether brackets begin their line, apart from the name of an argument."""
     begin = source.line_starts[source.position(brackets.start)[0] - 1]
     return re.fullmatch(r"\s*(\w+\s*=\s*)?[(\[]", source.text[begin : brackets.start]) is not None
 
 
 def _all_brackets(source: SourceText, runtime: str | None) -> Iterator[tuple[_Brackets, bool]]:
-    """Brackets of calls, and of tuples that are arguments; and whether they are a call's."""
+    """The brackets of calls and of tuples among their arguments, each with whether it is a call's."""
     queue: list[ast.AST] = [parse_any(source.text)]
     while queue:
         node = queue.pop(0)

@@ -9,7 +9,7 @@ _MENTIONS = ast.Name | ast.Attribute | ast.Import | ast.ImportFrom
 
 
 class Mentions:
-    """What a module mentions, in the order of a walk from the outside in, read once for all statements."""
+    """The names, attributes and imports of a module, collected once: those of a statement are one slice of a list."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._nodes: list[ast.AST] = []
@@ -18,6 +18,7 @@ class Mentions:
         while stack:
             node, start = stack.pop()
             if start is not None:
+                # The second visit, when all its children are in the list.
                 self._spans[node] = (start, len(self._nodes))
                 continue
             if isinstance(node, ast.stmt | ast.mod):
@@ -27,6 +28,6 @@ class Mentions:
             stack += [(child, None) for child in ast.iter_child_nodes(node)]
 
     def inside(self, node: ast.AST) -> Sequence[ast.AST] | None:
-        """What a statement mentions, None for other nodes."""
+        """The names, attributes and imports in a statement, outer nodes first; None for other nodes."""
         span = self._spans.get(node)
         return None if span is None else self._nodes[slice(*span)]

@@ -1,8 +1,8 @@
-"""Scopes of one module and what a name in them stands for, from `ast` alone.
+"""The scopes of one module, and the full name that each name in them resolves to, from `ast` alone.
 
-Imports under any name are followed, and so are plain assignments (`P = jax.sharding.PartitionSpec`), also by tuples. A
-name with two different meanings in one scope has none: it is left unresolved. So is one that the last
-`from ... import *` of the module may have given another meaning, unless that is of the standard library.
+Imports and aliases are followed, also aliases by tuples: `P, jit = jax.sharding.PartitionSpec, jax.jit`. A name that is
+bound to two different things in one scope stays unresolved, and so does one that a later `from ... import *` may
+rebind. Star imports of the standard library are taken to rebind nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+# JAX and Flax export these objects under several names; each resolves to the one that the codemods match.
 SYNONYMS = {
     "jax.P": "jax.sharding.PartitionSpec",
     "jax.NamedSharding": "jax.sharding.NamedSharding",
@@ -33,7 +34,7 @@ Block = Function | ast.ClassDef | ast.For | ast.AsyncFor | ast.With | ast.AsyncW
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """One place that gives a name its meaning."""
+    """One statement or parameter that binds a name: `value` is what it assigns, `target` the full name it imports."""
 
     name: str
     kind: str
@@ -45,7 +46,10 @@ class Binding:
 
 @dataclass(eq=False)
 class Scope:
-    """A module, class, function, lambda or comprehension."""
+    """The scope of a module, class, function, lambda or comprehension.
+
+    `loads` are the names that its own code reads, `outer` those that it declares `global` or `nonlocal`.
+    """
 
     kind: str
     node: ast.AST
@@ -60,6 +64,8 @@ class Scope:
         yield self
         scope = self.parent
         while scope is not None:
+            # Functions do not see the names of a class around them:
+            # https://docs.python.org/3/reference/executionmodel.html#resolution-of-names
             if scope.kind != "class":
                 yield scope
             scope = scope.parent
@@ -77,11 +83,11 @@ class Scope:
         return scope
 
     def is_free(self, name: str) -> bool:
-        """Whether binding `name` here would change the meaning of nothing in this scope or below it."""
+        """Whether `name` is neither bound nor read in this scope, so that a new binding of it captures nothing."""
         return name not in self.bindings and name not in self.outer and not self._uses(name)
 
     def is_unused(self, name: str) -> bool:
-        """Whether code in this scope and below it only ever binds `name`."""
+        """Whether no code in this scope or below reads `name`."""
         return not self._uses(name)
 
     def _uses(self, name: str) -> bool:
@@ -92,7 +98,22 @@ class Scope:
 
 @dataclass(eq=False)
 class Module:
-    """The scopes of one module, and for every statement its scope and the statement around it."""
+    """The scopes of one module.
+
+    Attributes:
+        tree: The parsed module.
+        scope: The scope of the module itself.
+        scopes: The scope in which each statement runs.
+        parents: The statement around each nested statement.
+        inner: The scope that a function, class, lambda or comprehension opens.
+        name: Its dotted name.
+        is_package: Whether it is the `__init__.py` of a package.
+        identifiers: Every name that it binds anywhere.
+        follow: Resolves a full name further, through other modules of the project.
+        synonyms: Full names of the same thing, and the one to use.
+        stars: Its `from ... import *` statements.
+        star_gives: Whether one of these may bind a name.
+    """
 
     tree: ast.Module
     scope: Scope
@@ -109,7 +130,7 @@ class Module:
 
     @property
     def star(self) -> ast.ImportFrom | None:
-        """The last `from ... import *` whose names may be any, None where there is none."""
+        """The last `from ... import *`, None if there is none."""
         return self.stars[-1] if self.stars else None
 
     def top_level(self, statement: ast.stmt) -> ast.stmt:
@@ -119,7 +140,7 @@ class Module:
         return statement
 
     def is_only(self, statement: ast.stmt) -> bool:
-        """Whether a block holds nothing but `statement`, so that it cannot just go away."""
+        """Whether `statement` is alone in its block: Python needs a `pass` in its place when it goes."""
         holder = self.parents.get(statement)
         parts = [holder, *getattr(holder, "handlers", ()), *getattr(holder, "cases", ())]
         blocks = [getattr(part, name, None) for part in parts for name in ("body", "orelse", "finalbody")]
@@ -132,18 +153,18 @@ class Module:
             yield statement
 
     def resolve(self, node: ast.expr, scope: Scope) -> str | None:
-        """Full name of what an expression stands for, such as `jax.numpy.mean`, else None."""
+        """The full name that an expression resolves to, such as `jax.numpy.mean`; None where it is unclear."""
         dotted = dotted_name(node)
         return None if dotted is None else self.resolve_dotted(dotted, scope)
 
     def resolve_dotted(self, dotted: str, scope: Scope) -> str | None:
-        """Like `resolve`, for a name as text."""
+        """The same for a dotted name as text."""
         first, _, rest = dotted.partition(".")
         found = self._resolve_name(first, scope, frozenset())
         if found is None:
             return None
         full = self._canonical(f"{found}.{rest}" if rest else found)
-        # What a relative import leads to outside of a package has a name only if it comes from somewhere else.
+        # A relative import that leaves its package has a full name only where it re-exports one.
         return None if full.startswith(".") else full
 
     def binding(self, name: str, scope: Scope) -> Binding | None:
@@ -170,7 +191,7 @@ class Module:
         return found.pop() if len(found) == 1 else None
 
     def _is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:
-        """Whether a name of the module may mean what `from ... import *` gives, rather than what is bound below it."""
+        """Whether `from ... import *` may rebind a name of the module: no binding of it stands below."""
         statements = [binding.statement for binding in self.scope.bindings[name]]
         begin = (star.lineno, star.col_offset)
         is_below = any(node is not None and (node.lineno, node.col_offset) >= begin for node in statements)
@@ -201,10 +222,10 @@ def dotted_name(node: ast.expr | None) -> str | None:
 
 
 def absolute_import(module: str, is_package: bool, name: str | None, level: int) -> str | None:
-    """The module that `from ...name import` means in `module`; None where nothing says what that is called.
+    """The absolute name of the module that `from ...name import` in `module` imports, None if it cannot be known.
 
-    Where it leaves the package, which is a folder with `__init__.py`, the name keeps dots in front: `.name` lies in the
-    folder that `module` is imported from, `..name` in the one above.
+    An import that leaves the package (the outermost folder with `__init__.py`) keeps leading dots: `.name` lies in the
+    folder from which `module` is imported, `..name` in the one above.
     """
     if level == 0:
         return name
@@ -219,16 +240,16 @@ def absolute_import(module: str, is_package: bool, name: str | None, level: int)
 
 
 def member_of(module: str, name: str) -> str:
-    """Full name of what `from module import name` binds."""
+    """The full name that `from module import name` binds."""
     return f"{module}{name}" if module.endswith(".") else f"{module}.{name}"
 
 
 def read_names(tree: ast.Module, name: str, is_package: bool) -> Module:
     """Collect the scopes of a parsed module whose dotted name is `name`."""
-    return _Collector(tree, name, is_package).module
+    return _ScopeBuilder(tree, name, is_package).module
 
 
-class _Collector:
+class _ScopeBuilder:
     def __init__(self, tree: ast.Module, name: str, is_package: bool) -> None:
         scope = Scope("module", tree, None)
         self.module = Module(tree, scope, {}, {}, {tree: scope}, name, is_package, set())

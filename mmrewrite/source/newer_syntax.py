@@ -1,7 +1,7 @@
 """Parse modules whose syntax is newer than the Python that runs the tool.
 
-LibCST knows that syntax. It says where it stands, and `ast` reads the module with older syntax of the same length in
-its place, so that every position is that of the source.
+LibCST brings its own parser and knows newer syntax. Each piece of it is replaced by older syntax of the same length,
+so that `ast` can parse the module and every position in its tree is one of the source.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 
 def parse_any(text: str) -> ast.Module:
-    """`ast.parse`, also of what only LibCST can parse.
+    """`ast.parse`, extended to syntax that only LibCST can parse.
 
-    `except A, B:` is read as `except A| B:`, `type X = int` as an assignment, and type parameters are left out. Of an
-    f-string that this Python cannot read, and of any t-string, the tree has the expressions in it.
+    `except A, B:` (PEP 758) is read as `except A| B:`, `type X = int` (PEP 695) as an assignment, and type parameters
+    are left out. An f-string that this Python cannot parse (PEP 701) and any t-string (PEP 750) become an f-string of
+    the expressions in it.
 
     Raises:
-        SyntaxError: If neither can parse it; as this Python says it.
+        SyntaxError: If neither can parse it; the error of this Python.
     """
     try:
         return parse_quietly(text)
@@ -48,7 +49,7 @@ def parse_any(text: str) -> ast.Module:
 
 
 def tokens(program: str) -> Iterator[tokenize.TokenInfo]:
-    """The tokens of a program; a string that this Python cannot read is a pair of brackets in them."""
+    """The tokens of a program, in which a string that this Python cannot read is a pair of brackets."""
     try:
         parse_quietly(program)
     except SyntaxError:
@@ -58,7 +59,7 @@ def tokens(program: str) -> Iterator[tokenize.TokenInfo]:
 
 
 def newer_comments(text: str) -> list[tuple[int, int]] | None:
-    """Offsets of the comments in strings side by side; None where this Python can tell by itself."""
+    """Offsets of the comments between and in adjacent strings; None if this Python can parse them itself."""
     if _is_readable(text):
         return None
     import libcst as cst
@@ -70,7 +71,7 @@ def newer_comments(text: str) -> list[tuple[int, int]] | None:
 
 @dataclass(frozen=True)
 class _Older:
-    """The text in older syntax, and the offsets of the strings that are tuples of their expressions in it."""
+    """The text in older syntax, and the offsets of the strings that became tuples of their expressions."""
 
     text: str
     strings: frozenset[tuple[int, int]]
@@ -93,7 +94,10 @@ def _as_older(text: str) -> _Older | None:
 
 
 def _spans(module: cst.Module, text: str) -> Span:
-    """What gives the offsets of each node of a module."""
+    """A function from a node of the module to its offsets.
+
+    LibCST counts bytes of UTF-8, offsets count characters.
+    """
     from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
     places = MetadataWrapper(module, unsafe_skip_copy=True).resolve(ByteSpanPositionProvider)
@@ -110,7 +114,7 @@ def _spans(module: cst.Module, text: str) -> Span:
 def _replacements(
     node: cst.CSTNode, text: str, span: Span, strings: set[tuple[int, int]]
 ) -> Iterator[tuple[int, int, str]]:
-    """Newer syntax in a tree, outer nodes first, as offsets and what to read there; adds to `strings`."""
+    """(start, end, older text) for newer syntax in a tree, outer nodes first; replaced strings go to `strings`."""
     import libcst as cst
 
     match node:
@@ -150,7 +154,7 @@ def _replacements(
 
 
 def _blank(text: str) -> str:
-    """As many spaces, on as many lines."""
+    """The same number of spaces on the same lines."""
     return re.sub(r"[^\r\n]", " ", text)
 
 
@@ -163,7 +167,7 @@ def _is_readable(text: str) -> bool:
 
 
 def _tuple_of_expressions(node: cst.CSTNode, text: str, span: Span) -> str:
-    """A string with its expressions where they are, and all else made the brackets and commas of a tuple."""
+    """A tuple of a string's expressions, each at its place; all other characters become brackets, commas and spaces."""
     import libcst as cst
 
     start, end = span(node)
@@ -187,7 +191,7 @@ def _tuple_of_expressions(node: cst.CSTNode, text: str, span: Span) -> str:
 
 
 def _fields(node: cst.CSTNode) -> Iterator[cst.FormattedStringExpression | cst.TemplatedStringExpression]:
-    """The replacement fields of a string, those in the formats of others among them, in the order of the text."""
+    """The replacement fields of a string in the order of the text, with those in format specifications."""
     import libcst as cst
 
     match node:
@@ -211,7 +215,7 @@ def _nodes(node: cst.CSTNode, kind: type[cst.CSTNode]) -> Iterator[cst.CSTNode]:
 
 
 def _restore_columns(tree: ast.Module, older: SourceText, source: SourceText) -> None:
-    """Columns count bytes of UTF-8, and what stands for a character may have fewer of them."""
+    """Count columns in bytes of the source again: a replaced character may have had more bytes than its replacement."""
 
     def restored(line: int, column: int) -> int:
         if source.line(line).isascii():
@@ -227,9 +231,9 @@ def _restore_columns(tree: ast.Module, older: SourceText, source: SourceText) ->
 
 
 def _restore_strings(tree: ast.Module, source: SourceText, strings: frozenset[tuple[int, int]]) -> bool:
-    """Make f-strings again of the tuples that stand for them; whether all were found."""
+    """Turn the tuples at `strings` back into f-strings; whether all were found."""
     found = 0
-    # Inner strings first: they are parts of what is made of outer ones.
+    # Inner strings first, since an outer one is built from its parts.
     for node in reversed(list(ast.walk(tree))):
         for name, value in ast.iter_fields(node):
             items = value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""The text of one Python file, and the way back to exactly the same bytes."""
+"""The text of one Python file, decoded so that it can be encoded to the same bytes again."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ def parse_quietly(text: str) -> ast.Module:
         try:
             return ast.parse(text)
         except MemoryError:
+            # CPython's parser says so when its own stack is full.
             raise RecursionError("too deep for the parser") from None
 
 
 class SourceError(ValueError):
-    """The bytes are not the text that they claim to be."""
+    """The bytes of a file are not text in the encoding that it declares."""
 
 
 @dataclass(frozen=True)
 class SourceText:
-    """Decoded text with the tables that lead from lines and columns to offsets.
+    """The decoded text of a file, with tables between offsets and (line, column).
 
-    Line endings are kept as they are. A byte order mark is not part of `text`; `encode` puts it back.
+    Line endings are kept. A byte order mark is not part of `text`; `encode` puts it back.
     """
 
     text: str
@@ -73,12 +74,12 @@ class SourceText:
         return cls(text, encoding, has_bom)
 
     def encode(self, text: str) -> bytes:
-        """Bytes of `text`, in the way this file was written."""
+        """The bytes of `text` in the encoding of this file, with its byte order mark."""
         return (codecs.BOM_UTF8 if self.has_bom else b"") + text.encode(self.encoding)
 
     @cached_property
     def newline(self) -> str:
-        """The line ending of the first line, which new lines get as well."""
+        """The line ending of the first line; new lines get the same."""
         match = _NEWLINE.search(self.text)
         return match.group() if match else "\n"
 
@@ -96,7 +97,7 @@ class SourceText:
         return self.line_starts[number] if number < len(self.line_starts) else len(self.text)
 
     def offset(self, line: int, column: int) -> int:
-        """Offset of what `ast` calls (line, column): its columns count bytes of UTF-8."""
+        """Offset of a position of `ast`, whose columns count bytes of UTF-8."""
         start = self.line_starts[line - 1]
         text = self.line(line)
         if text.isascii():

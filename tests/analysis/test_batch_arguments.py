@@ -8,7 +8,7 @@ from hinted_sites import refusal_of, site_of
 from mmrewrite.analysis.batch_arguments import Batch, choose_batch
 from mmrewrite.analysis.gradients import find_gradient
 from mmrewrite.analysis.losses import find_function
-from mmrewrite.codemod.site import Wrong
+from mmrewrite.codemod.site import HintMistake
 
 LOSS = "def loss(params, batch, rng): ...\n"
 
@@ -162,6 +162,6 @@ def test_refusals(text: str, reason: str) -> None:
 
 
 def test_an_unknown_name_is_a_mistake_in_the_hint() -> None:
-    with pytest.raises(Wrong) as wrong:
+    with pytest.raises(HintMistake) as wrong:
         chosen('def loss(p, batch): ...\ny = jax.grad(loss)(p, b)  # mm: microbatch(size=2, argnum="bacth")')
     assert wrong.value.message == ("the loss has no parameter `bacth` and closes over none; did you mean `batch`?")
