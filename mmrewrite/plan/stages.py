@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.plan.read_placement import ALL_LAYERS, LoopSite, PlacedRegion, TaskSite, Value
+from mmrewrite.plan.read_placement import PlacedRegion
 from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
+from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, TaskSite, Value
 
 
 @dataclass(frozen=True)
