@@ -21,8 +21,8 @@ def normalize_pairs(
 
     Args:
         pairs: Pairs, or a mapping; a device axis may be None (replicated, on purpose) or a sequence of axes.
-        what: What they belong to, for the message.
-        name: What the user calls them, for the message.
+        what: The object that has them, for messages.
+        name: The parameter's name, for messages.
 
     Raises:
         TypeError: If an entry is not a pair of names.
@@ -101,9 +101,9 @@ def translate(
 ) -> PartitionSpec:
     """Turn logical names into a spec over mesh axes, by priority.
 
-    MultiMesh's rule: the pairs are walked in order; a pair `(logical, device)` gives `device` to the
-    leftmost dimension that carries `logical`, if no other dimension has it and the dimension is at
-    least as large as its shards would then be many; otherwise the pair is passed over.
+    MultiMesh's rule: the pairs are walked in order. A pair `(logical, device)` gives `device` to the leftmost
+    dimension that carries `logical`, if `device` is still free and the dimension has at least one element for
+    each shard that it would then have; otherwise the pair has no effect.
 
     Args:
         names: Logical names of each dimension.

@@ -21,7 +21,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class _Marks(Generic[K]):
-    """Numbers for values; equal values get one number."""
+    """Names that mark values; equal values have one number."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -30,7 +30,7 @@ class _Marks(Generic[K]):
         self._pattern = re.compile(rf"(?:^|/){prefix}(\d+)(?:_|$)")
 
     def name(self, value: K, label: str) -> str:
-        """The mark's name for a value."""
+        """The name that marks a value; `label` makes it readable in profiles."""
         number = self._numbers.get(value)
         if number is None:
             number = self._numbers[value] = len(self._values)
@@ -38,7 +38,7 @@ class _Marks(Generic[K]):
         return f"{self.prefix}{number}_{re.sub(r'[^A-Za-z0-9_]+', '_', label)}"
 
     def find(self, name: str) -> K | None:
-        """The value of a marked name, None if the name is not such a mark."""
+        """The value that a name marks, None if it marks none of this kind."""
         match = self._pattern.search(name)
         return None if match is None else self._values[int(match.group(1))]
 

@@ -41,7 +41,7 @@ class MultiMesh(Mesh):
             pair names an unknown axis.
     """
 
-    # What JAX's own class keeps in each object.
+    # Annotations only: `__init__` sets them past JAX's class, which refuses assignments.
     devices: np.ndarray
     axis_names: tuple[str, ...]
     mesh: Mesh
@@ -197,7 +197,7 @@ def device_list(what: str, devices: Any) -> list[Any]:
     """Devices, flat.
 
     Args:
-        what: The function that was given them, for messages.
+        what: The calling function, for messages.
         devices: A sequence of devices, or an array of them of any shape.
 
     Raises:

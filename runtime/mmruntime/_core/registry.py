@@ -71,7 +71,7 @@ def _compile(matcher: str) -> re.Pattern[str]:
 
 
 def make_registration(matcher: str, callback: TaskCallback | None, task: Task | None) -> Registration:
-    """Check and compile what `register_task` was given.
+    """The registration of a `register_task` call, checked and compiled.
 
     Raises:
         TypeError: If neither a task nor a callback was given, or the task is not a `Task`.
@@ -114,7 +114,7 @@ def make_registration(matcher: str, callback: TaskCallback | None, task: Task | 
 
 
 class _Changes:
-    """How often registrations changed, or contexts were entered or left: while it stays, so do those in force."""
+    """Counts changes of registrations, and contexts entered or left. While the count stays, so do those in force."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -220,7 +220,7 @@ def registrations(own: Context | None) -> tuple[Registration, ...]:
 
 
 def registered(own: Context | None) -> tuple[Registration, ...]:
-    """The registrations that are in force for a step unless transforms are ignored, as `registrations` gives them."""
+    """As `registrations`, whether or not `ignore_transforms` is in force."""
     found = [] if own is None else [*own.registrations]
     for context in reversed(_STACK):
         if context is not own and context.registrations:

@@ -1,4 +1,4 @@
-"""What a task has on the mesh in use: its submesh, and what its logical axes mean there."""
+"""The submesh of a task on the mesh in use, and the meaning of its logical axes there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmruntime._core.logical_axes import Pairs
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.task import StageSlice, Task
 
-# What each layer of a loop costs, by the loop's number of layers and its axis.
+# Cost of each layer of a loop, by the loop's number of layers and its axis.
 LayerCosts = Mapping[tuple[int, str], Sequence[float]]
 
 
@@ -20,7 +20,7 @@ def task_mesh(task: Task, multimesh: MultiMesh, layer_costs: LayerCosts | None =
     Args:
         task: The task.
         multimesh: The mesh in use.
-        layer_costs: For stages that are cut by their operations.
+        layer_costs: Costs for `stage(weights="flops")`.
 
     Raises:
         ValueError: If the slice or the device ids do not fit the mesh in use; the task is named.

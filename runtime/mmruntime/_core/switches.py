@@ -1,4 +1,4 @@
-"""Switches that hold for a while, decided when a step is called and part of every cache key.
+"""Context switches. They are read when a step is called, and are part of every cache key.
 
 Each is a context variable that belongs to `jax.jit`'s own cache key, so no switch needs `jax.clear_caches()`,
 and an exception inside of a context restores what held before.
@@ -23,6 +23,8 @@ _RECOMPUTATION = _compat.user_context(True)
 _REPLICATED_BELOW = _compat.user_context(0)
 
 
+# Settings of JAX that are part of `jax.jit`'s cache key and change what is traced. One call reads them all, as this is
+# done in every call of a step.
 _read_settings = operator.attrgetter(
     "jax_debug_nans",
     "jax_default_matmul_precision",
@@ -59,7 +61,7 @@ def transforms_ignored() -> bool:
 
 
 def switches() -> Hashable:
-    """All switches: what a compiled step depends on besides its arguments."""
+    """All switches, for the key of a compiled step."""
     return (
         autoshard_enabled(),
         fast_path_enabled(),
@@ -176,7 +178,7 @@ class replicate_parameters_smaller_than_num_elements:
         _REPLICATED_BELOW.set_global(num_elements)
 
     def __enter__(self) -> None:
-        """Holds since the call."""
+        """Does nothing: the number is set when the object is made."""
 
     def __exit__(
         self,

@@ -1,4 +1,4 @@
-"""What a task is: a name, a submesh, and the meaning of logical axes there."""
+"""`Task`: a name, a submesh, and the meaning of logical axes there; and how layers are dealt out over stages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageSlice:
-    """The slice of layer `index` of `count`, to be looked up once the mesh is known.
+    """The slice that runs layer `index` of `count`, found once the mesh is known.
 
     Weights of "flops" are counted from the traced step.
     """
@@ -35,7 +35,7 @@ class StageSlice:
 
         Args:
             mesh: The mesh in use.
-            counted: What each layer costs, for weights of "flops"; equal if left out.
+            counted: Cost of each layer, for weights of "flops"; equal if left out.
 
         Raises:
             ValueError: If `mesh` has no such axis, or there are fewer layers than slices.
@@ -94,6 +94,7 @@ def cut(weights: Sequence[float], parts: int) -> tuple[int, ...]:
     return tuple(reversed(bounds))
 
 
+# Not `eq=True`: the hash that a dataclass generates would fail on the dict in `mesh_slice`.
 @dataclass(frozen=True, eq=False)
 class Task:
     """Where a piece of a program runs and how its arrays are laid out there.

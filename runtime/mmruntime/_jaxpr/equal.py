@@ -1,7 +1,7 @@
-"""Equal programs: a form that two jaxprs share only if they compute the same, each on its own submesh.
+"""Canonical forms: two jaxprs share one only if they compute the same, each on its own submesh.
 
-The stages of a pipeline are mostly copies of each other. What one of them was traced, propagated and compiled
-for serves the others, so that a step's build time grows with the programs that differ.
+The stages of a pipeline are mostly copies of each other. Shardings are propagated and code is compiled once for each
+form, so that the build time of a step grows with its distinct programs, not with its stages.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, Sharding
 from mmruntime import _compat
 from mmruntime._compat import is_var
 
-# Their lowering reads the body alone; the rules of differentiation, new objects in every trace, are spent.
+# Lowering reads only their body. Their differentiation rules are new objects in every trace, and already applied.
 _BODY_ONLY = ("custom_jvp_call", "custom_vjp_call")
 
 
 def form(closed: Any, mesh: Mesh) -> Hashable:
-    """What a closed jaxpr computes, without the names of its variables, its calls and its devices.
+    """The canonical form of a closed jaxpr: no names of variables and calls, and devices by position.
 
     Args:
         closed: The jaxpr.
-        mesh: Where it is to run. Devices of shardings and meshes in the jaxpr are told by their position in it.
+        mesh: Where it is to run. Devices of shardings and meshes in the jaxpr are replaced by their position in it.
     """
     places = {device: index for index, device in enumerate(mesh.devices.flat)}
     return _jaxpr(closed, places)
 
 
 def parameters(eqn: Any) -> Hashable:
-    """What an equation does apart from what it reads, the name of its call included."""
+    """An equation's primitive and parameters, the name of its call included; equal ones differ in operands only."""
     return eqn.primitive, _params(eqn, {}), eqn.params.get("name"), eqn.ctx
 
 
@@ -44,20 +44,20 @@ def layout(sharding: NamedSharding | None) -> Hashable:
 
 
 def names_mesh(closed: Any) -> bool:
-    """Whether anything in a jaxpr is said about shardings. If not, there is nothing to propagate."""
+    """Whether a jaxpr mentions a sharding or a mesh. If not, there is nothing to propagate."""
 
-    def found(value: Any) -> bool:
+    def mentions(value: Any) -> bool:
         if _compat.is_jaxpr(value):
             return names_mesh(value)
         if type(value) in (tuple, list):
-            return any(map(found, value))
+            return any(map(mentions, value))
         return isinstance(value, Sharding) or (isinstance(value, Mesh | AbstractMesh) and not value.empty)
 
-    return any(found(value) for eqn in _compat.split(closed)[0].eqns for value in eqn.params.values())
+    return any(mentions(value) for eqn in _compat.split(closed)[0].eqns for value in eqn.params.values())
 
 
-class _Same:
-    """Stands for an object that equals nothing but itself."""
+class _Identity:
+    """Compares an object by identity."""
 
     __slots__ = ("_object",)
 
@@ -65,7 +65,7 @@ class _Same:
         self._object = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._object is other._object
+        return isinstance(other, _Identity) and self._object is other._object
 
     def __hash__(self) -> int:
         return id(self._object)
@@ -82,7 +82,7 @@ def _jaxpr(jaxpr: Any, places: Mapping[Any, int]) -> Hashable:
     def atom(value: Any) -> Hashable:
         return numbers[value] if is_var(value) else (_value(np.asarray(value.val), places), value.aval)
 
-    given = [fresh(var) for var in (*inner.constvars, *inner.invars)]
+    inputs = [fresh(var) for var in (*inner.constvars, *inner.invars)]
     eqns = [
         (
             eqn.primitive,
@@ -94,8 +94,8 @@ def _jaxpr(jaxpr: Any, places: Mapping[Any, int]) -> Hashable:
         for eqn in inner.eqns
     ]
     return (
-        tuple(given),
-        tuple(map(_Same, consts)),
+        tuple(inputs),
+        tuple(map(_Identity, consts)),
         tuple(eqns),
         tuple(map(atom, inner.outvars)),
         frozenset(inner.effects),
@@ -124,11 +124,11 @@ def _value(value: Any, places: Mapping[Any, int]) -> Hashable:
     if isinstance(value, np.ndarray | np.generic | bool | int | float | complex):
         # Equality of numbers is too wide: 0.0 is -0.0, and 1 is True.
         array = np.asarray(value)
-        return _Same(value) if array.dtype.hasobject else (type(value), array.dtype, array.shape, array.tobytes())
+        return _Identity(value) if array.dtype.hasobject else (type(value), array.dtype, array.shape, array.tobytes())
     if isinstance(value, jax.Array):
-        return _Same(value)
+        return _Identity(value)
     try:
         hash(value)
     except TypeError:
-        return _Same(value)
+        return _Identity(value)
     return type(value), value

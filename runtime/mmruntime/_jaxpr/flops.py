@@ -1,7 +1,7 @@
-"""How much work an equation is: floating-point operations, counted from its shapes.
+"""Floating-point operations of equations, counted from their shapes.
 
-The counts steer placement and fill reports; nothing depends on them for correctness, so an operation that
-is not known here counts one operation per element of its results.
+The counts steer placement and fill reports; no result depends on them. A primitive that is not known here counts as one
+operation per element of its results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def flops(eqn: Any) -> float:
     inner = [jaxpr_flops(jaxpr) for jaxpr in _compat.inner_jaxprs(eqn)]
     if inner:
         times = eqn.params.get("length", 1) if eqn.primitive is _compat.scan_p else 1
-        # Of a conditional's branches one is run.
+        # A conditional runs one of its branches.
         return float(times) * (max(inner) if eqn.primitive.name == "cond" else sum(inner))
     results = float(sum(num_elements(var) for var in eqn.outvars))
     if eqn.primitive.name == "dot_general":

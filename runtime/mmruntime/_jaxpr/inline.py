@@ -1,4 +1,4 @@
-"""Inline: the equations inside of a call, in the place of the call."""
+"""Inline: equations of a call's body in the place of the call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmruntime._jaxpr.ir import Op
 
 
 def open_calls(op: Op) -> list[Op]:
-    """The equations inside of an equation that is a call, at any depth; the equation itself if it is none."""
+    """The equations of a call, and of calls inside it; the equation itself if it is no call."""
     body = _body(op.eqn)
     if body is None:
         return [op]
@@ -22,7 +22,7 @@ def open_calls(op: Op) -> list[Op]:
 
 
 def _body(eqn: Any) -> tuple[Any, list[Any]] | None:
-    """The jaxpr of a call: of an equation that computes just what its one inner jaxpr computes."""
+    """The body of a call, that is of an equation which computes just what its one inner jaxpr computes."""
     if eqn.primitive is not _compat.jit_p and eqn.primitive is not _compat.remat_p:
         return None
     return _compat.split(eqn.params["jaxpr"])
@@ -41,9 +41,9 @@ def inlined(inner: Any, invars: Sequence[Atom], outvars: Sequence[Any], like: An
 
     Args:
         inner: The jaxpr.
-        invars: What it reads, in the place of its own arguments.
-        outvars: What it writes, in the place of its own results.
-        like: An equation whose name stack goes in front of those of the jaxpr's.
+        invars: Values for its arguments.
+        outvars: Variables for its results.
+        like: An equation whose name stack goes in front of those of the jaxpr's equations.
     """
     env: dict[Var, Any] = dict(zip(inner.invars, invars, strict=True))
     # A result of the call takes the place of the inner variable, if one inner equation writes it.

@@ -83,7 +83,7 @@ class Step:
     """A traced step.
 
     Attributes:
-        like: An open jaxpr, the pattern for building others.
+        like: An open jaxpr; `_compat.close` makes others by replacing its fields.
         invars: The step's flat inputs.
         constants: Variables of captured arrays, and their values.
         regions: The equations; every variable is written once, before it is read.
@@ -133,10 +133,10 @@ def num_bytes(var: Atom) -> int:
 
 
 def is_scalar(var: Atom) -> bool:
-    """Whether a value has no dimensions, as numbers and typed PRNG keys have; at a step's border it is everywhere."""
+    """Whether a value has no dimensions, as numbers and typed PRNG keys; at a step's border it is on all devices."""
     return not var.aval.shape
 
 
 def is_tiny(var: Atom) -> bool:
-    """Whether a value is a scalar or a PRNG key: cheap enough to be sent anywhere."""
+    """Whether a value is a scalar or a PRNG key, which is cheap to send anywhere."""
     return num_elements(var) <= 2

@@ -1,4 +1,4 @@
-"""Which task an equation belongs to, by its marks and by the scopes that it was traced in."""
+"""The task of an equation, from marks and from the scopes that it was traced in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmruntime._core.marks import TASKS
 from mmruntime._core.registry import Registration
 from mmruntime._core.task import Task
 
-# Name of the scope that JAX puts around what a rematerialised body computes again.
+# Name of the scope that JAX puts around the recomputation of a rematerialised body.
 _REMAT_SCOPE = "rematted_computation"
 
 
@@ -27,7 +27,7 @@ class TaskFinder:
 
     def __init__(self, registrations: Sequence[Registration]) -> None:
         self._registrations = registrations
-        self._found: dict[tuple[tuple[str, ...], bool], Task | None] = {}
+        self._tasks: dict[tuple[tuple[str, ...], bool], Task | None] = {}
         self.names: dict[str, Task] = {}
         self._warned: set[tuple[str, str]] = set()
 
@@ -55,9 +55,9 @@ class TaskFinder:
 
     def _lookup(self, paths: tuple[str, ...], backward: bool) -> Task | None:
         key = (paths, backward)
-        if key not in self._found:
-            self._found[key] = self._match(paths, backward)
-        return self._found[key]
+        if key not in self._tasks:
+            self._tasks[key] = self._match(paths, backward)
+        return self._tasks[key]
 
     def _match(self, paths: tuple[str, ...], backward: bool) -> Task | None:
         for registration in self._registrations:

@@ -1,4 +1,4 @@
-"""What is known about the layout of a step's inputs beforehand: the names in Flax boxes, and what is small.
+"""Layouts of a step's inputs that are known before propagation: names in Flax boxes, and small inputs.
 
 Flax keeps logical axis names beside a parameter: linen in a box around it (`nn.with_partitioning`,
 `nn.with_logical_partitioning`), nnx in the variable's metadata. Both are pytree nodes in the arguments of a step,
@@ -43,14 +43,14 @@ def boxed_names(tree: Any) -> dict[int, PartitionSpec]:
     )
     if not kinds:
         return {}
-    found: dict[int, PartitionSpec] = {}
+    specs: dict[int, PartitionSpec] = {}
     numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
     for box in jax.tree.leaves(numbered, is_leaf=lambda node: isinstance(node, kinds)):
         spec = _names_of(box) if isinstance(box, kinds) else None
         leaves = jax.tree.leaves(box)
         if spec is not None and len(leaves) == 1:
-            found[leaves[0]] = spec
-    return found
+            specs[leaves[0]] = spec
+    return specs
 
 
 def _names_of(box: Any) -> PartitionSpec | None:
@@ -66,7 +66,7 @@ def _names_of(box: Any) -> PartitionSpec | None:
 
 @dataclass(eq=False, slots=True, frozen=True)
 class InputLayouts:
-    """What is known about a step's inputs before anything is propagated.
+    """Layouts of inputs that propagation starts from.
 
     Attributes:
         layouts: Layouts of inputs, where they live and where they are read.

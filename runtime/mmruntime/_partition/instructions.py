@@ -28,16 +28,17 @@ Key = tuple[Var, int, int | None]
 
 @dataclass(eq=False, slots=True, frozen=True)
 class ProgramSpec:
-    """A program to compile: a segment, the zeros that a loop starts from, or both.
+    """A program to compile: a segment, the zeroing of accumulators, or both.
 
     Attributes:
         kind: "segment", "zeros", or "whole" for a step that is one program.
         submesh: Where it runs.
-        reads: Variables of its arguments, sums that it adds to first.
-        writes: Variables of its results, sums that it adds to first, zeros last.
-        sums: The totals that it adds to and the variable that is added to each.
-        slices: The variables that it cuts out of arguments, and those; its last argument is the microbatch's number.
-        zeros: The sums that it starts.
+        reads: Variables of its arguments, accumulators first.
+        writes: Variables of its results, accumulators first, zeroed ones last.
+        sums: Accumulators, each with the variable that is added to it.
+        slices: Variables that it cuts out of arguments, each with that argument's variable. The last argument is then
+            the microbatch's number.
+        zeros: The accumulators that it zeroes.
         segment: The segment, if it is one.
     """
 
@@ -53,7 +54,7 @@ class ProgramSpec:
 
 @dataclass(eq=False, slots=True, frozen=True)
 class RunInstruction:
-    """Run a program: `args` slots to `results` slots, then forget the `frees` slots."""
+    """Run a program on the slots `args`, put its results into the slots `results`, then drop the slots `frees`."""
 
     spec: ProgramSpec
     microbatch: int | None
@@ -85,8 +86,8 @@ class Program:
     Attributes:
         num_slots: How many slots there are.
         instructions: In order of issue.
-        inputs: For each input of the step, the slot and the submesh that it is wanted in; None if nobody reads it.
-        constants: For each captured array, all slots and submeshes that it is wanted in.
+        inputs: For each input of the step, the slot and the submesh to load it into; None if no program reads it.
+        constants: For each captured array, all slots and submeshes to load it into.
         numbers: For each microbatch number that programs read, its slot, its submesh and the number.
         outputs: For each output, its slot; None where it is an input, a captured array or a literal.
         pipelines: The microbatch loops, in program order.
@@ -116,8 +117,8 @@ def build_whole(step: Step) -> Program:
     slots: dict[Key, int] = {(var, 0, None): number for number, var in enumerate((*reads, *writes))}
     results = tuple(slots[var, 0, None] for var in writes)
     args = tuple(slots[var, 0, None] for var in reads)
-    handed_through = {atom for atom in step.outvars if is_var(atom)}
-    frees = tuple(slots[var, 0, None] for var in reads if var not in handed_through)
+    returned_inputs = {atom for atom in step.outvars if is_var(atom)}
+    frees = tuple(slots[var, 0, None] for var in reads if var not in returned_inputs)
     run = RunInstruction(ProgramSpec("whole", 0, reads, writes), None, args, results, frees)
     used = set(reads)
     return Program(
@@ -134,7 +135,7 @@ def build_whole(step: Step) -> Program:
 
 
 def build(step: Step, placement: Placement, segments: Segments, loop_schedules: Mapping[int, LoopSchedule]) -> Program:
-    """Make the instructions of a segmented step, whose loops have the given schedules."""
+    """Make the instructions of a segmented step, with a schedule for each of its loops."""
     return _Builder(step, placement, segments, loop_schedules).program()
 
 
@@ -154,8 +155,8 @@ class _Builder:
         self._slices: dict[Var, Var] = {}
         self._index = _compat.new_var(jax.typeof(np.uint32(0)))
         self._read = {var for segment in segments for var in segment.reads}
-        self.wanted = self._wanted()
-        self.given = set(step.invars) | set(step.constants)
+        self.readers = self._readers()
+        self.outer = set(step.invars) | set(step.constants)
 
     def program(self) -> Program:
         self._share_inputs()
@@ -171,15 +172,15 @@ class _Builder:
             home = self._home(var)
             inputs.append(None if home is None else (self._slot(var, home, None), home))
         constants = {
-            var: tuple((self._slot(var, where, None), where) for where in self.wanted.get(var, ()))
+            var: tuple((self._slot(var, where, None), where) for where in self.readers.get(var, ()))
             for var in self.step.constants
         }
         kept = {slot for slot in outputs if slot is not None}
-        # An input that is also an output is handed back from where it lives.
-        handed_out = {atom for atom in self.step.outvars if is_var(atom)}
-        kept |= {place[0] for var, place in zip(self.step.invars, inputs, strict=True) if place and var in handed_out}
-        scalars = {var: self._places(var) for var in (*self.step.invars, *handed_out) if is_scalar(var)}
-        kept |= {slot for var in handed_out & scalars.keys() for slot, _ in scalars[var]}
+        # An input that is also an output is returned from its home.
+        returned = {atom for atom in self.step.outvars if is_var(atom)}
+        kept |= {place[0] for var, place in zip(self.step.invars, inputs, strict=True) if place and var in returned}
+        scalars = {var: self._places(var) for var in (*self.step.invars, *returned) if is_scalar(var)}
+        kept |= {slot for var in returned & scalars.keys() for slot, _ in scalars[var]}
         numbers = tuple(
             (slot, where, k) for (var, where, k), slot in self.slots.items() if var is self._index and k is not None
         )
@@ -195,27 +196,27 @@ class _Builder:
             scalars,
         )
 
-    def _wanted(self) -> dict[Var, list[int]]:
-        """On which submeshes each variable is read."""
-        wanted: dict[Var, dict[int, None]] = defaultdict(dict)
+    def _readers(self) -> dict[Var, list[int]]:
+        """The submeshes that read each variable."""
+        readers: dict[Var, dict[int, None]] = defaultdict(dict)
         for segment in self.segments:
             for var in segment.reads:
-                wanted[var][segment.submesh] = None
+                readers[var][segment.submesh] = None
         for region in self.step.regions:
             for piece, stacked in region.slices.items():
-                for where in wanted[piece]:
-                    wanted[stacked][where] = None
-        return {var: sorted(places) for var, places in wanted.items()}
+                for where in readers[piece]:
+                    readers[stacked][where] = None
+        return {var: sorted(places) for var, places in readers.items()}
 
     def _places(self, var: Var) -> tuple[tuple[int, int], ...]:
         """All slots and submeshes that hold a value outside of loops: where it is made, and where it is read."""
-        made = () if var in self.given else self.segments.made_on[var]
-        places = dict.fromkeys((*made, *self.wanted.get(var, ())))
+        made = () if var in self.outer else self.segments.made_on[var]
+        places = dict.fromkeys((*made, *self.readers.get(var, ())))
         return tuple([(self._slot(var, where, None), where) for where in places])
 
     def _home(self, var: Var) -> int | None:
-        """Where an input is handed over: its home if it is read there."""
-        places = self.wanted.get(var)
+        """The submesh that an input is loaded on: its home, if it is read there."""
+        places = self.readers.get(var)
         if not places:
             return None
         home = self.placement.homes[var]
@@ -226,10 +227,10 @@ class _Builder:
         sends: dict[tuple[int, int], list[Var]] = defaultdict(list)
         for var in self.step.invars:
             home = self._home(var)
-            # The caller's array of a scalar has a copy on every device.
+            # A scalar input is loaded on each submesh: the caller's array has a copy on every device.
             if home is None or is_scalar(var):
                 continue
-            for target in self.wanted[var]:
+            for target in self.readers[var]:
                 if target != home:
                     sends[home, target].append(var)
         for (home, target), sent in sends.items():
@@ -239,7 +240,7 @@ class _Builder:
         return self.slots.setdefault((var, where, microbatch), len(self.slots))
 
     def _output(self, atom: Atom) -> int | None:
-        if not is_var(atom) or atom in self.given:
+        if not is_var(atom) or atom in self.outer:
             return None
         return self._slot(atom, self.segments.made_on[atom][0], None)
 
@@ -281,13 +282,13 @@ class _Builder:
         return microbatch if var in self._per_microbatch else None
 
     def _send(self, values: Iterable[Var], source: int, microbatch: int | None) -> None:
-        """Send what other submeshes read, right behind its producer: one transfer per target."""
+        """Send values that other submeshes read, right behind their producer: one transfer per target."""
         sends: dict[int, list[Var]] = defaultdict(list)
         for var in values:
             made_on = self.segments.made_on[var]
             if made_on[0] != source:
                 continue
-            for target in self.wanted.get(var, ()):
+            for target in self.readers.get(var, ()):
                 if target not in made_on:
                     sends[target].append(var)
         for target, sent in sends.items():
@@ -321,7 +322,7 @@ class _Builder:
             self._send(mine, where, None)
 
     def _start_sums(self, where: int, totals: tuple[Var, ...], before: Sequence[Segment]) -> None:
-        """Zeroed sums on one submesh, from the last program that runs there before the loop or from their own."""
+        """Zero the accumulators of a submesh: in the last program there before the loop, else in one of their own."""
         results = tuple([self._slot(total, where, None) for total in totals])
         for position in reversed(range(len(self.instructions))):
             item = self.instructions[position]

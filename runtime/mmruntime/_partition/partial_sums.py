@@ -1,9 +1,9 @@
 """Sums whose terms live on several submeshes: each submesh adds up its own, and the partial sums meet once.
 
-Two kinds occur. The gradient of a weight that several stages use is a sum that would cross submeshes once per
-microbatch; it gets one accumulator per submesh instead, and they are added after the loop. A norm over all
-gradients is a chain of scalar additions that would hop from submesh to submesh; it becomes one partial result
-per submesh and one combination.
+Two kinds occur. The gradient of tied weights, which several stages use, is a sum that would cross submeshes once per
+microbatch; it gets one accumulator per submesh instead, and these are added after the loop. A norm over all gradients
+is a chain of scalar additions that would hop from submesh to submesh; it becomes one partial result per submesh and one
+combination.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Op, Region, is_tiny
 
 _GRADIENT_SUMS = ("add_any", "add")
-# Associative and commutative; regrouping them changes rounding only.
+# Associative and commutative but for rounding, so that they may be regrouped.
 _REDUCTIONS = ("add", "add_any", "mul", "max", "min", "and", "or")
 
 Where = Callable[[Op], int | None]

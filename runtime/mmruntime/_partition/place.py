@@ -1,8 +1,8 @@
 """Place: which submeshes run each equation, and where each input of the step lives.
 
-Tasks are pinned. An equation outside of tasks joins the latest of its operands. What depends on inputs alone
-(masks, position tables, casts of weights, slices of the batch) is cloned to each submesh that reads it, unless
-that would bring in more bytes than sending the result would. Scalars attract nothing.
+Tasks are pinned. An equation outside of tasks joins the latest of its operands. Equations that depend on inputs alone
+(masks, position tables, casts of weights, slices of the batch) are cloned to each submesh that reads them, unless
+sending their inputs takes far more bytes than sending the result. Scalars attract no equation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes
 from mmruntime._partition.partial_sums import regroup_scalars, split_loop_sums
 from mmruntime._partition.trace import remove_dead_code
 
-# A result is sent, not computed again where it is read, if its inputs are this many times its size.
+# A result is sent, not recomputed where it is read, if its inputs are more than this many times its size.
 _SEND_FACTOR = 64
 
 
@@ -90,7 +90,7 @@ def place(step: Step, multimesh: MultiMesh) -> tuple[Step, Placement]:
 
 
 def layer_costs(step: Step) -> LayerCosts:
-    """Operations of the forward pass of each layer whose stage is to be cut by them."""
+    """Operations of each layer's forward pass, for `stage(weights="flops")`."""
     costs: dict[tuple[int, str], list[float]] = {}
     for op in step.ops():
         piece = None if op.task is None else op.task.mesh_slice
@@ -101,7 +101,7 @@ def layer_costs(step: Step) -> LayerCosts:
 
 
 class _Placer:
-    """Decides step by step; `self.step` is replaced whenever an equation is."""
+    """Places the equations of a step. Where one is replaced, so is `self.step`."""
 
     def __init__(self, step: Step, pins: dict[Op, int], submeshes: Submeshes, task_meshes: dict[Task, Mesh]) -> None:
         self.step = step
@@ -141,7 +141,7 @@ class _Placer:
         return self.producer.get(var)
 
     def _join_operands(self) -> None:
-        """Place tasks, and all that depends on something placed; keep sums within their submeshes."""
+        """Place tasks and all equations that depend on a placed one; keep sums within their submeshes."""
         depth: dict[Op, int] = {}
         for index in range(len(self.step.regions)):
             region = self.step.regions[index]
@@ -176,7 +176,7 @@ class _Placer:
         return None if where is None else where[0]
 
     def _join(self, op: Op, depth: dict[Op, int]) -> Op:
-        """Place an equation by its task or its operands, if any of them is placed; it comes back marked as backward."""
+        """Place an equation by its task or its placed operands; marked as backward if one of those is."""
         sources = []
         for var in op.reads():
             source = self._source(var)
@@ -201,7 +201,7 @@ class _Placer:
         return op
 
     def _input_homes(self) -> tuple[dict[Var, set[int]], dict[Var, int]]:
-        """On which submeshes placed equations read each input, and the one that uses it most."""
+        """The submeshes where placed equations read each input, and the one that computes most with it."""
         presence: dict[Var, set[int]] = defaultdict(set)
         weight: dict[Var, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         inputs = set(self.step.invars) | set(self.step.constants)
@@ -211,11 +211,11 @@ class _Placer:
             for var in read:
                 presence[var].add(where)
                 weight[var][where] += work
-        # Of equal ones the first in the program, as of a stage and its replica.
+        # Ties go to the first in the program: of a stage and its replica, to the stage.
         return presence, {var: max(by, key=lambda m: by[m]) for var, by in weight.items()}
 
     def _clone_to_users(self, presence: dict[Var, set[int]], homes: dict[Var, int]) -> None:
-        """Place what depends on inputs alone, from the last equation to the first."""
+        """Place equations that depend on inputs alone, from the last to the first, so that all readers are placed."""
         users: dict[Var, set[int]] = defaultdict(set)
         reader: dict[Var, Op] = {}
         cones = self._cones()
@@ -223,7 +223,7 @@ class _Placer:
         for region in reversed(self.step.regions):
             for total, result in region.sums:
                 users[result] |= users[total]
-            # A scalar result is wanted everywhere: it joins the programs that run at that time in any case.
+            # A scalar result is needed on all devices: it joins the programs that run at that time anyway.
             running = {where for op in region.ops if op in self.of for where in self.of[op]}
             for op in reversed(region.ops):
                 if op not in self.of:
@@ -253,25 +253,25 @@ class _Placer:
         presence: dict[Var, set[int]],
         homes: dict[Var, int],
     ) -> tuple[int, ...]:
-        wanted: set[int] = set().union(*[users[var] for var in op.writes()])
+        readers: set[int] = set().union(*[users[var] for var in op.writes()])
         inputs = sorted((var for var in cone if not is_tiny(var)), key=num_bytes, reverse=True)
         largest = next((homes[var] for var in inputs if var in homes), None)
-        if not wanted:
+        if not readers:
             return (largest if largest is not None else 0,)
         size = sum(num_bytes(var) for var in op.writes())
         keep = set()
-        for where in wanted:
+        for where in readers:
             missing = sum(num_bytes(var) for var in inputs if where not in presence[var])
             if not recomputation_enabled():
                 break
             if missing <= _SEND_FACTOR * size or not any(not is_tiny(var) for var in op.reads()):
                 keep.add(where)
         if not keep:
-            keep = {largest if largest is not None else min(wanted)}
+            keep = {largest if largest is not None else min(readers)}
         return tuple(sorted(keep))
 
     def _cones(self) -> dict[Op, frozenset[Var]]:
-        """For what depends on inputs alone: the inputs that it depends on."""
+        """The inputs that each equation depends on which depends on nothing else."""
         cones: dict[Op, frozenset[Var]] = {}
         for op in self.step.ops():
             if op in self.of:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mmruntime import _compat
 from mmruntime._jaxpr.ir import abstract
 
-# Shardings of arguments and results; None where propagation has no opinion.
+# Shardings of arguments and of results; None where Shardy leaves them open.
 Found = tuple[list[PartitionSpec | None], list[PartitionSpec | None]]
 
 
@@ -25,7 +25,7 @@ def propagate(
     known: Sequence[NamedSharding | None],
     mesh: Mesh,
 ) -> Found:
-    """Shardings that Shardy gives to a function's arguments and results; None where it has no opinion.
+    """Shardings that Shardy gives to a function's arguments and results; None where it leaves them open.
 
     Only its propagation pass is run (https://github.com/openxla/shardy), no compilation.
 

@@ -1,11 +1,11 @@
-"""Fission: a scan over layers of a backward pass as two scans, so that weight gradients can be put off.
+"""Fission: cut a scan over layers of a backward pass into two, so that weight gradients can be delayed.
 
     carry, weight_grads = scan(body, carry, xs)
     ->  carry, kept = scan(input_half, carry, xs)
         weight_grads = scan(weight_half, None, (xs, kept))
 
-The first scan hands the cotangents on from layer to layer and keeps, stacked, what the weight gradients are made
-of; the second makes them. Every equation of the body is in one of the two.
+The first scan passes cotangents from layer to layer and stacks the residuals of the weight gradients, which the second
+one computes. Every equation of the body is in one of the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.inline import inlined, open_calls
 from mmruntime._jaxpr.ir import Op, abstract
 
-# Equations, what is summed up, what is awaited elsewhere -> the input half and the weight half.
+# (equations, variables that are summed up, variables that are read elsewhere) -> (input half, weight half)
 Halve = Callable[[Sequence[Op], Collection[Var], Collection[Var]], tuple[list[Op], list[Op]]]
 
 
@@ -33,7 +33,7 @@ def split_scan(op: Op, last: Collection[Var], halve: Halve) -> tuple[list[Op], l
 
     Args:
         op: The scan.
-        last: Those of its results that only go into accumulators.
+        last: Its results that only go into accumulators.
         halve: How to cut the body.
     """
     body, consts = _compat.split(op.eqn.params["jaxpr"])
@@ -54,7 +54,7 @@ def split_scan(op: Op, last: Collection[Var], halve: Halve) -> tuple[list[Op], l
 
 @dataclass(frozen=True)
 class _BackwardScan:
-    """A scan, its body's variables by what they are."""
+    """A scan, with its body's variables by role."""
 
     eqn: Any
     body: Any
@@ -78,13 +78,13 @@ class _BackwardScan:
         ]
 
     def ends(self, late_outs: Collection[int]) -> tuple[set[Var], set[Var]]:
-        """What the body makes for the late results, and for the others."""
+        """The body's variables of the late results, and of the early ones."""
         outs = self.body.outvars
         late = {outs[position] for position in late_outs if is_var(outs[position])}
         return late, {outs[position] for position in self.early_outs(late_outs) if is_var(outs[position])}
 
     def misfits(self, early: Sequence[Op], late: Sequence[Op], late_outs: Collection[int]) -> set[int]:
-        """Late results that the second half cannot give after all."""
+        """Late results that the second half cannot compute after all."""
         made_late = {var for op in late for var in op.writes()}
         read_early = {var for op in early for var in op.reads()} | self.ends(late_outs)[1]
         return {
@@ -97,7 +97,7 @@ class _BackwardScan:
     def halves(
         self, op: Op, early: Sequence[Op], late: Sequence[Op], late_outs: Collection[int]
     ) -> tuple[list[Op], list[Op]]:
-        """Both scans, once it is known which equations and results are in which."""
+        """Both scans, given the equations and results of each."""
         carries = range(len(self.carries))
         late_carries = [self.carries[position] for position in carries if position in late_outs]
         early_carries = [self.carries[position] for position in carries if position not in late_outs]
@@ -113,7 +113,7 @@ class _BackwardScan:
         self,
         ops: Sequence[Op],
         carries: Sequence[Var],
-        got: Sequence[Var],
+        residuals: Sequence[Var],
         outs: Sequence[int],
         kept: Sequence[Var],
         outer: Mapping[Var, Atom],
@@ -123,18 +123,18 @@ class _BackwardScan:
         Args:
             ops: The equations.
             carries: Its carried values.
-            got: What it gets from the other scan, stacked.
-            outs: Which of the results it gives, carried values first.
-            kept: What it gives besides, stacked.
+            residuals: Values of the other scan, stacked.
+            outs: Positions of its results among those of the whole scan, carried values first.
+            kept: Further results, stacked.
             outer: What each variable of the body is outside, where stacks are whole.
 
         Returns:
-            The scan, with what else tracing it makes, and the variables of the stacks of `kept`.
+            The scan, with other equations from tracing it, and the variables of the stacks of `kept`.
         """
         results = [self.body.outvars[position] for position in outs] + list(kept)
         read = {var for op in ops for var in op.reads()} | {atom for atom in results if is_var(atom)}
         consts = [var for var in self.consts if var in read]
-        invars = [*consts, *carries, *(var for var in (*self.slices, *got) if var in read)]
+        invars = [*consts, *carries, *(var for var in (*self.slices, *residuals) if var in read)]
         compute = _compat.as_fun(_compat.close(self.body, invars, results, [op.eqn for op in ops]))
         first_carry, first_slice = len(consts), len(consts) + len(carries)
         params = self.eqn.params
@@ -165,7 +165,7 @@ class _BackwardScan:
 def _without_dead_code(
     early: Sequence[Op], late: Sequence[Op], scan: _BackwardScan, late_outs: Collection[int]
 ) -> list[Op]:
-    """The equations of the first half that anything needs."""
+    """The equations of the first half that are live."""
     live = scan.ends(late_outs)[1] | {var for op in late for var in op.reads()}
     kept = []
     for op in reversed(early):

@@ -1,9 +1,9 @@
 """Segment: cut the placed equations into programs that run without waiting for other submeshes.
 
 In each region, an equation's level is how many times its inputs have crossed from one submesh to another;
-the equations of one submesh and level are one program. Every crossing raises the level, so programs never
-wait for each other in a circle. In a training loop this gives, per stage, a forward and a backward program,
-and on the last stage one that does both.
+the equations of one submesh and level are one program. An executable starts only when all of its arguments are there,
+so two programs must not wait for each other; as every crossing raises the level, they never do. In a training loop this
+gives, per stage, a forward and a backward program, and on the last stage one that does both.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Segment:
         submesh: Number of the submesh.
         level: Crossings between submeshes before it, within the region.
         ops: The equations, in program order.
-        reads: Variables that it needs from elsewhere.
-        writes: Variables that others need from it.
+        reads: Variables that it reads and does not write.
+        writes: Variables that others read.
         forward: Whether it holds equations of a forward pass.
         backward: Whether it holds equations of a backward pass.
         part: "I" or "W" for the input and weight halves of a split backward pass, else "".
@@ -130,7 +130,7 @@ def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[O
 def _sink(
     region: Region, placement: Placement, levels: dict[tuple[Op, int], int], kept: set[Var], by_task: bool
 ) -> None:
-    """Move equations to the program of their first reader, so that nothing is computed early and then kept.
+    """Move equations to the program of their first reader, so that no value is held for longer than needed.
 
     A forward equation whose only readers are of the backward pass stays: it would drag its inputs along.
     """

@@ -16,21 +16,21 @@ from mmruntime._partition.place import Placement
 
 
 def borders(step: Step) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
-    """What the whole step reads (captured arrays, then inputs, that are used) and writes (its computed outputs)."""
-    given = (*step.constants, *step.invars)
+    """Variables that the whole step reads (used captured arrays, then used inputs), and its computed outputs."""
+    outer = (*step.constants, *step.invars)
     used: set[Var] = set()
     for region in step.regions:
         used.update(region.slices.values(), *(op.reads() for op in region.ops))
-    outputs = (atom for atom in step.outvars if is_var(atom) and atom not in given)
-    return tuple(var for var in given if var in used), tuple(dict.fromkeys(outputs))
+    outputs = (atom for atom in step.outvars if is_var(atom) and atom not in outer)
+    return tuple(var for var in outer if var in used), tuple(dict.fromkeys(outputs))
 
 
 def compute_results(step: Step, placement: Placement) -> tuple[Step, Placement]:
-    """Make the program compute every result that it can, as `jax.jit` does, so that nothing is left to do after it.
+    """Make the program compute every result that it can, as `jax.jit` does, so that its results are the step's.
 
-    Results that are an input, a captured array or a number, and those that are given before, become copies, which cost
-    nothing where the input is donated. An array that nothing else reads stays out and where it is, unless it is tiny or
-    there is only one device for it.
+    Results that are an input, a captured array, a number or an earlier result become copies, which cost nothing where
+    the input is donated. An array that no equation reads stays out of the program, unless it is tiny or there is only
+    one device: its caller's layout is kept.
 
     Args:
         step: The step.
@@ -88,6 +88,7 @@ def whole_function(step: Step, in_mesh_axes: Callable[[Op], Any]) -> Callable[..
 
 
 def _needed_after(step: Step, index: int) -> set[Var]:
+    """Variables that are read behind a region, or summed up in it."""
     needed = {atom for atom in step.outvars if is_var(atom)}
     needed |= {result for _, result in step.regions[index].sums}
     for region in step.regions[index + 1 :]:
@@ -96,7 +97,7 @@ def _needed_after(step: Step, index: int) -> set[Var]:
 
 
 class _Block:
-    """The equations of a region as a function of the variables that are known before it."""
+    """The equations of a region as a function of the variables from before it."""
 
     def __init__(self, step: Step, region: Region, in_mesh_axes: Callable[[Op], Any], needed: set[Var]) -> None:
         written = {var for op in region.ops for var in op.writes()}
@@ -117,7 +118,7 @@ def _scan(region: Region, block: _Block, env: dict[Var, Any]) -> dict[Var, Any]:
     def body(totals: list[Any], slices: list[Any]) -> tuple[list[Any], None]:
         inside = {**env, **dict(zip(region.slices, slices, strict=True))}
         values = block(inside)
-        # A result that does not depend on the microbatch is known before the loop.
+        # A result that does not depend on the microbatch is computed before the loop.
         known = {**inside, **values}
         added = [known[result] for _, result in region.sums]
         return [jax.lax.add(total, value) for total, value in zip(totals, added, strict=True)], None

@@ -1,9 +1,9 @@
 """Split: the backward programs of a loop in two, so that a schedule may put weight gradients off.
 
-The input half makes what other submeshes wait for, the cotangents of activations; the weight half makes what
-only this submesh's accumulators wait for. Calls are opened first (a task's transposed jit, rematerialised
-bodies) and scans over layers cut in two, so the cut goes through equations, and each equation is in one of the
-halves: no work is done twice.
+The input half computes the cotangents of activations, for which other submeshes wait; the weight half computes the
+gradients of weights, for which only this submesh's accumulators wait. Calls are opened first (a task's transposed jit,
+rematerialised bodies) and scans over layers cut in two, so that each equation is in one half and nothing is computed
+twice.
 The zero-bubble schedules need this (Qi et al., https://arxiv.org/abs/2401.10241, section 2).
 """
 
@@ -57,17 +57,17 @@ def halves_of(segment: Segment, region: Region, segments: Segments) -> list[Segm
 
 
 def halve(ops: Sequence[Op], summed: Collection[Var], awaited: Collection[Var]) -> tuple[list[Op], list[Op]]:
-    """Equations as those that carry cotangents on, and those that only make weight gradients out of them.
+    """Cut equations into those that pass cotangents on, and those that only make weight gradients of them.
 
-    The second ones are the last equations before each accumulator: the contraction over the batch, and what only
-    reshapes, converts or adds up its result. What leads to several accumulators, or comes before the contraction,
-    carries cotangents on through the layers; on the first stage too, whose inputs nobody asks the cotangent of.
+    The second ones are the last equations before each accumulator: the contraction over the batch, and those that only
+    reshape, convert or add up its result. Equations that lead to several accumulators, or come before the contraction,
+    pass cotangents on through the layers; on the first stage too, the cotangents of whose inputs nothing reads.
     A scan over layers is itself cut in two.
 
     Args:
         ops: The equations, in order, without calls.
-        summed: What is added up into accumulators.
-        awaited: What is read elsewhere.
+        summed: Variables that are added to accumulators.
+        awaited: Variables that other programs read.
 
     Returns:
         Both halves, each in order. Equations of the first read nothing of the second.
@@ -103,7 +103,7 @@ def _may_wait(op: Op) -> bool:
 
 
 def _is_thin(op: Op) -> bool:
-    """Whether an equation only rearranges, converts or adds up values, and makes nothing smaller of them."""
+    """Whether an equation only rearranges, converts or adds up values, without reducing their size."""
     size = sum(num_elements(var) for var in op.eqn.outvars)
     large = [var for var in op.reads() if not is_tiny(var)]
     if op.eqn.primitive in (_compat.add_p, _compat.add_any_p):

@@ -22,7 +22,7 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
 
     Args:
         fun: A function of flat or nested array arguments.
-        args: `jax.ShapeDtypeStruct`s without shardings, so that nothing of a mesh enters the trace.
+        args: `jax.ShapeDtypeStruct`s without shardings: types of traced values carry them.
         registrations: The registrations in force.
 
     Returns:
@@ -61,9 +61,9 @@ class _Flattener:
 
         Args:
             eqns: Equations of some jaxpr.
-            env: What that jaxpr's variables stand for; extended by their results.
-            prefix: Name stack of the call that the jaxpr is the body of.
-            into: Where to; None at the step's own level, where a microbatch loop starts new regions.
+            env: Values of that jaxpr's variables in terms of the step's own; the equations' results are added.
+            prefix: Name stack of the call whose body the jaxpr is.
+            into: The list to append to; None at the step's own level, where a microbatch loop starts new regions.
         """
         for eqn in eqns:
             target = self.ops if into is None else into
@@ -102,7 +102,7 @@ class _Flattener:
             target.append(Op(eqn.replace(outvars=outvars), task, backward))
 
     def _body_to_open(self, eqn: Any) -> tuple[Any, list[Any]] | None:
-        """The body of a call that is to be dissolved into its equations."""
+        """The body of a call that is to be replaced by its equations, None for any other equation."""
         if eqn.primitive is _compat.jit_p:
             return None if TASKS.find(eqn.params["name"]) is not None else split(eqn.params["jaxpr"])
         if self.finder.find(eqn)[0] is not None:
@@ -127,7 +127,7 @@ class _Flattener:
             self.constants[fresh] = value
 
     def _open_loop(self, eqn: Any, spec: LoopSpec, env: dict[Var, Atom]) -> None:
-        """Make a region of a microbatch loop: `jit{scan{body; add(carry, result)}}` as `microbatch` writes it."""
+        """Make a region of a microbatch loop, which `microbatch` writes as `jit{scan{body; add(carry, result)}}`."""
         inner, consts = split(eqn.params["jaxpr"])
         scans = [e for e in inner.eqns if e.primitive is _compat.scan_p]
         as_written = len(inner.eqns) == len(scans) == 1 and list(inner.outvars) == list(scans[0].outvars)
@@ -151,7 +151,7 @@ class _Flattener:
             slices[piece] = self._as_var(stacked)
         self._bind_constants(body, body_consts, body_env)
 
-        # The new carry is add(carry, result): take the result, which is what the body computes.
+        # The new carry is add(carry, result). The additions go: each submesh adds to accumulators of its own.
         producer = {var: e for e in body.eqns for var in e.outvars}
         additions = [producer.get(atom) if is_var(atom) else None for atom in body.outvars]
         dropped = {id(add) for add in additions}
@@ -187,7 +187,7 @@ def _place(eqn: Any) -> str:
 
 
 def _transformed(eqn: Any) -> str:
-    """What to write instead of a transformation around a microbatch loop."""
+    """The message about a transformation around a microbatch loop."""
     if ("vmap", True) in _compat.scopes(eqn):
         return (
             f"microbatch: the loop{_place(eqn)} was itself mapped by jax.vmap, which cannot be pipelined. Put jax.vmap "
@@ -200,9 +200,9 @@ def _transformed(eqn: Any) -> str:
 
 
 def _is_sum_over_slices(scan: Any, spec: LoopSpec) -> bool:
-    """Whether a scan still is `carry = add(carry, result)` over the slices that the mark speaks of.
+    """Whether a scan still is `carry = add(carry, result)` over as many slices as its mark says.
 
-    Differentiation gives it more operands, carries or results, which positions alone do not show.
+    Differentiation adds operands, carries and results, which their number alone does not show.
     """
     body = split(scan.params["jaxpr"])[0]
     num_carry = len(scan.outvars)

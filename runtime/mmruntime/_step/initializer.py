@@ -29,7 +29,7 @@ _LARGE = 1 << 24
 
 @dataclass(eq=False, slots=True, frozen=True)
 class _Part:
-    """What one submesh computes: its executable, and the positions of its results."""
+    """The executable of one submesh, and the positions of its results."""
 
     everywhere: NamedSharding
     program: Any
@@ -49,7 +49,7 @@ class Initializer(Generic[P, R]):
         fun: The initialiser.
         label: Its name, for messages.
         multimesh: The mesh of the step.
-        wanted: Gives, for a result (a pytree of `jax.ShapeDtypeStruct`), the same with shardings.
+        lay_out: Adds shardings to a result (a pytree of `jax.ShapeDtypeStruct`).
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Initializer(Generic[P, R]):
         fun: Callable[P, R],
         label: str,
         multimesh: MultiMesh,
-        wanted: Callable[[Any], Any],
+        lay_out: Callable[[Any], Any],
     ) -> None:
         functools.update_wrapper(self, fun)
         self._fun: Any = fun
         self._label = label
         self._multimesh = multimesh
-        self._wanted = wanted
+        self._lay_out = lay_out
         self._traced: dict[Any, tuple[Any, Any]] = {}
         self._parts: dict[Any, list[_Part]] = {}
 
@@ -78,7 +78,7 @@ class Initializer(Generic[P, R]):
         if signature not in self._traced:
             self._traced[signature] = self._trace(tree, structs)
         closed, shapes = self._traced[signature]
-        targets, out_tree = jax.tree.flatten(self._wanted(shapes))
+        targets, out_tree = jax.tree.flatten(self._lay_out(shapes))
         shardings = tuple(target.sharding for target in targets)
         key = (signature, shardings)
         if key not in self._parts:
@@ -127,7 +127,7 @@ def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedShard
             results = compute(*leaves)
             return [_whole(results[position], shardings[position], everywhere) for position in positions]
 
-        # JAX drops what the chosen results do not need before it lowers.
+        # JAX removes dead equations before it lowers: each submesh computes only its own results.
         with _compat.no_mesh():
             program = jax.jit(
                 part,
@@ -144,12 +144,12 @@ def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedShard
     ]
 
 
-def _whole(value: Any, wanted: NamedSharding, everywhere: NamedSharding) -> Any:
+def _whole(value: Any, sharding: NamedSharding, everywhere: NamedSharding) -> Any:
     """Have XLA compute a value whole and cut it afterwards, unless it is large.
 
-    On CPUs it may round differently where a shard is smaller than a vector register (seen with jaxlib 0.12).
+    XLA for CPUs may round differently where a shard is smaller than a vector register (seen with jaxlib 0.12).
     """
-    if wanted.is_fully_replicated or jnp.size(value) > _LARGE:
+    if sharding.is_fully_replicated or jnp.size(value) > _LARGE:
         return value
     # The constraints on both sides keep the cut behind the barrier, and so out of the loops that compute the value.
     whole = jax.lax.with_sharding_constraint(value, everywhere)
@@ -215,9 +215,9 @@ def initializer(fun: Callable[P, R], step: MeshFunction[..., Any], argument: int
         argument: Which argument it makes; found by its tree, shapes and types if left out.
     """
 
-    def wanted(shapes: Any) -> Any:
+    def lay_out(shapes: Any) -> Any:
         arguments = step.abstract_args()
         arguments = arguments if argument is None else (arguments[argument],)
         return match(shapes, arguments, function_name(fun), function_name(step))
 
-    return Initializer(fun, function_name(fun), step.multimesh, wanted)
+    return Initializer(fun, function_name(fun), step.multimesh, lay_out)

@@ -64,7 +64,7 @@ class MeshFunction(Generic[P, R]):
         self._dispatchers: dict[Plan, Callable[..., Any] | None] = {}
         self._latest: Plan | None = None
         self._repeat: Repeat | None = None
-        # If the latest plan is one program, what recognises a repeated call, and what has to hold besides.
+        # If the latest plan is one program: JAX's C++ dispatch of repeated calls, and the state it does not compare.
         self._direct: Callable[..., Any] | None = None
         self._changes = 0
         self._registered: tuple[Registration, ...] = ()
@@ -84,11 +84,11 @@ class MeshFunction(Generic[P, R]):
             try:
                 return self._direct(*args, **kwargs)  # type: ignore[no-any-return]
             except ValueError:
-                # Static arguments that are not hashable are reported in words of our own.
+                # Let `_split` raise our message about static arguments that are not hashable.
                 self._split(args, kwargs)
                 raise
         if not _compat.at_top_level():
-            # Inside another transformation the marked program is an ordinary one.
+            # Inside another transformation the function runs as it is: the marks do nothing there.
             result: R = self._fun(*args, **kwargs)
             return result
         plan, _, outputs = self._run(args, kwargs)
@@ -187,7 +187,7 @@ class MeshFunction(Generic[P, R]):
         self._prng_impl = default_prng_impl.value
 
     def _same_registrations(self) -> bool:
-        """Whether contexts were only entered and left since the latest plan was chosen."""
+        """Whether the registrations in force are those of the latest plan, although contexts were entered or left."""
         now = changes.count
         same = registered(self._context) == self._registered
         if same:
@@ -195,7 +195,7 @@ class MeshFunction(Generic[P, R]):
         return same
 
     def _dispatcher(self, plan: Plan) -> Callable[..., Any] | None:
-        """What runs calls like those that the plan's one program ran without any work in Python."""
+        """A function that repeats calls of the plan's one program without any work in Python; None for other plans."""
         runner = plan.runner
         if not isinstance(runner, WholeRunner):
             return None
@@ -204,14 +204,14 @@ class MeshFunction(Generic[P, R]):
             if not _compat.at_top_level():
                 return self._fun(*args, **kwargs), None
             used, inputs, outputs = self._run(args, kwargs)
-            # Only calls of the latest plan may pass by here, or `explain` would not know which it is.
+            # Calls of other plans must not bypass Python, or `explain` would not know which plan was called last.
             shortcut = runner.shortcut(inputs, outputs, plan.out_tree) if used is plan else None
             return jax.tree.unflatten(used.out_tree, outputs), shortcut
 
         return _compat.dispatcher(self._name, run, sorted(self._static), sorted(self._static_names))
 
     def _settings(self) -> Hashable:
-        """What a plan depends on besides the arguments."""
+        """Everything that a plan depends on besides the arguments."""
         return switches(), jax_settings(), registrations(self._context)
 
     def _plan_of(self, call: Call, *, to_run: bool = False) -> Plan:

@@ -68,7 +68,7 @@ def mjit(
             step's arguments, or a tuple of them (found by tree, shapes and types), and comes out where the
             step wants it, bit-equal to `jax.jit(fun)`. Each submesh computes only its own part. Goes alone:
             the mesh is the step's, and other arguments are bound with `functools.partial`.
-        **options: Refused with what to write instead, as `in_shardings` of `jax.jit` is.
+        **options: Refused, with advice for those of `jax.jit` such as `in_shardings`.
 
     Returns:
         The compiled step; `.explain()` tells what runs where.
@@ -98,12 +98,12 @@ def mjit(
             "static_argnums": static_argnums,
             "static_argnames": static_argnames,
         }
-        given = [
+        also = [
             name for name, value in others.items() if value is not None and not (isinstance(value, tuple) and not value)
         ]
-        if given:
+        if also:
             raise TypeError(
-                f"mjit: out_like= goes alone, got {', '.join(given)} as well. The mesh is the step's; bind what is "
+                f"mjit: out_like= goes alone, got {', '.join(also)} as well. The mesh is the step's; bind what is "
                 "static with functools.partial."
             )
         return initializer(fun, out_like)
@@ -128,7 +128,7 @@ def mjit(
     return MeshFunction(fun, mesh, donate, donate_names, static, static_names)
 
 
-# What `jax.jit` takes and a step does not, with what to write instead.
+# Options of `jax.jit` that a step does not have, and the advice in the message.
 _LAYOUTS = (
     "is not taken: a task lays out what it reads and makes. Name the axes of a value in {label}, "
     'mm.with_sharding_constraint(x, P("batch")), and map the names with logical_axes= of the mesh or the task'

@@ -130,7 +130,7 @@ def abstract_batch(what: str, name: str, batch: Any) -> Any:
     """Shapes and types of an example batch.
 
     Args:
-        what: The function that was given it, for messages.
+        what: The calling function, for messages.
         name: Its parameter.
         batch: A pytree of arrays and numbers.
 

@@ -1,4 +1,4 @@
-"""What the arguments of a call tell: its signature, its arguments' names, and which of them are carried state."""
+"""Signatures: what identifies a call, the names of its arguments, and which of them are carried state."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _BY_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 @dataclass(eq=False, slots=True, frozen=True)
 class Call:
-    """A call, taken apart.
+    """A call as array leaves, their tree, and static arguments.
 
     Attributes:
         leaves: Its arrays.
         tree: The tree of its arguments and keyword arguments, without the static ones.
         signatures: Shape and type of each array.
-        key: What the compiled step depends on.
+        key: Everything that the compiled step depends on.
         static_args: Positions and values of static arguments.
         static_kwargs: Names and values of static keyword arguments.
     """
@@ -39,20 +39,20 @@ class Call:
 
 
 class Repeat:
-    """Tells whether a call is like an earlier one, which is quicker than to work out its key.
+    """Recognises calls like an earlier one, which is quicker than computing their keys.
 
     Args:
         tree: The tree of the earlier call.
         signatures: Shape and type of each of its arrays.
-        settings: What held besides.
+        settings: Switches, settings of JAX and registrations at that call.
     """
 
     def __init__(self, tree: Any, signatures: Sequence[Any], settings: Any) -> None:
         self._tree = tree
         self._signatures = signatures
         self._settings = settings
-        # Abstract values of arrays that fitted, and which arguments are no arrays of JAX. What a program gives has the
-        # same abstract value every time, so that comparing carried state costs next to nothing.
+        # Abstract values of the arrays of a call that fitted, and positions of arguments that are no JAX arrays. The
+        # results of an executable share one abstract value, so that comparing carried state costs next to nothing.
         self._avals: list[Any] = []
         self._host: list[int] = []
 
@@ -142,20 +142,20 @@ def chosen_arguments(
     return numbers, names
 
 
-def _listed(option: str, given: Any, kind: type[Any], expected: str) -> list[Any]:
-    if given is None:
+def _listed(option: str, value: Any, kind: type[Any], expected: str) -> list[Any]:
+    if value is None:
         return []
-    if isinstance(given, str):
-        found: list[Any] = [given]
-    elif isinstance(given, Iterable):
-        found = _check.items("mjit", option, given, expected)
+    if isinstance(value, str):
+        items: list[Any] = [value]
+    elif isinstance(value, Iterable):
+        items = _check.items("mjit", option, value, expected)
     else:
-        found = [given]
+        items = [value]
     if kind is int:
-        return [_check.integer("mjit", option, each) for each in found]
-    if not all(isinstance(each, str) for each in found):
-        raise _check.wrong("mjit", option, expected, given)
-    return found
+        return [_check.integer("mjit", option, each) for each in items]
+    if not all(isinstance(each, str) for each in items):
+        raise _check.wrong("mjit", option, expected, value)
+    return items
 
 
 def parameters_of(fun: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -195,7 +195,7 @@ def donated_leaves(tree: Any, donate: Container[int], donate_names: Container[st
 
 
 def argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
-    """What the user calls an input: the argument's name, and the path within it."""
+    """The user's name for an input: the argument, and the path within it."""
     kind, place, *rest = path
     if kind.idx == 1:
         name = str(place.key)
@@ -205,10 +205,13 @@ def argument_name(path: Sequence[Any], arguments: Sequence[str]) -> str:
 
 
 def carried_state(in_tree: Any, out_tree: Any, step: Step, donated: Container[int]) -> dict[int, int]:
-    """Which inputs are state that the step gives back: results of the same tree, shapes and types, in order.
+    """Match inputs with results of the same tree, shapes and types, in order: state that the step updates.
 
-    A lone array is state if it is donated or if the step gives back something else too: a single result may just
-    happen to have the shape of an argument.
+    A lone array is state if it is donated or if the step has other results too: a single result may just happen to
+    have the shape of an argument.
+
+    Returns:
+        For the position of each such input, the position of the output that is its next value.
     """
     args = in_tree.children()[0].children()
     whole = any(arg == out_tree and arg.num_leaves > 1 for arg in args)
