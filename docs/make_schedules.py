@@ -25,7 +25,7 @@ def cells(record: NamedSchedule) -> Iterator[str]:
     yield f"[`{record.name}`]({record.source})"
     yield record.summary
     yield most + forms.idle
-    yield most + (forms.idle_without_barrier or forms.idle)
+    yield "the same" if forms.idle_without_barrier is None else most + forms.idle_without_barrier
     yield most + forms.live
     yield ", ".join(forms.only_if)
     yield record.placements.description

@@ -171,6 +171,7 @@ def _list_schedules(objective: Objective, effort: float) -> list[_Candidate]:
 
 
 def _describe(policy: Policy) -> str:
+    """The policy in words, for `Choice.origin`."""
     first = {
         "backward": "backwards first",
         "forward": "forwards first",
@@ -260,6 +261,7 @@ def lower_bound(
 
 
 def _simulated(schedule: Schedule, options: SearchOptions) -> Simulation:
+    """The schedule simulated under the costs of the search."""
     return simulate(
         schedule,
         options.get("forward", 1),

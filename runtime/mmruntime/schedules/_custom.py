@@ -101,6 +101,7 @@ def _are_integers(value: object) -> bool:
 
 
 def _cells(order: object) -> list[list[ScheduleCell]]:
+    """The cells of rows of any iterable types."""
     if isinstance(order, Iterable):
         rows = list(order)
         if all(isinstance(row, Iterable) and not isinstance(row, str | bytes) for row in rows):
@@ -111,6 +112,12 @@ def _cells(order: object) -> list[list[ScheduleCell]]:
 def _actions(
     rows: list[list[ScheduleCell]], tasks: Mapping[str, tuple[Kind, int]], num_microbatches: int | None
 ) -> list[list[Action]]:
+    """The actions that the cells stand for.
+
+    Raises:
+        ValueError: If a task name is unknown, or mentioned more or less than once for each microbatch.
+        TypeError: If a cell has none of the possible types.
+    """
     counts = Counter(cell for row in rows for cell in row if isinstance(cell, str) and cell in tasks)
     if counts:
         expected = max(counts.values()) if num_microbatches is None else num_microbatches
@@ -130,6 +137,7 @@ def _actions(
 def _action(
     cell: object, tasks: Mapping[str, tuple[Kind, int]], seen: Counter[str], rows: list[list[ScheduleCell]]
 ) -> Action:
+    """The action that a cell stands for; `seen` counts the mentions of each task name so far."""
     if isinstance(cell, Action):
         return cell
     if isinstance(cell, str):
@@ -168,6 +176,7 @@ def _unknown(
 
 
 def _marked(rows: list[list[ScheduleCell]], wrong: Callable[[object], bool]) -> str:
+    """The rows as text with the wrong cells in square brackets."""
     texts = [[f"{cell[1]}:{cell[0]}" if isinstance(cell, tuple) else str(cell) for cell in row] for row in rows]
     marks = [(number, k) for number, row in enumerate(rows) for k, cell in enumerate(row) if wrong(cell)]
     return grid(texts, marks=marks)

@@ -79,6 +79,12 @@ class Objective:
 def objective_for(
     home: tuple[int, ...], num_submeshes: int, num_microbatches: int, options: SearchOptions
 ) -> Objective:
+    """The objective for a placement.
+
+    Raises:
+        TypeError: If a cost is not a number or a sequence of numbers.
+        ValueError: If a cost is out of range, or a sequence has the wrong length.
+    """
     stages = len(home)
     split = options.get("split", True)
     costs = stage_costs(

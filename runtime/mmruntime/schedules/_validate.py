@@ -217,6 +217,7 @@ def _check_order(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None
 
 
 def _late(schedule: "Schedule", cell: tuple[int, int], blocker: tuple[int, int]) -> ValueError:
+    """The error for an action that comes before one of its row that it needs."""
     row = schedule.rows[cell[0]]
     action, before = row[cell[1]], row[blocker[1]]
     return _fail(
@@ -283,6 +284,7 @@ def _check_fused(schedule: "Schedule") -> None:
 
 
 def _check_live(schedule: "Schedule", live_bound: float | Sequence[float]) -> None:
+    """Check the bound on live activations; the error marks the first action that exceeds it."""
     count = schedule.num_submeshes
     bounds = [live_bound] * count if isinstance(live_bound, int | float) else list(live_bound)
     if len(bounds) != count:

@@ -21,6 +21,7 @@ class _RowWriter:
         self._following: dict[tuple[bool, int], int] = {}
 
     def add(self, kind: Kind, stage: int) -> Action:
+        """Write the next microbatch of this stage and direction."""
         turn = (kind == "F", stage)
         action = Action(kind, stage, self._following.get(turn, 0))
         self._following[turn] = action.microbatch + 1
@@ -30,9 +31,11 @@ class _RowWriter:
         return action
 
     def add_pair(self, forward: int, backward: int) -> None:
+        """Write a fused pair: a forward of one stage and a whole backward of the other."""
         self.pairs.append((self.add("F", forward), self.add("B", backward)))
 
     def add_weights(self) -> None:
+        """Write the weight half that has waited longest."""
         self.actions.append(self.waiting.popleft())
 
 

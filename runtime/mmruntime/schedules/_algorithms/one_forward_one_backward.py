@@ -34,7 +34,7 @@ def one_forward_one_backward(sizes: ScheduleSizes) -> Order:
 ONE_FORWARD_ONE_BACKWARD = NamedSchedule(
     name="1f1b",
     rank=20,
-    summary="one forward, one backward, in turn",
+    summary="forwards and backwards in turn, so that fewer activations are held",
     # PipeDream (arXiv:1806.03377) had the order first, with stale weights; this is the variant with a flush.
     source="https://arxiv.org/abs/2104.04473",
     order=one_forward_one_backward,
