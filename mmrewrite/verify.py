@@ -226,7 +226,7 @@ def _notes(entry: Entry, document: Mapping[str, Any]) -> Iterator[str]:
             "name the step that has the hint `mjit` to verify the pipeline"
         )
     for place, argument in document["like_arguments"].items():
-        yield f"{place} has the paths, shapes and types of {argument}: its gradients, or what it became"
+        yield f"{place} has the paths, shapes and types of {argument}: its gradients, or its new value"
 
 
 class _Coverage:
@@ -289,13 +289,13 @@ def _not_covered(
 ) -> Iterator[str]:
     proved = frozenset[_HintPlace]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
     for path, hint in sorted(coverage.rewritten - proved):
-        yield f"{path}:{hint.line}: `{hint.text}` is rewritten, and no function that was equal leads to it"
+        yield f"{path}:{hint.line}: `{hint.text}` is rewritten, and no function proved equal reaches it"
     refused = sum(len(result.refusals) for result in results)
     left = sum(len(result.left) for result in results)
     if refused or left:
-        yield f"what is not rewritten: {refused} refused, {left} left alone on purpose"
-    yield "other arguments: each function was called once, with the one set of arguments that is named"
-    yield "time and memory, and what a call changes besides its results"
+        yield f"hints that are not rewritten: {refused} refused, {left} left alone on purpose"
+    yield "other arguments: each function was called once, with one set of arguments"
+    yield "time and memory, and side effects"
     yield "several processes" if devices is None else "real devices, and several processes"
 
 

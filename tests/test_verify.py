@@ -108,9 +108,9 @@ def test_evidence_is_tied_to_the_patch_and_says_what_it_leaves_out(calls: list[C
     (check,) = found["checks"]
     assert (check["entry"], check["status"], check["named_by"]) == ("train:step", "equal", "train.py:6")
     assert found["not_covered"] == [
-        "train.py:12: `task(stage=1)` is rewritten, and no function that was equal leads to it",
-        "other arguments: each function was called once, with the one set of arguments that is named",
-        "time and memory, and what a call changes besides its results",
+        "train.py:12: `task(stage=1)` is rewritten, and no function proved equal reaches it",
+        "other arguments: each function was called once, with one set of arguments",
+        "time and memory, and side effects",
         "real devices, and several processes",
     ]
 
@@ -120,7 +120,7 @@ def test_text(calls: list[Call]) -> None:
     assert result.stdout.startswith(
         "train:step with train:example (train.py:6): equal\n"
         "  the original on 1 device, the rewritten program on 16 virtual devices\n"
-        "  result has the paths, shapes and types of x: its gradients, or what it became\n\n"
+        "  result has the paths, shapes and types of x: its gradients, or its new value\n\n"
         "Results\n"
         "  result  shape  type     largest difference  relative  ends up on\n"
         "  result  2 x 3  float32               1e-07         -  devices 0-1\n"
@@ -136,7 +136,7 @@ def test_an_entry_of_another_module_leads_through_its_imports(calls: list[Call])
     assert [line.partition(" is rewritten")[0] for line in found["not_covered"][:3]] == [
         "model.py:6: `task(stage=0)`",
         "train.py:6: `mjit`",
-        "other arguments: each function was called once, with the one set of arguments that is named",
+        "other arguments: each function was called once, with one set of arguments",
     ]
 
 
@@ -145,9 +145,10 @@ def test_what_was_refused_is_not_proved(calls: list[Call]) -> None:
     result = run("--entry", "train:other", "--args", "train:example")
     assert result.exit_code == 1
     assert (
-        "train:other with train:example (--entry): NOT proved: nothing that it leads to is rewritten" in result.stdout
+        "train:other with train:example (--entry): NOT proved: it reaches no rewritten hint; see the refusals"
+        in result.stdout
     )
-    assert "what is not rewritten: 1 refused, 0 left alone on purpose" in result.stdout
+    assert "hints that are not rewritten: 1 refused, 0 left alone on purpose" in result.stdout
     assert calls == []
 
 

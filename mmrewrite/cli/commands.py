@@ -112,7 +112,7 @@ def plan(
     from mmrewrite.plan.plan import NotPlanned, PlanRequest, make_plan
 
     if (entry is None) != (arguments is None):
-        raise click.UsageError("--entry and --args go together: the step, and what returns its arguments.")
+        raise click.UsageError("--entry and --args go together: the step, and the function that returns its arguments.")
     if entry is None and (measure or devices is not None):
         raise click.UsageError("--measure and --devices are about the step of --entry; give that and --args.")
     session = Session(SourceOptions(**options))
@@ -167,7 +167,7 @@ def verify(
     from mmrewrite.verify import verify as compare
 
     if (entry is None) != (arguments is None):
-        raise click.UsageError("--entry and --args go together: the function, and what returns its arguments.")
+        raise click.UsageError("--entry and --args go together: the function, and the one that returns its arguments.")
     if real and devices is not None:
         raise click.UsageError("--devices counts virtual devices; leave it out with --real-devices.")
     session = Session(SourceOptions(**options))

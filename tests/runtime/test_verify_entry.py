@@ -102,7 +102,7 @@ def test_a_package_in_a_source_folder():
     assert rows["result[0]['w'][2]"]["where"] == "devices 2-3, replicated"
     # Rounded otherwise, as microbatches are summed, and yet within the tolerance.
     assert 0 < max(rows[f"result[0]['w'][{i}]"]["absolute"] for i in range(4)) < 1e-6
-    assert "result[0] has the paths, shapes and types of params: its gradients, or what it became" in check["notes"]
+    assert "result[0] has the paths, shapes and types of params: its gradients, or its new value" in check["notes"]
 
 
 def test_a_script_whose_results_depend_on_where_it_runs():

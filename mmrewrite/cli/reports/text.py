@@ -20,7 +20,7 @@ _VERDICTS: Mapping[Status, str] = {
     "equal": "equal",
     "different": "NOT equal",
     "broken": "the rewritten program FAILS where the original runs",
-    "not rewritten": "NOT proved: nothing that it leads to is rewritten; see what is refused",
+    "not rewritten": "NOT proved: it reaches no rewritten hint; see the refusals",
     "not run": "NOT run",
 }
 
