@@ -125,7 +125,7 @@ def test_a_result_that_is_no_argument_lists_what_there_is(step) -> None:
     [
         pytest.param(
             {"mesh": "given", "donate_argnums": 0},
-            r"mjit: out_like= goes alone, got mesh, donate_argnums as well",
+            r"mjit: out_like= allows no other options, got mesh, donate_argnums\.",
             id="other_options",
         ),
         pytest.param({"out_like": train}, r"mjit: out_like must be a step, .* got function", id="not_a_step"),

@@ -29,7 +29,7 @@ def chosen(group, backprop):
             "layer_0",
             {"task": mm.Task(name="first")},
             ValueError,
-            r"says neither where nor how\. Give it mesh_slice= or mesh=, or logical_axes=",
+            r"has neither a submesh nor logical axes\. Give it mesh_slice= or mesh=, or logical_axes=",
         ),
         (3, {"callback": chosen}, TypeError, r"matcher must be a scope name or a regular expression, got 3"),
         ("layer_(", {"callback": chosen}, ValueError, r"'layer_\(' is not a regular expression: "),
@@ -91,7 +91,7 @@ def test_bare_names_are_whole_and_expressions_that_are_not_warn():
     mesh.clear()
     for index, name in enumerate(("(layer_1)", "(layer_10)")):
         mesh.register_task(name, task=on(index))
-    message = r"'\(layer_1\)' matches part of a name in the scope 'layer_10', which '\(layer_10\)' matches as well and"
+    message = r"'\(layer_1\)' matches part of a name in the scope 'layer_10', which '\(layer_10\)' matches as well but"
     with pytest.warns(UserWarning, match=message):
         report = mm.mjit(both_layers, mesh=mesh).plan(jnp.zeros(2))
     assert [row.tasks for row in report.tasks] == [("stage_0",)]
@@ -208,10 +208,13 @@ def test_integers_have_no_mean():
     [
         (
             "in_shardings",
-            r"in_shardings= is not taken: .*mm\.with_sharding_constraint\(x, P\(\"batch\"\)\).*any layout",
+            r"in_shardings= is not supported: .*mm\.with_sharding_constraint\(x, P\(\"batch\"\)\).*any layout",
         ),
-        ("out_shardings", r"out_shardings= is not taken: .*logical_axes= .*jax\.device_put\(result, sharding\) moves"),
-        ("backend", r"backend= is not taken: the devices are those of the mesh"),
+        (
+            "out_shardings",
+            r"out_shardings= is not supported: .*logical_axes= .*jax\.device_put\(result, sharding\) moves",
+        ),
+        ("backend", r"backend= is not supported: the devices are those of the mesh"),
         ("donate_argnum", r"unknown option 'donate_argnum'; did you mean 'donate_argnums'\? There are mesh, devices,"),
         ("colour", r"unknown option 'colour'\. There are mesh, devices, donate_argnums"),
     ],

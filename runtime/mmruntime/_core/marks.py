@@ -2,7 +2,7 @@
 
 A mark is only a name, so under plain `jax.jit` it does nothing, and JAX's own differentiation,
 batching and rematerialisation keep it: the forward and the transposed inner jit of a task have its name.
-The name holds a number; what the number stands for is kept here for the life of the process.
+The name holds a number, and the table from numbers to values is kept here for the life of the process.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class TaskMesh:
 
 
 def _device_ids(devices: Any) -> np.ndarray:
-    """Device ids in the shape that they were given in.
+    """Device ids as an array of the same shape.
 
     Raises:
         TypeError: If they are no integers.

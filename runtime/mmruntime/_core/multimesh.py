@@ -89,7 +89,7 @@ class MultiMesh(Mesh):
 
     @property
     def registrations(self) -> tuple[Registration, ...]:
-        """What was registered on this mesh, in order."""
+        """The tasks registered on this mesh, in order."""
         return tuple(self.context.registrations)
 
     def slice(self, **indices: int) -> Mesh:
@@ -100,12 +100,12 @@ class MultiMesh(Mesh):
             ValueError: If an axis is unknown or an index is out of range.
         """
         picked: list[Any] = [slice(None)] * len(self.axis_names)
-        for axis, given in indices.items():
+        for axis, value in indices.items():
             if axis not in self.shape:
                 raise ValueError(
                     f"MultiMesh.slice: no axis {axis!r}; the axes are {', '.join(map(repr, self.axis_names))}."
                 )
-            index = _check.integer("MultiMesh.slice", axis, given)
+            index = _check.integer("MultiMesh.slice", axis, value)
             if not 0 <= index < self.shape[axis]:
                 raise ValueError(f"MultiMesh.slice: {axis}={index} is out of range 0..{self.shape[axis] - 1}.")
             picked[self.axis_names.index(axis)] = slice(index, index + 1)
@@ -186,10 +186,10 @@ def _lay_out(sizes: tuple[int, ...], names: tuple[str, ...], devices: Sequence[A
 def _check_axes_of(mesh: Any, sizes: Any, names: Any) -> None:
     if not isinstance(mesh, Mesh):
         raise _check.wrong("MultiMesh", "global_mesh", "a jax.sharding.Mesh", mesh)
-    for name, given, there in (("axis_sizes", sizes, mesh.axis_sizes), ("axis_names", names, mesh.axis_names)):
-        if given is not None and tuple(_check.items("MultiMesh", name, given, f"left out, or {there}")) != there:
+    for name, value, there in (("axis_sizes", sizes, mesh.axis_sizes), ("axis_names", names, mesh.axis_names)):
+        if value is not None and tuple(_check.items("MultiMesh", name, value, f"left out, or {there}")) != there:
             raise ValueError(
-                f"MultiMesh: {name}={given!r}, but global_mesh= has {there}. Leave {name}= out, or wrap another mesh."
+                f"MultiMesh: {name}={value!r}, but global_mesh= has {there}. Leave {name}= out, or wrap another mesh."
             )
 
 

@@ -88,8 +88,8 @@ def make_registration(matcher: str, callback: TaskCallback | None, task: Task | 
         raise _check.wrong(f"register_task({matcher!r})", "task", "a mm.Task", task)
     if task is not None and task == Task(name=task.name):
         raise ValueError(
-            f"register_task({matcher!r}): {task} says neither where nor how. Give it mesh_slice= or mesh=, or "
-            "logical_axes= for a scope that runs on the whole mesh."
+            f"register_task({matcher!r}): {task} has neither a submesh nor logical axes. Give it mesh_slice= or "
+            "mesh=, or logical_axes= for a scope that runs on the whole mesh."
         )
     try:
         pattern = _compile(matcher)

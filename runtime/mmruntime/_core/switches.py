@@ -1,7 +1,7 @@
 """Context switches. They are read when a step is called, and are part of every cache key.
 
 Each is a context variable that belongs to `jax.jit`'s own cache key, so no switch needs `jax.clear_caches()`,
-and an exception inside of a context restores what held before.
+and an exception inside of a context restores the state before it.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ def enable_fast_path(enable: bool | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def enable_recomputation(enable: bool | None = None) -> Iterator[None]:
-    """Within the context, what depends on inputs alone and is cheap is computed again on each submesh, or sent.
+    """Within the context, cheap values that depend on inputs alone are recomputed on each submesh, or sent.
 
     Masks, position tables, casts of shared weights and random numbers are such values. Values do not depend on
-    it. What a backward pass computes again is decided by `jax.checkpoint`, not here.
+    it. Rematerialisation in backward passes is up to `jax.checkpoint`, not to this switch.
 
     Args:
         enable: False computes each value once and sends it to the others; None changes nothing. On by default.
@@ -159,7 +159,7 @@ class replicate_parameters_smaller_than_num_elements:
     """Keep small inputs of a step whole on every device of their submesh, whatever else says how to cut them.
 
     As a statement it holds for the whole process from then on; as a context,
-    `with mm.replicate_parameters_smaller_than_num_elements(1024):`, what held before is restored at the end.
+    `with mm.replicate_parameters_smaller_than_num_elements(1024):`, the number before is restored at the end.
 
     Args:
         num_elements: Inputs with fewer elements are replicated; 0, the default, replicates none.

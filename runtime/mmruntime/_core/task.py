@@ -167,16 +167,16 @@ class Task:
         return hash(self._key())
 
 
-def _suffixes(label: str, given: Any) -> tuple[str, str]:
+def _suffixes(label: str, suffixes: Any) -> tuple[str, str]:
     expected = 'a pair of suffixes, such as ("_activations", "_gradients")'
-    pair = _check.items(label, "split_backprop", given, expected)
+    pair = _check.items(label, "split_backprop", suffixes, expected)
     if len(pair) != 2 or not all(isinstance(suffix, str) for suffix in pair):
-        raise _check.wrong(label, "split_backprop", expected, given)
+        raise _check.wrong(label, "split_backprop", expected, suffixes)
     first, second = pair
     if first == second:
         raise ValueError(
-            f"{label}: split_backprop={given!r} gives both halves of the backward pass one name. Write two suffixes, "
-            'such as ("_activations", "_gradients").'
+            f"{label}: split_backprop={suffixes!r} gives both halves of the backward pass one name. Write two "
+            'suffixes, such as ("_activations", "_gradients").'
         )
     return first, second
 

@@ -22,7 +22,7 @@ def open_calls(op: Op) -> list[Op]:
 
 
 def _body(eqn: Any) -> tuple[Any, list[Any]] | None:
-    """The body of a call, that is of an equation which computes just what its one inner jaxpr computes."""
+    """The body of a call: a jit or a rematerialised function, which computes its one inner jaxpr and no more."""
     if eqn.primitive is not _compat.jit_p and eqn.primitive is not _compat.remat_p:
         return None
     return _compat.split(eqn.params["jaxpr"])

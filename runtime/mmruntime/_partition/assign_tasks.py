@@ -84,7 +84,7 @@ class TaskFinder:
                 self._warned.add(both)
                 warnings.warn(
                     f"register_task: {taken.matcher!r} matches part of a name in the scope {path!r}, which "
-                    f"{other.matcher!r} matches as well and does not get. Write a bare name, which matches whole names "
+                    f"{other.matcher!r} matches as well but comes after. Write a bare name, which matches whole names "
                     "only, or end the expression with (?=/|$).",
                     stacklevel=2,
                 )

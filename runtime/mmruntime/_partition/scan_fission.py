@@ -124,9 +124,9 @@ class _BackwardScan:
             ops: The equations.
             carries: Its carried values.
             residuals: Values of the other scan, stacked.
-            outs: Positions of its results among those of the whole scan, carried values first.
+            outs: Positions of its results among the original scan's, carried values first.
             kept: Further results, stacked.
-            outer: What each variable of the body is outside, where stacks are whole.
+            outer: The operand of the original scan, or the stack, for each variable of the body.
 
         Returns:
             The scan, with other equations from tracing it, and the variables of the stacks of `kept`.

@@ -165,7 +165,7 @@ def _needed_later(step: Step, index: int) -> Iterable[Var]:
 
 
 def connect(step: Step, segments: Segments) -> Segments:
-    """The segments with what each reads and writes, and whether it is forward or backward."""
+    """Fill in the variables that each segment reads and writes, and whether it is forward or backward."""
     made_on = segments.made_on
     writer: dict[tuple[Var, int], Segment] = {}
     read: dict[Segment, tuple[Var, ...]] = {}

@@ -32,13 +32,13 @@ Held = tuple[Var, int]
 
 
 class Shardings:
-    """The layout of every value on every submesh that holds it, and what the programs compute in mesh axes.
+    """The layout of every value on every submesh that holds it, and the programs' functions in mesh axes.
 
     Args:
         layouts: The layouts that were decided, and those that follow from them.
         everywhere: The layout with a copy on each device of the mesh.
-        bodies: What each segment computes.
-        whole: What the step computes, if it is one program.
+        bodies: The jaxpr of each segment.
+        whole: The function of the whole step, if it is one program.
         unused_axis_names: Names that did not cut their dimension, and why not.
     """
 
@@ -79,7 +79,7 @@ class Shardings:
         return _compat.as_fun(self._bodies[segment].closed)
 
     def form(self, segment: Segment) -> Hashable:
-        """What a segment computes, equal for those that do the same on submeshes of one shape."""
+        """The canonical form of a segment, equal for segments that do the same on submeshes of one shape."""
         return self._bodies[segment].form
 
 
@@ -97,7 +97,7 @@ def propagate_segments(
 
 @dataclass(eq=False, frozen=True)
 class _Body:
-    """What a segment computes, as a closed jaxpr in the axes of its submesh."""
+    """A segment as a closed jaxpr in the axes of its submesh."""
 
     closed: Any
     mesh: Mesh
@@ -157,7 +157,7 @@ class _Propagation:
         }
         self.names = _value_names(step)
         self.bodies: dict[Segment, _Body] = {}
-        # What propagation found, for segments of one form whose arguments are known alike.
+        # Results of propagation, by form and known layouts of arguments: stages that are alike share them.
         self.found: dict[Hashable, Found] = {}
 
     def whole(self) -> Shardings:
@@ -168,7 +168,7 @@ class _Propagation:
         return self._shardings(function)
 
     def segments(self, segments: Segments) -> Shardings:
-        # Loops come first: what their tasks want decides the layout of parameters, and the optimizer follows.
+        # Loops come first: their tasks decide the layout of parameters, and the optimizer follows.
         order = sorted(range(len(segments.by_region)), key=lambda index: (self.step.regions[index].loop is None, index))
         for index in order:
             for segment in segments.by_region[index]:

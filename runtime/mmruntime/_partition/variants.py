@@ -98,26 +98,26 @@ def _place_replicas(region: Region, loop: LoopSpec, meshes: Mapping[Task, Mesh |
 
 
 def _may_replicate(loop: LoopSpec) -> bool:
-    wanted = loop.schedule
-    if isinstance(wanted, str):
-        record = find_record(wanted)
+    schedule = loop.schedule
+    if isinstance(schedule, str):
+        record = find_record(schedule)
         return record is not None and record.has_replicas
-    return isinstance(wanted, schedules.Schedule) and bool(wanted.replicas)
+    return isinstance(schedule, schedules.Schedule) and bool(schedule.replicas)
 
 
 def _replicated(loop: LoopSpec, num_submeshes: int) -> schedules.Schedule | None:
     """The schedule of a loop, None if its stages have no replicas or it is not for these submeshes."""
     if num_submeshes < 1 or loop.custom is not None:
         return None
-    wanted = loop.schedule
-    if isinstance(wanted, str):
-        wanted = schedules.make(wanted, num_submeshes, loop.count)
-    assert isinstance(wanted, schedules.Schedule)
-    fits = wanted.placement == tuple(range(num_submeshes)) and wanted.num_microbatches == loop.count
-    if not fits or not wanted.replicas:
+    schedule = loop.schedule
+    if isinstance(schedule, str):
+        schedule = schedules.make(schedule, num_submeshes, loop.count)
+    assert isinstance(schedule, schedules.Schedule)
+    fits = schedule.placement == tuple(range(num_submeshes)) and schedule.num_microbatches == loop.count
+    if not fits or not schedule.replicas:
         return None
-    wanted.validate()
-    return wanted
+    schedule.validate()
+    return schedule
 
 
 def _slice(task: Task, iteration: int, multimesh: MultiMesh) -> Slice:

@@ -1,4 +1,4 @@
-"""Run an initialiser so that each submesh computes only what it will hold."""
+"""Run an initialiser so that each submesh computes only the results that it holds."""
 
 from __future__ import annotations
 
@@ -176,15 +176,15 @@ def match(shapes: Any, arguments: Sequence[Any], label: str, step_label: str) ->
         return whole
     rest = list(arguments)
     if isinstance(shapes, tuple | list) and shapes:
-        found = []
+        targets = []
         for item in shapes:
             hit = next((index for index, argument in enumerate(rest) if _same(argument, item)), None)
             if hit is None:
                 break
-            found.append(rest.pop(hit))
+            targets.append(rest.pop(hit))
         else:
             # Through the tree, so that named tuples stay what they are.
-            return jax.tree.unflatten(jax.tree.structure(shapes), jax.tree.leaves(found))
+            return jax.tree.unflatten(jax.tree.structure(shapes), jax.tree.leaves(targets))
     listed = "\n".join(f"  argument {index}: {_describe(argument)}" for index, argument in enumerate(arguments))
     raise ValueError(
         f"mjit: out_like={step_label} has no argument like the result of {label}, {_describe(shapes)}. Return one of "

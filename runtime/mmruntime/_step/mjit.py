@@ -71,7 +71,7 @@ def mjit(
         **options: Refused, with advice for those of `jax.jit` such as `in_shardings`.
 
     Returns:
-        The compiled step; `.explain()` tells what runs where.
+        The compiled step; `.explain()` reports what runs where.
 
     Raises:
         NotImplementedError: When called, if a step with tasks on several submeshes has devices of several processes.
@@ -103,8 +103,8 @@ def mjit(
         ]
         if also:
             raise TypeError(
-                f"mjit: out_like= goes alone, got {', '.join(also)} as well. The mesh is the step's; bind what is "
-                "static with functools.partial."
+                f"mjit: out_like= allows no other options, got {', '.join(also)}. The mesh is the step's; bind static "
+                "arguments with functools.partial."
             )
         return initializer(fun, out_like)
     if mesh is not None and devices is not None:
@@ -130,18 +130,18 @@ def mjit(
 
 # Options of `jax.jit` that a step does not have, and the advice in the message.
 _LAYOUTS = (
-    "is not taken: a task lays out what it reads and makes. Name the axes of a value in {label}, "
+    "is not supported: a task lays out its own arguments and results. Name the axes of a value in {label}, "
     'mm.with_sharding_constraint(x, P("batch")), and map the names with logical_axes= of the mesh or the task'
 )
 _INSTEAD = {
     "in_shardings": _LAYOUTS
-    + "; arguments may come in any layout, and after {label}.plan(*args) abstract_args() tells the one that they keep.",
+    + "; arguments may have any layout, and after {label}.plan(*args), abstract_args() gives the one that they keep.",
     "out_shardings": _LAYOUTS + "; jax.device_put(result, sharding) moves a result afterwards.",
-    "keep_unused": "is not taken: every argument of a step is kept. Leave it out.",
-    "inline": "is not taken: a step inside of another is always inlined. Leave it out.",
-    "backend": "is not taken: the devices are those of the mesh. Give mesh=, or devices=.",
-    "device": "is not taken: the devices are those of the mesh. Give mesh=, or devices=.",
-    "compiler_options": "is not taken; set XLA_FLAGS in the environment.",
+    "keep_unused": "is not supported: every argument of a step is kept. Leave it out.",
+    "inline": "is not supported: a step inside of another is always inlined. Leave it out.",
+    "backend": "is not supported: the devices are those of the mesh. Give mesh=, or devices=.",
+    "device": "is not supported: the devices are those of the mesh. Give mesh=, or devices=.",
+    "compiler_options": "is not supported; set XLA_FLAGS in the environment.",
 }
 
 

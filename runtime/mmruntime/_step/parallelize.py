@@ -70,7 +70,7 @@ def parallelize(
 
     Returns:
         `(step, init, get_batch)`, or `(step, init)` without `get_input_batch`. `step` is as from `mm.mjit`:
-        its `explain()` tells what runs where, and batches of other shapes are compiled for when they come.
+        its `explain()` reports what runs where, and it compiles again for batches of other shapes.
 
     Raises:
         TypeError: If `fun`, `init_params` or `get_input_batch` is not callable, or `mesh` is no `MultiMesh`.

@@ -52,7 +52,7 @@ class Plan:
         runner: Runs them.
         in_tree: The tree of the arguments, without the static ones.
         out_tree: The tree of the results.
-        names: What the user calls each input.
+        names: The user's names for the inputs.
     """
 
     step: Step
@@ -86,7 +86,7 @@ def make_plan(
         call: Its arguments, or `jax.ShapeDtypeStruct`s in their place.
         multimesh: The mesh to compile for.
         donate: Positions of the arguments that the caller gives up.
-        donate_names: Names of those that are given up as keywords.
+        donate_names: Names of those that are passed as keywords.
         arguments: Names of the function's parameters, for reports.
         to_run: Whether the plan is to be run in this process, so that devices of other processes are refused.
     """
