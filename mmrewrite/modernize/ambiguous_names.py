@@ -1,4 +1,4 @@
-"""Names that may be an old one or something else: nothing is edited there, and each use is reported."""
+"""Names that may be an old one or something else. Their uses are reported, not edited."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mmrewrite.source.spans import span
 
 
 def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
-    """Where a name is read that is bound several times, once to one of `names`, or that an `import *` may hide.
+    """Uses of a name with several bindings, one of them to one of `names`, or that an `import *` may rebind.
 
-    Code that chooses by the version of JAX copes with both, so it is passed over. What an assignment gives is looked at
-    where it is assigned.
+    Code that chooses by the version of JAX handles both meanings and is not reported. Neither is an alias: the
+    assignment that makes it is.
     """
     source = module.facts.source
-    wanted = frozenset(names)
+    old_names = frozenset(names)
     known: dict[tuple[Scope, str], set[str]] = {}
     for head, chain in module.chains:
         owner = module.scope_of(head).owner(head.id)
@@ -33,7 +33,7 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
         meanings = known[owner, head.id]
         for node in reversed(chain) if meanings else ():
             rest = dotted_text(node).removeprefix(head.id)
-            old = sorted({meaning + rest for meaning in meanings} & wanted)
+            old = sorted({meaning + rest for meaning in meanings} & old_names)
             if old:
                 line, column = source.position(span(source, node)[0])
                 because = _why(module, head.id, bindings, old[0])
@@ -46,9 +46,9 @@ def _why(module: ModuleUses, name: str, bindings: Collection[Binding], old: str)
     if len(lines) == 1:
         star = next((star for star in module.facts.names.stars if star.lineno >= lines[0]), None)
         if star is not None:
-            given = f"{'.' * star.level}{star.module or ''}"
+            origin = f"{'.' * star.level}{star.module or ''}"
             return (
-                f"it is `{old}` unless `from {given} import *` on line {star.lineno} gives `{name}` another meaning; "
+                f"it is `{old}` unless `from {origin} import *` on line {star.lineno} gives `{name}` another meaning; "
                 f"import `{name}` below that, or from there what is needed by name"
             )
     where = " and ".join(filter(None, (", ".join(map(str, lines[:-1])), str(lines[-1]))))
@@ -57,7 +57,7 @@ def _why(module: ModuleUses, name: str, bindings: Collection[Binding], old: str)
 
 
 def _meanings(module: ModuleUses, name: str, scope: Scope, seen: frozenset[str]) -> set[str]:
-    """Full names that a name with several bindings may stand for, but for what is clear where it is assigned."""
+    """Full names that a name with several bindings may stand for, but for those that its assignment already names."""
     found: set[str] = set()
     for binding in scope.bindings[name]:
         dotted = dotted_name(binding.value) if binding.value is not None else None

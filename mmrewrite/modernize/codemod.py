@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 class ModernizeCodemod:
     """Replaces the uses of some old names, or refuses them.
 
-    `names` are the full names whose uses are its sites. `moved` are names that only have a new home: there the engine
-    edits the import, and uses keep their alias. `rewrite` decides about one site and asks for edits.
+    `rewrite` decides about one site and registers its edits. It runs once to decide and once to draft, so it must be a
+    function of its site.
 
-    `regional` codemods stand or fall with the other regional sites that one mesh context reaches. `on_request_only`
-    codemods run when they are selected by name. `extra_markers` are byte strings of files that may hold a site although
-    they hold none of the names.
+    Attributes:
+        names: The full names whose uses are its sites.
+        moved: New homes of names that are otherwise the same: the engine edits the import, and uses keep their alias.
+        regional: Whether its sites are rewritten together with all that the same mesh context reaches, or not at all.
+        on_request_only: Whether it runs only when it is selected by name.
+        extra_markers: Bytes of files that may hold a site although they hold none of the names.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
@@ -34,7 +37,7 @@ class ModernizeCodemod:
 
     @classmethod
     def markers(cls) -> tuple[bytes, ...]:
-        """Byte strings without one of which a file has no site."""
+        """Byte strings; a file with none of them has no site."""
         names = {name.rpartition(".")[2].encode() for name in (*cls.names, *cls.moved)}
         return (*sorted(names), *cls.extra_markers)
 
@@ -49,11 +52,15 @@ class ModernizeCodemod:
 
     @classmethod
     def keeps(cls, module: ModuleUses) -> Collection[str]:
-        """Old names whose imports must stay in a module, whatever becomes of its sites."""
+        """Old names whose imports must stay in a module even if no use of them does."""
         return ()
 
     def rewrite(self) -> None:
-        """Decide about the whole site. Raises through `self.refuse` when it must stay as it is."""
+        """Decide about the whole site, and register its edits.
+
+        Raises:
+            SiteRefused: Through `self.refuse`, if the site must stay as it is.
+        """
         use = self.site.use
         if use is None or use.name not in self.moved:
             raise NotImplementedError

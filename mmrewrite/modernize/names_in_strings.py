@@ -1,4 +1,4 @@
-"""Old names in strings and docstrings, which are reported and never edited."""
+"""Old names in strings and docstrings. They are reported, not edited: only the user knows whether code runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmrewrite.results import LeftAlone
 
 
 def mentions(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
-    """Where a string spells an old name in full, or as it is written after `from jax import experimental`."""
+    """Strings that spell an old name in full, or as it is written after `from jax import experimental`."""
     written = {*names, *(name.removeprefix("jax.experimental.") for name in names if name.count(".") > 2)}
     pattern = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(map(re.escape, written), key=len, reverse=True))})(?!\w)")
     source = module.facts.source

@@ -1,7 +1,8 @@
-"""Jupyter notebooks: their code cells as one module, and the way back into the same JSON.
+"""Jupyter notebooks: their code cells as one module, and the edits put back into the same JSON.
 
-Only the text of cells that change is written; every other byte stays, which a library that writes notebooks anew would
-not do. Lines for IPython alone (`%magic`, `!command`, `?`) are masked by text of the same length.
+Only the text of cells that change is written. `json.dump` or `nbformat` would print the whole file anew, with other
+spaces, escapes and number formats. Lines for IPython alone (`%magic`, `!command`, `?`) are masked by text of the same
+length, so that all offsets stay. See https://nbformat.readthedocs.io/en/latest/format_description.html for the format.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class NotANotebook(ValueError):
 
 @dataclass(frozen=True)
 class _Text:
-    """A string of the JSON text and where it stands, quotes included."""
+    """A string of the JSON text, with the offsets of its quotes."""
 
     value: str
     start: int
@@ -47,7 +48,7 @@ class _Text:
 
 @dataclass(frozen=True)
 class _Cell:
-    """The source of one code cell: a list of lines, or one string, and where it begins in the module."""
+    """The source of one code cell: a list of lines, or one string. `offset` is its place in the module."""
 
     number: int
     lines: tuple[_Text, ...]
@@ -101,11 +102,11 @@ class Notebook:
 
     @cached_property
     def module(self) -> SourceFile:
-        """The code cells, one below the other, as a module in which only Python is left."""
+        """The code cells, one below the other, as a module; lines that are not Python are masked."""
         return replace(self.file, data="\n".join(masked(cell.text) for cell in self.cells).encode())
 
     def back(self, result: Rewrite) -> Rewrite:
-        """What became of the module, as what becomes of the notebook."""
+        """The result of the module as the result of the notebook: edits in its JSON, positions in its cells."""
         edits = tuple(self._cell_edits(result.edits))
         data = apply_edits(self.json, edits).encode()
         return Rewrite(
@@ -135,7 +136,7 @@ class Notebook:
         index = bisect.bisect_right(offsets, edit.start) - 1
         at_start = edit.start == edit.end == offsets[index] and index > 0
         if at_start and _ends_with_import(self.cells[index - 1].text):
-            # A line below an import that ends its cell.
+            # A new import below the last import of a cell belongs to that cell.
             return index - 1
         return index
 
@@ -171,7 +172,7 @@ class Notebook:
         return HintReference(line, hint.column, f"{hint.text} (cell {number})")
 
     def _line(self, line: int) -> tuple[int, int]:
-        """The cell and the line in it of a line of the module."""
+        """The number of the cell that holds a line of the module, and the line in that cell."""
         start = 1
         for cell in self.cells:
             count = cell.text.count("\n") + 1
@@ -200,7 +201,7 @@ def _skip(text: str, position: int) -> int:
 
 
 def _parse(text: str, position: int) -> tuple[Any, int]:
-    """One JSON value at a position, strings and lists with their places. The text is known to be valid."""
+    """Parse one JSON value at a position; strings and lists keep their offsets. The text is known to be valid JSON."""
     character = text[position]
     if character == '"':
         value, end = _DECODER.raw_decode(text, position)
@@ -226,7 +227,7 @@ def _parse(text: str, position: int) -> tuple[Any, int]:
 
 
 def masked(text: str) -> str:
-    """The source of a cell with everything masked that is not Python, of the same length."""
+    """The source of a cell, of the same length, with everything masked that is not Python."""
     lines = text.split("\n")
     first = lines[0]
     if first.startswith("%%") and first[2:].split(" ")[0].strip() not in _PYTHON_CELLS:

@@ -1,7 +1,7 @@
-"""From old JAX code to the same on today's JAX. Returns values; reads no file that it was not given a loader for.
+"""From old JAX code to the same program on today's JAX. Returns values; other files are read only through `load`.
 
-The gates are those of `mmrewrite.engine.rewrite`: a byte search for the old names, `ast` for what they stand for. An
-edit replaces the characters of a name, a keyword or a bracket, so nothing else of a statement has to be printed again.
+The gates are those of `mmrewrite.engine.rewrite`: a byte search for the old names, then `ast` to resolve them. An edit
+replaces only the characters of a name, a keyword or a bracket, so LibCST is not needed: no statement is printed anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def may_have_old_names(data: bytes, codemods: Codemods) -> bool:
-    """The first gate: whether a file can hold anything that a codemod replaces."""
+    """The first gate: whether a file can hold a name that a codemod replaces."""
     return any(marker in data for codemod in codemods.values() for marker in codemod.markers())
 
 
@@ -36,16 +36,16 @@ def modernize_project(
     Args:
         files: The modules that may change; a path that ends in `.ipynb` is a notebook.
         codemods: Name and class of every codemod.
-        load: Bytes of a file that a name leads into, None where there is no such file.
-        settings: What the user asked for.
+        load: The bytes of a file that a name leads into, None if there is no such file.
+        settings: The user's options.
 
     Returns:
         One value for each file, in the order of `files`; it does not depend on that order.
     """
-    wanted = [file for file in files if may_have_old_names(file.data, codemods)]
+    marked = [file for file in files if may_have_old_names(file.data, codemods)]
     results = {file.path: unchanged(file) for file in files}
-    if wanted:
+    if marked:
         from mmrewrite.modernize.decide import modernize_files
 
-        results |= modernize_files(wanted, codemods, load or no_file, settings or ModernizeSettings())
+        results |= modernize_files(marked, codemods, load or no_file, settings or ModernizeSettings())
     return tuple(results[file.path] for file in files)

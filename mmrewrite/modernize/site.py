@@ -1,4 +1,4 @@
-"""One old name at work: what a codemod may ask about its place, and how it asks for edits."""
+"""The site of one old name: the facts from which a codemod decides, and the edits that it registers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from mmrewrite.source.spans import span
 
 _Analysis = TypeVar("_Analysis")
 
+# Below every line: code in a function sees all names of the module, wherever they are bound.
 EVERYWHERE = 1 << 60
 
-# Names that would make their lines long in full, and what to call them.
+# Names that are imported by themselves, since they would make lines long in full, and their aliases.
 _IMPORTED_BY_NAME = {
     "jax.sharding.NamedSharding": ("NamedSharding",),
     "jax.sharding.PartitionSpec": ("P", "PartitionSpec"),
@@ -29,7 +30,7 @@ _IMPORTED_BY_NAME = {
 
 @dataclass(frozen=True, eq=False)
 class Location:
-    """Where a site is: a node of a module, and the use that it is, if it is one."""
+    """A node of a module that is a site, with the use of an old name that it is, if it is one."""
 
     module: ModuleUses
     node: ast.AST
@@ -63,7 +64,7 @@ class Context:
     Attributes:
         project: The modules and the imports between them.
         modules: The uses of names in each module that may change, by path.
-        settings: What the user asked for.
+        settings: The user's options.
         owners: The codemod that replaces each old name.
         active: The codemods that may write.
         moved: New homes of the names that these move.
@@ -78,7 +79,7 @@ class Context:
     _analyses: dict[type[Any], Any] = field(default_factory=dict)
 
     def analysis(self, kind: type[_Analysis]) -> _Analysis:
-        """An analysis of the whole project, made when it is first asked for. `kind` is called with this context."""
+        """An analysis of the whole project, made once, on first use. `kind` is called with this context."""
         if kind not in self._analyses:
             self._analyses[kind] = kind(self)  # type: ignore[call-arg]
         found: _Analysis = self._analyses[kind]
@@ -87,7 +88,7 @@ class Context:
 
 @dataclass(eq=False)
 class ModuleDraft:
-    """The edits to one module while codemods ask for them."""
+    """The edits to one module, as codemods register them, and the local names that these use."""
 
     module: ModuleUses
     edits: list[Edit] = field(default_factory=list)
@@ -98,7 +99,7 @@ class ModuleDraft:
 
 
 class OldNameSite:
-    """The place of one old name. Everything that a codemod decides, it decides from here."""
+    """The place of one old name. A codemod decides from its facts alone."""
 
     def __init__(self, location: Location, draft: ModuleDraft, context: Context, codemod: str) -> None:
         self.location, self.draft, self.context, self.codemod = location, draft, context, codemod
@@ -107,7 +108,7 @@ class OldNameSite:
         self.statement = self.module.statement_of(self.node)
         self.scope = self.module.scope_of(self.node)
 
-    # What is there
+    # Facts
 
     @property
     def target(self) -> tuple[int, ...]:
@@ -116,13 +117,13 @@ class OldNameSite:
 
     @property
     def call(self) -> ast.Call | None:
-        """The call whose function is this use, None if it is used as a value."""
+        """The call whose function is this use, None if the name is used as a value."""
         holder = self.module.parents.get(self.node)
         return holder if isinstance(holder, ast.Call) and holder.func is self.node else None
 
     @property
     def is_written_here(self) -> bool:
-        """Whether the name is that of an import, rather than of an assignment that is rewritten itself."""
+        """Whether the name comes from an import, rather than from an assignment, whose right side is a site itself."""
         assert self.use is not None
         if self.use.is_direct:
             return True
@@ -142,25 +143,29 @@ class OldNameSite:
         """Offsets of a node's first character and of the one after its last."""
         return _span(self.module, node)
 
-    # What goes wrong
+    # Refusals
 
     def refuse(self, reason: str, node: ast.AST | None = None) -> NoReturn:
-        """Leave the whole site alone, with a sentence for the user."""
+        """Leave the whole site alone and give the user the reason, a sentence.
+
+        Raises:
+            SiteRefused: Always.
+        """
         place = node if isinstance(node, ast.expr | ast.stmt | ast.keyword) else self.node
         line, column = self.source.position(self.span(place)[0])
         raise SiteRefused(reason, line, column)
 
     def needs(self, version: str, what: str) -> None:
         """Refuse unless every JAX that the result must run on has `what`, which came with `version`."""
-        wanted = tuple(int(part) for part in version.split("."))
-        if self.target < (*wanted, 0, 0, 0)[:3]:
+        first = tuple(int(part) for part in version.split("."))
+        if self.target < (*first, 0, 0, 0)[:3]:
             shown = ".".join(str(part) for part in self.context.settings.target)
             self.refuse(f"{what} needs JAX {version}, and `target-jax` is {shown}; raise it, or keep the old name")
 
-    # What changes
+    # Edits
 
     def spell(self, qualified: str) -> str:
-        """The text by which this place names `qualified`, such as `jax.tree.map`; an import is added where one lacks.
+        """The text for `qualified`, such as `jax.tree.map`, in this place. An import is added if there is none.
 
         A name that begins with `mmruntime.compat.` is a helper of the runtime.
         """
@@ -185,7 +190,7 @@ class OldNameSite:
         return ".".join((module, *parts[1:]))
 
     def _moved_name(self, qualified: str, line: int, column: int) -> str | None:
-        """A name whose import will bring in `qualified` from its new home."""
+        """A name that will mean `qualified` once its import is edited to the new home."""
         for old in (old for old, new in self.context.moved.items() if new == qualified):
             found = self.draft.imports.existing(old, self.scope, line, column)
             binding = self.facts.names.binding(found, self.scope) if found is not None else None
@@ -194,12 +199,12 @@ class OldNameSite:
         return None
 
     def replace(self, node: ast.AST, text: str) -> None:
-        """Have `text` stand where `node` does."""
+        """Replace a node by `text`."""
         if self.text(node) != text:
             self.edit(*self.span(node), text)
 
     def edit(self, start: int, end: int, text: str) -> None:
-        """Have `text` stand for the characters from `start` to `end`."""
+        """Replace the characters from `start` to `end` by `text`."""
         line, column = self.source.position(self.span(self.node)[0])
         because = HintReference(line, column, self.source.line(line).strip())
         if isinstance(self.node, ast.expr):
@@ -207,13 +212,13 @@ class OldNameSite:
         self.draft.edits.append(Edit(start, end, text, (self.codemod,), (because,)))
 
     def wrap(self, node: ast.AST, before: str, after: str) -> None:
-        """Put text in front of a node and behind it."""
+        """Insert text before and behind a node."""
         start, end = self.span(node)
         self.edit(start, start, before)
         self.edit(end, end, after)
 
     def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
-        """Change the name of a keyword argument, and nothing of its value."""
+        """Change the name of a keyword argument and keep its value."""
         assert keyword.arg is not None
         start, _ = self.span(keyword)
         self.edit(start, start + len(keyword.arg), name)

@@ -1,4 +1,4 @@
-"""Where a module uses a name that some codemod replaces."""
+"""The uses of names in one module, and the tree around each of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mmrewrite.source.names import Binding, Scope
 class OldNameUse:
     """An expression that stands for an old name, such as the `pjit.pjit` of `pjit.pjit(f)`.
 
-    `written` is what it says before assignments and the project's own modules are followed: where it differs from
-    `name`, the old name is not written here, but where the alias is made.
+    `written` is its full name before assignments and the project's own modules are followed. If that differs from
+    `name`, this is an alias, and the old name is written where the alias is made.
     """
 
     node: ast.expr
@@ -56,7 +56,7 @@ class _Meaning:
 
 @dataclass(eq=False)
 class ModuleUses:
-    """The names of a module and the tree around every node. `nodes` are all of them, as `ast.walk` gives them."""
+    """The names of a module and the tree around every node. `nodes` are all nodes in the order of `ast.walk`."""
 
     facts: Facts
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class ModuleUses:
 
     @cached_property
     def chains(self) -> tuple[tuple[ast.Name, tuple[ast.expr, ...]], ...]:
-        """Every name that is read, with the attributes that are asked of it, shortest first."""
+        """Every name that is read, with the chain of attributes on it: for `a.b.c` the nodes `a`, `a.b` and `a.b.c`."""
         found: list[tuple[ast.Name, tuple[ast.expr, ...]]] = []
         for node in self.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -123,7 +123,7 @@ class ModuleUses:
 
     @cached_property
     def _meanings(self) -> dict[str, list[_Meaning]]:
-        """What stands for each full name."""
+        """The expressions that stand for each full name."""
         found: dict[str, list[_Meaning]] = defaultdict(list)
         for position, (head, chain) in enumerate(self.chains):
             scope = self.scope_of(head)
@@ -145,7 +145,7 @@ class ModuleUses:
         ]
 
     def uses(self, names: Collection[str]) -> Iterator[OldNameUse]:
-        """Expressions that stand for one of `names`, the longest where one holds another."""
+        """Expressions that stand for one of `names`; of two in one chain of attributes the longer."""
         longest: dict[int, _Meaning] = {}
         for name in dict.fromkeys(names):
             for meaning in self._meanings.get(name, ()):

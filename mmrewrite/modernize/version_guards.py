@@ -1,4 +1,4 @@
-"""Code that chooses by the version of JAX: it knows both names, and is left alone."""
+"""Code that chooses by the version of JAX. It handles old and new names already, and is left alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PROBES = frozenset(("builtins.hasattr", "builtins.getattr"))
 
 
 def guard_of(module: ModuleUses, node: ast.AST) -> str | None:
-    """What guards a piece of code against another JAX, in words, else None."""
+    """The `try` or `if` that guards a node against another JAX, in words for a message, else None."""
     inner = node
     for holder in module.above(node):
         if isinstance(holder, ast.Try) and inner in (*holder.body, *holder.orelse, *holder.handlers):
@@ -32,7 +32,7 @@ def _catches_missing(handler: ast.ExceptHandler) -> bool:
 
 
 def _is_shim(statement: ast.Try) -> bool:
-    """Whether a `try` is about a name: it imports, assigns or looks up, and computes nothing else."""
+    """Whether a `try` is only about names: its body imports and assigns, and runs nothing else."""
     return all(isinstance(part, ast.Import | ast.ImportFrom | ast.Assign | ast.Pass) for part in statement.body)
 
 

@@ -1,4 +1,4 @@
-"""Say that the axes of a mesh are Auto where `jax.make_mesh` does not: its default has changed to Explicit.
+"""Keep the axes of meshes from `jax.make_mesh` Auto, since its default has changed to Explicit.
 
     jax.make_mesh((4, 2), ("data", "model"))
     ->  jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
@@ -6,14 +6,14 @@
 Since JAX 0.9 a mesh without axis types has Explicit axes: contractions over sharded dimensions raise, and
 `with_sharding_constraint` becomes an assertion. Code from before then means Auto.
 
-There are as many types as names, and as many as sizes: whichever of the two is written out is counted, also the names
-in a `P("x", "y")`; a string is one name. Else `len` of a variable is written. Where neither can be counted (`*`, `**`,
-both computed here, `make_mesh` as a value), `mmruntime.compat.make_mesh` counts when it is called.
+There is one axis type for each name, or for each size, whichever are written out; a string is one name, and those of
+`P("x", "y")` are counted too. If they are in a variable, its `len` is written. If neither can be counted (`*`, `**`,
+both computed in the call, `make_mesh` as a value), `mmruntime.compat.make_mesh` counts when it is called.
 
-The sizes are given by position, since their keyword was `axis_shapes` before JAX 0.12 and is `axis_sizes` now.
+Sizes are passed by position, since their keyword is `axis_shapes` before JAX 0.12 and `axis_sizes` since then.
 
-Refused: modules that know axis types (`AxisType`, `reshard`, `explicit_axes`, `auto_axes`, `out_sharding=`), since
-there the default may be meant; a `target-jax` before 0.7.
+Refused: modules that use axis types (`AxisType`, `reshard`, `explicit_axes`, `auto_axes`, `out_sharding=`), since they
+may mean the new default; a `target-jax` before 0.7.
 See https://docs.jax.dev/en/latest/notebooks/explicit-sharding.html
 """
 
@@ -42,21 +42,21 @@ class KeepAutoAxes(ModernizeCodemod):
     names: ClassVar[tuple[str, ...]] = ("jax.make_mesh", "jax.experimental.mesh_utils.make_mesh")
 
     def rewrite(self) -> None:
-        """One argument more, the function that counts them, or nothing where the axis types are given."""
+        """Add the argument, or call the function that counts the axes, unless the axis types are given."""
         call = self.site.call
         if call is None:
             if self._is_made_later():
                 self._check_explicit()
                 self._use_compat()
             return
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
-        starred = None in given or any(isinstance(item, ast.Starred) for item in call.args)
-        if not starred and ("axis_types" in given or len(call.args) > 2):
+        arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+        starred = None in arguments or any(isinstance(item, ast.Starred) for item in call.args)
+        if not starred and ("axis_types" in arguments or len(call.args) > 2):
             self._place_sizes(call)
             return
         self._check_explicit()
-        sizes = next((given[word] for word in _SIZES if word in given), call.args[0] if call.args else None)
-        names = given.get("axis_names") or (call.args[1] if len(call.args) > 1 else None)
+        sizes = next((arguments[word] for word in _SIZES if word in arguments), call.args[0] if call.args else None)
+        names = arguments.get("axis_names") or (call.args[1] if len(call.args) > 1 else None)
         times = None if starred or sizes is None or names is None else self._times(sizes, names)
         if times is None or not self._is_in_order(call):
             self._use_compat()
@@ -78,7 +78,7 @@ class KeepAutoAxes(ModernizeCodemod):
         self.site.replace(self.use.node, self.site.spell("mmruntime.compat.make_mesh"))
 
     def _is_made_later(self) -> bool:
-        """Whether a use that is no call leads to calls that are not seen, without axis types."""
+        """Whether a use as a value leads to calls out of view, without axis types."""
         if is_alias(self.site.module, self.use.node):
             return False
         holder = self.site.module.parents[self.use.node]
@@ -90,7 +90,7 @@ class KeepAutoAxes(ModernizeCodemod):
         return made not in _ASK_ABOUT_IT and not (is_partial and has_types)
 
     def _is_in_order(self, call: ast.Call) -> bool:
-        """Whether the sizes can be given by position where they are."""
+        """Whether the sizes can lose their keyword where they are."""
         return all(word.arg not in _SIZES for word in call.keywords[1:])
 
     def _place_sizes(self, call: ast.Call) -> None:
@@ -101,7 +101,7 @@ class KeepAutoAxes(ModernizeCodemod):
             self.site.edit(self.site.span(sizes)[0], self.site.span(sizes.value)[0], "")
 
     def _times(self, sizes: ast.expr, names: ast.expr) -> str | None:
-        """What to multiply one axis type by, as source text; None if nothing can be counted here."""
+        """The factor of one axis type, as source text; None if the axes cannot be counted here."""
         if self._is_known(names):
             return f" * len({self.site.text(names)})"
         count = self._count(names, is_names=True)
@@ -113,7 +113,7 @@ class KeepAutoAxes(ModernizeCodemod):
         return "" if count == 1 else f" * {count}"
 
     def _count(self, node: ast.expr, *, is_names: bool) -> int | None:
-        """How many entries an expression has that is written out."""
+        """The number of entries of an expression that is written out, else None."""
         if is_names and isinstance(node, ast.Constant):
             return 1 if isinstance(node.value, str) else None
         parts: Sequence[ast.expr] | None = None
@@ -124,7 +124,7 @@ class KeepAutoAxes(ModernizeCodemod):
         return None if parts is None or any(isinstance(item, ast.Starred) for item in parts) else len(parts)
 
     def _value(self, node: ast.expr) -> ast.expr | None:
-        """What a name is given, where it is given one thing only."""
+        """The value of a name with one binding, else None."""
         binding = self.site.facts.names.binding(node.id, self.site.scope) if isinstance(node, ast.Name) else None
         return binding.value if binding is not None else None
 

@@ -3,7 +3,7 @@
     jax.ad_checkpoint.checkpoint(f, policy=policy)
     ->  jax.checkpoint(f, policy=policy)
 
-What else `jax.ad_checkpoint` holds, such as `checkpoint_name`, stays where it is.
+Other names of `jax.ad_checkpoint`, such as `checkpoint_name`, stay.
 
 Refused: nothing; code that chooses by the version of JAX is left alone.
 See https://docs.jax.dev/en/latest/_autosummary/jax.checkpoint.html
@@ -27,5 +27,5 @@ class MoveCheckpoint(ModernizeCodemod):
 
     @classmethod
     def markers(cls) -> tuple[bytes, ...]:
-        """The module alone: `checkpoint` by itself is in too many files that have nothing to do with this."""
+        """The module alone: the word `checkpoint` is in many files that have nothing to do with this."""
         return (b"ad_checkpoint",)

@@ -1,9 +1,9 @@
-"""Import `PartitionSpec` and `NamedSharding` from where they are today.
+"""Import `PartitionSpec` and `NamedSharding` from `jax.sharding`, their home today.
 
     from jax.experimental.pjit import PartitionSpec as P
     ->  from jax.sharding import PartitionSpec as P
 
-Uses keep the names that they have; `pjit.PartitionSpec` and the like get the new one.
+Uses keep their alias; `pjit.PartitionSpec` and the like get the new name.
 
 Refused: nothing; code that chooses by the version of JAX is left alone.
 See https://docs.jax.dev/en/latest/jax.sharding.html

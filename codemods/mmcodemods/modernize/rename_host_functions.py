@@ -1,4 +1,4 @@
-"""Count processes by the names that `jax.host_count` and `jax.host_id` have had since 2021.
+"""Rename `jax.host_count` and `jax.host_id` to `jax.process_count` and `jax.process_index`, their names since 2021.
 
     jax.host_count(), jax.host_id()
     ->  jax.process_count(), jax.process_index()

@@ -1,10 +1,10 @@
-"""Import `mmruntime` where a program imports MultiMesh, under any of the names that it has had.
+"""Import `mmruntime` instead of MultiMesh, under any of the names that it has had.
 
     import multimesh.jax as mm
     ->  import mmruntime as mm
 
-`legate.jax` is its older name, and `init` comes from `jax_plugins.multimesh` or `jax_plugins.legate` there. Names and
-arguments are the same, also the earlier `task(f, devices=..., device_axes=...)`, so uses stay as they are.
+`legate.jax` is the older name of MultiMesh, which has `init` in `jax_plugins.multimesh` or `jax_plugins.legate`. Names
+and arguments are the same, also those of the earlier `task(f, devices=..., device_axes=...)`, so uses stay as they are.
 
 Refused: names that `mmruntime` does not have, `register_task` with the arguments of its first version,
 `task(..., configure=...)`, and star imports; all imports of the module stay then.
@@ -53,7 +53,7 @@ class RenameMultimesh(ModernizeCodemod):
                     yield Location(module, node)
 
     def rewrite(self) -> None:
-        """All names of the module are looked at first, so that all of its imports change or none."""
+        """Check all names of the module first, so that all of its imports change or none."""
         for place in self.find(self.site.module, self.site.context):
             self._check_import(place.node)
         for node, name in _used(self.site.module):
@@ -82,14 +82,14 @@ class RenameMultimesh(ModernizeCodemod):
         call = self.site.module.parents.get(node)
         if not isinstance(call, ast.Call) or call.func is not node:
             return
-        given = {keyword.arg for keyword in call.keywords}
-        if name.endswith(".jax.register_task") and given & _OLD_KEYWORDS:
+        keywords = {keyword.arg for keyword in call.keywords}
+        if name.endswith(".jax.register_task") and keywords & _OLD_KEYWORDS:
             self.refuse(
                 "`register_task` takes `task=mm.Task(mesh=mm.TaskMesh(devices=..., axis_sizes=..., axis_names=...), "
                 "logical_axes=...)`, and a `callback` that returns such a task",
                 call,
             )
-        if name.endswith(".jax.task") and "configure" in given:
+        if name.endswith(".jax.task") and "configure" in keywords:
             self.refuse("`task` has no `configure=`; choose the task first and give it as `task=`", call)
 
     def _check_known(self, node: ast.AST, name: str) -> None:
@@ -129,12 +129,12 @@ class RenameMultimesh(ModernizeCodemod):
 
 
 def _owner(name: str) -> str | None:
-    """The module of MultiMesh that a full name is, or is in."""
+    """The module of MultiMesh that a full name is, or belongs to."""
     return next((owner for owner in (*_PACKAGES, *_PLUGINS) if f"{name}.".startswith(f"{owner}.")), None)
 
 
 def _used(module: ModuleUses) -> Iterator[tuple[ast.expr, str]]:
-    """Expressions that stand for something in MultiMesh, and for what."""
+    """Expressions that stand for something in MultiMesh, with its full name."""
     for head, chain in module.chains:
         scope = module.scope_of(head)
         if scope.owner(head.id) is None:

@@ -1,14 +1,14 @@
-"""Constrain values with `jax.lax.with_sharding_constraint`, and say which mesh where no context says it.
+"""Constrain values with `jax.lax.with_sharding_constraint`, and name the mesh if no context does.
 
     x = pjit.with_sharding_constraint(x, P("data", None))
     ->  x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("data", None)))
 
-The specs change only where the mesh context goes away, as `replace_mesh_context` decides; there, calls of
+Specs change only where the mesh context goes away, as `replace_mesh_context` decides; there, calls of
 `jax.lax.with_sharding_constraint` with a bare spec change as well. The keyword `axis_resources` becomes `shardings`.
-Where the context becomes `compat.mesh_context(mesh)`, `compat.with_sharding_constraint` stands for the function, and
-takes the same arguments.
+If the context becomes `compat.mesh_context(mesh)`, the function becomes `compat.with_sharding_constraint`, which takes
+the same arguments.
 
-Refused: starred and `**` arguments; regions of which a part must stay.
+Refused: starred and `**` arguments; regions that cannot be rewritten as a whole.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for the function.
 """
 

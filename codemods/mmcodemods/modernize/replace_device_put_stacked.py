@@ -1,12 +1,12 @@
-"""Make stacked arrays, one row per device, with the runtime: JAX has no function for that any more.
+"""Make stacked arrays, one row per device, with the runtime, since JAX has no function for it any more.
 
     jax.device_put_replicated(params, jax.local_devices())
     ->  compat.device_put_replicated(params, jax.local_devices())
 
-The same for `device_put_sharded`. The result has a leading axis of devices, as `jax.pmap` takes it: it is not a
+`device_put_sharded` is treated the same. The result has a leading axis of devices, as `jax.pmap` takes it. It is not a
 replicated array, so `jax.device_put(x, NamedSharding(mesh, P()))` would be something else.
 
-Refused: a `target-jax` before 0.10, where the runtime does not install.
+Refused: a `target-jax` before 0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/migrate_pmap.html for what became of them.
 """
 
@@ -29,7 +29,7 @@ class ReplaceDevicePutStacked(ModernizeCodemod):
     names: ClassVar[tuple[str, ...]] = tuple(_HELPERS)
 
     def rewrite(self) -> None:
-        """Nothing but the name changes."""
+        """Replace the name."""
         if self.use.is_direct:
             self.site.needs("0.10", "`mmruntime.compat`")
             self.site.replace(self.use.node, self.site.spell(_HELPERS[self.use.name]))

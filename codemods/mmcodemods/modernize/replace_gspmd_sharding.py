@@ -1,10 +1,10 @@
-"""Replicate over devices by a `NamedSharding` instead of `GSPMDSharding.get_replicated`.
+"""Replicate over devices with a `NamedSharding` instead of `GSPMDSharding.get_replicated`.
 
     GSPMDSharding.get_replicated(devices)
     ->  NamedSharding(Mesh(devices, ("devices",)), PartitionSpec())
 
-Refused: `GSPMDSharding(devices, op_sharding)`, whose layout is in a value of XLA, and tests for the class: arrays have
-`NamedSharding`s today.
+Refused: `GSPMDSharding(devices, op_sharding)`, whose layout is a value of XLA, and `isinstance` tests for the class:
+arrays have `NamedSharding`s today.
 See https://docs.jax.dev/en/latest/jax.sharding.html
 """
 

@@ -1,18 +1,21 @@
-"""Replace `with mesh:`, which put a mesh in context, by shardings that name it, or by another context.
+"""Replace the mesh context `with mesh:` by shardings that name the mesh, or by another context.
 
     with Mesh(devices, ("data",)) as mesh:
         y = step(x)
     ->  mesh = Mesh(devices, ("data",))
         y = step(x)
 
-That is where every `pjit` and every constraint that the context reaches can name the mesh: their specs become
-`NamedSharding(mesh, spec)`, which is exact whatever else runs there. Else the context becomes
-`with jax.set_mesh(mesh):`, where nothing in it creates arrays or computes outside of what is compiled with specs. Else
-it becomes `with compat.mesh_context(mesh):`, which moves nothing, and what takes specs asks for the mesh when it is
-called. There the sharding hints of Flax's linen find the mesh as well, as they did.
+The context goes away if every `pjit` and every constraint that it reaches can name the mesh: their specs become
+`NamedSharding(mesh, spec)`, which is exact whatever else runs there.
 
-Refused: contexts that reach code that chooses by the version of JAX, or specs of `jax.jit` and libraries that look for
-the mesh of `jax.set_mesh` alone; environments that are no `ResourceEnv(mesh, ...)`; call chains of an `xmap`.
+Otherwise it becomes `with jax.set_mesh(mesh):`, if nothing in it creates arrays or computes outside of functions that
+are compiled with specs.
+
+Otherwise it becomes `with compat.mesh_context(mesh):`, which moves no arrays; `compat.pjit` and
+`compat.with_sharding_constraint` look the mesh up when they are called, and so do the sharding hints of Flax's linen.
+
+Refused: contexts that reach code that chooses by the version of JAX, or specs of `jax.jit` and libraries that look only
+for the mesh of `jax.set_mesh`; environments other than `ResourceEnv(mesh, ...)`; call chains of an `xmap`.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for `jax.set_mesh`.
 """
 
@@ -114,7 +117,7 @@ class ReplaceMeshContext(ModernizeCodemod):
             self.site.wrap(context.node, f"{self.site.spell('mmruntime.compat.mesh_context')}(", ")")
 
     def _assign(self, context: MeshContext, function: str) -> None:
-        """Have a call stand for `thread_resources.env = ResourceEnv(mesh, ...)`."""
+        """Replace `thread_resources.env = ResourceEnv(mesh, ...)` by a call."""
         assert isinstance(context.node, ast.Call)
         mesh_start, mesh_end = self.site.span(context.node.args[0])
         statement_start, statement_end = self.site.span(context.holder)

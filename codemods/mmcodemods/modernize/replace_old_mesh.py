@@ -1,12 +1,12 @@
-"""Make meshes with `jax.sharding.Mesh`, which `maps.Mesh`, `maps.mesh` and `pxla.Mesh` have become.
+"""Make meshes with `jax.sharding.Mesh` instead of `maps.Mesh`, `maps.mesh` or `pxla.Mesh`.
 
     mesh = maps.Mesh(devices, ("data", "model"))
     ->  mesh = jax.sharding.Mesh(devices, ("data", "model"))
 
-`jax.make_mesh` is not written: its axes are of another type. `maps.mesh(devices, names)` was a context manager; a mesh
-is one too, so what is around it is the business of `replace_mesh_context`.
+`jax.make_mesh` would not do: the type of its axes is another one. `maps.mesh(devices, names)` was a context manager,
+and so is a mesh; `replace_mesh_context` rewrites the `with` around it.
 
-Refused: meshes in modules that use `xmap`, which do not run on a JAX of today in any case.
+Refused: meshes in modules that use `xmap`, which do not run on today's JAX in any case.
 See https://docs.jax.dev/en/latest/jax.sharding.html for the class.
 """
 
@@ -29,13 +29,13 @@ class ReplaceOldMesh(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
-        """Every use, since those that stay keep the import."""
+        """Every use, since one that stays keeps its import."""
         for use in module.uses(OLD_MESHES):
             yield Location(module, use.node, use)
 
     @classmethod
     def keeps(cls, module: ModuleUses) -> Collection[str]:
-        """Beside `xmap` nothing is gained by another import."""
+        """All of them beside an `xmap`, without which the module does not import."""
         return OLD_MESHES.keys() if any(True for _ in module.uses(XMAPS)) else ()
 
     def rewrite(self) -> None:

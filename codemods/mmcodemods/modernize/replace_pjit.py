@@ -7,15 +7,15 @@
             out_shardings=NamedSharding(mesh, P("data")),
         )
 
-Where the mesh has no name that reaches here, specs stay specs and the context becomes `jax.set_mesh(mesh)`. `None`
-said "replicated" and says "as it comes" to `jax.jit`, so every `None` becomes `P()`; trees of specs that are made at
-run time go through `mmruntime.compat.replicate_none`. Specs that were left out stay left out.
+If the mesh has no name in this scope, specs stay specs and the context becomes `jax.set_mesh(mesh)`. `None` meant
+"replicated" to `pjit` and means "unspecified" to `jax.jit`, so every `None` becomes `P()`; trees of specs that are made
+at run time go through `mmruntime.compat.replicate_none`. Specs that were left out stay left out.
 
-Where neither is exact, or no mesh context is in view, `compat.pjit` stands for `pjit`. It takes the same arguments and
-asks for the mesh in context when it is called, so it may also be bound to either of two functions, or be given `**`.
+If neither is exact, or no mesh context is in view, `pjit` becomes `compat.pjit`. It takes the same arguments, also by
+`**`, and looks up the mesh in context when it is called.
 
-Refused: starred arguments; a fourth or fifth positional argument that does not tell which of its three historical
-meanings it has; regions of which a part must stay.
+Refused: starred arguments; a fourth or fifth positional argument that does not show which of its three historical
+meanings it has; regions that cannot be rewritten as a whole.
 See https://docs.jax.dev/en/latest/jax.experimental.pjit.html for what became of `pjit`.
 """
 
@@ -78,14 +78,14 @@ class ReplacePjit(ModernizeCodemod):
             site.replace(self.use.node, site.spell("mmruntime.compat.pjit" if plan.style == COMPAT else "jax.jit"))
 
     def _check_value(self) -> None:
-        """A use that is no call: a decorator, or another name for `pjit`."""
+        """Check a use as a value: a decorator and an alias are fine."""
         holder = self.site.module.parents[self.use.node]
         if isinstance(holder, ast.FunctionDef) or is_alias(self.site.module, self.use.node):
             return
         self.refuse("`pjit` is used as a value here, so its calls cannot be seen; call it where it is meant")
 
     def _keep_call(self, call: ast.Call, is_partial: bool) -> None:
-        """`compat.pjit` takes what `pjit` took, but for the positions that have meant several things."""
+        """Keep the arguments, which `compat.pjit` takes as well, but name those at positions of several meanings."""
         positional = call.args[1:] if is_partial else call.args
         self._check_starred(call)
         for index, argument in enumerate(positional):
@@ -128,7 +128,7 @@ class ReplacePjit(ModernizeCodemod):
         self.site.edit(start, value, "")
 
     def _position(self, index: int, argument: ast.expr) -> str:
-        """The keyword for a positional argument: positions 3 and 4 have meant three things over time."""
+        """The keyword for a positional argument: positions 3 and 4 have had three meanings over time."""
         if index < 3:
             return ("in_shardings", "out_shardings")[index - 1]
         values = argument.elts if isinstance(argument, ast.Tuple | ast.List) else [argument]
@@ -145,7 +145,7 @@ class ReplacePjit(ModernizeCodemod):
         )
 
     def _drop(self, keyword: ast.keyword) -> None:
-        """`lower(x, _global_avals=True)` without it."""
+        """Remove the keyword from `lower(x, _global_avals=True)`."""
         start, end = self.site.span(keyword)
         text = self.site.source.text
         before = text[:start].rstrip()

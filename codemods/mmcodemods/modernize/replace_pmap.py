@@ -1,27 +1,27 @@
-"""Map over devices without `jax.pmap`, on request: by `jax.jit` of a `jax.shard_map`, which the runtime writes out.
+"""Map over devices with `jax.jit` of a `jax.shard_map` instead of `jax.pmap`, on request.
 
     mmrewrite modernize --select replace_pmap
 
     step = jax.pmap(train_step, axis_name="batch", donate_argnums=0)
     ->  step = compat.pmap(train_step, axis_name="batch", donate_argnums=0)
 
-`jax.pmap` works, so nobody has to do this. JAX only maintains it, in favour of `jax.shard_map`, which it is made of
-since JAX 0.8; and since then it raises where an argument lies on other devices than it should, or is split in another
-way. `pmap` used to put that right, and `compat.pmap` does so again.
+`jax.pmap` still works, so this is optional. JAX only maintains it, in favour of `jax.shard_map`. Since JAX 0.8 it is
+made of that, and raises if an argument lies on other devices than it should, or is split differently. Before, it moved
+such arguments, and `compat.pmap` does so again.
 
-No text is as exact and brief: there is one device for each row, as many as the arguments of a call have; the mapped
-axis is taken off each leaf of the arguments and put on each leaf of the results; and `check_vma=False` keeps gradients
-inside those of one device's own loss.
+The runtime does it because the exact code is long: there are as many devices as the arguments of a call have rows, the
+mapped axis is removed from each leaf of the arguments and added to each leaf of the results, and `check_vma=False`
+makes gradients inside those of one device's own loss.
 
-What does not come back is what JAX does with the results. Of a result `x`, `x[3]` was an array on the fourth device and
-`x + 1` one on the first; now both lie on all devices. `x.addressable_shards[3].data.squeeze(0)` is a row where it lies.
+Results differ in their placement. Of a result `x`, `x[3]` was an array on the fourth device and `x + 1` one on the
+first; now both lie on all devices. `x.addressable_shards[3].data.squeeze(0)` is a row on its own device.
 
-It is no step towards one program for the whole batch, without a leading axis of devices. That is the same only where
-the loss is a plain mean over the batch, and it changes the data pipeline, the random keys and the checkpoints.
+This is not a step towards one program for the whole batch, without a leading axis of devices. That would be equivalent
+only if the loss is a plain mean over the batch, and it changes the data pipeline, the random keys and the checkpoints.
 
-Refused: `pmap` inside of a function that `pmap` maps, which JAX does not run any more; `devices`, `backend`,
-`axis_size` and `global_arg_shapes`; starred arguments; `pmap` under another name or as a value; a `target-jax` before
-0.10, where the runtime does not install.
+Refused: `pmap` of a function that uses `pmap`, which JAX does not run any more; `devices`, `backend`,
+`axis_size` and `global_arg_shapes`; starred arguments; aliases of `pmap`, and `pmap` as a value; a `target-jax` before
+0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/migrate_pmap.html
 """
 
@@ -54,7 +54,7 @@ class ReplacePmap(ModernizeCodemod):
     on_request_only = True
 
     def rewrite(self) -> None:
-        """One use: a decorator, a call, or the first argument of a `partial` that is one of these."""
+        """Decide about one use: a decorator, a call, or the first argument of a `partial` that is one of these."""
         if not self.use.is_direct:
             self.refuse("this is `jax.pmap` under another name; call that by its own name")
         self.site.needs("0.10", "`mmruntime.compat`")
@@ -66,7 +66,7 @@ class ReplacePmap(ModernizeCodemod):
         self.site.replace(self.use.node, self.site.spell("mmruntime.compat.pmap"))
 
     def _calls(self) -> list[tuple[ast.Call, list[ast.expr]]]:
-        """The calls that give `pmap` its arguments, each with those by position."""
+        """The calls that pass arguments to `pmap`, each with its positional ones."""
         module = self.site.module
         call, is_partial = call_of(module, self.use.node)
         if call is None:
@@ -92,7 +92,7 @@ class ReplacePmap(ModernizeCodemod):
         if any(isinstance(argument, ast.Starred) for argument in call.args) or any(
             keyword.arg is None for keyword in call.keywords
         ):
-            self.refuse("`*` and `**` hide what `jax.pmap` is told; write its arguments out", call)
+            self.refuse("`*` and `**` hide the arguments of `jax.pmap`; write them out", call)
         if len(positional) > _POSITIONS:
             self.refuse(
                 "`jax.pmap` takes a function and the name of the axis by position; name the other arguments",

@@ -1,13 +1,13 @@
-"""Deal out one dimension over devices by a `NamedSharding` instead of a `PmapSharding`.
+"""Split one dimension over devices with a `NamedSharding` instead of a `PmapSharding`.
 
     jax.sharding.PmapSharding.default((8, 2), sharded_dim=0)
     ->  compat.pmap_sharding((8, 2), sharded_dim=0)
 
-Every device holds the same indices as before. How many devices there are follows from the shape, so the runtime makes
-the mesh.
+Every device holds the same indices as before. The number of devices follows from the shape, so the runtime makes the
+mesh.
 
-Refused: `PmapSharding(devices, spec)` and tests for the class, which nothing has any more; a `target-jax` before 0.10,
-where the runtime does not install.
+Refused: `PmapSharding(devices, spec)`, and `isinstance` tests for the class, which no array has any more; a
+`target-jax` before 0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/migrate_pmap.html for what became of it.
 """
 
@@ -27,7 +27,7 @@ class ReplacePmapSharding(ModernizeCodemod):
     names: ClassVar[tuple[str, ...]] = (_CLASS, _DEFAULT)
 
     def rewrite(self) -> None:
-        """The arguments stay: the helper takes the same."""
+        """Replace the name; the helper takes the same arguments."""
         if self.use.name == _CLASS:
             self.refuse(
                 "`PmapSharding` is gone, and `jax.pmap` gives a `NamedSharding` today; compare index maps "

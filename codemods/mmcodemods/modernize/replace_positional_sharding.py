@@ -1,18 +1,18 @@
-"""Keep chains of `PositionalSharding` as they are written, on shardings that are `NamedSharding`s.
+"""Keep chains of `PositionalSharding`, on a class of the runtime that makes `NamedSharding`s.
 
     sharding = PositionalSharding(devices).reshape(4, 2)
     ->  sharding = compat.PositionalSharding(devices).reshape(4, 2)
 
-JAX has no class any more that is reshaped, transposed and replicated like an array. The runtime's does the same to a
-`NamedSharding`: every device holds the same part of an array as before, whatever the shapes are that the program
-computes, wherever a sharding is re-bound or passed on, and all shardings of one device list go together.
+JAX no longer has a sharding that is reshaped, transposed and replicated like an array. The class of the runtime does
+the same to a `NamedSharding`: every device holds the same part of an array as before, whatever shapes the program
+computes and wherever it passes a sharding, and all shardings of one device list can be combined.
 
-Where a whole chain stands in an argument for JAX and replicates over the devices of a mesh, the mesh is used:
+If a chain replicates over the devices of a mesh and is an argument of a JAX function, the mesh is used:
 
     jax.device_put(x, PositionalSharding(mesh.devices).replicate())
     ->  jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
 
-Refused: a `target-jax` before 0.10, where the runtime does not install.
+Refused: a `target-jax` before 0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html
 """
 
@@ -31,7 +31,7 @@ _CLASSES = (
     "jax._src.sharding_impls.PositionalSharding",
 )
 _MESHES = frozenset(("jax.sharding.Mesh", "jax.make_mesh", "jax.interpreters.pxla.Mesh", "jax.experimental.maps.Mesh"))
-# Functions that take a sharding and do not look into it, and in which argument.
+# Functions that take any sharding, and the position of that argument.
 _PLACES = {"jax.device_put": 1, "jax.lax.with_sharding_constraint": 1}
 
 
@@ -41,7 +41,7 @@ class ReplacePositionalSharding(ModernizeCodemod):
     names: ClassVar[tuple[str, ...]] = _CLASSES
 
     def rewrite(self) -> None:
-        """A name changes, or the chain that it begins."""
+        """Replace the name, or the chain that begins with it."""
         if not self.use.is_direct:
             return
         chain = self._replicated_over_mesh()

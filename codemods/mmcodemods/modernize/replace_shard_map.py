@@ -1,22 +1,22 @@
-"""Map functions over the shards of a mesh by `jax.shard_map`, with the gradients that they had.
+"""Map functions over the shards of a mesh with `jax.shard_map`, and keep their gradients.
 
     shard_map(f, mesh, in_specs=P("x"), out_specs=P("x"), check_rep=False)
     ->  jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
 
-`check_rep` becomes `check_vma`, and `auto=A` the axes that are left: `axis_names=frozenset(mesh.axis_names) - A`.
+`check_rep` becomes `check_vma`, and `auto=A` the complement: `axis_names=frozenset(mesh.axis_names) - A`.
 
-The default means something else today. `psum(grad(local_loss))` was the gradient; now it is that times the number of
-devices, without an error. So where the function takes gradients of functions without collectives, and where it has
-control flow (today's check rejects replicated carries), `check_vma=False` is written, which keeps the values. Where
-nothing is differentiated inside, the default stays.
+The default has changed its meaning. `psum(grad(local_loss))` was the gradient; now it is that times the number of
+devices, without an error. So `check_vma=False`, which keeps the values, is written if the function takes gradients of
+functions without collectives, or if it has control flow (today's check rejects replicated carries). The default stays
+if nothing is differentiated inside.
 
-Where `*` or `**` hide arguments, as in a function of your own that hands `**kwargs` on, and where the mesh of `auto`
-has no name, `mmruntime.compat.shard_map` takes what the old one took. What is not known here about the function and
-about `check_rep` is looked for at the callers of the function around it.
+If `*` or `**` hide arguments, as in a function of your own that forwards `**kwargs`, or if the mesh of `auto` has no
+name, `mmruntime.compat.shard_map` takes the old arguments. The mapped function and `check_rep` are then read from the
+callers of the function around it.
 
-Refused: gradients, inside, of functions that have collectives, which mean different things to JAX before and since 0.6;
-functions that cannot be seen, unless `check_rep=False` is given, which means what `check_vma=False` means; callers that
-cannot be seen; `shard_map` as a value.
+Refused: gradients, inside, of functions with collectives, whose meaning changed in JAX 0.6; functions that cannot be
+seen, unless `check_rep=False` is passed, which means the same as `check_vma=False`; callers that cannot be seen;
+`shard_map` as a value.
 See https://docs.jax.dev/en/latest/migrate_pmap.html and https://docs.jax.dev/en/latest/notebooks/shard_map.html
 """
 
@@ -26,7 +26,7 @@ import ast
 from typing import ClassVar
 
 from mmrewrite.modernize.analysis.forwarded_arguments import Caller, callers, forwarder
-from mmrewrite.modernize.analysis.mapped_gradients import Mapped, Mapping
+from mmrewrite.modernize.analysis.mapped_gradients import Mapped, MappedFunctions
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.edits.arguments import append_argument, name_argument
 from mmrewrite.modernize.uses import ModuleUses
@@ -40,27 +40,27 @@ class ReplaceShardMap(ModernizeCodemod):
     """Replaces the name, names the arguments, and keeps the gradients."""
 
     names: ClassVar[tuple[str, ...]] = ("jax.experimental.shard_map.shard_map",)
-    # Files that call a function which hands its arguments on.
+    # Files that call a function which forwards its arguments.
     extra_markers: ClassVar[tuple[bytes, ...]] = (b"check_rep",)
 
     def rewrite(self) -> None:
-        """A call of `shard_map`, or of `functools.partial` with it."""
+        """Decide about a call of `shard_map`, or of `functools.partial` with it."""
         if not self.use.is_direct:
             self.refuse("this is `jax.experimental.shard_map` under another name; call that by its own name")
         call, positional = self._call()
         self.site.needs("0.6.2", "`jax.shard_map`")
         keywords = {keyword.arg: keyword for keyword in call.keywords if keyword.arg}
-        given: dict[str, ast.expr] = {word: item.value for word, item in keywords.items()}
+        arguments: dict[str, ast.expr] = {word: item.value for word, item in keywords.items()}
         if len(keywords) < len(call.keywords) or any(isinstance(item, ast.Starred) for item in call.args):
             if positional and not isinstance(positional[0], ast.Starred):
-                given["f"] = positional[0]
-            if not _is_false(given.get("check_rep")):
-                self._check_hidden(call, self._function(call, given))
+                arguments["f"] = positional[0]
+            if not _is_false(arguments.get("check_rep")):
+                self._check_hidden(call, self._function(call, arguments))
             self._use_compat()
             return
-        given |= dict(zip(_PARAMETERS, positional, strict=False))
-        check = self._check(call, given)
-        if "auto" in given and not self._is_plain_auto(keywords.get("auto"), given.get("mesh")):
+        arguments |= dict(zip(_PARAMETERS, positional, strict=False))
+        check = self._check(call, arguments)
+        if "auto" in arguments and not self._is_plain_auto(keywords.get("auto"), arguments.get("mesh")):
             self._use_compat()
             return
         self.site.replace(self.use.node, self.site.spell("jax.shard_map"))
@@ -71,14 +71,14 @@ class ReplaceShardMap(ModernizeCodemod):
         if "check_rep" in keywords:
             self.site.rename_keyword(keywords["check_rep"], "check_vma")
         if "auto" in keywords:
-            self._rename_auto(keywords["auto"], given["mesh"])
-        if check and "check_rep" in given:
-            self.site.replace(given["check_rep"], "False")
+            self._rename_auto(keywords["auto"], arguments["mesh"])
+        if check and "check_rep" in arguments:
+            self.site.replace(arguments["check_rep"], "False")
         elif check:
             append_argument(self.site, call, "check_vma=False")
 
     def _call(self) -> tuple[ast.Call, list[ast.expr]]:
-        """The call that holds the arguments, and those of them that `shard_map` gets by position."""
+        """The call that holds the arguments, and the positional ones of `shard_map`."""
         call = self.site.call
         if call is not None:
             return call, call.args
@@ -94,7 +94,7 @@ class ReplaceShardMap(ModernizeCodemod):
         self.refuse("`shard_map` is used as a value, so how it will be called cannot be seen; call it here")
 
     def _name_function(self, call: ast.Call, keywords: dict[str, ast.keyword]) -> None:
-        """`f=` goes, since `jax.shard_map` takes the function by position only."""
+        """Remove `f=`, since `jax.shard_map` takes the function by position only."""
         if "f" in keywords:
             if call.args or call.keywords[0] is not keywords["f"]:
                 self.refuse("`jax.shard_map` takes the function by position: write it first, without `f=`", call)
@@ -105,32 +105,32 @@ class ReplaceShardMap(ModernizeCodemod):
         self.site.replace(self.use.node, self.site.spell("mmruntime.compat.shard_map"))
 
     def _is_plain_auto(self, auto: ast.keyword | None, mesh: ast.expr | None) -> bool:
-        """Whether the axes that are left can be written with `-`."""
+        """Whether the complement of `auto` can be written with `-`."""
         is_named = mesh is not None and dotted_name(mesh) is not None
         return auto is not None and is_named and not isinstance(auto.value, ast.BinOp | ast.IfExp | ast.BoolOp)
 
     def _rename_auto(self, auto: ast.keyword, mesh: ast.expr) -> None:
-        """The axes that are left are those of the mesh but `auto`."""
+        """Write the complement of `auto` among the axes of the mesh."""
         manual = f"frozenset({self.site.text(mesh)}.axis_names) - "
         self.site.edit(self.site.span(auto)[0], self.site.span(auto.value)[0], f"axis_names={manual}")
 
-    def _check(self, call: ast.Call, given: dict[str, ast.expr]) -> bool:
-        """Whether the check must be switched off to keep the values."""
-        told = given.get("check_rep")
-        if _is_false(told):
+    def _check(self, call: ast.Call, arguments: dict[str, ast.expr]) -> bool:
+        """Whether `check_vma=False` is needed to keep the values."""
+        check_rep = arguments.get("check_rep")
+        if _is_false(check_rep):
             return False
-        off = self._is_off(self.site.module, self._function(call, given))
-        if off and told is not None and not isinstance(told, ast.Constant):
-            self.refuse("`check_rep` is not a constant, and here it decides about gradients; write it out", told)
+        off = self._is_off(self.site.module, self._function(call, arguments))
+        if off and check_rep is not None and not isinstance(check_rep, ast.Constant):
+            self.refuse("`check_rep` is not a constant, and here it decides about gradients; write it out", check_rep)
         return off
 
     def _mapped(self, module: ModuleUses, function: ast.AST | None) -> Mapped:
         if function is None:
             return Mapped(unseen=["the mapped function, which is not here,"])
-        return Mapping(self.site.context.project, dict(self.site.context.modules)).of(module, function)
+        return MappedFunctions(self.site.context.project, dict(self.site.context.modules)).of(module, function)
 
     def _is_off(self, module: ModuleUses, function: ast.AST | None) -> bool:
-        """Whether today's check would reject a function that is mapped, or change what it computes."""
+        """Whether today's check would reject a mapped function, or change its values."""
         mapped = self._mapped(module, function)
         for home, inner in mapped.differentiated:
             self._check_inner(self._mapped(home, inner), inner)
@@ -143,7 +143,7 @@ class ReplaceShardMap(ModernizeCodemod):
         return bool(mapped.differentiated or mapped.control_flow)
 
     def _check_hidden(self, call: ast.Call, function: ast.AST | None) -> None:
-        """Refuse unless the gradients stay whatever `*` and `**` stand for, as far as the callers here go."""
+        """Refuse unless the gradients stay the same for the arguments that the callers pass in `*` and `**`."""
         module = self.site.module
         if not self._mapped(module, function).unseen:
             self._is_off(module, function)
@@ -151,7 +151,7 @@ class ReplaceShardMap(ModernizeCodemod):
         around = forwarder(module, call)
         if around is None or not any(marker in around.name.encode() for marker in self.markers()):
             self.refuse(
-                "`*` and `**` hide what `shard_map` is told; write its arguments out, or say `check_rep=False` here if "
+                "`*` and `**` hide the arguments of `shard_map`; write them out, or say `check_rep=False` here if "
                 "they do not",
                 call,
             )
@@ -159,7 +159,7 @@ class ReplaceShardMap(ModernizeCodemod):
         is_first = isinstance(function, ast.Name) and parameter is not None and function.id == parameter.arg
         found = list(callers(self.site.context, module, around))
         if not found:
-            self.refuse(f"nothing in view calls `{around.name}`, so what its `**` is given cannot be seen", call)
+            self.refuse(f"nothing in view calls `{around.name}`, so the arguments in its `**` are unknown", call)
         for caller in found:
             self._check_caller(caller, around.name, is_first=is_first)
 
@@ -167,7 +167,7 @@ class ReplaceShardMap(ModernizeCodemod):
         if _is_false(caller.keyword("check_rep")):
             return
         if not caller.is_seen:
-            self.refuse(f"cannot see what {caller.place} gives `{name}`, which hands it on; call it there")
+            self.refuse(f"cannot see what {caller.place} gives `{name}`, which forwards it; call it there")
         if not is_first:
             self.refuse(
                 f"cannot see whether what {caller.place} gives `{name}` takes gradients, which today's default "
@@ -193,9 +193,9 @@ class ReplaceShardMap(ModernizeCodemod):
                 self.use.node,
             )
 
-    def _function(self, call: ast.Call, given: dict[str, ast.expr]) -> ast.AST | None:
+    def _function(self, call: ast.Call, arguments: dict[str, ast.expr]) -> ast.AST | None:
         if call is self.site.call:
-            return given.get("f")
+            return arguments.get("f")
         holder = self.site.module.parents.get(call)
         if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef) and call in holder.decorator_list:
             return holder
@@ -204,5 +204,5 @@ class ReplaceShardMap(ModernizeCodemod):
         return None
 
 
-def _is_false(told: ast.expr | None) -> bool:
-    return isinstance(told, ast.Constant) and told.value is False
+def _is_false(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and value.value is False

@@ -1,4 +1,4 @@
-"""Ask the context for its mesh without `thread_resources`.
+"""Get the mesh in context without `thread_resources`.
 
     mesh = pxla.thread_resources.env.physical_mesh
     ->  mesh = compat.current_mesh()
@@ -8,12 +8,12 @@
     ->  env = compat.current_mesh()
         return env.empty
 
-`mmruntime.compat.current_mesh` is the mesh of `jax.set_mesh(mesh)`, with its devices, also inside compiled functions,
-and an empty mesh where there is none: guards such as `if mesh.empty` and `mesh.devices.shape == ()` go on working,
-which they do not with `thread_resources` under `jax.set_mesh`.
+`mmruntime.compat.current_mesh` returns the mesh of `jax.set_mesh(mesh)`, with its devices, also inside compiled
+functions, and an empty mesh if there is none. So guards such as `if mesh.empty` and `mesh.devices.shape == ()` go on
+working, which they do not with `thread_resources` under `jax.set_mesh`.
 
-Refused: everything but `env.physical_mesh` and `env.shape`, also of a local name that an environment is given.
-See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for the context of today.
+Refused: everything but `env.physical_mesh` and `env.shape`, also on a local name of an environment.
+See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for today's context.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ReplaceThreadResources(ModernizeCodemod):
             self._refuse_others()
 
     def _replace_kept(self, statement: ast.Assign) -> None:
-        """Have the local name that an environment is given stand for its mesh."""
+        """Let the local name of an environment stand for its mesh."""
         site, (target, *others) = self.site, statement.targets
         owner = site.scope.owner(target.id) if isinstance(target, ast.Name) else None
         if others or owner is None or owner.kind != "function" or not isinstance(target, ast.Name):
@@ -74,11 +74,11 @@ class ReplaceThreadResources(ModernizeCodemod):
             self._refuse_others()
         for head, chain in site.module.chains:
             if head.id == target.id and site.module.scope_of(head).owner(head.id) is owner:
-                asked = chain[1] if len(chain) > 1 else None
-                if not isinstance(asked, ast.Attribute) or asked.attr not in ("physical_mesh", "shape"):
+                attribute = chain[1] if len(chain) > 1 else None
+                if not isinstance(attribute, ast.Attribute) or attribute.attr not in ("physical_mesh", "shape"):
                     self._refuse_others()
-                if asked.attr == "physical_mesh":
-                    site.replace(asked, target.id)
+                if attribute.attr == "physical_mesh":
+                    site.replace(attribute, target.id)
 
     def _refuse_others(self) -> NoReturn:
         self.refuse("only `env.physical_mesh` and `env.shape` of `thread_resources` have successors; ask for these")

@@ -1,23 +1,23 @@
-"""Call `jax.tree.map` and its family by the names that JAX has today.
+"""Call `jax.tree.map` and its family by today's names.
 
     jax.tree_map(f, params)
     ->  jax.tree.map(f, params)
 
-Names that an import brings in keep their alias: `from jax import tree_map` becomes `from jax.tree_util import
-tree_map`. With a `target-jax` before 0.4.25, `jax.tree_util.tree_map` is written at every place. `tree_multimap` is
-`tree_map` under an older name.
+Imported names keep their alias: `from jax import tree_map` becomes `from jax.tree_util import tree_map`. With a
+`target-jax` before 0.4.25, `jax.tree_util.tree_map` is written everywhere. `tree_multimap` is an older name of
+`tree_map`.
 
-A `None` in the first tree could stand against anything in the other ones on old JAX, and raises today. Where the
-text shows that it may hold one (where it is written out, made by a comprehension, or returned by a function of the
-project), the call goes to `mmruntime.compat.tree_map`, which does as before:
+On old JAX, a `None` in the first tree matched anything in the others; now that raises. If the source shows that the
+first tree may hold a `None` (written out, made by a comprehension, or returned by a function of the project), the call
+becomes `mmruntime.compat.tree_map`, which does as before:
 
     jax.tree_map(add, {"w": w, "b": None}, updates)
     ->  compat.tree_map(add, {"w": w, "b": None}, updates)
 
-If a call that this could not see raises "different types at key path", write `compat.tree_map` there.
+If another call raises "different types at key path", write `compat.tree_map` there.
 
-Refused: such a call with a `target-jax` before 0.10, where the runtime does not install. A name of another module, such
-as `haiku.data_structures.tree_map`, is not one of these.
+Refused: such a call with a `target-jax` before 0.10, on which the runtime does not install. A name of another module,
+such as `haiku.data_structures.tree_map`, is not one of these.
 See https://docs.jax.dev/en/latest/jax.tree.html for the functions of `jax.tree`.
 """
 
@@ -56,7 +56,7 @@ class ReplaceTreeFunctions(ModernizeCodemod):
                 yield Location(module, use.node, use)
 
     def rewrite(self) -> None:
-        """Write the short new name where the JAX to support has it."""
+        """Write the short new name if the oldest JAX to support has it."""
         site = self.site
         tree = _first_tree(site.module, self.use.node, site.context, self.use.name)
         if tree is not None:

@@ -1,4 +1,4 @@
-"""Put a mesh in context by `jax.set_mesh`, the name that `use_mesh` has today.
+"""Put a mesh in context with `jax.set_mesh`, today's name of `use_mesh`.
 
     with jax.sharding.use_mesh(mesh):
     ->  with jax.set_mesh(mesh):
@@ -20,7 +20,7 @@ class ReplaceUseMesh(ModernizeCodemod):
     names: ClassVar[tuple[str, ...]] = ("jax.sharding.use_mesh", "jax.sharding.set_mesh", "jax.use_mesh")
 
     def rewrite(self) -> None:
-        """Nothing but the name changes."""
+        """Replace the name."""
         if self.use.is_direct:
             self.site.needs("0.7.1", "`jax.set_mesh`")
             self.site.replace(self.use.node, self.site.spell("jax.set_mesh"))

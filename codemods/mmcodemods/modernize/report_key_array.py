@@ -1,13 +1,13 @@
-"""Report `jax.random.KeyArray`, for which an annotation says `jax.Array` today.
+"""Report `jax.random.KeyArray`, whose successor in annotations is `jax.Array`.
 
     def init(key: jax.random.KeyArray): ...
     ->  model.py:3:15: `jax.random.KeyArray` is gone since JAX 0.4.24; annotate keys with `jax.Array`
 
-A module that names it does not even import. Keys are arrays like any other now: those of `jax.random.PRNGKey` hold
-integers, those of `jax.random.key` have a dtype of their own. So an annotation becomes `jax.Array`, while a test for
-the class must say which keys it means, and in a union with arrays it is not needed any more.
+A module that names it cannot be imported. Keys are arrays like any other now: those of `jax.random.PRNGKey` hold
+integers, those of `jax.random.key` have a dtype of their own. So an annotation becomes `jax.Array`; an `isinstance`
+test must say which keys it means; and in a union with arrays the class is no longer needed.
 
-Refused: every use, with what to write.
+Refused: every use, with its replacement.
 See https://docs.jax.dev/en/latest/jep/9263-typed-keys.html
 """
 
@@ -27,7 +27,7 @@ class ReportKeyArray(ModernizeCodemod):
     names: ClassVar[tuple[str, ...]] = ("jax.random.KeyArray", "jax.random.PRNGKeyArray")
 
     def rewrite(self) -> None:
-        """One sentence for each use."""
+        """Report the use."""
         if self._is_test():
             what = "to tell typed keys, write `jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)`"
         else:
@@ -35,7 +35,7 @@ class ReportKeyArray(ModernizeCodemod):
         self.refuse(f"`{self.use.name}` is gone since JAX 0.4.24; {what}")
 
     def _is_test(self) -> bool:
-        """Whether the class is what an object is tested for."""
+        """Whether this is the class in an `isinstance` test."""
         node: ast.AST = self.use.node
         holder = self.site.module.parents.get(node)
         if isinstance(holder, ast.Tuple):

@@ -1,13 +1,13 @@
-"""Report what went with `jax.experimental.maps` and has no successor in JAX: `FrozenDict`, `AxisName` and the like.
+"""Report names of `jax.experimental.maps` without a successor in JAX, such as `FrozenDict` and `AxisName`.
 
     from jax.experimental.maps import FrozenDict
     is_frozen = isinstance(params, FrozenDict)
     ->  model.py:2:32: `jax.experimental.maps.FrozenDict` is gone with its module; ...
 
-A module that imports one of them does not run on a JAX of today. Imports that nothing uses go, as those of other names
-of that module do.
+A module that imports one of them does not run on today's JAX. Unused imports are removed, as those of other names of
+that module are.
 
-Refused: every use, with what to write.
+Refused: every use, with its replacement.
 See https://docs.jax.dev/en/latest/changelog.html for the removal.
 """
 
@@ -39,6 +39,6 @@ class ReportMaps(ModernizeCodemod):
     names: ClassVar[tuple[str, ...]] = tuple(f"jax.experimental.maps.{name}" for name in _INSTEAD)
 
     def rewrite(self) -> None:
-        """One sentence for each use."""
+        """Report the use."""
         name = self.use.name
         self.refuse(f"`{name}` is gone with its module; {_INSTEAD[name.rpartition('.')[2]]}")

@@ -1,13 +1,13 @@
-"""Report names of `jax.experimental.pjit` that were JAX's own: `_UNSPECIFIED`, `ParsedPartitionSpec`, `pjit_p`.
+"""Report internal names of `jax.experimental.pjit`, such as `_UNSPECIFIED`, `ParsedPartitionSpec` and `pjit_p`.
 
     from jax.experimental.pjit import _UNSPECIFIED
     resources = _UNSPECIFIED
     ->  options.py:2:12: `jax.experimental.pjit._UNSPECIFIED` is gone; ...
 
-A module that imports one of them does not run on a JAX of today. Imports that nothing uses go. As a spec of a `pjit`
-they are the business of `replace_pjit`.
+A module that imports one of them does not run on today's JAX. Unused imports are removed. Specs of a `pjit` are left to
+`replace_pjit`.
 
-Refused: every use, with what to write.
+Refused: every use, with its replacement.
 See https://docs.jax.dev/en/latest/jax.sharding.html for what is public.
 """
 
@@ -53,13 +53,13 @@ class ReportPjitNames(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
-        """The uses but for specs of a `pjit`."""
+        """The uses, but for specs of a `pjit`."""
         for place in super().find(module, context):
             if place.use is None or place.use.name not in GONE_VALUES or not _is_spec(module, place.use.node):
                 yield place
 
     def rewrite(self) -> None:
-        """One sentence for each use."""
+        """Report the use."""
         name = self.use.name
         self.refuse(f"`{name}` is gone; {_INSTEAD[name.rpartition('.')[2]]}")
 

@@ -1,4 +1,4 @@
-"""Who calls a function that hands its `**` parameter on, and what they put into it."""
+"""The callers of a function that forwards its `**` parameter, and the arguments that they pass in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmrewrite.modernize.uses import ModuleUses
 
 @dataclass(frozen=True, eq=False)
 class Caller:
-    """One use of a function. Without a `call` it is a plain decorator, or is not to be seen.
+    """One use of a function. Without a `call` it is a plain decorator, or a use that cannot be followed.
 
     `first` is the function's first argument: an expression, or the definition that is decorated.
     """
@@ -30,15 +30,15 @@ class Caller:
         return f"{self.module.facts.path}:{self.node.lineno}"
 
     def keyword(self, name: str) -> ast.expr | None:
-        """What is given for the parameter `name`."""
+        """The argument for the parameter `name`, None if there is none."""
         words = self.call.keywords if self.call is not None else ()
         return next((word.value for word in words if word.arg == name), None)
 
 
 def forwarder(module: ModuleUses, call: ast.Call) -> ast.FunctionDef | None:
-    """The function of a module that hands its `**` parameter on to a call, and does nothing else with it.
+    """The function of a module that forwards its `**` parameter to a call, and does nothing else with it.
 
-    None where there is none, or the call has other arguments that cannot be seen.
+    None if there is none, or if the call has other arguments that are starred.
     """
     hidden = [word.value for word in call.keywords if word.arg is None]
     if len(hidden) != 1 or any(isinstance(item, ast.Starred) for item in call.args):
@@ -56,9 +56,10 @@ def forwarder(module: ModuleUses, call: ast.Call) -> ast.FunctionDef | None:
 
 
 def callers(context: Context, module: ModuleUses, function: ast.FunctionDef) -> Iterator[Caller]:
-    """The uses of a function of a module in all modules of the run, but for those that give it another name.
+    """The uses of a function in all modules of the run, but for assignments that make an alias.
 
-    What has its name and may be it, such as an attribute of an unknown object, counts as a use that is not seen.
+    Whatever has its name and may be it, such as an attribute of an unknown object, counts as a use with
+    `is_seen=False`.
     """
     for other in context.modules.values():
         uses = [use.node for use in other.uses((f"{module.facts.names.name}.{function.name}",))]

@@ -1,4 +1,8 @@
-"""What a function that runs on every device of a mesh does with gradients, as far as the source tells."""
+"""Gradients and collectives in a function that runs on every device of a mesh, as far as the source shows.
+
+They decide whether `jax.shard_map` computes the same as the old function: with `check_vma=True`, its default, the
+gradient of a replicated value is summed over the devices.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ _METHODS = frozenset(
 
 @dataclass(eq=False)
 class Mapped:
-    """What was found in a function and in all that it calls.
+    """The findings in a function and in all that it calls, transitively.
 
     `differentiated` are the functions that it takes gradients of; `unseen` are calls whose code is not to be found;
     `pmaps` are the places where `jax.pmap` is named by what it does or by what made a function that it calls.
@@ -71,21 +75,21 @@ class Mapped:
 
 @dataclass(frozen=True, eq=False)
 class _Code:
-    """A function, and the places where `jax.pmap` was named to make what is called."""
+    """A function, and the places where `jax.pmap` wraps it."""
 
     module: ModuleUses
     node: ast.AST
     pmaps: tuple[tuple[ModuleUses, ast.expr], ...] = ()
 
 
-class Mapping:
-    """Follows a function through the project. `modules` gives the uses of a module that a name leads into."""
+class MappedFunctions:
+    """Follows functions through the project. `modules` are the uses of names in each module, by path."""
 
     def __init__(self, project: Project, modules: dict[str, ModuleUses]) -> None:
         self._project, self._modules = project, modules
 
     def of(self, module: ModuleUses, function: ast.AST) -> Mapped:
-        """What a function does; it is a definition, or an expression that stands for one."""
+        """The findings in a function: a definition, or an expression that stands for one."""
         found = Mapped()
         start = _Code(module, function)
         if isinstance(function, ast.expr) and not isinstance(function, ast.Lambda):
@@ -129,7 +133,7 @@ class Mapping:
                 found.unseen.append(f"`{ast.unparse(node.func)}`")
 
     def _is_seen(self, module: ModuleUses, function: ast.expr) -> bool:
-        """Whether the code of what is called is part of the project, or of a library."""
+        """Whether the code of a called function is in the project, or is that of a library."""
         if isinstance(function, ast.Call | ast.Lambda):
             return True
         if isinstance(function, ast.Attribute) and function.attr in ARRAY_METHODS | _METHODS:
@@ -138,7 +142,7 @@ class Mapping:
             return True
         name = self._name(module, function)
         if name is None:
-            # A method of what a call or an index of an array returns, such as `x.at[0].set(1)`.
+            # A method of an indexed value, such as `x.at[0].set(1)`.
             return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Subscript | ast.Constant)
         return self._project.definition(name, module.facts) is None and not name.startswith(
             f"{module.facts.names.name}."
@@ -207,7 +211,7 @@ class Mapping:
         return _Code(module, function, tuple(pmaps))
 
     def _wraps(self, module: ModuleUses, call: ast.Call) -> bool:
-        """Whether a call gives its first argument back in another form."""
+        """Whether a call returns a transformed form of its first argument."""
         name = self._name(module, call.func) or ""
         return name == "functools.partial" or (
             name.startswith(("jax.", "mmruntime.compat.")) and name not in DIFFERENTIATE
@@ -215,7 +219,7 @@ class Mapping:
 
 
 def _body(node: ast.AST) -> Iterator[ast.AST]:
-    """All that runs when a function is called; its decorators, defaults and annotations do not."""
+    """The nodes that run when a function is called; its decorators, defaults and annotations do not."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         for statement in node.body:
             yield from ast.walk(statement)

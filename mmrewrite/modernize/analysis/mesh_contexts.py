@@ -39,8 +39,8 @@ STATEMENT, LEFT = "statement", "left"
 class MeshContext:
     """One place where a mesh is put in context, or taken out of it by hand.
 
-    `node` is the expression of the mesh, `holder` the statement that puts it there, `item` the part of a `with`. What
-    runs in the context is `body`, where that can be seen.
+    `node` is the expression of the mesh, `holder` the statement that enters it, `item` its item in a `with`. `body` is
+    the code that runs in the context, as far as it can be seen.
     """
 
     module: ModuleUses
@@ -59,9 +59,9 @@ class MeshContext:
 
 
 def find_contexts(module: ModuleUses) -> Iterator[MeshContext]:
-    """Every place of a module where a mesh is put in context.
+    """Every place in a module where a mesh is put in context.
 
-    A `MultiMesh` is entered by `with mesh:` to this day, so modules that may have one are left alone.
+    A `MultiMesh` is still entered by `with mesh:`, so modules that may have one are left alone.
     """
     roots = {item.name.partition(".")[0] for item in module.imported if not _is_compat(item.name)}
     if roots & _HAVE_MULTIMESH or "jax" not in roots:
@@ -99,7 +99,7 @@ def _is_compat(name: str) -> bool:
 
 
 def _meshes_of(module: ModuleUses, node: ast.expr) -> Iterator[ast.expr]:
-    """The mesh expressions among what a context manager may be: `mesh if several else nullcontext()`."""
+    """The meshes that a context manager may be, such as `mesh` in `mesh if several else nullcontext()`."""
     if isinstance(node, ast.IfExp):
         yield from _meshes_of(module, node.body)
         yield from _meshes_of(module, node.orelse)
@@ -108,7 +108,7 @@ def _meshes_of(module: ModuleUses, node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _rest_of(module: ModuleUses, statement: ast.stmt) -> tuple[ast.stmt, ...]:
-    """What runs after a statement, in its block; the whole module where that is the module's own."""
+    """The statements below a statement in its block."""
     holder = module.parents[statement]
     for part in ("body", "orelse", "finalbody"):
         block = getattr(holder, part, None)
@@ -124,7 +124,7 @@ def _names(module: ModuleUses, node: ast.expr) -> str | None:
 def is_mesh(module: ModuleUses, node: ast.expr) -> bool:
     """Whether an expression is a mesh: it makes one, or is a name that stands for one.
 
-    A name that nobody in view gives a value to (a parameter, an attribute) counts when it is called a mesh.
+    A name without a value in view (a parameter, an attribute) counts if it ends with "mesh".
     """
     return _is_mesh(module, node, 0)
 
@@ -153,7 +153,7 @@ def _takes_a_function(call: ast.Call) -> bool:
 
 
 def _certainly_is_mesh(module: ModuleUses, node: ast.expr) -> bool:
-    """Whether an expression is a mesh whatever it is called: functions that make meshes are called so as well."""
+    """Whether an expression certainly is a mesh; a name like `make_mesh` proves nothing."""
     if isinstance(node, ast.Call):
         return _names(module, node.func) in MESHES
     if isinstance(node, ast.Attribute):
@@ -167,7 +167,7 @@ def _certainly_is_mesh(module: ModuleUses, node: ast.expr) -> bool:
 
 
 def _values_of_own(module: ModuleUses, node: ast.Attribute) -> list[ast.expr | None]:
-    """What a class gives its attribute `self.name`; None for what cannot be seen."""
+    """The values that a class assigns to its attribute `self.name`; None for one that cannot be seen."""
     holder = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
     if holder is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
         return []
@@ -181,7 +181,7 @@ def _values_of_own(module: ModuleUses, node: ast.Attribute) -> list[ast.expr | N
 
 
 def _binding_is_mesh(module: ModuleUses, binding: Binding, scope: Scope, depth: int) -> bool | None:
-    """Whether a binding gives a mesh; None where nothing says."""
+    """Whether a binding is to a mesh; None if nothing shows."""
     if binding.kind == "import":
         found = module.facts.names.resolve_dotted(binding.name, scope) or ""
         return None if not found.startswith(("jax.", "numpy")) else False

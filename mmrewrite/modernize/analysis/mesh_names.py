@@ -1,4 +1,4 @@
-"""By what name a mesh can be named where a sharding is made."""
+"""The name by which a sharding can refer to the mesh of a context."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mmrewrite.source.names import Scope, numbered
 
 @dataclass(frozen=True)
 class MeshName:
-    """What names the mesh of a context: a name of `scope`, or an attribute of the `self` of a class.
+    """The name of the mesh of a context: a name of `scope`, or an attribute of the `self` of the class `owner`.
 
-    `line` is the line that gives the name its value, 0 for parameters; `problem` says why there is no name to rely on.
+    `line` is where the name gets its value, 0 for parameters; `problem` says why the name cannot be relied on.
     """
 
     text: str
@@ -78,7 +78,7 @@ def mesh_name(context: MeshContext) -> MeshName:
 
 @dataclass(frozen=True)
 class _Unnamed(MeshName):
-    """A mesh that has no name yet and gets one where its `with` is."""
+    """A mesh without a name, which gets one in place of its `with`."""
 
     holder: ast.stmt | None = None
 

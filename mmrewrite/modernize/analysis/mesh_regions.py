@@ -1,13 +1,13 @@
 """Sites that one mesh context reaches, and in which of three styles they are rewritten.
 
 Named: every spec becomes a `NamedSharding` of the mesh, whose name each site can see, and the context goes away. That
-is exact whatever else the context holds. Set: the context becomes `jax.set_mesh(mesh)` and specs stay. Then everything
-that is created in it lands on the whole mesh, so it is taken only where nothing is. In both, all sites of a region are
-rewritten, or none.
+is exact whatever else runs in the context. Set: the context becomes `jax.set_mesh(mesh)` and specs stay. Arrays created
+in it then land on the whole mesh, so this style is only for contexts that create none. In both, all sites of a region
+are rewritten, or none.
 
-Compat: the context becomes `compat.mesh_context(mesh)`, which is what `with mesh:` was, and what takes specs becomes
-`compat.pjit` and `compat.with_sharding_constraint`, which ask for the mesh when they are called. Each of the three
-works with what is left of the others, so here every site stands by itself, and nothing depends on what cannot be seen.
+Compat: the context becomes `compat.mesh_context(mesh)`, which does what `with mesh:` did, and functions that take specs
+become `compat.pjit` and `compat.with_sharding_constraint`, which look up the mesh when they are called. Each of the
+three works together with the old forms, so every site stands by itself, and no code out of view matters.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mmrewrite.modernize.analysis.partition_specs import (
     specs_of,
 )
 from mmrewrite.modernize.analysis.reach import UncompiledReach, WideReach
-from mmrewrite.modernize.analysis.uncompiled_code import Eager
+from mmrewrite.modernize.analysis.uncompiled_code import UncompiledCode
 from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.version_guards import guard_of
@@ -46,8 +46,8 @@ from mmrewrite.project.project import Project
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 
-# Sharding hints, which look for a mesh in context. They must find one, so the context must stay; they find that of
-# `compat.mesh_context` as well.
+# Sharding hints of Flax, which must find a mesh in context, so the context must stay. They also find that of
+# `compat.mesh_context`.
 _HINTS = (
     "flax.linen.with_logical_constraint",
     "flax.linen.with_logical_partitioning",
@@ -67,7 +67,7 @@ _HINTS = (
         )
     ),
 )
-# Others that must find one. Not all of them do in `compat.mesh_context`.
+# Libraries that must find a mesh in context. Not all of them find that of `compat.mesh_context`.
 _LOOK_FOR_A_MESH = (
     "flax.nnx.with_partitioning",
     "flax.nnx.with_sharding_constraint",
@@ -82,7 +82,7 @@ _LOOK_FOR_A_MESH = (
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One thing that depends on the mesh in context."""
+    """One site that depends on the mesh in context."""
 
     module: ModuleUses
     node: ast.AST
@@ -92,12 +92,12 @@ class Member:
 
     @property
     def needs_mesh(self) -> bool:
-        """Whether a spec must be given its mesh here once no context gives it."""
+        """Whether a spec must name its mesh here once there is no context."""
         return self.specs is not None and any(needs_mesh(self.module, spec) for spec in self.specs.values)
 
     @property
     def has_no_spec(self) -> bool:
-        """Whether this is a `pjit` for which only the context says on which devices it runs."""
+        """Whether this is a `pjit` without specs, whose devices only the context tells."""
         if self.kind != "pjit" or self.specs is None:
             return False
         is_used = self.specs.call is not None or isinstance(self.module.parents[self.node], ast.FunctionDef)
@@ -105,13 +105,13 @@ class Member:
 
     @property
     def is_resolved_late(self) -> bool:
-        """Whether this is a `pjit` that only the mesh in context, when it is called, makes complete."""
+        """Whether this is a `pjit` that needs the mesh in context when it is called."""
         is_hidden = self.specs is not None and self.specs.is_hidden
         return self.kind == "pjit" and (self.needs_mesh or self.has_no_spec or is_hidden)
 
     @property
     def is_other_name(self) -> bool:
-        """Whether this gives `pjit` another name, by which others call it."""
+        """Whether this makes an alias of `pjit`."""
         return self.kind == "pjit" and isinstance(self.node, ast.expr) and is_alias(self.module, self.node)
 
     @property
@@ -122,7 +122,7 @@ class Member:
 
 @dataclass(frozen=True)
 class SitePlan:
-    """How one site is rewritten: the style, the text of the mesh there, or why it must stay."""
+    """How one site is rewritten: the style, the text of the mesh there, or the reason why it must stay."""
 
     style: str
     mesh: str | None = None
@@ -131,6 +131,8 @@ class SitePlan:
 
 @dataclass(eq=False)
 class _MeshRegion:
+    """Sites that depend on each other, the contexts that reach each, and the names of their meshes."""
+
     members: list[Member]
     contexts: dict[Member, list[MeshContext]]
     names: dict[MeshContext, MeshName] = field(default_factory=dict)
@@ -145,7 +147,7 @@ class MeshRegions:
     def __init__(self, context: Context) -> None:
         self._project, self._modules = context.project, context.modules
         self._reach = WideReach(context.project, context.modules)
-        self._eager = Eager(context.modules, self._reach)
+        self._uncompiled_code = UncompiledCode(context.modules, self._reach)
         self._uncompiled: UncompiledReach | None = None
         self._uncompiled_closures: dict[MeshContext, set[ast.AST]] = {}
         self._has_members: dict[str, bool] = {}
@@ -157,7 +159,7 @@ class MeshRegions:
             self._decide(region)
 
     def plan(self, node: ast.AST) -> SitePlan:
-        """What is to be done at a site."""
+        """How a site is rewritten."""
         return self._plans.get(node, SitePlan(NEITHER))
 
     def context(self, node: ast.AST) -> MeshContext | None:
@@ -258,7 +260,7 @@ class MeshRegions:
         self._plans[culprit.node] = SitePlan(NEITHER, reason=text)
 
     def _why_not_whole(self, region: _MeshRegion) -> str | None:
-        """What of a region cannot be seen or rewritten, so that not all of it can be, else None."""
+        """The part of a region that cannot be seen or rewritten, in words for a message, else None."""
         for member in region.members:
             if member.kind == "xmap":
                 return f"{member.place} has no replacement"
@@ -272,7 +274,7 @@ class MeshRegions:
         return None
 
     def _depends_on_a_mesh(self, facts: Facts) -> bool:
-        """Whether a module that was not given has something to rewrite together with a mesh context."""
+        """Whether a module that may not change has a site that would have to be rewritten with a mesh context."""
         if facts.path not in self._has_members:
             kinds = ("hint", "library")
             self._has_members[facts.path] = any(
@@ -281,7 +283,7 @@ class MeshRegions:
         return self._has_members[facts.path]
 
     def _why_not_compat(self, region: _MeshRegion) -> str | None:
-        """What would not be the same with `compat.mesh_context`, else None."""
+        """What `compat.mesh_context` would change, in words for a message, else None."""
         for kind, what in (
             ("library", "looks for the mesh in context"),
             ("jit", "gives `jax.jit` a spec of the mesh in context"),
@@ -291,12 +293,16 @@ class MeshRegions:
                     return f"{member.place} {what}"
         for member in region.of("context"):
             context = member.context
-            if context is not None and context.kind == ENVIRONMENT and self._eager.environment_mesh(context) is None:
+            if (
+                context is not None
+                and context.kind == ENVIRONMENT
+                and self._uncompiled_code.environment_mesh(context) is None
+            ):
                 return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
         return None
 
     def _runs_uncompiled(self, region: _MeshRegion, member: Member) -> bool:
-        """Whether a context leads to something that is not part of what `pjit` compiles, for the mesh in context."""
+        """Whether a context leads to a site outside of the functions that `pjit` compiles."""
         return any(_is_in(member, self._reached_uncompiled(context)) for context in region.contexts[member])
 
     def _reached_uncompiled(self, context: MeshContext) -> set[ast.AST]:
@@ -307,7 +313,7 @@ class MeshRegions:
         return self._uncompiled_closures[context]
 
     def _named(self, region: _MeshRegion) -> str | None:
-        """Plan the named style, or say why it cannot be."""
+        """Plan the named style, or say why it is impossible."""
         for kind, what in (
             ("guard", "asks for the mesh in context"),
             ("hint", "looks for the mesh in context"),
@@ -323,7 +329,7 @@ class MeshRegions:
                 return f"{member.place} may be reached as well, though it cannot be seen from where"
         for member in region.of("context"):
             assert member.context is not None
-            reason = _not_removable(member.context) or self._eager.unseen(member.context)
+            reason = _not_removable(member.context) or self._uncompiled_code.unseen(member.context)
             if reason:
                 return f"{member.place} {reason}"
             region.names[member.context] = mesh_name(member.context)
@@ -352,10 +358,10 @@ class MeshRegions:
         return None
 
     def _why_not_set(self, region: _MeshRegion) -> tuple[Member, str] | None:
-        """Why a region cannot be rewritten with `jax.set_mesh`, and where, else None."""
+        """Why a region cannot be rewritten with `jax.set_mesh`, and the site at fault, else None."""
         for member in region.of("context"):
             assert member.context is not None
-            reason = self._eager.problem(member.context)
+            reason = self._uncompiled_code.problem(member.context)
             if reason is not None:
                 return member, reason
         for member in region.members:
@@ -385,8 +391,8 @@ def _members(module: ModuleUses, project: Project) -> Iterator[Member]:
         yield Member(module, use.node, kind, specs=specs_of(module, use) if kind in ("pjit", "constraint") else None)
     for use in module.uses(("jax.jit",)):
         holder = module.parents[use.node]
-        given = [*holder.keywords] if isinstance(holder, ast.Call) else []
-        if any(new_keyword(keyword.arg) and has_spec(module, keyword.value) for keyword in given):
+        keywords = holder.keywords if isinstance(holder, ast.Call) else []
+        if any(new_keyword(keyword.arg) and has_spec(module, keyword.value) for keyword in keywords):
             yield Member(module, use.node, "jit")
     yield from _shims(module, kinds)
     for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):

@@ -1,21 +1,21 @@
-"""Which `pmap`s are of functions that use `pmap` themselves, which JAX does not run any more."""
+"""Nested `pmap`s: those of a function that uses `pmap` itself. JAX does not run them any more."""
 
 from __future__ import annotations
 
 import ast
 
-from mmrewrite.modernize.analysis.mapped_gradients import PMAP, Mapping
+from mmrewrite.modernize.analysis.mapped_gradients import PMAP, MappedFunctions
 from mmrewrite.modernize.analysis.partition_specs import call_of
 from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
 
 
 class NestedPmaps:
-    """The `pmap`s of a project of which one maps what the other is in."""
+    """The `pmap`s of a project that map a function with another `pmap` inside, or are inside of one."""
 
     def __init__(self, context: Context) -> None:
         self._reasons: dict[ast.AST, str] = {}
-        mapping = Mapping(context.project, dict(context.modules))
+        mapping = MappedFunctions(context.project, dict(context.modules))
         for module in context.modules.values():
             for use in module.uses((PMAP,)):
                 function = _mapped_function(module, use.node)
@@ -30,7 +30,7 @@ class NestedPmaps:
                     )
 
     def reason(self, node: ast.AST) -> str | None:
-        """Why a use of `pmap` must stay, if it is one of two, else None."""
+        """Why a use of `pmap` must stay if it is nested, else None."""
         return self._reasons.get(node)
 
 
@@ -46,7 +46,7 @@ def _place(module: ModuleUses, node: ast.expr) -> str:
 
 
 def _mapped_function(module: ModuleUses, node: ast.expr) -> ast.AST | None:
-    """The definition of the function that is mapped, or an expression for it, None where it cannot be seen."""
+    """The definition of the mapped function, or an expression for it; None if it cannot be seen."""
     call, is_partial = call_of(module, node)
     place: ast.expr = call if call is not None and is_partial else node
     holder = module.parents.get(place)

@@ -1,4 +1,4 @@
-"""Whether the text shows that a tree may hold `None`."""
+"""Whether the source shows that a tree may hold `None`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from mmrewrite.modernize.site import Context
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.source.names import Scope
 
-# Where the function is that makes the leaves of a tree, in calls of these.
+# The first argument of these makes the leaves of the result.
 _MAPS = frozenset(
     ("jax.tree_map", "jax.tree_multimap", "jax.tree_util.tree_map", "jax.tree_util.tree_multimap", "jax.tree.map")
 )
 
 
 def may_hold_none(context: Context, module: ModuleUses, tree: ast.expr) -> bool:
-    """Whether `None` is written where `tree` gets its values: in it, in what its name stands for, in what makes it.
+    """Whether `None` is written in `tree`, in a value of its name, or in a function of the project that returns it.
 
-    What comes in by a parameter, or from a library, says nothing.
+    Parameters and values from libraries show nothing.
     """
     return _Search(context).in_tree(module, tree)
 
@@ -72,7 +72,7 @@ class _Search:
 
 
 def _is_part_of(target: ast.expr, name: str) -> bool:
-    """Whether an assignment to `target` puts something into what `name` stands for."""
+    """Whether `target` is a part of `name`: an element, an attribute, or a part of these."""
     if not isinstance(target, ast.Subscript | ast.Attribute):
         return False
     while isinstance(target, ast.Subscript | ast.Attribute):

@@ -1,4 +1,4 @@
-"""The calls that take partition specs: which arguments they are, and the text that says the same without a context."""
+"""Calls that take partition specs: which arguments those are, and how they are written without a mesh context."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SPEC_KEYWORDS = {
 
 @dataclass(frozen=True)
 class Specs:
-    """The call that takes the specs, what they are, and whether there may be others that cannot be seen."""
+    """The call that takes specs, the specs, and whether `*` or `**` may hide others."""
 
     call: ast.Call | None
     values: tuple[ast.expr, ...]
@@ -59,7 +59,7 @@ def specs_of(module: ModuleUses, use: OldNameUse) -> Specs:
 
 
 def is_alias(module: ModuleUses, node: ast.expr) -> bool:
-    """Whether an expression only gets other names, each of which means nothing else."""
+    """Whether an expression is only assigned to names, each of which has no other binding."""
     holder = module.parents[node]
     if isinstance(holder, ast.Tuple):
         holder = module.parents[holder]
@@ -71,7 +71,7 @@ def is_alias(module: ModuleUses, node: ast.expr) -> bool:
 
 
 def call_of(module: ModuleUses, node: ast.expr) -> tuple[ast.Call | None, bool]:
-    """The call that gives a function its arguments, and whether it is `partial(function, ...)`."""
+    """The call with the arguments of a function, and whether it is `partial(function, ...)`."""
     holder = module.parents.get(node)
     if isinstance(holder, ast.Call):
         if holder.func is node:
@@ -83,7 +83,7 @@ def call_of(module: ModuleUses, node: ast.expr) -> tuple[ast.Call | None, bool]:
 
 
 def needs_mesh(module: ModuleUses, spec: ast.expr) -> bool:
-    """Whether a spec says nothing without a mesh: all do but shardings."""
+    """Whether a spec needs a mesh to mean anything, as all do but shardings."""
     kind = kind_of(module, spec)
     if kind == "tree":
         return any(needs_mesh(module, part) for part in parts_of(spec))
@@ -97,12 +97,12 @@ def has_spec(module: ModuleUses, spec: ast.expr) -> bool:
 
 
 def has_leaf(spec: ast.expr) -> bool:
-    """Whether a tree of specs may hold any: `()` does not."""
+    """Whether a tree of specs may have leaves: `()` has none."""
     return any(map(has_leaf, parts_of(spec))) if isinstance(spec, ast.Tuple | ast.List | ast.Dict) else True
 
 
 def parts_of(tree: ast.AST) -> Iterator[ast.expr]:
-    """The parts of a tree that is written out, or what those of a comprehension are made by."""
+    """The parts of a tree that is written out, or the expression that makes those of a comprehension."""
     if isinstance(tree, ast.Tuple | ast.List):
         yield from tree.elts
     elif isinstance(tree, ast.Dict):
@@ -118,7 +118,7 @@ def parts_of(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def kind_of(module: ModuleUses, spec: ast.expr) -> str:
-    """What an expression for specs is: `none`, `spec`, `sharding`, `tree` (written out), `gone` or `unknown`."""
+    """The kind of an expression for specs: `none`, `spec`, `sharding`, `tree` (written out), `gone` or `unknown`."""
     names, scope = module.facts.names, module.scope_of(spec)
     if isinstance(spec, ast.Constant) and spec.value is None:
         return "none"
@@ -141,7 +141,10 @@ def kind_of(module: ModuleUses, spec: ast.expr) -> str:
 
 
 def make_explicit(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
-    """Have a spec say what it meant under a mesh: `None` is replicated, and with `mesh` every spec names its mesh."""
+    """Rewrite a spec to say what it meant under a mesh: `None` is replicated, and with `mesh` every spec names it.
+
+    To `pjit`, `None` meant replicated; to `jax.jit` it means that nothing is specified.
+    """
     kind = kind_of(site.module, spec)
     if kind == "tree":
         for part in parts_of(spec):
@@ -158,7 +161,7 @@ def make_explicit(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
 
 
 def refuse_gone(site: OldNameSite, spec: ast.expr) -> None:
-    """Refuse a tree of specs with a value that JAX has no more."""
+    """Refuse a tree of specs with a value that JAX no longer has."""
     kind = kind_of(site.module, spec)
     if kind == "gone":
         _refuse_gone(site, spec)
@@ -175,5 +178,5 @@ def _is_explicit_already(site: OldNameSite, spec: ast.expr) -> bool:
 
 
 def new_keyword(name: str | None) -> str | None:
-    """What `jax.jit` calls a keyword of `pjit` that takes specs, else None."""
+    """The keyword of `jax.jit` for one of `pjit` that takes specs, None for other keywords."""
     return _SPEC_KEYWORDS.get(name or "")

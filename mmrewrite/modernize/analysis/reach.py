@@ -1,4 +1,4 @@
-"""What code leads to, when attributes may be any method or field of their name in the project."""
+"""The definitions that code leads to, where an attribute may be any method or field of its name in the project."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from mmrewrite.source.names import Scope, dotted_name
 
 
 class WideReach(Reach):
-    """Errs further towards too much: `trainer.step(x)` leads to every method `step` and every `self.step = ...`."""
+    """Over-approximates further: `trainer.step(x)` leads to every method `step` and every `self.step = ...`."""
 
     def __init__(self, project: Project, modules: Mapping[str, ModuleUses]) -> None:
         super().__init__(project)
         self.project = project
         self._by_facts = {id(module.facts): module for module in modules.values()}
         self.members: dict[str, list[Reached]] = {}
-        # What the names and attributes of each scope lead to.
-        # What leads to each node, of the first so many that were looked at.
+        # Caches: the reversed edges of the graph, made when it had `_led_from` nodes, and the targets of each name.
         self._leading: dict[ast.AST, list[ast.AST]] = {}
         self._led_from = 0
         self._known: dict[Scope, dict[str, tuple[Reached, ...]]] = {}
@@ -74,7 +73,7 @@ class WideReach(Reach):
         return seen
 
     def leading_to(self, targets: Iterable[ast.AST]) -> set[ast.AST]:
-        """What leads to one of `targets`, of all that was looked at so far, and these."""
+        """The targets, and all nodes visited so far that lead to one of them."""
         if self._led_from != len(self._direct):
             self._led_from, self._leading = len(self._direct), {}
             for node, found in self._direct.items():
@@ -94,7 +93,7 @@ class WideReach(Reach):
         return {reached.node for node in nodes for reached in self.from_node(module.facts, node)}
 
     def not_given(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> list[Facts]:
-        """Modules that `nodes` lead to, and that are not among those which may change."""
+        """Modules that `nodes` lead to and that are not among those that may change."""
         found = {
             reached.facts.path: reached.facts
             for node in nodes
@@ -105,7 +104,7 @@ class WideReach(Reach):
 
 
 class NarrowReach(WideReach):
-    """Errs less: `self.step` leads to what its own class calls so; other attributes lead where their names say."""
+    """Over-approximates less: `self.step` leads to the `step` of its own class; other attributes only by full name."""
 
     def _members_of(self, reached: Reached, node: ast.Attribute) -> Iterable[Reached]:
         if not isinstance(node.value, ast.Name) or node.value.id not in ("self", "cls"):
@@ -124,7 +123,7 @@ def _class_of(module: ModuleUses, node: ast.AST) -> ast.AST | None:
 
 
 class UncompiledReach(WideReach):
-    """Stops at functions that `pjit` compiles: what they lead to runs where they were compiled for."""
+    """Stops at functions that `pjit` compiles, which run where their shardings say, whatever the context."""
 
     def _walk(self, reached: Reached) -> Iterator[ast.AST]:
         module = self._by_facts.get(id(reached.facts))

@@ -1,4 +1,8 @@
-"""What runs in a mesh context outside compiled functions, and whether `jax.set_mesh` would change where it lands."""
+"""Code in a mesh context outside compiled functions, and whether `jax.set_mesh` would change where its arrays land.
+
+`with mesh:` only gave `pjit` its mesh; everything else ran on the default device. Under `jax.set_mesh` new arrays are
+placed on all devices of the mesh: https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ _TRACERS = frozenset(
     )
 )
 
-# They make no array, or put it where it was asked to be.
+# These make no array, or put it where an argument says.
 _HARMLESS = (
     "jax.block_until_ready",
     "jax.config",
@@ -70,7 +74,7 @@ _HARMLESS = (
     "mmruntime.compat",
 )
 # fmt: off
-# Other libraries that neither make arrays of JAX nor look for a mesh.
+# Libraries that neither make arrays of JAX nor look for a mesh.
 _PLAIN_LIBRARIES = frozenset(
     (
         "absl", "braceexpand", "click", "clu", "datasets", "einops", "fire", "fsspec", "func_timeout", "gcsfs",
@@ -99,8 +103,8 @@ _HARMLESS_METHODS = frozenset(
 # fmt: on
 
 
-class Eager:
-    """Looks at what a mesh context runs."""
+class UncompiledCode:
+    """Searches the code that a mesh context runs."""
 
     def __init__(self, modules: Mapping[str, ModuleUses], reach: WideReach) -> None:
         self._modules, self._reach = modules, reach
@@ -127,15 +131,15 @@ class Eager:
             return "the value of `enter_context(mesh)` is used, and `jax.set_mesh(mesh)` gives None; use `mesh` itself"
         if any(holder in self._traced for holder in module.above(context.node)):
             return "this runs inside a compiled function, where `jax.set_mesh` is not allowed"
-        if (handed := _handed_over(context)) is not None:
-            return f"{handed}, and under `jax.set_mesh` what it makes would land on the whole mesh"
+        if (suspension := _suspension(context)) is not None:
+            return f"{suspension}, and under `jax.set_mesh` what it makes would land on the whole mesh"
         return self._problem_in(module, context.body, set())
 
     def unseen(self, context: MeshContext) -> str | None:
-        """What a context calls that may look for the mesh where it cannot be seen, else None."""
+        """A call in a context that may look for the mesh in code out of view, in words for a message, else None."""
         module = context.module
-        if (handed := _handed_over(context)) is not None:
-            return f"{handed}, and may look for the mesh"
+        if (suspension := _suspension(context)) is not None:
+            return f"{suspension}, and may look for the mesh"
         for node in _run_now(context.body):
             if isinstance(node, ast.Call):
                 found = module.facts.names.resolve(node.func, module.scope_of(node))
@@ -238,7 +242,7 @@ class Eager:
         return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
 
     def _is_host(self, module: ModuleUses, node: ast.expr, depth: int = 0) -> bool:
-        """Whether a value is none of JAX: it comes from another library, from Python itself, or is written out."""
+        """Whether a value does not come from JAX, but from another library, from Python, or a literal."""
         if isinstance(node, ast.Constant | ast.JoinedStr):
             return True
         if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
@@ -254,7 +258,7 @@ class Eager:
         return False
 
     def _is_of_the_mesh(self, module: ModuleUses, node: ast.expr) -> bool:
-        """Whether a value came out of a function that is compiled with specs: what is done to it stays where it is."""
+        """Whether a value is the result of a function compiled with specs, so that its methods run where it is."""
         if not isinstance(node, ast.Name):
             return False
         binding = module.facts.names.binding(node.id, module.scope_of(node))
@@ -308,7 +312,7 @@ class Eager:
         return None
 
     def _problem_of_value(self, module: ModuleUses, value: ast.expr, text: str, line: str) -> str | None:
-        """What is called was given a value: fine when that is a function compiled with specs of its own."""
+        """The problem of calling a name with this value: none if it is a function compiled with specs of its own."""
         while isinstance(value, ast.Call | ast.Attribute):
             if self._is_pjit(module, value):
                 return None
@@ -333,7 +337,7 @@ class Eager:
 
 
 def is_known(qualified: str) -> bool:
-    """Whether a name belongs to a library of which it is known what it does with a mesh in context: nothing."""
+    """Whether a name belongs to a library that is known to ignore a mesh in context."""
     root = qualified.partition(".")[0]
     return root in sys.stdlib_module_names or root in _PLAIN_LIBRARIES or root in _ARRAY_LIBRARIES or root == "builtins"
 
@@ -345,8 +349,8 @@ def _plain(text: str, line: str) -> str:
     )
 
 
-def _handed_over(context: MeshContext) -> str | None:
-    """What hands over to code that cannot be seen while the mesh is in context, else None."""
+def _suspension(context: MeshContext) -> str | None:
+    """A `yield` or `await` that lets code out of view run while the mesh is in context, else None."""
     for node in _run_now(context.body):
         if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
             word = "await" if isinstance(node, ast.Await) else "yield"

@@ -1,7 +1,7 @@
-"""The call chains around `xmap`: what reaches one, and what only such code reaches. All of it stays as it is.
+"""The call chains around `xmap`: the code that reaches one, and the code that only such code reaches. All of it stays.
 
-A module that keeps its `xmap` cannot be imported on a JAX of today. So the rest of it stays as well, unless a `pjit` or
-mesh context of its own is rewritten: then it is the half that will live on.
+A module that keeps its `xmap` cannot be imported on today's JAX. So the rest of it stays as well, unless a `pjit` or a
+mesh context of its own is rewritten: then that part will outlive the `xmap`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class XmapChains:
 
 
 def leave_chains(decisions: Sequence[Decision], context: Context) -> list[Decision]:
-    """The decisions, with those refused that are about the call chain of an `xmap`."""
+    """The decisions, where sites in the call chain of an `xmap` are refused."""
     chains = context.analysis(XmapChains)
     found = []
     for decision in decisions:
@@ -83,7 +83,7 @@ def leave_chains(decisions: Sequence[Decision], context: Context) -> list[Decisi
 
 
 def leave_modules(decisions: Sequence[Decision], context: Context, codemods: Codemods) -> list[Decision]:
-    """The decisions, with those refused that are in a module of which only an `xmap` depends on the mesh."""
+    """The decisions, where sites in a module with an `xmap` are refused if no regional site of it is rewritten."""
     chains = context.analysis(XmapChains)
     live_on = {
         decision.location.module for decision in decisions if codemods[decision.codemod].regional and not decision.stays

@@ -1,4 +1,4 @@
-"""Where the arguments of a call begin and end in its text."""
+"""Edits of the arguments of a call: name one, append one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def name_argument(site: OldNameSite, call: ast.Call, index: int, name: str) -> N
 
 
 def append_argument(site: OldNameSite, call: ast.Call, argument: str) -> None:
-    """Put one more argument behind the last one, on a line of its own where they have that."""
+    """Append an argument, on a line of its own if the others have lines of their own."""
     text, end = site.source.text, site.span(call)[1] - 1
     values = (*call.args, *(word.value for word in call.keywords))
     if not values:

@@ -11,7 +11,7 @@ from mmrewrite.modernize.site import OldNameSite
 def take_out_of_with(site: OldNameSite, statement: ast.With, instead: str) -> None:
     """Remove the header of a `with`, or have the statement `instead` stand for it, and move its body to the left.
 
-    `instead` is made of two parts, before and behind the mesh, which stays with its own edits; empty, it goes too.
+    The mesh expression stays after `instead`, with edits of its own; if `instead` is empty, it goes away too.
     """
     source = site.source
     start, header_end, _ = own_span(source, statement)
@@ -42,6 +42,7 @@ def take_out_of_with(site: OldNameSite, statement: ast.With, instead: str) -> No
 def _move_left(site: OldNameSite, statement: ast.With, first_line: int, own: str) -> None:
     source = site.source
     body = indentation(source, statement.body[0])
+    # Lines of a string that spans several must keep their indentation, which is part of its value.
     inside_strings = {
         line
         for node in ast.walk(statement)

@@ -14,7 +14,7 @@ _COMMA = re.compile(r"\s*,")
 
 
 def one_line(source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]) -> str:
-    """The statement without the names `dropped`, of which there are others, on one line."""
+    """The statement without the names `dropped`, on one line. It must have other names."""
     head = source.text[span(source, statement)[0] : span(source, statement.names[0])[0]].rstrip("( \t\\\r\n")
     kept = [source.text[slice(*span(source, alias))] for alias in statement.names if alias not in dropped]
     return f"{head} {', '.join(kept)}"
@@ -23,7 +23,10 @@ def one_line(source: SourceText, statement: ast.Import | ast.ImportFrom, dropped
 def parts_that_go(
     source: SourceText, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias]
 ) -> list[tuple[int, int]] | None:
-    """The parts of the text to leave out with `dropped`, of which there are others; None where one line is left."""
+    """The parts of the text to remove with the names `dropped`, or None if one line without comments is left.
+
+    The statement must have other names. One line is better written anew by `one_line`, without brackets.
+    """
     text, (start, end) = source.text, span(source, statement)
     found: list[tuple[int, int]] = []
     for begin, stop in _parts(source, statement, dropped):

@@ -1,4 +1,4 @@
-"""What becomes of the import statements of a module, once its uses are edited."""
+"""Edit the import statements of a module once its uses are edited."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mmrewrite.results import Edit, HintReference
 from mmrewrite.source.names import absolute_import
 from mmrewrite.source.spans import first_line, span
 
-# Importing these modules raises on a JAX of today.
+# Importing these modules raises on today's JAX.
 GONE_MODULES = frozenset(("jax.experimental.maps",))
-# Of these nothing is left but `pjit`.
+# Today's JAX has nothing in these but `pjit`.
 _EMPTIED = frozenset(("jax.experimental.pjit",))
 
 
@@ -113,7 +113,10 @@ class ImportEdits:
         return (start, end, "pass") if begin is None else (begin, end, "")
 
     def _separator_before(self, statement: ast.Import | ast.ImportFrom) -> int | None:
-        """Where the `;` in front of a statement that goes begins, None where what is in front of that goes as well."""
+        """Offset of the `;` before a statement that goes away, None if the import before it changes as well.
+
+        The edit of that import may end at the `;`, and edits must not overlap.
+        """
         source = self.module.facts.source
         begin = source.line_starts[statement.lineno - 1]
         start, _ = span(source, statement)
@@ -129,7 +132,7 @@ class ImportEdits:
         return None if separator is None or is_beside_a_change else begin + separator.start()
 
     def _instead(self, item: ImportedName) -> tuple[str, ...] | None:
-        """Import lines that stand for an imported name from now on, None when it stays."""
+        """Import lines that replace an imported name, None if it stays."""
         had_uses = any(head.id == item.local for head, _ in self.module.chains)
         if item.name in self.context.moved and item.name not in self.kept:
             if had_uses and not self._is_needed(item.local):
@@ -151,7 +154,7 @@ class ImportEdits:
         return () if had_uses or is_gone else None
 
     def _plain_instead(self, item: ImportedName) -> tuple[str, ...] | None:
-        """`import jax.experimental.maps` binds `jax`, which may be used for other things."""
+        """Import lines that replace `import jax.experimental.maps`, which binds `jax`; None if it stays."""
         prefix = f"{item.name}."
         below = [head for head, chain in self.module.chains if f"{dotted_text(chain[-1])}.".startswith(prefix)]
         covered = [head for head in below if self._is_covered(head)]
@@ -173,13 +176,14 @@ class ImportEdits:
         return any(first <= start and end <= last for first, last in self._replaced)
 
     def _is_needed(self, local: str) -> bool:
-        """Whether a name is still read once the edits are made."""
+        """Whether a name is still read after the edits."""
         heads = (head for head, _ in self.module.chains if head.id == local)
         return local in self.draft.spelled or self._is_exported(local) or not all(map(self._is_covered, heads))
 
     def _is_exported(self, local: str) -> bool:
-        """Whether something outside, or a string such as those of `__all__`, may need the name."""
+        """Whether another module, or a string such as one in `__all__`, may need a name of the module."""
         facts = self.module.facts
+        # The names of an `__init__.py` are there to be imported, also by code that is not in view.
         if facts.names.is_package:
             return True
         word = re.compile(rf"\b{re.escape(local)}\b")
@@ -193,7 +197,7 @@ class ImportEdits:
         )
 
     def _is_taken_by(self, other: ModuleUses, local: str) -> bool:
-        """Whether another module imports a name from this one, by itself or with all others."""
+        """Whether another module imports a name from this one, by its name or by `import *`."""
         facts, names, project = self.module.facts, other.facts.names, self.context.project
         for item in other.imported:
             home, _, name = item.name.rpartition(".")
@@ -250,7 +254,7 @@ class ImportEdits:
 
 
 def _merged(lines: Iterable[str]) -> Iterator[str]:
-    """Import lines, with one for all that comes from one module."""
+    """Import lines, where one takes all names of the same module."""
     members: dict[str, list[str]] = {}
     for line in lines:
         start, word, name = line.partition(" import ")

@@ -1,4 +1,4 @@
-"""Break calls that grew beyond the line length, as the rest of the tool does with the calls that it writes."""
+"""Break calls that grew beyond the line length, as the hint engine does with the calls that it writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmrewrite.source.text import SourceText
 
 @dataclass(frozen=True)
 class _Grown:
-    """Edits `first` to `last`, which lie in the text from `start` to `end` that is one statement's own."""
+    """A statement that edits `first` to `last` (exclusive) change; its own text is from `start` to `end`."""
 
     first: int
     last: int
@@ -28,9 +28,9 @@ class _Grown:
 
 
 def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> tuple[Edit, ...]:
-    """The edits, with those of one statement put together where its calls must be broken for its lines to fit `width`.
+    """The edits, where those of a statement with a line beyond `width` become one that breaks its calls.
 
-    A statement that had a longer line keeps to that. What was broken already keeps its breaks.
+    A statement may keep a line as long as its longest was. Calls that are broken already keep their breaks.
     """
     source, found, position = module.facts.source, list[Edit](), 0
     unit = indent_unit(module.facts) if edits else ""
@@ -50,7 +50,7 @@ def break_grown_calls(edits: Sequence[Edit], module: ModuleUses, width: int) -> 
 
 
 def _by_statement(edits: Sequence[Edit], module: ModuleUses) -> Iterator[_Grown]:
-    """The statements that edits lie in, in order; those are left out that an edit reaches into from outside."""
+    """The statements that edits change, in order, but for those that an edit overlaps only in part."""
     source = module.facts.source
     spans = {
         (start, end): (statement, is_header)
@@ -67,7 +67,7 @@ def _by_statement(edits: Sequence[Edit], module: ModuleUses) -> Iterator[_Grown]
 
 
 def _edited(edits: Sequence[Edit], module: ModuleUses) -> Iterator[ast.stmt]:
-    """The statements on whose lines something changes."""
+    """The statements on whose lines an edit is."""
     source = module.facts.source
     lines = {line for edit in edits for line in range(source.position(edit.start)[0], source.position(edit.end)[0] + 1)}
     for statement in module.nodes:
@@ -87,7 +87,7 @@ def _indent(source: SourceText, edits: Sequence[Edit], grown: _Grown) -> str:
 
 
 def _merged(edits: Sequence[Edit], start: int, old: str, new: str) -> Edit:
-    """One edit for several, as short as it can be."""
+    """One edit for several, without the prefix and the suffix that stay."""
     head = _shared(old, new)
     tail = _shared(old[head:][::-1], new[head:][::-1])
     codemods = dict.fromkeys(name for edit in edits for name in edit.codemods)
@@ -96,5 +96,5 @@ def _merged(edits: Sequence[Edit], start: int, old: str, new: str) -> Edit:
 
 
 def _shared(one: str, other: str) -> int:
-    """How many characters two texts begin with that are the same."""
+    """The length of the common prefix of two texts."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
