@@ -1,8 +1,8 @@
 """Hints as decorators, context managers and calls: `from mmrewrite import hints`.
 
-Every function here does nothing, and returns its argument as it was, so that the hinted program runs as if the hints
-were not there. `mmrewrite` reads them from the source and removes them together with the import. What each directive
-means, and how it is written as a comment, is on the page docs/hints.md.
+Every function here is a no-op that returns its first argument unchanged, so the hinted program runs as if the hints
+were not there. `mmrewrite` reads the calls from the source and removes them together with the import. The page
+docs/hints.md says what each directive means, and how to write it as a comment.
 
     hints.mesh(stage=4, data=2)
     hints.axes(batch="data", mlp="model")
@@ -41,19 +41,19 @@ __all__ = (
 )
 
 Names = str | tuple[str, ...] | None
-"""What one dimension is called: a name, several names, or None for a dimension without one."""
+"""The logical names of one dimension: one name, several, or None."""
 
 _Value = TypeVar("_Value")
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 
 class Mark:
-    """What a hint without a subject returns: a decorator and a context manager, both without effect."""
+    """The result of a hint without a subject: a decorator and a context manager without effect."""
 
     __slots__ = ()
 
     def __call__(self, definition: _Callable, /) -> _Callable:
-        """The function or class, as it is."""
+        """Return the function or class unchanged."""
         return definition
 
     def __enter__(self) -> None:
@@ -67,15 +67,15 @@ _MARK = Mark()
 
 
 def mesh(**axes: int) -> None:
-    """The devices, by axis: a statement, `hints.mesh(stage=4, data=2)`."""
+    """Declare the mesh by the sizes of its axes: a statement, `hints.mesh(stage=4, data=2)`."""
 
 
 def axes(*pairs: tuple[str, Names], **names: Names) -> None:
-    """The device axis of each logical name: a statement, `hints.axes(batch="data", embed=None)`."""
+    """Map logical axis names to device axes: a statement, `hints.axes(batch="data", embed=None)`."""
 
 
 def register(regex: str, **slice: int | str) -> None:
-    """Tasks by scope name: a statement, `hints.register(r"h_(\\d+)", stage="int({0}) // 3")`."""
+    """Place scopes whose name matches a pattern: a statement, `hints.register(r"h_(\\d+)", stage="int({0}) // 3")`."""
 
 
 @overload
@@ -83,10 +83,10 @@ def task(function: _Callable, /, name: str | None = None, **slice: int) -> _Call
 @overload
 def task(name: str | None = None, **slice: int) -> Mark: ...
 def task(*subject: Any, **slice: Any) -> Any:
-    """Run something as a task on a slice of the mesh.
+    """Run a function, a Flax module, a call or a block as a task on a slice of the mesh.
 
-    A decorator of a function or a Flax module, `@hints.task(stage=0)`; a block, `with hints.task("encoder", stage=0):`;
-    or a call around what is called, `hints.task(self.encoder, stage=0)(x)`.
+    A decorator, `@hints.task(stage=0)`; a block, `with hints.task("encoder", stage=0):`; or a call around the callee,
+    `hints.task(self.encoder, stage=0)(x)`.
     """
     return subject[0] if subject and callable(subject[0]) else _MARK
 
@@ -123,7 +123,7 @@ def microbatch(
 def microbatch(*subject: Any, **details: Any) -> Any:
     """Take the gradient microbatch by microbatch: `hints.microbatch(jax.value_and_grad(f), size=8)(params, batch)`.
 
-    Around the iterable of a loop that accumulates gradients by hand it says the same about that loop.
+    Around the iterable of a loop that accumulates gradients by hand, it makes the iterations the microbatches.
     """
     return subject[0] if subject else _MARK
 
@@ -133,9 +133,9 @@ def shard(value: _Value, /, *names: Names) -> _Value: ...
 @overload
 def shard(*, from_annotations: bool = False, **layouts: tuple[Names, ...]) -> Mark: ...
 def shard(*value: Any, **layouts: Any) -> Any:
-    """The layout of a value: `hints.shard(x, "batch", None)`.
+    """Fix the layout of a value by the logical names of its dimensions: `hints.shard(x, "batch", None)`.
 
-    As a decorator it names parameters, and the result `out`: `@hints.shard(x=("batch", None), out=("batch", "mlp"))`.
+    As a decorator it is about parameters and the result `out`: `@hints.shard(x=("batch", None), out=("batch", "mlp"))`.
     """
     return value[0] if value else _MARK
 
@@ -154,7 +154,7 @@ def parallelize(function: _Callable, /, **how: Any) -> _Callable: ...
 @overload
 def parallelize(**how: Any) -> Mark: ...
 def parallelize(*function: Any, **how: Any) -> Any:
-    """Compile a step with its initialisation and its input: `@hints.parallelize(init_params=init)` above `@jax.jit`."""
+    """Compile a step, its initialiser and its input: `@hints.parallelize(init_params=init)` above `@jax.jit`."""
     return function[0] if function else _MARK
 
 
@@ -163,19 +163,19 @@ def verify(function: _Callable, /, **how: Any) -> _Callable: ...
 @overload
 def verify(**how: Any) -> Mark: ...
 def verify(*function: Any, **how: Any) -> Any:
-    """Compare the function with its rewritten self in `mmrewrite verify`: `@hints.verify(args=make_arguments)`."""
+    """Have `mmrewrite verify` compare the function before and after: `@hints.verify(args=make_arguments)`."""
     return function[0] if function else _MARK
 
 
 def off() -> Mark:
-    """Leave the hints below alone, up to `hints.on()`; as `with hints.off():`, those in the block."""
+    """Switch off the hints below, up to `hints.on()`; with `with hints.off():`, those in the block."""
     return _MARK
 
 
 def on() -> None:
-    """End what `hints.off()` began."""
+    """Switch hints on again below `hints.off()`."""
 
 
 def ignore(*codemods: str) -> Mark:
-    """Keep the codemods that it names away from a definition, as a decorator, or from the block of a `with`."""
+    """Keep the named codemods away from a definition, as a decorator, or from the block of a `with`."""
     return _MARK

@@ -480,7 +480,7 @@ class TestPages:
 
     def test_explain(self) -> None:
         result = run("explain", "stage_loop")
-        assert "Refused: a loop whose length cannot be told" in result.stdout
+        assert "Refused: a loop of unknown length, `while` loops" in result.stdout
         result = run("explain", "stage_lop")
         assert result.exit_code == 2
         assert "There is no codemod `stage_lop`; did you mean `stage_loop`?" in result.stderr

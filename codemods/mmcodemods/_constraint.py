@@ -1,4 +1,4 @@
-"""What the codemods share that fix the layout of a value."""
+"""The base classes of codemods that fix the layout of a value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mmrewrite.codemod.base import MeshCodemod, spaced
 
 WRAPPER = "with_sharding_constraint"
 
-# Without their parentheses these are something else, or nothing, as an argument.
+# Without their parentheses these mean something else as an argument, or are a syntax error.
 _NEEDS_PARENTHESES = (cst.GeneratorExp, cst.Tuple, cst.Yield, cst.StarredElement)
 
 
@@ -25,7 +25,7 @@ class ConstraintCodemod(MeshCodemod):
 
 
 class ReturnConstraintCodemod(ConstraintCodemod):
-    """One that constrains what a `return` returns."""
+    """A codemod that constrains the value of a `return`."""
 
     def leave_Return(self, original_node: cst.Return, updated_node: cst.Return) -> cst.Return:
         """`return f(x)`."""

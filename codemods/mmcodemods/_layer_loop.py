@@ -1,4 +1,4 @@
-"""A loop over layers: which iteration it is, how many there are, and what its `stages` hint says."""
+"""A loop over layers: the index of the iteration, the number of layers, and the arguments of its `stages` hint."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", 
 
 @dataclass(frozen=True)
 class Count:
-    """Position of an iteration and number of iterations, as source text.
+    """The index of an iteration and the number of iterations, as source text.
 
-    `target` and `iterable` are the loop's new header where it needs an index, else None.
+    `target` and `iterable` are the loop's new header if it needs an index first, else None.
     """
 
     index: str
@@ -96,7 +96,7 @@ def function_around(loop: cst.For, name: str, parameters: Sequence[str]) -> cst.
 
 
 def stage_details(site: Site, *, counted: bool) -> dict[str, str]:
-    """`axis=` and `weights=` as source text; weights of "flops" are left out unless the runtime counts them here."""
+    """`axis=` and `weights=` of a `stages` hint as source text; `weights="flops"` only if the runtime counts them."""
     axis, weights = site.hint.argument("axis"), site.hint.argument("weights")
     if axis is None:
         site.check_axis("stage", site.hint.start, site.hint.end - site.hint.start)
@@ -109,7 +109,7 @@ def stage_details(site: Site, *, counted: bool) -> dict[str, str]:
 
 
 def count(site: Site, loop: ast.For) -> Count:
-    """How to say which iteration of how many this is; refuses when that cannot be said exactly."""
+    """The index and the number of iterations; refuses a loop where they have no exact expression."""
     found = _count(site, loop)
     stored = {
         node.id
@@ -230,7 +230,7 @@ def _is_number(node: ast.expr, value: int) -> bool:
 
 
 def _is_repeatable(site: Site, node: ast.expr) -> bool:
-    """Whether evaluating an expression again gives the same thing and does nothing else."""
+    """Whether an expression can be evaluated again, with the same value and without side effects."""
     match node:
         case ast.Constant():
             return True

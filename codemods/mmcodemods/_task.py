@@ -1,4 +1,4 @@
-"""What the codemods share that turn a call into a task."""
+"""The base class of codemods that turn a call into a task."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class TaskCodemod(MeshCodemod):
         return [(name, argument) for name, argument in self.hint.named if name != "name"]
 
     def task_text(self, name: str | None) -> str:
-        """`mm.Task(...)` for this hint, under `name` as source text unless the hint gives one."""
-        given = self.hint.argument("name")
-        return self.nameless_task_text(given.text if given else name)
+        """`mm.Task(...)` for this hint, with the hint's name, else with `name`, which is source text."""
+        own = self.hint.argument("name")
+        return self.nameless_task_text(own.text if own else name)
 
     def nameless_task_text(self, name: str | None = None) -> str:
-        """`mm.Task(...)` for the slice of this hint, without the name that the hint gives."""
+        """`mm.Task(...)` for the slice of this hint, with `name` whatever the hint says."""
         self.site.check_slice(self.axes)
         arguments = [f"name={name}"] if name else []
         return f"{self.site.runtime}.Task({', '.join([*arguments, f'mesh_slice={self.site.slice_text(self.axes)}'])})"
@@ -48,7 +48,7 @@ class TaskCodemod(MeshCodemod):
     def decorator_position(self, decorators: Sequence[ast.expr]) -> int:
         """Where a task goes among decorators: above the first that rematerialises, else below all.
 
-        What is inside `jax.checkpoint` is hidden from whoever cuts the step.
+        A task inside `jax.checkpoint` would be hidden in the sub-jaxpr of its equation, where the step is not cut.
         """
         for index, decorator in enumerate(decorators):
             names = [decorator, *([decorator.func, *decorator.args] if isinstance(decorator, ast.Call) else [])]
@@ -67,7 +67,7 @@ class TaskCodemod(MeshCodemod):
         self.site.transform(statement, self)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """Wrap the callee of the call that was chosen."""
+        """Wrap the callee of the chosen call."""
         if original_node is not self._target:
             return updated_node
         wrapper = f"{self.site.runtime}.{self._wrapper}"

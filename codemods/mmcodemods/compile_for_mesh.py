@@ -3,9 +3,9 @@
     step = jax.jit(step, donate_argnums=0)  # mm: mjit
     ->  step = mm.mjit(step, mesh=mesh, donate_argnums=0)
 
-Refused: arguments of `jax.jit` that say where arrays lie, because the mesh and the tasks decide that; `nnx.jit` and
-others, which do more than compile; a step for which no mesh can be found. Reported: a step that reaches a task but is
-compiled by plain `jax.jit`, where tasks are inlined.
+Refused: shardings and devices among the arguments of `jax.jit`, because the mesh and the tasks decide them; `nnx.jit`
+and others, which do more than compile; a step without a mesh. Reported: a step that reaches a task but is compiled by
+plain `jax.jit`, where tasks are inlined.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -92,19 +92,19 @@ class CompileForMesh(MeshCodemod):
 
 
 def _is_called_in(steps: Sequence[Reached], facts: Facts, function: ast.FunctionDef) -> bool:
-    """Whether a function is called in what is compiled for the mesh: there a `jax.jit` within is part of the step."""
+    """Whether a step for the mesh calls a function: then the function's own `jax.jit` is part of that step."""
     holder = next(iter(facts.names.around(function)), None)
     if not any(holds(item, facts, function) for item in steps):
         return False
     if not isinstance(holder, ast.ClassDef) or function.name == "__call__":
         return True
-    # Of a class, all is reached at once; a method only where something has its name.
+    # All methods of a class count as reached; this one only if some attribute has its name.
     nodes = (node for item in steps for node in ast.walk(item.node))
     return any(isinstance(node, ast.Attribute) and node.attr == function.name for node in nodes)
 
 
 def _plain_steps(facts: Facts, hinted: set[ast.stmt]) -> Iterator[ast.FunctionDef]:
-    """Functions that plain `jax.jit` compiles, by decorator or by a call with their name."""
+    """Functions that plain `jax.jit` compiles, as a decorator or in a call with their name."""
     names = facts.names
     found: dict[ast.FunctionDef, None] = {}
     for statement, scope in names.scopes.items():

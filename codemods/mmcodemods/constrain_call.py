@@ -1,15 +1,15 @@
-"""Fix the layout of a value in the middle of an expression, as a call says it.
+"""Fix the layout of a value inside an expression, where a call names it.
 
     y = g(hints.shard(f(x), "batch", None))
     h = nn.with_logical_constraint(x, ("batch", "embed"))
     ->  y = g(mm.with_sharding_constraint(f(x), P("batch", None)))
         h = mm.with_sharding_constraint(x, P("batch", "embed"))
 
-So do `with_sharding_constraint` of `flax.linen.partitioning`, and that of `jax.lax` where it names logical axes, in
-modules that a program with hints and a mesh imports.
+The same for `with_sharding_constraint` of `flax.linen.partitioning`, and for that of `jax.lax` with logical axis names,
+in all modules that a program with hints and a mesh imports.
 
-Refused: rules or a mesh for one call, because the mesh has them for all; constraints of `jax.lax` of whose names only
-some are logical, because in one layout the others would mean nothing; one in the head of a block or in an f-string.
+Refused: rules or a mesh for a single call, because the mesh has the rules for all; constraints of `jax.lax` that mix
+logical names with others, because the others would have no meaning; a call in the head of a block or in an f-string.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.
 """
 

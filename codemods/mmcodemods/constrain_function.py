@@ -1,4 +1,4 @@
-"""Fix the layouts of a function's parameters and of what it returns.
+"""Fix the layouts of a function's parameters and of its result.
 
     # mm: shard(x=("batch", None), out=("batch", "hidden"))
     def layer(params, x):
@@ -45,8 +45,8 @@ class ConstrainFunction(ReturnConstraintCodemod):
                 "on a `def`, say what has this layout: `shard(x=(...), out=(...))`", self.hint.positional[0]
             )
         parameters = [argument.arg for argument in all_arguments(function.args)]
-        given = [(name, argument) for name, argument in self.hint.named if name != ANNOTATIONS]
-        for name, argument in given:
+        written = [(name, argument) for name, argument in self.hint.named if name != ANNOTATIONS]
+        for name, argument in written:
             if name not in parameters and name != RESULT:
                 self.site.error(
                     f"`{function.name}` has no parameter `{name}`{nearest(name, [*parameters, RESULT])}", argument
@@ -55,7 +55,7 @@ class ConstrainFunction(ReturnConstraintCodemod):
             self.site.error(f"`{function.name}` has a parameter `{RESULT}`: rename it", self.hint.argument(RESULT))
         if is_generator(function):
             self.refuse("a generator returns no array; put `shard` on the statements inside")
-        layouts = self.annotated(function) | {name: self.layout_text(argument) for name, argument in given}
+        layouts = self.annotated(function) | {name: self.layout_text(argument) for name, argument in written}
         result = layouts.pop(RESULT, None)
         self.constrain_parameters(function, layouts)
         if result is not None:

@@ -17,7 +17,7 @@ from mmcodemods._constraint import ReturnConstraintCodemod
 
 
 class ConstrainValue(ReturnConstraintCodemod):
-    """Wraps the right-hand side of an assignment, or what a `return` returns."""
+    """Wraps the right-hand side of an assignment, or the value of a `return`."""
 
     directive = "shard"
     run_after = ("place_task", "stage_loop", "place_layer_tasks")

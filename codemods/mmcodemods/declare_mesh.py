@@ -1,12 +1,12 @@
-"""Build the device mesh that the hints of a program refer to.
+"""Build the device mesh of a program's hints.
 
     # mm: mesh(stage=4, model=2); axes(batch=None, hidden="model")
     ->  mesh = mm.MultiMesh(
             axis_sizes=(4, 2), axis_names=("stage", "model"), logical_axes=(("batch", None), ("hidden", "model"))
         )
 
-Without an `axes(...)` hint they are those of the configuration, else those of the program's own table,
-`logical_axis_rules = [("batch", "data"), ...]`, that this mesh has.
+Without an `axes(...)` hint the logical axes are those of the configuration, else those of the program's own table,
+`logical_axis_rules = [("batch", "data"), ...]`, as far as this mesh has their device axes.
 
 Refused: a mesh in a class body, because it would become an attribute of the class.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html for meshes and axes.
@@ -35,7 +35,7 @@ class DeclareMesh(MeshCodemod):
     takes = ("axes",)
 
     def rewrite(self) -> None:
-        """Put the mesh above the hint's statement, with the logical axes of the `axes(...)` that belongs to it."""
+        """Put the mesh above the hint's statement, with the logical axes of its `axes(...)` hint."""
         if self.site.scope.kind == "class":
             self.refuse("a mesh in a class body would be an attribute of the class; write it above the class")
         mesh = self.site.own_mesh()
@@ -70,12 +70,12 @@ class DeclareMesh(MeshCodemod):
         return pairs
 
     def rules(self, known: frozenset[str]) -> list[tuple[str, Device]]:
-        """The program's own rule table, as far as this mesh has its device axes; nothing where there are several."""
+        """The program's only rule table, as far as this mesh has its device axes; empty if there are several."""
         tables = tables_for(self.site.project, self.site.facts)
         return fitting(tables[0], known) if len(tables) == 1 else []
 
     def axes_hint(self) -> Hint | None:
-        """The `axes(...)` on the same statement, else the module's only one when there is only this mesh."""
+        """The `axes(...)` hint on the same statement, else the module's only one if this is the only mesh."""
         hints = [hint for hint in self.site.facts.hints.hints if hint.directive in self.takes]
         meshes = [mesh for mesh in self.site.facts.meshes if mesh.hint is not None]
         mine = [hint for hint in hints if hint.statement is self.hint.statement]
@@ -85,7 +85,7 @@ class DeclareMesh(MeshCodemod):
 
     @classmethod
     def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
-        """Rule tables that would have been the mesh's axes, and are not, or not all of them."""
+        """Rule tables that did not become the axes of a mesh, or only in part."""
         for facts in modules:
             hints = list(facts.hints.hints)
             meshes = [hint for hint in hints if hint.directive == cls.directive and hint not in project.withheld]
@@ -94,7 +94,7 @@ class DeclareMesh(MeshCodemod):
 
     @staticmethod
     def lost_rules(tables: Sequence[AxisRules], known: Collection[str]) -> Iterator[Refusal]:
-        """What of the tables does not become axes of a mesh that has the `known` ones."""
+        """A report for each table that a mesh with the `known` axes loses, or loses a part of."""
         for table in tables:
             lost = sorted({name for _, device in table.pairs for name in _names(device)} - {*known})
             if len(tables) > 1:
@@ -108,7 +108,7 @@ class DeclareMesh(MeshCodemod):
             yield Refusal(table.path, table.line, 1, f'{reason}; write `axes(batch="data")` with yours', "declare_mesh")
 
     def check_device(self, argument: Argument, value: ast.expr, known: frozenset[str]) -> None:
-        """A device axis that is written out must be one of the mesh's."""
+        """Report literal device axes that the mesh lacks."""
         for name in value.elts if isinstance(value, ast.Tuple | ast.List) else [value]:
             if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in known:
                 self.site.error(f"the mesh has no axis `{name.value}`{nearest(name.value, known)}", argument)

@@ -5,16 +5,15 @@
             jax.value_and_grad(loss_fn), dim=0, size=8, argnum=1, schedule="1f1b", reduce="mean"
         )(params, batch)
 
-A gradient accumulation loop by `jax.lax.scan` or `jax.lax.fori_loop` becomes `mm.microbatch_scan(jax.lax.scan)(...)`.
-When the step is traced, that refuses a loop which does more than add to what it carries.
-A loss that takes the batch from around it gets it as a parameter, and a batch that is passed by keyword goes to its
-position.
+A `jax.lax.scan` or `jax.lax.fori_loop` that accumulates gradients becomes `mm.microbatch_scan(jax.lax.scan)(...)`.
+When the step is traced, that refuses a loop which does more than add to its carry.
+A batch that the loss closes over becomes a parameter, and a batch by keyword becomes positional.
 
-Refused: star-args and several arguments that could be the batch, a loss that does not visibly end in a mean or a sum
-and a hint without `reduce=`, a `reduce=` that the loss contradicts (a sum over the batch that is divided by the size of
-the whole batch is a sum), batch normalisation, and a random key without `rng=`, because each of these would change
-the numbers in silence; `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps.
-A loop in Python is for `microbatch_loop`.
+Refused: `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps; and, because each of these
+would silently change the numbers, star-args, several arguments that could be the batch, a loss that does not visibly
+end in a mean or a sum without `reduce=`, a `reduce=` that contradicts the loss (a sum over the batch divided by the
+size of the whole batch is a sum), batch normalisation, and a random key without `rng=`.
+A Python loop is the work of `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
 
@@ -53,7 +52,7 @@ class MicrobatchGrad(MeshCodemod):
     directive = "microbatch"
 
     def rewrite(self) -> None:
-        """Work out which argument is cut, how results are put together and what becomes of random keys."""
+        """Find the batch, the reduction of the results, and the treatment of random keys."""
         self.target: cst.Call | None = None
         self.loop: cst.Call | None = None
         self.uses: list[cst.Call] = []
@@ -90,7 +89,7 @@ class MicrobatchGrad(MeshCodemod):
         self.site.transform(self.site.statement, self)
 
     def change_calls(self, loss: Loss | None) -> None:
-        """Have the calls pass what the loss closed over, or passed by keyword, by position."""
+        """Have the calls pass closed-over values and moved keywords by position."""
         if not self.batch.appended and not self.batch.moved:
             return
         for use in self.gradient.uses:
@@ -106,7 +105,7 @@ class MicrobatchGrad(MeshCodemod):
                 self.site.transform(loss.node, self)
 
     def refuse_optimizers(self, calls: list[ast.Call]) -> None:
-        """Accumulation inside the optimizer is something else: it spans several steps."""
+        """Refuses accumulation in the optimizer, which spans several steps."""
         for call in calls:
             name = (self.site.resolve(call.func) or "").rpartition(".")[2]
             if (self.site.resolve(call.func) or "").startswith("optax.") and name in ("MultiSteps", "apply_every"):
@@ -135,7 +134,7 @@ class MicrobatchGrad(MeshCodemod):
     # Random keys
 
     def check_keys(self, loss: Loss | None) -> None:
-        """A key that is not folded would be the same in every microbatch."""
+        """Refuses random keys without `rng=`: unless folded, a key would be the same in every microbatch."""
         if self.hint.argument("rng") is not None:
             return
         cut = self.cut() or frozenset()
@@ -190,10 +189,10 @@ class MicrobatchGrad(MeshCodemod):
             return (self.site.resolve(node.func) or "").startswith("jax.random.")
         return False
 
-    # How results are put together
+    # Reduction of the results
 
     def reduce(self, loss: Loss | None) -> str:
-        """The hint's `reduce`, else what the loss visibly ends in."""
+        """The hint's `reduce`, else the reduction in which the loss visibly ends."""
         given = self.hint.argument("reduce")
         fixed = Fixed(loss, self.cut(), frozenset(self.batch.appended)) if loss is not None else None
         found = None
@@ -230,7 +229,7 @@ class MicrobatchGrad(MeshCodemod):
         return frozenset(value if isinstance(value, tuple | list) else (value,))
 
     def check_given(self, given: ast.expr, loss: Loss, found: str | None, fixed: Fixed) -> None:
-        """A `reduce=` that contradicts the end of the loss is wrong by the number of microbatches."""
+        """Refuses a `reduce=` that contradicts the loss: the result would be off by the number of microbatches."""
         words = self.words_of_loss(given) & {MEAN, SUM}
         divisor = fixed_divisor(loss, self.gradient.has_aux, fixed)
         if divisor is not None and MEAN in words and (found == SUM or (found is None and is_size(loss, divisor))):
@@ -247,7 +246,7 @@ class MicrobatchGrad(MeshCodemod):
             )
 
     def words_of_loss(self, given: ast.expr) -> set[object]:
-        """What a `reduce=` says about the loss and its gradients, as far as it is written out."""
+        """The words of a literal `reduce=` that apply to the loss and its gradients."""
         items: list[ast.expr] = [given]
         if isinstance(given, ast.Tuple) and given.elts:
             items = [given.elts[0], *(given.elts[-1:] if self.gradient.with_value else [])]
@@ -255,7 +254,7 @@ class MicrobatchGrad(MeshCodemod):
         return {item.value for item in items if isinstance(item, ast.Constant)}
 
     def check_state(self, loss: Loss) -> None:
-        """State that every microbatch would change is not something that gradients can be averaged over."""
+        """Refuses state that each microbatch would change in turn."""
         call = changes_collections(loss.nodes())
         if call is not None:
             self.refuse(
@@ -270,7 +269,7 @@ class MicrobatchGrad(MeshCodemod):
                 )
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """`jax.grad(f)` becomes `mm.microbatch(jax.grad(f), ...)`, and its calls pass what is cut by position."""
+        """`jax.grad(f)` becomes `mm.microbatch(jax.grad(f), ...)`, and its calls pass the batch by position."""
         wrapper = f"{self.site.runtime}.microbatch"
         if original_node is self.target and not self.gradient.by_name:
             return self.generated(wrapper, updated_node, **self.arguments)
@@ -300,7 +299,7 @@ class MicrobatchGrad(MeshCodemod):
         return extended(positional, added, "whitespace_after_arg")
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
-        """The loss gets what it closed over as parameters."""
+        """Closed-over values become parameters of the loss."""
         return updated_node.with_changes(params=self.with_parameters(updated_node.params))
 
     def leave_Lambda(self, original_node: cst.Lambda, updated_node: cst.Lambda) -> cst.Lambda:
@@ -316,7 +315,7 @@ class MicrobatchGrad(MeshCodemod):
 
 
 def extended(given: Sequence[Item], added: Sequence[Item], space: str) -> list[Item]:
-    """Arguments or parameters with more of them on the line of the last one, whose comma and line break go behind."""
+    """Arguments or parameters and more of them, on the line of the last; its comma and line break go to the end."""
     items: list[Item] = list(given)
     more: list[Item] = list(added)
     if not items or not more:

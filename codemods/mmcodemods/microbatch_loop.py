@@ -9,12 +9,12 @@
             return grads
         grads = mm.microbatch_loop(accumulate, count=4, schedule="1f1b")(range(4), grads)
 
-What the loop adds up is what an iteration reads of the one before it. The lines of the loop stay as they are, and so
-does what comes after it, such as a division by the number of microbatches. When the step is traced, the runtime
-refuses a loop that does more than add to what it carries.
+The names that the loop carries between iterations are the sums. The lines of the loop stay as they are, and so does the
+code below it, such as a division by the number of microbatches. When the step is traced, the runtime refuses a loop
+that does more than add to the carried values.
 
-Refused: loops that leave early, that change something other than their own names (`losses.append(loss)`), whose last
-values are read afterwards, that hand a random key or collections of the model from one iteration to the next.
+Refused: loops that leave early, that change something other than local names (`losses.append(loss)`), that leave a
+value of their last iteration to later code, or that carry a random key or collections of the model.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
 
@@ -32,13 +32,13 @@ from mmrewrite.directives.vocabulary import FOR
 
 
 class MicrobatchLoop(MeshCodemod):
-    """Makes a function of the loop's body and calls it for every iteration."""
+    """Turns the loop's body into a function of one iteration, and the loop into a call of the runtime."""
 
     directive = "microbatch"
     kinds = frozenset((FOR,))
 
     def rewrite(self) -> None:
-        """Find what is carried from one iteration to the next, and write the function around the lines of the loop."""
+        """Find the carried names, and write the function around the lines of the loop."""
         loop = self.site.statement
         if not isinstance(loop, ast.For):
             self.refuse("an `async for` cannot be traced; write a plain `for`")

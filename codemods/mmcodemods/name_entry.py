@@ -3,8 +3,8 @@
     step = jax.jit(train)  # mm: mjit; verify(args=make_example_args)
     ->  step = mm.mjit(train, mesh=mesh)
 
-Refused: a function that is not the module's own, because it is called from outside, by its name.
-See https://docs.python.org/3/library/importlib.html for how it is found.
+Refused: a function without a name at module level, because another process imports it by that name.
+See https://docs.python.org/3/library/importlib.html for how it is imported.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mmrewrite.project.verify_entries import NoEntry, entry_of
 
 
 class NameEntry(MeshCodemod):
-    """Writes nothing: the hint is for the command, and goes away with the others."""
+    """Writes nothing: the hint is for `mmrewrite verify`, and is removed with the others."""
 
     directive = "verify"
     kinds = frozenset((STATEMENT, DEF))
 
     def rewrite(self) -> None:
-        """Check that the function and what makes its arguments can be found by their names."""
+        """Check that the function, and the function that makes its arguments, can be imported by name."""
         try:
             entry_of(self.site.facts, self.hint)
         except NoEntry as problem:

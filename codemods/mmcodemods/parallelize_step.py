@@ -1,10 +1,10 @@
-"""Compile a step with its initialiser and its input, so that both are made where the step wants them.
+"""Compile a step together with its initialiser and its input, whose results are made on the devices of the step.
 
     step = jax.jit(train)  # mm: parallelize(init_params=init, get_input_batch=load)
     ->  step, init, load = mm.parallelize(train, mesh=mesh, init_params=init, get_input_batch=load)
 
-Refused: names that are used otherwise than called without arguments, since they now stand for something else; a batch
-that differs from call to call, since what makes it is traced once; a step of more than parameters and a batch.
+Refused: an initialiser that is used otherwise than by a call without arguments, since its name is rebound; an input
+function whose batches differ, since it is traced once; a step with more arguments than parameters and a batch.
 See https://docs.jax.dev/en/latest/_autosummary/jax.eval_shape.html for how their shapes are found.
 """
 
@@ -34,7 +34,7 @@ class ParallelizeStep(MeshCodemod):
     position: int | None = None
 
     def rewrite(self) -> None:
-        """Find what is compiled, and check what becomes of the names."""
+        """Find the compiled function, and check the names that are rebound."""
         statement = self.site.statement
         superseded = self.hint.record.supersedes
         beside = [hint.directive for hint in self.site.facts.hints.hints if hint.statement is statement]
@@ -51,8 +51,8 @@ class ParallelizeStep(MeshCodemod):
         else:
             step = self.of_statement(statement)
         targets = ", ".join([step, *names])
-        given = {name: argument.text for name, argument in self.hint.named}
-        self.arguments = {"mesh": mesh_expression(self.site), **given}
+        texts = {name: argument.text for name, argument in self.hint.named}
+        self.arguments = {"mesh": mesh_expression(self.site), **texts}
         if isinstance(statement, ast.FunctionDef):
             call = ", ".join([step, *(f"{name}={text}" for name, text in self.arguments.items())])
             self.site.insert_below(f"{targets} = {self.site.runtime}.parallelize({call})", statement, apart=True)
@@ -61,7 +61,7 @@ class ParallelizeStep(MeshCodemod):
             self.site.transform(statement, self)
 
     def of_function(self, function: ast.FunctionDef) -> str:
-        """The step is this function: its `jax.jit` goes away, if it has one."""
+        """The step is this function; its `jax.jit` decorator goes."""
         self.position = jit_decorator(self.site, function)
         if self.position:
             above = function.decorator_list[0]
@@ -74,7 +74,7 @@ class ParallelizeStep(MeshCodemod):
         return function.name
 
     def of_statement(self, statement: ast.stmt) -> str:
-        """The step is what this statement compiles."""
+        """The step is the function that this statement compiles."""
         jit = jit_call(self.site, self.directive)
         if not isinstance(statement, ast.Assign) or statement.value is not jit.call or len(statement.targets) != 1:
             self.refuse("`parallelize` gives several names; write `step = jax.jit(...)` on a line of its own")
@@ -89,7 +89,7 @@ class ParallelizeStep(MeshCodemod):
         return target.id
 
     def check_options(self, compiler: ast.expr, place: ast.expr | None = None) -> None:
-        """`parallelize` takes nothing of what `jax.jit` is told."""
+        """Refuses options of `jax.jit`, since `parallelize` has none of them."""
         keywords = compiler.keywords if isinstance(compiler, ast.Call) else []
         found = carried(self.site, keywords, place or compiler)
         if found:
@@ -97,7 +97,7 @@ class ParallelizeStep(MeshCodemod):
             self.refuse(f"`parallelize` has no `{name}=`; remove it, or write `mjit` in its place", place or compiler)
 
     def check_step(self, function: ast.FunctionDef) -> None:
-        """A step takes parameters and a batch."""
+        """Refuses a step with other arguments than parameters and a batch."""
         count = len(function.args.posonlyargs) + len(function.args.args)
         required = len(required_parameters(function))
         if not required <= 2 <= count and function.args.vararg is None:
@@ -107,7 +107,7 @@ class ParallelizeStep(MeshCodemod):
             )
 
     def checked(self, argument: Argument) -> str:
-        """The name of an initialiser, once it is sure that its other uses mean the same."""
+        """The name of an initialiser, after checks that its other uses keep their meaning."""
         node = argument.value
         if not isinstance(node, ast.Name):
             self.site.error(f"`{argument.name}=` is the name of a function: `{argument.name}=init`", argument)
@@ -127,7 +127,7 @@ class ParallelizeStep(MeshCodemod):
         return node.id
 
     def check_function(self, argument: Argument, name: str, binding: Binding) -> None:
-        """It is called without arguments, and traced once."""
+        """Refuses a function that cannot be called without arguments, or cannot be traced just once."""
         function = binding.node if isinstance(binding.node, ast.FunctionDef) else binding.value
         if not isinstance(function, ast.FunctionDef | ast.Lambda):
             return
@@ -146,7 +146,7 @@ class ParallelizeStep(MeshCodemod):
             )
 
     def check_uses(self, name: str) -> None:
-        """After the assignment a name stands for an initialiser: it may only be called, without arguments."""
+        """Refuses uses of a rebound name other than calls without arguments."""
         facts, scope = self.site.facts, self.site.scope
         line = first_line(self.site.statement)
         for statement, inner in facts.names.scopes.items():
@@ -156,7 +156,7 @@ class ParallelizeStep(MeshCodemod):
             calls = [node.func for node in nodes if isinstance(node, ast.Call) and not node.args and not node.keywords]
             for node in nodes:
                 is_use = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-                # What runs before the assignment means what it meant.
+                # Uses that run before the assignment keep their meaning.
                 if is_use and node not in calls and (statement.lineno > line or inner is not scope):
                     self.refuse(
                         f"`{name}` is used otherwise than as `{name}()`, and it will be what places its result; use "

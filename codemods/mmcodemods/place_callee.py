@@ -1,9 +1,9 @@
-"""Run what one expression calls as a task.
+"""Run one callee as a task, inside an expression.
 
     y = hints.task(self.encoder, stage=0)(x)
     ->  y = mm.task(self.encoder, task=mm.Task(name="encoder", mesh_slice={"stage": 0}))(x)
 
-Refused: a class, because its calls make objects; `@hints.task(...)` above a Flax module is the way to say it.
+Refused: a class, because its calls make objects; write `@hints.task(...)` above a Flax module instead.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html for slices of a mesh.
 """
 
@@ -47,7 +47,7 @@ class PlaceCallee(TaskCodemod):
         return binding is not None and isinstance(binding.node, ast.ClassDef)
 
     def name(self, callee: ast.expr) -> str:
-        """The name as source text, with the index of the iteration where its slice depends on that."""
+        """The name as source text, with the index of the iteration if the slice may depend on it."""
         plain = self.site.task_name(callee_name(callee))
         loop = next((holder for holder in self.site.facts.names.around(self.site.statement)), None)
         if isinstance(loop, ast.For) and not all(isinstance(argument.value, ast.Constant) for _, argument in self.axes):

@@ -5,9 +5,9 @@
     ->  for i, block in enumerate(self.blocks):
             x = mm.task(block, task=mm.Task(name=f"block_{i}", mesh_slice={"stage": i // 3}))(x)
 
-Where no one call is the layer, the loop's body becomes a function, as it does for `stages`.
+Where no single call is the layer, the loop's body becomes a function, as for `stages`.
 
-Refused: bodies that no function can stand for, such as those that leave the loop or fill a list.
+Refused: bodies that cannot become a function, such as those that leave the loop or fill a list.
 See https://arxiv.org/abs/1811.06965 for pipeline stages.
 """
 
@@ -21,12 +21,12 @@ from mmrewrite.analysis.outlining import outline_of
 
 
 class PlaceLayerTasks(LoopCodemod):
-    """Places the layer's call. Two tasks of one name are one task, so names carry the index where slices differ."""
+    """Makes the layer's call a task. Tasks of one name are one task, so names have the index where slices differ."""
 
     directive = "task"
 
     def rewrite(self) -> None:
-        """Find the layer and what tells its iterations apart."""
+        """Find the layer, and the index of the iteration if the slice depends on it."""
         loop = self.plain_loop()
         layer = layer_call(self.site, loop)
         outline = None if layer is not None else outline_of(self.site, loop)

@@ -1,4 +1,4 @@
-"""Run what the scopes of some names hold as tasks, the model untouched.
+"""Run the code of all scopes that match a pattern as tasks; the model stays untouched.
 
     # mm: register(r"h_(\\d+)", stage="int({0}) // 3")
     ->  def place_h(match, backprop):
@@ -39,11 +39,11 @@ class RegisterByName(TaskCodemod):
 
     @property
     def axes(self) -> list[tuple[str, Argument]]:
-        """The slices; what is not an axis is the pattern."""
+        """The slice: all named arguments but the pattern."""
         return [(name, argument) for name, argument in self.hint.named if name != "regex"]
 
     def rewrite(self) -> None:
-        """Check the pattern and the slices, and write what is registered."""
+        """Check the pattern and the slices, and write the registration."""
         if self.site.statement not in self.site.facts.tree.body:
             self.refuse("`register` is for the whole program; write it at module level, in the margin")
         regex = self.hint.arguments[0]
@@ -64,7 +64,7 @@ class RegisterByName(TaskCodemod):
         self.write(f"{callback}\n\n\n{call}callback={function})", mesh, apart=True)
 
     def check_pattern(self, argument: Argument) -> int | None:
-        """How many groups the pattern has; None for one that is computed."""
+        """The number of groups of the pattern; None if it is computed."""
         pattern = literal(argument)
         if not isinstance(pattern, str):
             return None
@@ -111,7 +111,7 @@ class RegisterByName(TaskCodemod):
         return code.strip()
 
     def check_names(self, argument: Argument, expression: ast.expr, *own: str) -> None:
-        """Names must be those of the module, where the registration is made."""
+        """Report names that the module lacks, since the registration is made at module level."""
         nodes = list(ast.walk(expression))
         bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -126,7 +126,7 @@ class RegisterByName(TaskCodemod):
                 self.site.error(f"`{node.id}` is no name of this module{advice}", argument)
 
     def name_of_match(self, pattern: object, match: str) -> str:
-        """`name=f"h_{match}", ` where the pattern shows what its matches are called."""
+        """`name=f"h_{match}", ` where the names of the matches follow from the pattern."""
         plain = _PLAIN.fullmatch(str(pattern))
         if plain is None:
             return f'name=f"{slug(pattern)}_{{{match}}}", ' if slug(pattern) else ""
@@ -134,7 +134,7 @@ class RegisterByName(TaskCodemod):
         return f'name=f"{before}{{{match}}}{after}", ' if before or after else ""
 
     def write(self, code: str, mesh: Mesh | None, *, apart: bool = False) -> None:
-        """Put a statement where the hint stands, or below a mesh that is made after that."""
+        """Put a statement where the hint stands, or below the mesh if that is made later."""
         if mesh is None or mesh.statement.lineno <= self.site.statement.lineno:
             self.site.insert_above(code, apart=apart)
         elif mesh.hint is None:
@@ -150,7 +150,7 @@ class RegisterByName(TaskCodemod):
         return ready[0] if ready else None
 
     def wrong(self, message: str, argument: Argument, position: int) -> NoReturn:
-        """Say so with the caret at a character of a string, where its text shows it one to one."""
+        """Report a mistake with the caret at a character of a string, if its source has no escapes."""
         text, value = argument.text, str(literal(argument))
         opening = text.find(value)
         if opening < 0:
@@ -159,7 +159,7 @@ class RegisterByName(TaskCodemod):
 
 
 def literal(argument: Argument) -> object:
-    """The value of an argument that is written out, else None."""
+    """The value of a literal argument, else None."""
     return argument.value.value if isinstance(argument.value, ast.Constant) else None
 
 

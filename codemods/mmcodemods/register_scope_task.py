@@ -1,4 +1,4 @@
-"""Run what a named scope holds as a task, the model untouched.
+"""Run the code of a named scope as a task; the model stays untouched.
 
     with jax.named_scope("encoder"):  # mm: task(stage=0)
         h = encode(x)
@@ -23,7 +23,7 @@ from mmrewrite.project.facts import Mesh
 
 
 class RegisterScopeTask(TaskCodemod):
-    """Registers the task below the module's mesh, else with the runtime above the definition that holds the block."""
+    """Registers the task below the module's mesh, else with the runtime, above the definition around the block."""
 
     directive = "task"
     kinds = frozenset((WITH,))
@@ -66,7 +66,7 @@ class RegisterScopeTask(TaskCodemod):
         ]
 
     def items(self) -> list[ast.withitem]:
-        """What the block enters."""
+        """The context managers of the block."""
         block = self.site.statement
         assert isinstance(block, ast.With | ast.AsyncWith)
         return block.items
@@ -87,7 +87,7 @@ class RegisterScopeTask(TaskCodemod):
         return ready[0] if ready else None
 
     def check_values(self) -> None:
-        """The slice is computed where the registration stands, not in the block."""
+        """Refuses local names in the slice, since the registration is made at module level."""
         for name, argument in self.axes:
             for node in ast.walk(argument.value):
                 if isinstance(node, ast.Name) and self.site.scope.owner(node.id) not in (

@@ -5,8 +5,9 @@
     ->  for i, block in enumerate(self.blocks):
             x = mm.task(block, task=mm.stage(i, len(self.blocks), axis="stage"))(x)
 
-Where no one call is the layer, the loop's body becomes a function, whose lines stay as they are. It is given what an
-iteration reads of the one before it and the loop variables that it reads, and returns what the next one reads:
+Where no single call is the layer, the loop's body becomes a function, and its lines stay as they are. The parameters
+are the names that the loop carries between iterations and the loop variables that it reads; the carried names are also
+the results:
 
     for i in range(self.layers):  # mm: stages
         x = x + self.attention[i](self.norm[i](x))
@@ -18,9 +19,9 @@ iteration reads of the one before it and the loop variables that it reads, and r
         for i in range(self.layers):
             x = mm.task(layer, task=mm.stage(i, self.layers, axis="stage"))(x, i)
 
-Refused: a loop whose length cannot be told without running it, `while` loops, layers that share a list or dictionary
-which the loop changes, such as a cache, and bodies that no function can stand for: they leave the loop, hand on a name
-that may have no value before it, or make functions that run in a later layer.
+Refused: a loop of unknown length, `while` loops, layers that share a list or dictionary which the loop changes, such
+as a cache, and bodies that cannot become a function: they leave the loop, carry a name that may have no value before
+it, or make closures that a later layer calls.
 See https://arxiv.org/abs/1811.06965 for pipeline stages.
 """
 
@@ -35,7 +36,7 @@ from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, OTHER
 
 
 class StageLoop(LoopCodemod):
-    """Places the layer's call by its position among all layers."""
+    """Makes the layer's call a task, on the stage of its position among all layers."""
 
     directive = "stages"
     kinds = frozenset((FOR, OTHER))

@@ -5,7 +5,7 @@
 
 The same for a module under `nn.scan`. Each stage scans its slice of the stack; the parameters stay one stack.
 
-Refused: `functools.reduce` and comprehensions, because no call in the text is the layer's.
+Refused: `functools.reduce` and comprehensions, because the text has no call of the layer.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html for what a scan does.
 """
 

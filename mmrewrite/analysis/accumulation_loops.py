@@ -1,4 +1,4 @@
-"""A `for` loop that adds up over microbatches: which names it carries on, and why it cannot become a function."""
+"""A `for` loop that accumulates over microbatches: the names that it carries, or why it cannot become a function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HARMLESS = ("jax.debug.", "logging.", "absl.logging.")
 
 
 def refuse_cutting(site: Site, loop: str) -> None:
-    """Refuses arguments of a `microbatch` hint that say how to cut a batch, which `loop` does itself."""
+    """Refuses arguments of a `microbatch` hint about cutting the batch, which this `loop` does itself."""
     for argument in site.hint.arguments:
         if argument.name not in ("count", "schedule"):
             site.refuse(
@@ -34,10 +34,10 @@ def refuse_cutting(site: Site, loop: str) -> None:
 
 
 def carried_names(site: Site, loop: ast.For) -> list[str]:
-    """Names that an iteration reads from the one before it, in the order of the loop.
+    """The loop-carried names, in the order in which the loop assigns them.
 
-    Refuses a loop that a function of one iteration cannot stand for: it leaves early, changes something else than its
-    own names, or leaves a value of its last iteration behind.
+    Refuses a loop whose body cannot become a function of one iteration: it leaves early, changes something besides
+    local names, or a value of its last iteration is read after it.
     """
     refuse_shape(site, loop, "that accumulates gradients")
     scope = site.scope
@@ -87,7 +87,7 @@ def _check_carried(site: Site, loop: ast.For, name: str, inside: set[ast.stmt]) 
 
 
 def _check_statements(site: Site, statements: Iterable[ast.stmt], assigned: set[str]) -> None:
-    """Refuses what a function of one iteration cannot do, or would do in another order."""
+    """Refuses statements that a function of one iteration cannot have, or whose effects would change their order."""
     for statement in statements:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():

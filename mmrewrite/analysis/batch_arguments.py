@@ -1,4 +1,4 @@
-"""Which arguments of a gradient function are the batch and which are keys, and how they come to be positional."""
+"""Which arguments of a gradient function are the batch and the random keys, and how they become positional."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HARMLESS = ast.Name | ast.Attribute | ast.Subscript | ast.Constant
 
 @dataclass(eq=False)
 class Batch:
-    """What `mm.microbatch` is told, as source text, and what the calls must change for it.
+    """The arguments `argnum` and `rng` of `mm.microbatch` as source text, and the changes to the calls for them.
 
-    `appended` are names that the loss closes over and gets as further parameters; `moved` are arguments that were
-    passed by keyword and go to their position.
+    `appended` are closed-over values that become the last parameters of the loss; `moved` are arguments by keyword that
+    become positional.
     """
 
     argnum: str = ""
@@ -31,7 +31,7 @@ class Batch:
 
 
 def choose_batch(site: Site, gradient: Gradient, loss: Loss | None) -> Batch:
-    """Read `argnum=` and `rng=` of the hint; without `argnum=`, find the one argument that can be the batch."""
+    """Read `argnum=` and `rng=` of the hint; without `argnum=`, find the only argument that can be the batch."""
     return _Chooser(site, gradient, loss).choose()
 
 
@@ -75,21 +75,21 @@ class _Chooser:
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
     def names(self, argument: Argument | None) -> list[str]:
-        """Names in quotes that an argument of the hint has."""
+        """The strings in an argument of the hint."""
         return [value for value in self.constants(argument) if isinstance(value, str)]
 
     def numbers(self, argument: Argument | None) -> list[int]:
-        """Whole numbers that an argument of the hint has."""
+        """The whole numbers in an argument of the hint."""
         return [value for value in self.constants(argument) if type(value) is int]
 
     def constants(self, argument: Argument | None) -> list[object]:
-        """The values that an argument of the hint writes out."""
+        """The literals in an argument of the hint."""
         value = argument.value if argument is not None else None
         items = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
         return [item.value for item in items if isinstance(item, ast.Constant)]
 
     def position(self, name: str, argument: Argument | None) -> int:
-        """Where an argument called `name` will be."""
+        """The position that the argument called `name` will have."""
         call = self.gradient.calls[0] if self.gradient.calls else None
         if self.loss is not None and name in self.loss.by_keyword:
             self.site.refuse(
@@ -147,15 +147,15 @@ class _Chooser:
         self.site.refuse(f"more than one argument could be the batch; write one of {', '.join(listed)}{more}")
 
     def is_one_key(self, index: int, argument: ast.expr) -> bool:
-        """Whether an argument is called like one random key where it is made or where it arrives."""
-        given = argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
-        return names_one_key(given) or names_one_key(self.parameter_name(index) or "")
+        """Whether the argument or its parameter is named like one random key; several may be one per example."""
+        name = argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
+        return names_one_key(name) or names_one_key(self.parameter_name(index) or "")
 
     def parameter_name(self, index: int) -> str | None:
         return self.parameters[index] if index < len(self.parameters) else None
 
     def only_closed(self, keys: list[str]) -> int:
-        """Position that the one value gets which the loss takes from around it."""
+        """The position of the only closed-over value that can be the batch, once it is an argument."""
         data = [
             closed.name
             for closed in self.closed
@@ -175,11 +175,11 @@ class _Chooser:
         )
 
     def is_size(self, name: str) -> bool:
-        """Whether a name that the loss closes over is the size of something."""
+        """Whether a closed-over value is the size of something."""
         return self.loss is not None and is_size(self.loss, ast.Name(name, ast.Load()))
 
     def argument_call(self) -> ast.Call:
-        """A call whose arguments show what the gradient function is given."""
+        """A call that stands for all calls of the gradient function."""
         calls = self.gradient.calls
         if not calls:
             self.site.refuse("this gradient function is not called where it can be seen; write `argnum=` and `rng=`")
@@ -193,7 +193,7 @@ class _Chooser:
     # What the calls must change
 
     def check_appended(self) -> None:
-        """Refuses where the loss cannot be given what it closes over."""
+        """Refuses closed-over values that cannot become arguments of the loss."""
         assert self.loss is not None
         reason = cannot_be_given(self.site, self.gradient, self.loss, self.batch.appended)
         if reason is not None:
@@ -203,19 +203,19 @@ class _Chooser:
             )
 
     def complete_moves(self) -> None:
-        """Refuses where keywords cannot go to their positions without a gap, or without changing what runs first."""
+        """Refuses keywords that cannot become positional without a gap or another order of evaluation."""
         last = max(self.parameters.index(name) for name in self.batch.moved)
         for call in self.gradient.calls:
             moved = self.parameters[len(call.args) : last + 1]
-            given = {keyword.arg: keyword.value for keyword in call.keywords}
-            if not set(moved) <= given.keys() or None in given:
+            keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+            if not set(moved) <= keywords.keys() or None in keywords:
                 self.site.refuse(
                     "the batch is passed by keyword and something before it is not passed; pass it by position"
                 )
-            order = [name for name in given if name in moved]
-            first = list(given)[: len(moved)]
+            order = [name for name in keywords if name in moved]
+            first = list(keywords)[: len(moved)]
             in_order = order == moved and first == moved
-            if not in_order and not all(isinstance(value, _HARMLESS) for value in given.values()):
+            if not in_order and not all(isinstance(value, _HARMLESS) for value in keywords.values()):
                 self.site.refuse(
                     "the batch is passed by keyword, and passing it by position would change the order in which the "
                     "arguments are evaluated; pass it by position"

@@ -1,4 +1,4 @@
-"""The statements in a block, what they assign, and what must not stand in a block that becomes a function."""
+"""The statements of a block, the names that they assign, and what a block that becomes a function must not have."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def all_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def targets(statement: ast.stmt) -> Iterator[ast.expr]:
-    """What a statement itself assigns: names, attributes and items; the parts of a tuple one by one."""
+    """The names, attributes and items that a statement itself assigns or deletes; tuples in parts."""
     found: Sequence[ast.expr] = ()
     if isinstance(statement, ast.Assign | ast.Delete):
         found = statement.targets
@@ -55,19 +55,19 @@ def root(node: ast.expr) -> ast.expr:
 
 
 def first_place(loop: ast.For, name: str) -> tuple[int, int]:
-    """Where a loop first assigns a name."""
+    """Line and column where a loop first assigns a name."""
     stored = (node for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     return min(((node.lineno, node.col_offset) for node in stored if node.id == name), default=(0, 0))
 
 
 def assigned_in(scope: Scope, statements: Iterable[ast.stmt]) -> set[str]:
-    """Names of a scope that some statements bind, in whatever way."""
+    """Names of a scope that some statements bind in any way."""
     inside = set(statements)
     return {name for name, found in scope.bindings.items() if any(each.statement in inside for each in found)}
 
 
 def late_readers(site: Site, loop: ast.For) -> Iterator[Scope]:
-    """Functions beside a loop that may run in it, which see the names of the scope as the loop assigns them."""
+    """Closures beside a loop that may run during it, and so see the values that the loop assigns."""
     repeats = any(isinstance(holder, ast.For | ast.AsyncFor | ast.While) for holder in _around_in_scope(site, loop))
     for child in site.scope.children:
         is_late = child.kind != "comprehension" or isinstance(child.node, ast.GeneratorExp)
@@ -84,7 +84,10 @@ def _around_in_scope(site: Site, statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def refuse_unclear_reader(site: Site, loop: ast.For, assigned: Iterable[str]) -> None:
-    """Refuses names that a function beside the loop reads while the loop assigns them."""
+    """Refuses names that the loop assigns and a closure beside it reads.
+
+    As locals of a function of their own they would be other variables than the closure's.
+    """
     readers = list(late_readers(site, loop))
     for name in sorted(assigned):
         for child in readers:
@@ -97,7 +100,7 @@ def refuse_unclear_reader(site: Site, loop: ast.For, assigned: Iterable[str]) ->
 
 
 def leaving(statements: Iterable[ast.stmt]) -> Iterator[ast.Break | ast.Continue]:
-    """`break` and `continue` in the body of a loop that are about this loop, not about one inside it."""
+    """The `break`s and `continue`s of a loop, without those of loops inside it."""
     for statement in statements:
         if isinstance(statement, ast.Break | ast.Continue):
             yield statement
@@ -108,7 +111,7 @@ def leaving(statements: Iterable[ast.stmt]) -> Iterator[ast.Break | ast.Continue
 
 
 def refuse_shape(site: Site, loop: ast.For, what: str) -> None:
-    """Refuses a loop of which no function can be made around its lines; `what` is a clause about the loop."""
+    """Refuses a loop whose lines cannot become the body of a function; `what` is a clause about the loop."""
     if site.scope.kind not in ("function", "module"):
         site.refuse("a loop in the body of a class; move it into a function", loop)
     if loop.orelse:

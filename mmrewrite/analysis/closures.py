@@ -1,4 +1,4 @@
-"""What a loss function closes over, and whether those values could be given to it as arguments instead."""
+"""The closed-over values of a loss function, and whether they can become arguments."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mmrewrite.source.names import Scope
 
 @dataclass(frozen=True)
 class Closed:
-    """A local name of the surrounding function that a loss reads.
+    """A closed-over value of a loss: a local name of the surrounding function.
 
-    `is_data` is whether the loss uses its value or parts of it, rather than only calling it or its methods.
+    `is_data` is false if the loss only calls the value or its methods, as it does a model.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Closed:
 
 
 def closed_over(loss: Loss) -> list[Closed]:
-    """Names that the loss takes from a surrounding function, in order of their first use."""
+    """The closed-over values of a loss, in the order of their first use."""
     called = {_root(node.func) for node in ast.walk(loss.node) if isinstance(node, ast.Call)}
     parts = {_root(node) for node in ast.walk(loss.node) if isinstance(node, ast.Attribute)}
     found: dict[str, Closed] = {}
@@ -50,7 +50,7 @@ def _root(node: ast.expr) -> ast.expr:
 def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]) -> str | None:
     """Why `names` cannot become parameters of the loss and arguments of the gradient's only call, else None.
 
-    The call reads them where the loss would have read them, since nothing runs in between.
+    If they can, the values are the same: nothing runs between the call, which now reads them, and the loss.
     """
     node = loss.node
     if loss.facts is not site.facts:

@@ -1,4 +1,8 @@
-"""Which names of a function some statements read before they assign them. It errs towards reading too much."""
+"""Liveness of local names: which are read before they are assigned, and which are assigned on every path.
+
+Where paths cannot be told apart, more names count as read and fewer as assigned. That is the safe side: a function made
+of the statements then gets a parameter too many, never one too few.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +16,23 @@ _Names = frozenset[str]
 
 
 class Flow:
-    """Follows the names that one scope of a module owns, in the order in which its statements run."""
+    """The flow of the names of one scope through its statements, in the order in which they run."""
 
     def __init__(self, facts: Facts, scope: Scope) -> None:
         self._names, self._scope = facts.names, scope
 
     def exposed_in(self, loop: ast.For) -> set[str]:
-        """Names that an iteration may read before it has assigned them."""
+        """Names that an iteration may read before it assigns them: upward exposed, in the field's words."""
         exposed, _ = self._run(loop.body, self._stored(loop.target))
         return exposed
 
     def through(self, loop: ast.For) -> tuple[set[str], _Names]:
-        """Names that the body of a loop may read before it assigns them, its target among them; and those that it
-        assigns in any case."""
+        """Names that the body of a loop may read before it assigns them, the target included; and those that it
+        assigns on every path."""
         return self._run(loop.body, frozenset())
 
     def defined_before(self, statement: ast.stmt) -> _Names:
-        """Names that have a value whenever a statement is reached."""
+        """Names that have a value on every path to a statement."""
         node = self._scope.node
         defined: _Names = frozenset()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -43,7 +47,7 @@ class Flow:
         return defined
 
     def _entering(self, holder: ast.stmt, inner: ast.stmt, defined: _Names) -> _Names:
-        """What is assigned in any case where the block of `holder` begins that holds `inner`."""
+        """Names assigned on every path to the beginning of the block of `holder` with `inner` in it."""
         match holder:
             case ast.For() | ast.AsyncFor() if inner in holder.body:
                 return defined | self._stored(holder.target)
@@ -56,7 +60,7 @@ class Flow:
         return defined
 
     def read_after(self, statement: ast.stmt) -> set[str]:
-        """Names that may be read after a statement, as it left them."""
+        """Names that are live after a statement: some path reads them before it assigns them."""
         exposed: set[str] = set()
         defined: _Names = frozenset()
         while True:
@@ -71,7 +75,7 @@ class Flow:
                 for rest in (holder.orelse, holder.finalbody):
                     exposed |= self._run(rest, defined)[0]
             elif isinstance(holder, ast.For | ast.AsyncFor | ast.While):
-                # What runs next may be the next iteration.
+                # The next iteration may follow.
                 if isinstance(holder, ast.While):
                     exposed |= self._read(holder.test, defined)
                 else:
@@ -82,7 +86,7 @@ class Flow:
             statement = holder
 
     def _run(self, statements: Iterable[ast.stmt], defined: _Names) -> tuple[set[str], _Names]:
-        """What `statements` read and have not assigned, and what is assigned after them in any case."""
+        """Names that `statements` read before they assign them, and those assigned on every path through them."""
         exposed: set[str] = set()
         for statement in statements:
             more, defined = self._step(statement, defined)
@@ -157,7 +161,7 @@ class Flow:
         return {name for name in self._loaded(node) if name not in defined}
 
     def _loaded(self, node: ast.AST) -> Iterator[str]:
-        """Names of this scope that are read in a piece of code, also by functions that it makes."""
+        """Names of this scope that a node reads, also in the functions that it defines, which may run at any time."""
         yield from self._names_in(node, ast.Load, self._scope)
 
     def _deleted(self, node: ast.AST) -> _Names:
@@ -183,7 +187,7 @@ class Flow:
 
 
 def _either(one: _Names, first: Sequence[ast.stmt], other: _Names, second: Sequence[ast.stmt]) -> _Names:
-    """What is assigned in any case after one of two blocks, of which one may not come to its end."""
+    """Names assigned on every path after one of two blocks; a block that leaves does not count."""
     if _leaves(first) != _leaves(second):
         return other if _leaves(first) else one
     return one & other
@@ -194,7 +198,7 @@ def _leaves(block: Sequence[ast.stmt]) -> bool:
 
 
 def _outside(node: ast.AST) -> Iterator[ast.AST]:
-    """Parts of what has a scope of its own that are evaluated in the one around it."""
+    """Parts of a node with a scope of its own that are evaluated in the surrounding scope."""
     yield from getattr(node, "decorator_list", ())
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
@@ -206,7 +210,7 @@ def _outside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a node, with those of its parameters and generators in their place."""
+    """The children of a node, with parameters and generators replaced by their own children."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.arguments | ast.comprehension):
             yield from ast.iter_child_nodes(child)

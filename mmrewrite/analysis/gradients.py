@@ -32,10 +32,17 @@ class Use:
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
-    """`jax.grad(function, ...)` and how it is used.
+    """A gradient function, `jax.grad(function, ...)`, and its calls.
 
-    `wrapped_call` is the call of the hinted statement to wrap: `jax.grad(...)` itself, or, when `by_name`, the call of
-    a name that stands for it. `uses` are the calls that can be seen, and `complete` is whether there can be no others.
+    Attributes:
+        function: The function that is differentiated.
+        argnums: Positions of the differentiated arguments; empty where they are computed and the hint has `argnum=`.
+        has_aux: Whether the function returns auxiliary data too.
+        with_value: Whether the gradient function returns the value too.
+        wrapped_call: The call to wrap: `jax.grad(...)` itself or, if `by_name`, a call of a name for it.
+        by_name: Whether the hinted statement calls the gradient function by a name.
+        uses: The calls that can be seen.
+        complete: Whether these are all.
     """
 
     function: ast.expr
@@ -55,7 +62,7 @@ class Gradient:
 
 @dataclass(frozen=True, eq=False)
 class _Maker:
-    """What makes a gradient function: the call `jax.grad(f)`, or the decorators of a `def`."""
+    """The expression that makes a gradient function: the call `jax.grad(f)`, or a decorator of a `def`."""
 
     function: ast.expr | None
     arguments: ast.Call | None
@@ -63,7 +70,7 @@ class _Maker:
 
 
 def find_gradient(site: Site) -> Gradient:
-    """The gradient of the hinted statement; refuses when there is none or it is not visibly one."""
+    """The gradient function that the hinted statement makes or calls; refuses a statement without exactly one."""
     calls = list(site.calls(site.statement))
     made = [call for call in calls if site.resolve(call.func) in GRADIENTS]
     if len(made) > 1:
@@ -99,7 +106,7 @@ def _refuse_bound_twice(site: Site, calls: list[ast.Call]) -> None:
 
 
 def is_gradient_decorator(names: Module, decorator: ast.expr, scope: Scope) -> str | None:
-    """The gradient that a decorator takes, as `@jax.grad`, `@partial(jax.grad, ...)` or `@eqx.filter_grad(...)`."""
+    """The gradient transformation of a decorator: `@jax.grad`, `@partial(jax.grad, ...)`, `@eqx.filter_grad(...)`."""
     found = names.resolve(decorator, scope)
     if isinstance(decorator, ast.Call):
         found = names.resolve(decorator.func, scope)
@@ -161,7 +168,7 @@ def _flag(site: Site, node: ast.expr | None) -> bool:
 
 
 def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use, ...], bool]:
-    """Calls of what `made` returns: in the statement itself, else of the name that it is assigned to."""
+    """Calls of the gradient function `made`, in the statement itself or by its name; and whether these are all."""
     holder = made
     while True:
         # `jax.jit(jax.grad(f))` is called with the same arguments.
@@ -202,14 +209,14 @@ def _loads(site: Site, name: str, owner: Scope | None) -> int:
 
 
 def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Nodes of a statement that are not part of a statement inside it."""
+    """The nodes of a statement, without those of the statements inside it."""
     for child in ast.iter_child_nodes(statement):
         if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
             yield from ast.walk(child)
 
 
 def _made_by_name(site: Site, node: ast.expr, scope: Scope) -> _Maker | None:
-    """What makes the gradient function that a name stands for, through `jax.jit` and other names."""
+    """The maker of the gradient function that a name resolves to, through `jax.jit` and aliases."""
     if not isinstance(node, ast.Name):
         return None
     binding = site.facts.names.binding(node.id, scope)

@@ -1,4 +1,4 @@
-"""The forms in which a program compiles a function, and what of `jax.jit`'s arguments a pipeline takes."""
+"""The forms in which a program compiles a function, and the arguments of `jax.jit` that a pipeline accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import JIT, is_jit_decorator
 
 CARRIED = ("donate_argnums", "donate_argnames", "static_argnums", "static_argnames")
-# They change how XLA is called, and no value.
+# These change how XLA is called, but no value.
 _WITHOUT_EFFECT = ("inline", "keep_unused")
 _LAYOUTS = ("in_shardings", "out_shardings")
 _PARTIAL = "functools.partial"
@@ -20,7 +20,7 @@ _COPIES = (
     "the mesh spread the batch"
 )
 
-# What else compiles, and why it is not the same. Each sentence ends in what to write.
+# Other functions that compile: why `mjit` cannot replace them, and what to write.
 _OTHERS = {
     "flax.nnx.jit": "`nnx.jit` writes what the step changes back into the modules that it was given; make the step a "
     "function of state, `nnx.split` before it and `nnx.merge` in it, compile that with `jax.jit`, and hint it",
@@ -50,7 +50,7 @@ _TRANSFORMATIONS = frozenset(
     )
 )
 
-# What the result of `jax.jit` has, and a compiled step has not.
+# Methods of the result of `jax.jit` that a compiled step lacks, and the nearest method that it has.
 _ABSENT = {
     "lower": "plan",
     "trace": "plan",
@@ -70,7 +70,7 @@ class Jit:
 
 
 def jit_call(site: Site, directive: str) -> Jit:
-    """The only call of the hint's statement that compiles; refuses where more is done with it, or there is none."""
+    """The only call in the hint's statement that compiles; refuses other numbers, and uses that a pipeline lacks."""
     statement = site.statement
     found = list(_jits(site, statement))
     if len(found) > 1:
@@ -111,7 +111,7 @@ def jit_decorator(site: Site, function: ast.FunctionDef | ast.AsyncFunctionDef) 
 
 
 def carried(site: Site, keywords: Sequence[ast.keyword], place: ast.expr) -> dict[str, str]:
-    """Arguments of `jax.jit` that a compiled step takes as well, as source text; refuses those that say more."""
+    """The arguments of `jax.jit` that a pipeline accepts, as source text; refuses others that have an effect."""
     found = {}
     for keyword in keywords:
         name = keyword.arg
@@ -134,7 +134,7 @@ def carried(site: Site, keywords: Sequence[ast.keyword], place: ast.expr) -> dic
 
 
 def refuse_uses(site: Site, name: str) -> None:
-    """Refuse where the module uses what only the result of `jax.jit` has, such as `step.lower`."""
+    """Refuses a step of which the module uses methods that only the result of `jax.jit` has, such as `lower`."""
     for node in ast.walk(site.facts.tree):
         if isinstance(node, ast.Attribute) and node.attr in _ABSENT and ast.unparse(node.value) == name:
             _refuse_absent(site, node, name)

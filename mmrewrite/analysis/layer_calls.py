@@ -1,4 +1,4 @@
-"""The call that each iteration of a loop over layers makes, and what must not pass from one layer to a later one."""
+"""The call in a loop over layers that is the layer, and containers that layers must not share."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _PARAMETERS = frozenset(("param", "variable", "get_variable", "make_rng"))
 
 @dataclass(frozen=True, eq=False)
 class LayerCall:
-    """The call of one iteration that becomes a task, and the simple statement that holds it."""
+    """The call in the body of the loop that becomes a task, and the simple statement with it."""
 
     call: ast.Call
     statement: ast.stmt
 
     @property
     def is_dropped(self) -> bool:
-        """Whether nothing is done with the result."""
+        """Whether its result is dropped."""
         return isinstance(self.statement, ast.Expr) and self.statement.value is self.call
 
 
 def layer_call(site: Site, loop: ast.For) -> LayerCall | None:
-    """The one call in the body that is the layer; None where no call, or more than one, could be it.
+    """The call in the body that is the layer; None if there is no candidate, or more than one.
 
-    It is the call that the loop variable chooses, else the one that is given it, else the same for names that the
-    body makes from the loop variable, else the only call of the program's own code whose result is kept. Where the
-    body gives values from one iteration to the next, the layer is a call that reads one of them.
+    In this order: the call whose callee depends on the loop variable, the call with an argument that does, the same for
+    names that the body derives from the loop variable, and the only call of the program's own code whose result is
+    kept. If the loop carries values between iterations, the layer must read one of them.
     """
     variables = _names(loop.target)
     own = [
@@ -54,14 +54,14 @@ def layer_call(site: Site, loop: ast.For) -> LayerCall | None:
 
 
 def _reads_parameter(call: ast.Call) -> bool:
-    """Whether a call asks a Flax module for a parameter or a variable: `self.param(...)`."""
+    """Whether a call creates or reads a parameter or variable of a Flax module: `self.param(...)`."""
     return (
         isinstance(call.func, ast.Attribute) and call.func.attr in _PARAMETERS and isinstance(call.func.value, ast.Name)
     )
 
 
 def _carried(site: Site, loop: ast.For) -> set[str]:
-    """Names that an iteration reads from the one before it, and those that the body makes from them."""
+    """Names that the loop carries between iterations, and those that the body derives from them (a fixed point)."""
     found = Flow(site.facts, site.scope).exposed_in(loop) & assigned_in(site.scope, all_statements(loop.body))
     before = 0
     while found and len(found) != before:
@@ -73,7 +73,7 @@ def _carried(site: Site, loop: ast.For) -> set[str]:
 
 
 def refuse_carried_containers(site: Site, loop: ast.For, layer: LayerCall) -> None:
-    """Refuses where layers fill or empty a list or dictionary that outlives them: a cache, or skip connections."""
+    """Refuses layers that change a list or dictionary which outlives them: a cache, or skip connections."""
     inside = {
         node.id
         for statement in loop.body
@@ -105,7 +105,7 @@ def _refuse_shared(site: Site, loop: ast.For, holder: ast.expr, who: str, otherw
 
 
 def changed_arguments(site: Site, call: ast.Call) -> Iterator[ast.expr]:
-    """Arguments that the function which is called fills or empties, where its definition can be seen."""
+    """Arguments of a call that its function changes in place, as far as its definition can be found."""
     function = find_function(site, call.func, site.facts, site.scope)
     if function is None:
         return
@@ -124,7 +124,7 @@ def changed_arguments(site: Site, call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _changed_container(node: ast.AST, names: Module, scope: Scope) -> ast.expr | None:
-    """What a node stores into or takes out of, if it does."""
+    """The container that a node changes in place, if it does."""
     if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
         return node.value
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CONTAINER_METHODS:
@@ -143,7 +143,7 @@ def _using(layers: list[LayerCall], variables: set[str]) -> list[LayerCall]:
 
 
 def _derived(site: Site, loop: ast.For, variables: set[str]) -> set[str]:
-    """Names that the body binds to something made of the loop variables, without any call of the program's own."""
+    """Names that the body derives from the loop variables, without calls of the program's own code."""
     found: set[str] = set()
     for statement in loop.body:
         for node in ast.walk(statement):
@@ -163,7 +163,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _calls(site: Site, statement: ast.stmt) -> Iterator[LayerCall]:
-    """Calls of a statement and of the blocks in it, except those that only make what another one calls."""
+    """Calls in a statement and its blocks, without those that only make the callee of another one."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return
     inner = [child for child in ast.walk(statement) if isinstance(child, ast.stmt) and child is not statement]
@@ -176,7 +176,7 @@ def _calls(site: Site, statement: ast.stmt) -> Iterator[LayerCall]:
 
 
 def outermost_callees(calls: list[ast.Call]) -> list[ast.Call]:
-    """Calls that do not merely make what another one calls, as `Block(cfg)` does in `Block(cfg)(x)`."""
+    """Calls without those that only make the callee of another one, as `Block(cfg)` in `Block(cfg)(x)`."""
     makers = {node for call in calls if isinstance(call.func, ast.Call) for node in ast.walk(call.func)}
     return [call for call in calls if call not in makers]
 
@@ -185,7 +185,7 @@ _WRAPPERS = frozenset(("vmap", "partial", "jit", "checkpoint", "remat", "filter_
 
 
 def callee_name(node: ast.expr) -> str:
-    """A task name from what is called: `encoder` for `self.encoder`, `Block` for `Block(cfg)`, `f` for `vmap(f)`."""
+    """A task name for a callee: `encoder` for `self.encoder`, `Block` for `Block(cfg)`, `f` for `vmap(f)`."""
     match node:
         case ast.Call(args=[ast.Name() | ast.Attribute() | ast.Subscript() as inner, *_]) if (
             callee_name(node.func) in _WRAPPERS

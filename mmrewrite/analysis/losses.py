@@ -1,4 +1,4 @@
-"""The function that is differentiated: where it is, and whether it changes state or uses random keys."""
+"""The function that is differentiated: its definition, its random keys, and the state that it changes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """The function that is differentiated, and where it is defined.
+    """The definition of the function that is differentiated, and its module.
 
-    `before` are parameters that a transformation puts before its own, as `hk.transform` does.
+    `before` are parameters that a transformation such as `hk.transform` puts before its own.
     """
 
     facts: Facts
@@ -44,12 +44,12 @@ class Loss:
 
     @property
     def num_positional(self) -> int:
-        """How many parameters have a position."""
+        """The number of positional parameters."""
         return len(self.before) + len(self.node.args.posonlyargs) + len(self.node.args.args)
 
     @property
     def by_keyword(self) -> frozenset[str]:
-        """Names of the parameters that have no position: those after a `*`."""
+        """Names of the keyword-only parameters."""
         return frozenset(argument.arg for argument in self.node.args.kwonlyargs)
 
     def results(self) -> Iterator[ast.expr]:
@@ -60,12 +60,12 @@ class Loss:
             yield from (statement.value for statement in returns_of(self.node) if statement.value is not None)
 
     def nodes(self) -> Iterator[ast.AST]:
-        """Everything in its body."""
+        """The nodes of its body, without those of functions inside it."""
         yield from ast.walk(self.node.body) if isinstance(self.node, ast.Lambda) else own_nodes(self.node)
 
 
 def find_function(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth: int = _DEPTH) -> Loss | None:
-    """The definition that an expression stands for, through names and `functools.partial`."""
+    """The definition that an expression resolves to, through at most `depth` aliases and `functools.partial`s."""
     if depth == 0:
         return None
     if isinstance(node, ast.Lambda):
@@ -92,7 +92,7 @@ def find_function(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth:
 
 
 def _transformed(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth: int) -> Loss | None:
-    """The function that Haiku made the pair of `init` and `apply` from which `node` is."""
+    """The function that Haiku transformed into `node`, a pair of `init` and `apply`."""
     if isinstance(node, ast.Name):
         binding = facts.names.binding(node.id, scope)
         owner = scope.owner(node.id) or scope
@@ -114,23 +114,23 @@ def _transformed(site: Site, node: ast.expr, facts: Facts, scope: Scope, depth: 
 
 
 def keeps_values(facts: Facts, decorator: ast.expr, scope: Scope) -> bool:
-    """Whether a decorator is known to leave what a function returns as it is."""
+    """Whether a decorator is known not to change what a function returns."""
     names = [decorator, *([decorator.func, *decorator.args[:1]] if isinstance(decorator, ast.Call) else [])]
     return any(facts.names.resolve(name, scope) in _TRANSPARENT for name in names)
 
 
 def looks_like_key(name: str) -> bool:
-    """Whether a name is one that random keys have: `rng`, `dropout_key`, `keys`."""
+    """Whether a name is like those of random keys: `rng`, `dropout_key`, `keys`."""
     return _KEY_WORDS.search(name.lower()) is not None
 
 
 def names_one_key(name: str) -> bool:
-    """Whether a name is that of one random key, not of several, which may be one for each example."""
+    """Whether a name is like that of one random key; several keys may be one for each example."""
     return looks_like_key(name) and not name.lower().rstrip("0123456789_").endswith("s")
 
 
 def keys_closed_over(loss: Loss) -> list[str]:
-    """Local names of the surrounding function that look like random keys and are used in the loss."""
+    """Closed-over values of the loss that are named like random keys."""
     found = []
     for node in loss.nodes():
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and looks_like_key(node.id):
@@ -141,7 +141,7 @@ def keys_closed_over(loss: Loss) -> list[str]:
 
 
 def keys_of_the_module(loss: Loss) -> list[str]:
-    """Names of the loss's module that are random keys made there and are used in the loss."""
+    """Random keys that the loss's module makes at its top level and the loss uses."""
     names = loss.facts.names
     found = set()
     for node in loss.nodes():
@@ -160,7 +160,7 @@ def _makes_key(facts: Facts, statement: ast.stmt | None) -> bool:
 
 
 def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:
-    """The call that returns changed collections: `model.apply(..., mutable=["batch_stats"])`."""
+    """The first call that returns changed collections of Flax: `model.apply(..., mutable=["batch_stats"])`."""
     for node in nodes:
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
@@ -174,10 +174,10 @@ def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:
 
 
 def batch_norms(facts: Facts, tree: ast.AST, scope: Scope) -> list[ast.expr]:
-    """Uses of Flax's batch normalisation that see the batch.
+    """Uses of Flax's batch normalisation that compute statistics of the batch.
 
-    One of linen with `use_running_average=True`, in its call or in a `partial`, does not, unless another value of that
-    occurs.
+    One of linen with `use_running_average=True`, in its call or in a `partial`, does not; but if another value of that
+    argument occurs anywhere, all count. One of nnx can be switched at run time, by `model.train()`, so it always does.
     """
     uses: list[ast.expr] = [
         node
@@ -186,9 +186,9 @@ def batch_norms(facts: Facts, tree: ast.AST, scope: Scope) -> list[ast.expr]:
     ]
     frozen: set[ast.expr] = set()
     for node in ast.walk(tree) if uses else ():
-        told = [each.value for each in getattr(node, "keywords", ()) if each.arg == "use_running_average"]
-        if isinstance(node, ast.Call) and told:
-            if not (isinstance(told[0], ast.Constant) and told[0].value is True):
+        values = [each.value for each in getattr(node, "keywords", ()) if each.arg == "use_running_average"]
+        if isinstance(node, ast.Call) and values:
+            if not (isinstance(values[0], ast.Constant) and values[0].value is True):
                 return uses
             frozen.update((node.func, *node.args[:1]))
     return [use for use in uses if use not in frozen or facts.names.resolve(use, scope) == "flax.nnx.BatchNorm"]

@@ -1,4 +1,4 @@
-"""Find the mesh that a step runs on, in its own module or in another one of the project."""
+"""Find the mesh of a step, in its own module or in another one of the project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmrewrite.source.spans import first_line
 
 
 def mesh_expression(site: Site) -> str:
-    """The mesh as source text for the hint's place, importing it where needed; refuses when none or several fit."""
+    """The mesh as source text at the hint's place, imported if necessary; refuses unless exactly one fits."""
     here = [mesh for mesh in site.facts.meshes if mesh.hint is None or mesh.hint in site.draft.done]
     visible = [mesh for mesh in here if mesh.scope in tuple(site.scope.chain())]
     if visible:
@@ -109,7 +109,7 @@ def _leads_to(site: Site, start: Facts, target: Facts) -> bool:
 
 
 def _import_path(facts: Facts, owner: Facts) -> str:
-    """The module to import from: relative where this module imports like that, else absolute."""
+    """The module to import from, relative if this module has relative imports, else absolute."""
     relative = any(isinstance(node, ast.ImportFrom) and node.level for node in facts.tree.body)
     parts, target = facts.names.name.split("."), owner.names.name.split(".")
     package = parts if facts.names.is_package else parts[:-1]

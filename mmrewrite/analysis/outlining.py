@@ -1,4 +1,4 @@
-"""The body of a loop over layers as a function of one layer: what it is given, what it returns, and what forbids it."""
+"""The body of a loop over layers as a function of one layer: its parameters, its results, or why it cannot be one."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ _DISPLAYS = ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp | ast.SetCo
 # Methods that change what they belong to, where nothing is done with their result.
 _CHANGING_METHODS = frozenset(("update", "add", "remove", "discard", "clear", "sort", "reverse"))
 
-# What these give depends on the function that calls them.
+# The results of these depend on the frame of the caller.
 _FRAME = frozenset(f"builtins.{name}" for name in ("locals", "vars", "dir", "eval", "exec"))
 
-# A function among their arguments is called later than they are.
+# These keep functions among their arguments and call them later.
 _LAZY = frozenset(("functools.partial", "jax.tree_util.Partial", "builtins.map", "builtins.filter", "builtins.iter"))
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A function of one layer: `given` from the layer before, `items` of the loop's target, and its `results`."""
+    """A function of one layer: `carried` from the layer before, `items` of the loop's target, and its `results`."""
 
-    given: tuple[str, ...]
+    carried: tuple[str, ...]
     items: tuple[str, ...]
     results: tuple[str, ...]
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """All that the function is given, in order."""
-        return (*self.given, *self.items)
+        """The parameters of the function, in order."""
+        return (*self.carried, *self.items)
 
 
 def outline_of(site: Site, loop: ast.For) -> Outline:
-    """What a function has to take and to return that is the body of the loop.
+    """The function that the body of a loop becomes, by liveness of its names.
 
-    Refuses a body that cannot be one exactly: it leaves the loop, changes what is not its own, or gives on a name that
-    may have no value.
+    Refuses a body that cannot become one exactly: it leaves the loop, changes what outlives an iteration, or carries a
+    name that may have no value before the loop.
     """
     refuse_shape(site, loop, "over layers")
     for jump in leaving(loop.body):
@@ -67,15 +67,15 @@ def outline_of(site: Site, loop: ast.For) -> Outline:
     items = list(dict.fromkeys(node.id for node in sorted(names, key=lambda node: (node.lineno, node.col_offset))))
     results = assigned & ((exposed - set(items)) | flow.read_after(loop))
     needed = exposed | (results - defined)
-    given = (needed & assigned) - set(items)
+    carried = (needed & assigned) - set(items)
     refuse_unclear_reader(site, loop, assigned)
     for statement in all_statements(loop.body):
         for target in targets(statement) if isinstance(statement, ast.Delete) else ():
-            if isinstance(target, ast.Name) and target.id in given:
+            if isinstance(target, ast.Name) and target.id in carried:
                 site.refuse(f"`del {target.id}` in the body of a loop over layers; move it below the loop", statement)
-    _check_changes(site, loop, _made_anew(loop, assigned - exposed), given)
+    _check_changes(site, loop, _made_anew(loop, assigned - exposed), carried)
     _check_functions(site, loop, assigned | set(items), results)
-    for name in sorted(given - flow.defined_before(loop)):
+    for name in sorted(carried - flow.defined_before(loop)):
         site.refuse(f"`{name}` may have no value before the loop; write `{name} = None` above it", loop)
     if not results:
         site.refuse(
@@ -87,7 +87,7 @@ def outline_of(site: Site, loop: ast.For) -> Outline:
     def in_order(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=lambda name: first_place(loop, name)))
 
-    return Outline(in_order(given), tuple(name for name in items if name in needed), in_order(results))
+    return Outline(in_order(carried), tuple(name for name in items if name in needed), in_order(results))
 
 
 def _own_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -101,7 +101,7 @@ def _own_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _check(site: Site, statement: ast.stmt) -> None:
-    """Refuses what would do something else in a function of its own."""
+    """Refuses a statement that would have another meaning in a function of its own."""
     where = "in the body of a loop over layers, which becomes a function"
     match statement:
         case ast.Return():
@@ -144,7 +144,7 @@ def _own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _made_anew(loop: ast.For, own: set[str]) -> set[str]:
-    """Those of a layer's own names that are not just other names for what comes from outside, or for a part of it."""
+    """The names in `own` that are no alias of a value from outside the layer, or of a part of one (a fixed point)."""
     bound = list(_bound_to(loop))
     while True:
         holders = ((name, root(value)) for name, value in bound)
@@ -155,7 +155,7 @@ def _made_anew(loop: ast.For, own: set[str]) -> set[str]:
 
 
 def _bound_to(loop: ast.For) -> Iterator[tuple[str, ast.expr]]:
-    """Names and the existing things that they are bound to: `c` and `cache[i]` for `c = cache[i]`."""
+    """(alias, aliased expression) for the aliases that a loop binds: `c` and `cache[i]` for `c = cache[i]`."""
     for statement in all_statements(loop.body):
         value = None
         if isinstance(statement, ast.For):
@@ -168,8 +168,8 @@ def _bound_to(loop: ast.For) -> Iterator[tuple[str, ast.expr]]:
                     yield target.id, value
 
 
-def _check_changes(site: Site, loop: ast.For, own: set[str], given: set[str]) -> None:
-    """Refuses where layers fill or change something that outlives them: a cache, or skip connections."""
+def _check_changes(site: Site, loop: ast.For, own: set[str], carried: set[str]) -> None:
+    """Refuses layers that change something which outlives them: a cache, or skip connections."""
     for statement in all_statements(loop.body):
         changed = [target.value for target in targets(statement) if isinstance(target, ast.Attribute | ast.Subscript)]
         for node in own_expressions(statement):
@@ -182,7 +182,7 @@ def _check_changes(site: Site, loop: ast.For, own: set[str], given: set[str]) ->
         for expression in changed:
             _refuse_shared(site, loop, expression, own)
         for name in _grown(statement):
-            if name.id in given:
+            if name.id in carried:
                 _refuse_shared(site, loop, name, own)
 
 
@@ -201,7 +201,7 @@ def _refuse_shared(site: Site, loop: ast.For, changed: ast.expr, own: set[str]) 
 
 
 def _grown(statement: ast.stmt) -> Iterator[ast.Name]:
-    """Names that a statement gives themselves and more, such as `h` in `h = [*h, x]`."""
+    """Names that a statement extends by rebinding them, such as `h` in `h = [*h, x]`."""
     if isinstance(statement, ast.AugAssign):
         if isinstance(statement.target, ast.Name) and isinstance(statement.value, _DISPLAYS):
             yield statement.target
@@ -219,8 +219,11 @@ def _grown(statement: ast.stmt) -> Iterator[ast.Name]:
 
 
 def _check_functions(site: Site, loop: ast.For, changing: set[str], results: set[str]) -> None:
-    """Refuses functions that one layer makes and a later one calls: they would see the names of the layer that made
-    them."""
+    """Refuses closures that one layer makes and a later one calls.
+
+    Python binds their names late, to the loop's current values; in a function of one layer they would keep the values
+    of the layer that made them.
+    """
     local = {statement.name: statement for statement in _own_statements(loop.body) if isinstance(statement, _FUNCTIONS)}
     for name, function in local.items():
         if name in results:
@@ -245,7 +248,7 @@ def _refuse_late(site: Site, statement: ast.stmt, name: str) -> None:
 
 
 def _kept(site: Site, value: ast.expr) -> Iterator[ast.expr]:
-    """Functions in a value, and names that may be such, that are part of it rather than called for it."""
+    """Functions, and names that may be functions, that a value keeps rather than calls."""
     if isinstance(value, ast.Lambda | ast.GeneratorExp | ast.Name):
         yield value
     elif isinstance(value, ast.Call):

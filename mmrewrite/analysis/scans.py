@@ -1,4 +1,4 @@
-"""Scans that a statement calls: `jax.lax.scan` itself, and modules that Flax lifts into one."""
+"""Flax modules that `nn.scan` lifts into a scan over layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRANSPARENT = frozenset(("flax.linen.remat",))
 def is_lifted_scan(site: Site, node: ast.expr, scope: Scope | None = None) -> bool:
     """Whether an expression is a module made by `nn.scan(Block, ...)(...)`, directly or by name.
 
-    An attribute of `self` is one if every assignment of it in the class is.
+    An attribute of `self` is one if the class assigns nothing else to it.
     """
     scope = scope or site.scope
     if isinstance(node, ast.Call):
