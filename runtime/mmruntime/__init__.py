@@ -1,6 +1,6 @@
-"""Run programs that are written for several submeshes, on the JAX that pip installs.
+"""Run programs for several submeshes on stock JAX.
 
-`mmruntime.schedules` needs no JAX; everything else is imported on first use.
+Names are imported on first use (PEP 562), so that `mmruntime.schedules` works without JAX.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _HOMES = {
 }
 _MODULES = ("compat", "flax", "schedules")
 
-_PLUMBING = "it set up MultiMesh's own compiler and runtime, which JAX needs nothing of. Leave it out."
-# Names that MultiMesh has or had, and this package does not.
+_PLUMBING = "it set up MultiMesh's own compiler and runtime, which stock JAX does not need. Leave it out."
+# Names of MultiMesh that this package does not have, and what to do instead.
 _ABSENT = {
     "MeshWrapper": "MultiMesh took its place.",
     "compile_hlo_module": "mm.mjit(step, mesh=mesh).plan(*shapes) compiles without running and says what it needs.",

@@ -1,4 +1,4 @@
-"""Checks of what users give, each with one form of message: what was given, and what was expected."""
+"""Checks of user arguments. Every message has the function, the argument, what it must be, and what it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 100
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: its `repr`, cut off where it is long."""
+    """A value in a message: its `repr`, truncated where it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... (of type {type(value).__name__})"
 
@@ -22,22 +22,22 @@ def wrong(what: str, name: str, expected: str, value: Any) -> TypeError:
     """The error for a value of the wrong type.
 
     Args:
-        what: The function or class that was given it.
-        name: What the user calls it: its parameter's name.
-        expected: What it must be; may say what to write.
+        what: The function or class that the user called.
+        name: The parameter.
+        expected: What the value must be; may add what to write.
         value: The value.
     """
     return TypeError(f"{what}: {name} must be {expected}, got {shown(value)}.")
 
 
 def unknown(what: str, kind: str, name: str, known: Sequence[str]) -> TypeError:
-    """The error for a keyword argument that is not there, with the nearest one that is.
+    """The error for an unknown keyword argument, with the closest known one.
 
     Args:
-        what: The function or class that was given it.
-        kind: What its keyword arguments are called: "option", or "field" of a task.
+        what: The function or class that the user called.
+        kind: The word for its keyword arguments: "option", or "field" of a task.
         name: The keyword.
-        known: Those that there are.
+        known: All known keywords.
     """
     near = difflib.get_close_matches(name, known, n=1)
     guess = f"; did you mean {near[0]!r}?" if near else "."
@@ -45,10 +45,10 @@ def unknown(what: str, kind: str, name: str, known: Sequence[str]) -> TypeError:
 
 
 def integer(what: str, name: str, value: Any, least: int | None = None) -> int:
-    """An integer of Python's, NumPy's or JAX's, but no bool, as an `int`.
+    """A Python, NumPy or JAX integer as an `int`; a bool is none.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is no integer.
         ValueError: If it is less than `least`.
     """
     kind = "an integer" if least is None else "a positive integer" if least == 1 else f"an integer, {least} or more"
@@ -72,7 +72,7 @@ def flag(what: str, name: str, value: Any) -> bool:
     """A bool.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is no bool.
     """
     if not isinstance(value, bool):
         raise wrong(what, name, "True or False", value)
@@ -80,10 +80,10 @@ def flag(what: str, name: str, value: Any) -> bool:
 
 
 def text(what: str, name: str, value: Any) -> str:
-    """A string that is not empty.
+    """A non-empty string.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is no string, or empty.
     """
     if not isinstance(value, str) or not value:
         raise wrong(what, name, "a non-empty string", value)
@@ -91,20 +91,20 @@ def text(what: str, name: str, value: Any) -> str:
 
 
 def function(what: str, name: str, value: Any, expected: str = "a function") -> None:
-    """Something that can be called.
+    """Check that a value is callable.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is not.
     """
     if not callable(value):
         raise wrong(what, name, expected, value)
 
 
 def items(what: str, name: str, value: Any, expected: str) -> list[Any]:
-    """What a sequence or iterable holds; strings, mappings and sets are none.
+    """The items of an iterable that is no string, mapping or set.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is something else.
     """
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set):
         try:
@@ -118,13 +118,13 @@ def numbers(what: str, name: str, value: Any, expected: str) -> tuple[float, ...
     """A sequence of real numbers.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is something else.
     """
-    given = items(what, name, value, expected)
-    if any(isinstance(each, str | bytes) for each in given):
+    entries = items(what, name, value, expected)
+    if any(isinstance(each, str | bytes) for each in entries):
         raise wrong(what, name, expected, value)
     try:
-        return tuple(float(each) for each in given)
+        return tuple(float(each) for each in entries)
     except (TypeError, ValueError):
         raise wrong(what, name, expected, value) from None
 
@@ -134,15 +134,15 @@ def axes(what: str, sizes: Any, names: Any) -> tuple[tuple[int, ...], tuple[str,
 
     Raises:
         TypeError: If the sizes are no integers or the names no strings.
-        ValueError: If there are not as many of both, a size is not positive, or a name is there twice.
+        ValueError: If their numbers differ, a size is not positive, or a name occurs twice.
     """
     expected = "a sequence of positive integers, one per axis"
-    given = tuple(items(what, "axis_sizes", sizes, expected))
+    raw_sizes = tuple(items(what, "axis_sizes", sizes, expected))
     named = axis_names(what, "axis_names", names)
     try:
-        checked = tuple(integer(what, "axis_sizes", size) for size in given)
+        checked = tuple(integer(what, "axis_sizes", size) for size in raw_sizes)
     except TypeError:
-        raise wrong(what, "axis_sizes", expected, given) from None
+        raise wrong(what, "axis_sizes", expected, raw_sizes) from None
     if len(checked) != len(named):
         raise ValueError(f"{what}: {len(checked)} axis sizes {checked} for {len(named)} axis names {named}.")
     if any(size < 1 for size in checked):
@@ -155,7 +155,7 @@ def axis_names(what: str, name: str, value: Any) -> tuple[str, ...]:
 
     Raises:
         TypeError: If they are no sequence of strings.
-        ValueError: If one is there twice.
+        ValueError: If a name occurs twice.
     """
     expected = 'a sequence of names such as ("stage", "data")'
     names = (value,) if isinstance(value, str) else tuple(items(what, name, value, expected))
@@ -170,7 +170,7 @@ def indices(what: str, name: str, value: Any) -> dict[str, int]:
     """A mapping of axis names to indices.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If it is something else.
     """
     if not isinstance(value, Mapping):
         raise TypeError(f'{what}: {name} must map axis names to indices, such as {{"stage": 0}}, got {shown(value)}.')

@@ -38,7 +38,7 @@ Literal = jex.Literal
 Jaxpr = jex.Jaxpr
 ClosedJaxpr = jex.ClosedJaxpr
 Primitive = jex.Primitive
-# Anything an equation can read: a variable or a literal.
+# An operand of an equation: a variable or a literal.
 Atom = Any
 
 # Shardings of a program's arguments and results.
@@ -46,7 +46,7 @@ Borders = tuple[Sequence[NamedSharding], Sequence[NamedSharding]]
 
 log = logging.getLogger("mmruntime")
 
-# Equations are from the line of the user's program that calls us, in our messages, those of JAX, and in profiles.
+# Hide our own frames from JAX, so that messages and profiles show the user's line.
 source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
 
 jit_p = primitives.jit_p
@@ -57,8 +57,9 @@ add_p = primitives.add_p
 sub_p = primitives.sub_p
 
 
-# The kind of random keys: of the settings that change what is traced, the one that is no part of `jax.jit`'s own cache
-# key. Here it is read without any Python, unlike `jax.config.jax_default_prng_impl`.
+# The implementation of random keys. Of all settings that change a trace it alone is not in `jax.jit`'s own cache key,
+# so that our dispatch has to compare it at every call. Reading it here is cheaper than
+# `jax.config.jax_default_prng_impl`, which goes through Python.
 default_prng_impl: Any = config.default_prng_impl
 
 
@@ -73,14 +74,14 @@ def at_top_level() -> bool:
 
 
 def backends_started() -> bool:
-    """Whether JAX has looked for its devices, after which their number is fixed."""
+    """Whether JAX has initialised its backends, after which the number of devices is fixed."""
     from jax._src import xla_bridge  # noqa: PLC0415  (private: asking a public function would start them)
 
     return bool(xla_bridge.backends_are_initialized())
 
 
 def split(jaxpr: Any) -> tuple[Any, list[Any]]:
-    """The open jaxpr and its constants; JAX 0.12 made one class out of the two that 0.10 has."""
+    """The open jaxpr and its constants. JAX 0.12 merged `Jaxpr` and `ClosedJaxpr`, which 0.10 has as two classes."""
     if hasattr(jaxpr, "consts"):
         return jaxpr.jaxpr, list(jaxpr.consts)
     return jaxpr, []
@@ -99,7 +100,14 @@ def new_var(aval: Any) -> Var:
 
 
 def close(like: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]) -> Any:
-    """A closed jaxpr of the given equations; `like` is any open jaxpr to take the rest of the fields from."""
+    """A closed jaxpr without constants.
+
+    Args:
+        like: Any open jaxpr; the other fields are taken from it, as they differ between versions of JAX.
+        invars: Its input variables.
+        outvars: Its results.
+        eqns: Its equations, in order.
+    """
     effects = frozenset[Any]().union(*[eqn.effects for eqn in eqns]) if eqns else frozenset[Any]()
     jaxpr = like.replace(
         constvars=[],
@@ -112,12 +120,12 @@ def close(like: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequen
 
 
 def with_consts(jaxpr: Any, consts: Sequence[Any]) -> Any:
-    """An open jaxpr closed over the values of its constants."""
+    """An open jaxpr closed over values for its constants."""
     return jex.ClosedJaxpr(jaxpr, list(consts))
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:
-    """How many constants and how many carried values a scan has; JAX 0.12 keeps them as trees."""
+    """How many constants and carried values a scan equation has. JAX 0.12 stores them as trees instead of counts."""
     if "num_consts" in eqn.params:
         return eqn.params["num_consts"], eqn.params["num_carry"]
     consts, carry, _ = eqn.params["ft_in"].unpack()
@@ -136,7 +144,7 @@ def is_jaxpr(value: Any) -> bool:
 
 
 def map_jaxprs(value: Any, function: Callable[[Any], Any]) -> Any:
-    """An equation's parameter with `function` applied to the open jaxprs that it holds."""
+    """An equation's parameter with `function` applied to the open jaxprs in it; the same object if none changes."""
     if is_jaxpr(value):
         inner, consts = split(value)
         changed = function(inner)
@@ -165,27 +173,27 @@ def scopes(eqn: Any) -> list[tuple[str, bool]]:
 
 
 def current_scopes() -> list[tuple[str, bool]]:
-    """The name stack where tracing stands now, outermost first: (name, whether it is a transformation)."""
+    """The current name stack of the trace, outermost first: (name, whether it is a transformation)."""
     stack = source_info_util.current_name_stack().stack
     return [(entry.name, type(entry).__name__ == "Transform") for entry in stack]
 
 
 def source_lines(eqn: Any) -> str:
-    """Where in the user's program an equation comes from, as `file:line (function)`; empty if it is ours."""
+    """The user's line that made an equation, as `file:line (function)`; empty if there is none."""
     return str(source_info_util.summarize(eqn.source_info))
 
 
 def running_linen_module() -> Any:
-    """The Flax linen module one of whose methods is running, None outside of all.
+    """The Flax linen module whose method is running, None outside of any.
 
-    Flax has no public name for it; its own `flax.linen.partitioning` reads it here as well.
+    Flax has no public query for it; its own `flax.linen.partitioning` reads the same private stack.
     """
     linen = sys.modules.get("flax.linen.module")
     return None if linen is None else linen._context.module_stack[-1]
 
 
 def ambient_mesh() -> jax.sharding.Mesh:
-    """The mesh of `jax.set_mesh`, else an empty one; also while tracing."""
+    """The mesh of `jax.set_mesh`, or an empty one; works while tracing, too."""
     from jax._src import mesh  # noqa: PLC0415  (private: `jax.sharding.get_mesh` raises while tracing)
 
     found: jax.sharding.Mesh = mesh.get_concrete_mesh()
@@ -193,7 +201,7 @@ def ambient_mesh() -> jax.sharding.Mesh:
 
 
 def resource_mesh() -> jax.sharding.Mesh:
-    """The mesh of a `with mesh:` block, else an empty one."""
+    """The mesh of a `with mesh:` block, or an empty one."""
     from jax._src import mesh  # noqa: PLC0415  (private: no public way to ask for it)
 
     found: jax.sharding.Mesh = mesh.thread_resources.env.physical_mesh
@@ -202,30 +210,33 @@ def resource_mesh() -> jax.sharding.Mesh:
 
 @contextmanager
 def as_resource(mesh: jax.sharding.Mesh) -> Iterator[None]:
-    """What `with mesh:` does in this thread, without the warning that it is deprecated.
+    """Do what `with mesh:` does in this thread, without its deprecation warning.
 
-    `warnings.catch_warnings` would not do: it changes the filters of all threads.
+    `warnings.catch_warnings` would be no help: it changes the filters of all threads.
     """
     from jax._src import config  # noqa: PLC0415  (private: the public `Mesh.__enter__` warns)
     from jax._src.mesh import thread_resources  # noqa: PLC0415
 
-    def tell() -> None:
+    def publish() -> None:
         thread_resources.env = thread_resources.stack[-1]
         meshes = (env.physical_mesh for env in thread_resources.stack)
         config.mesh_context_manager.set_local(tuple(mesh for mesh in meshes if not mesh.empty))
 
     thread_resources.stack.append(thread_resources.stack[-1].with_mesh(mesh))
-    tell()
+    publish()
     try:
         yield
     finally:
         thread_resources.stack.pop()
-        tell()
+        publish()
 
 
 @contextmanager
 def compiled_for(mesh: jax.sharding.Mesh) -> Iterator[None]:
-    """Where `jax.jit` runs on a mesh whatever its arguments say; as `jax.set_mesh`, but also while tracing."""
+    """A context in which `jax.jit` runs on a mesh, whatever devices its arguments are on.
+
+    As `jax.set_mesh`, which raises an error while tracing.
+    """
     from jax._src.sharding_impls import _internal_use_concrete_mesh  # noqa: PLC0415  (private: `set_mesh` raises)
 
     with _internal_use_concrete_mesh(mesh), jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
@@ -233,7 +244,12 @@ def compiled_for(mesh: jax.sharding.Mesh) -> Iterator[None]:
 
 
 def replicate(copies: Sequence[Any], sharding: Any) -> Any:
-    """A replicated array of equal arrays, one per device; as they are, it is weakly typed or not."""
+    """One replicated array from equal arrays, one per device; weakly typed if they are. No data moves.
+
+    Args:
+        copies: The arrays, in the order of the sharding's devices.
+        sharding: The replicated layout.
+    """
     first = copies[0]
     if not getattr(first, "weak_type", False):
         return jax.make_array_from_single_device_arrays(first.shape, sharding, list(copies))
@@ -244,7 +260,7 @@ def replicate(copies: Sequence[Any], sharding: Any) -> Any:
 
 
 def no_mesh() -> AbstractContextManager[Any]:
-    """A context without an ambient mesh: compiling for one submesh under another's mesh fails."""
+    """A context without an ambient mesh: under one, JAX refuses to compile for devices outside of it."""
     return jax.set_mesh(None)
 
 
@@ -254,30 +270,30 @@ def dispatcher(
     static: Sequence[int],
     static_names: Sequence[str],
 ) -> Callable[..., Any] | None:
-    """A function that recognises a call like an earlier one as the functions of `jax.jit` do, without any Python.
+    """A function whose repeated calls run in C++, without any Python, like those of a function of `jax.jit`.
 
-    Calls are alike if `jax.jit` says so: trees, shapes, types, weak types, shardings, static arguments, and what else
-    is part of its cache key are equal: settings, contexts, and the transformation that is tracing.
+    A call is repeated if all of `jax.jit`'s cache key is equal: trees, shapes, types, weak types, shardings, static
+    arguments, settings, contexts, and the transformation that is tracing.
 
     Args:
-        name: What profilers show.
-        run: Called with the arguments of a call unlike the earlier ones; gives its result, and the `shortcut` by which
-            calls like it are run from then on, or None if they are to come to `run` again.
+        name: The name in profiles.
+        run: Called with the arguments of a call with a new key. Returns its result, and the `shortcut` that runs
+            repeated calls from then on, or None if they shall come to `run` again.
         static: Positions of the static arguments.
         static_names: Names of the static keyword arguments.
 
     Returns:
-        The function; None if this JAX has no such thing.
+        The function; None if this JAX does not have the parts for it.
     """
     try:
         # Private: what `jax.jit` itself is made of; it has no public hook for programs that were compiled ahead.
         from jax._src import tree_util  # noqa: PLC0415
         from jax._src.lib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415
 
-        found: Callable[..., Any] = _jax.pjit(
+        dispatch: Callable[..., Any] = _jax.pjit(
             name,
             None,
-            # The last of the three says whether to forget this kind of call.
+            # The third value says whether to drop this key from the cache.
             lambda *args, **kwargs: (*run(*args, **kwargs), False),
             list(static),
             list(static_names),
@@ -288,31 +304,32 @@ def dispatcher(
     except (ImportError, AttributeError, TypeError) as error:
         log.debug("Repeated calls of %s are recognised in Python: %s", name, error)
         return None
-    return found
+    return dispatch
 
 
 def shortcut(
     compiled: Any, constants: Sequence[Any], read: Sequence[bool], out_tree: Any, outputs: Sequence[Any]
 ) -> Any:
-    """How a `dispatcher` runs a compiled program by itself.
+    """The data with which a `dispatcher` runs a compiled program in C++.
 
     Args:
-        compiled: The result of `lower(...).compile()`, of flat arguments: the constants, then the inputs that are read.
-        constants: Arrays that are arguments of every run.
-        read: For each input of the call, whether it is an argument of the program.
+        compiled: The result of `lower(...).compile()`. Its flat arguments are the constants and then the inputs that it
+            reads.
+        constants: Captured arrays, the first arguments of every run.
+        read: For each flat input of the call, whether it is an argument of the program.
         out_tree: The tree of the call's results.
         outputs: The results of a run.
 
     Returns:
-        None if only Python can run it, as where it calls back into Python.
+        None if only Python can run it, as a program with host callbacks.
     """
     try:
-        from jax._src import pjit  # noqa: PLC0415  (private: what `jax.jit` tells its own dispatch)
+        from jax._src import pjit  # noqa: PLC0415  (private: what `jax.jit` gives its own dispatch)
 
         executable = compiled._executable
         if executable.unsafe_call.has_host_callbacks:
             return None
-        # It asks for inputs only to count them; those that nobody reads are not among the program's arguments.
+        # `_get_fastpath_data` only counts the inputs. The bit vector then drops those that the program does not read.
         data = pjit._get_fastpath_data(executable, out_tree, list(read), list(outputs), (), [], None, list(constants))
         return None if data is None else data._replace(kept_var_bitvec=[*[True] * len(constants), *read])
     except (ImportError, AttributeError, TypeError) as error:
@@ -323,17 +340,17 @@ def shortcut(
 def load_elsewhere(compiled: Any, borders: Borders, elsewhere: Sequence[Borders]) -> list[Any]:
     """A compiled program on other devices, without compiling it again.
 
-    What is compiled for one list of devices runs on any other of the same kind; JAX's own cache on disk relies on
-    it. `jax.experimental.serialize_executable` insists on the devices that a program was compiled for.
+    An executable runs on any list of devices of the same kind, which JAX's own compilation cache on disk relies on. The
+    public `jax.experimental.serialize_executable` accepts only the devices that a program was compiled for.
 
     Args:
         compiled: The result of `lower(...).compile()`.
         borders: The shardings of its arguments and results.
-        elsewhere: The same shardings on the other devices, for each copy.
+        elsewhere: For each copy, the same shardings on its devices.
 
     Returns:
-        A compiled program for each of `elsewhere`; None for those that JAX cannot copy: programs that call back into
-        Python, platforms whose programs depend on where a device is, and devices of other processes.
+        A compiled program for each of `elsewhere`. All are None where JAX cannot copy the program: it has host
+        callbacks, its platform compiles for a position in the topology (TPU), or devices belong to other processes.
     """
     from jax._src import compiler  # noqa: PLC0415  (private: no public way to name the devices of a loaded program)
 
@@ -385,7 +402,7 @@ def define_identity(
     transpose: Callable[..., Any],
     batch: Callable[..., Any],
 ) -> Primitive:
-    """A primitive that returns its operand, linear, and gone once lowered.
+    """A linear primitive that returns its operand and disappears in lowering.
 
     Args:
         name: The primitive's name in a jaxpr.
@@ -421,19 +438,19 @@ def copy_eqn(source: Any, target: Var) -> Any:
 
 
 class ShardingByRank(NamedSharding):
-    """A sharding that is another one for arrays of some ranks: JAX asks `for_rank`, with the rank of the array.
+    """A `NamedSharding` that stands for another one on arrays of some ranks, given by `for_rank`.
 
-    JAX itself has this only for shardings that are not a `NamedSharding`. Results of computations on arrays with such a
-    sharding have a `NamedSharding` of its mesh.
+    In JAX only shardings that are no `NamedSharding` may depend on the rank. Results of computations on arrays with
+    such a sharding have a `NamedSharding` of its mesh.
     """
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # JAX looks up by the exact class how to write a result's sharding, and does not know of subclasses.
+        # JAX looks handlers of result shardings up by the exact class, so that subclasses need an entry of their own.
         pxla._orig_out_sharding_handlers[cls] = pxla._orig_out_sharding_handlers[NamedSharding]
 
     def for_rank(self, rank: int) -> NamedSharding | None:
-        """The sharding of arrays of `rank` dimensions, None where that is this one."""
+        """The sharding of arrays of `rank` dimensions; None where it is this one."""
         raise NotImplementedError
 
     def _to_xla_hlo_sharding(self, num_dimensions: int) -> Any:

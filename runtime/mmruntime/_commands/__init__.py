@@ -1,1 +1,1 @@
-"""What the tool starts in a process of its own."""
+"""Commands that the tool runs as processes of their own, because it never imports JAX itself."""

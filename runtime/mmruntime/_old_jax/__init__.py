@@ -1,1 +1,1 @@
-"""What modernized programs need in place of what JAX removed."""
+"""Replacements of features that JAX removed, for modernized programs; `mmruntime.compat` is their public face."""

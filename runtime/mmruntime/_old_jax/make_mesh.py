@@ -19,23 +19,23 @@ def make_mesh(
     axis_sizes: Any = OMITTED,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
-    """`jax.make_mesh` whose axes are Auto where nothing else is said, as they were before JAX 0.9.
+    """`jax.make_mesh` whose axes are of type Auto by default, as they were before JAX 0.9.
 
     Args:
         axis_shapes: The sizes of the axes. `axis_sizes` is its newer name.
         axis_names: As many names; a string is one.
         axis_types: The types of the axes; all Auto if left out.
-        axis_sizes: What JAX 0.12 calls `axis_shapes`.
-        devices: The devices, or more than are needed; all if left out.
+        axis_sizes: The name of `axis_shapes` since JAX 0.12.
+        devices: At least as many devices as the axes need; all devices if left out.
 
     Raises:
-        TypeError: If sizes or names are not given.
-        ValueError: If the sizes are given under both of their names, or do not agree with the names or the devices.
+        TypeError: If sizes or names are missing.
+        ValueError: If the sizes are passed under both of their names, or do not fit the names or the devices.
     """
-    given = choose(axis_shapes, axis_sizes, ("axis_shapes", "axis_sizes"))
-    if given is OMITTED or axis_names is OMITTED:
-        missing = "sizes of the axes" if given is OMITTED else "names of the axes"
+    chosen = choose(axis_shapes, axis_sizes, ("axis_shapes", "axis_sizes"))
+    if chosen is OMITTED or axis_names is OMITTED:
+        missing = "sizes of the axes" if chosen is OMITTED else "names of the axes"
         raise TypeError(f"make_mesh: no {missing} given; write `make_mesh((4, 2), ('data', 'model'))`.")
-    sizes = tuple(given)
+    sizes = tuple(chosen)
     types = (AxisType.Auto,) * len(sizes) if axis_types is None else axis_types
     return jax.make_mesh(sizes, axis_names, axis_types=types, devices=devices)

@@ -1,4 +1,4 @@
-"""The mesh in context as it was before `jax.set_mesh`: functions ask for it, and nothing else notices."""
+"""The mesh in context as before `jax.set_mesh`: functions may look it up, and it changes nothing by itself."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from mmruntime._old_jax.linen_mesh import tell_linen
 
 @dataclasses.dataclass(frozen=True)
 class _MeshInContext:
-    """A mesh that was put in context, and those of `jax.set_mesh` and of `with mesh:` that were there then."""
+    """A mesh in context, and JAX's own meshes at the time that it was entered.
+
+    Comparing those with JAX's meshes of now tells whether `jax.set_mesh` or `with mesh:` was entered since.
+    """
 
     mesh: Mesh
     ambient: Mesh
     resource: Mesh
 
 
-# The entries of this thread, innermost last. As a context of JAX's they are part of every `jax.jit` cache key.
+# The meshes of this thread, innermost last. A user context is part of every `jax.jit` cache key, so that a function
+# traced under one mesh is traced again under another.
 _ENTRIES = _compat.user_context(())
 
 
 class _Entered(threading.local):
-    """What this thread has put in context: how to take each out again, and whether `assign_mesh` put it there."""
+    """The contexts that this thread has entered: how to leave each, and whether it is from `assign_mesh`."""
 
     def __init__(self) -> None:
         self.stack: list[tuple[contextlib.ExitStack, bool]] = []
@@ -51,27 +55,27 @@ _entered = _Entered()
 
 
 def _is_in_context() -> bool:
-    """Whether this thread has put a mesh in context, which is the one that JAX finds for a spec."""
+    """Whether this thread is in a `mesh_context` whose mesh JAX finds for a spec."""
     return bool(_ENTRIES.value) and not _compat.resource_mesh().empty
 
 
 class mesh_context(contextlib.ContextDecorator):
-    """Puts a mesh in context as `with mesh:` did: also for libraries that ask JAX for it, and it moves nothing.
+    """Put a mesh in context as `with mesh:` did before `jax.set_mesh`, also for libraries that look it up in JAX.
 
-    Inside, `pjit`, `with_sharding_constraint` and `current_mesh` of `mmruntime.compat` mean this mesh, and so do the
-    sharding hints of Flax's linen, compiled or not. Arrays that are created, and what plain `jax.jit` computes, stay
-    where they were without it; under `jax.set_mesh(mesh)` they would not. The context is that of one thread. It can be
-    entered inside compiled functions, more than once, and as a decorator.
+    Inside, `pjit`, `with_sharding_constraint` and `current_mesh` of `mmruntime.compat` use this mesh, and so do the
+    sharding hints of Flax's linen, compiled or not. Unlike `jax.set_mesh(mesh)` it does not change where arrays are
+    created or where plain `jax.jit` runs. The context belongs to one thread. It can be entered inside compiled
+    functions, more than once, and as a decorator.
 
     Args:
-        mesh: The mesh. Another context manager in its place is entered as it is.
+        mesh: The mesh. Any other context manager is entered in its place.
     """
 
     def __init__(self, mesh: Any) -> None:
         self._mesh = mesh
 
     def __enter__(self) -> Any:
-        """The mesh."""
+        """Enter the context; returns the mesh."""
         if not isinstance(self._mesh, Mesh):
             return self._mesh.__enter__()
         _entered.push(self._mesh, is_assigned=False)
@@ -80,10 +84,10 @@ class mesh_context(contextlib.ContextDecorator):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        """Back to the mesh before the last one that this thread put in context.
+        """Leave the innermost context of this thread.
 
         Raises:
-            RuntimeError: If this thread has put none in context.
+            RuntimeError: If this thread is in none.
         """
         if not isinstance(self._mesh, Mesh):
             left: bool | None = self._mesh.__exit__(kind, error, trace)
@@ -97,10 +101,13 @@ class mesh_context(contextlib.ContextDecorator):
 
 
 def assign_mesh(mesh: Mesh) -> None:
-    """Puts a mesh in context until a surrounding or a later `mesh_context` is left.
+    """Put a mesh in context until a surrounding or a later `mesh_context` is left.
 
-    This is what `thread_resources.env = ResourceEnv(mesh, ())` did, in this thread. An empty mesh takes back the one
+    This is what `thread_resources.env = ResourceEnv(mesh, ())` did, in this thread. An empty mesh restores the one
     before.
+
+    Args:
+        mesh: The mesh.
     """
     _entered.pop_assigned()
     _entered.push(mesh, is_assigned=True)
@@ -109,9 +116,8 @@ def assign_mesh(mesh: Mesh) -> None:
 def current_mesh() -> Mesh | AbstractMesh:
     """The mesh in context, or an empty one (`.empty` is true): what `thread_resources.env.physical_mesh` was.
 
-    Inside `jax.jit` as well as outside it is the mesh of the innermost `mesh_context(mesh)`, `jax.set_mesh(mesh)` or
-    old `with mesh:` block, with its devices, or the abstract mesh where only `jax.sharding.use_abstract_mesh` says
-    which.
+    Inside and outside of `jax.jit` it is the mesh of the innermost `mesh_context(mesh)`, `jax.set_mesh(mesh)` or old
+    `with mesh:` block, with its devices; the abstract mesh where there is only `jax.sharding.use_abstract_mesh`.
     """
     ambient, resource = _compat.ambient_mesh(), _compat.resource_mesh()
     entry: _MeshInContext | None = _ENTRIES.value[-1] if _ENTRIES.value else None

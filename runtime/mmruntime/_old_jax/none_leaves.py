@@ -1,4 +1,4 @@
-"""Trees that hold `None`, which older JAX took for a leaf that means something and today's takes for an empty tree."""
+"""Trees with `None`, which was a leaf with a meaning in older JAX and is an empty tree today."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def replicate_none(specs: Any, mesh: Mesh | None = None) -> Any:
-    """The tree of partition specs with `PartitionSpec()` for every `None`.
+    """Replace every `None` in a tree of partition specs by `PartitionSpec()`.
 
-    `pjit` took `None` for "replicated"; `jax.jit` takes it for "whatever it is".
+    `None` meant "replicated" to `pjit`; to `jax.jit` it means "unspecified".
 
     Args:
-        specs: A spec, `None`, or a tree of them, also a prefix of the tree it is for.
+        specs: A spec, `None`, or a tree of them, which may be a prefix of the arguments' tree.
         mesh: If given, every spec becomes a `NamedSharding` of this mesh. Shardings stay as they are.
     """
 
@@ -27,7 +27,17 @@ def replicate_none(specs: Any, mesh: Mesh | None = None) -> Any:
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """`jax.tree.map`, save that a `None` in `tree` may stand against anything in `rest`, and stays `None`."""
+    """`jax.tree.map`, except that a `None` in `tree` matches any subtree in `rest` and stays `None`.
+
+    Args:
+        function: Called with each leaf of `tree` and its counterparts in `rest`.
+        tree: A pytree.
+        *rest: Further pytrees; `tree` is a prefix of each.
+        is_leaf: As in `jax.tree.map`. If it is true of `None`, `function` is called with it.
+
+    Raises:
+        ValueError: If `tree` is no prefix of one of `rest`.
+    """
 
     def at(node: Any, *others: Any) -> Any:
         return None if node is None and not (is_leaf and is_leaf(None)) else function(node, *others)

@@ -1,4 +1,4 @@
-"""`pjit` as it was: compiled anew for each mesh that is in context when it is called."""
+"""`pjit` as it was: it compiles once for each mesh in context at the time of a call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _jit_is_disabled = operator.attrgetter("jax_disable_jit")
 
 
 class Pjit:
-    """A function that `pjit` compiled. The mesh is that of the context it is called or lowered in."""
+    """A function that `pjit` compiles for the mesh in context when it is called or lowered."""
 
     def __init__(self, function: Callable[..., Any], specs: dict[str, Any], options: dict[str, Any]) -> None:
         functools.update_wrapper(self, function)
@@ -29,7 +29,7 @@ class Pjit:
         self._compiled: dict[Mesh | AbstractMesh, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function gives."""
+        """The result of the function."""
         if _jit_is_disabled(jax.config):
             return self._function(*args, **kwargs)
         mesh = current_mesh()
@@ -63,7 +63,7 @@ class Pjit:
             return self._jit(mesh).eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """Forget what was compiled."""
+        """Forget all compiled functions."""
         self._compiled.clear()
 
     def _jit(self, mesh: Mesh | AbstractMesh) -> Any:
@@ -74,7 +74,7 @@ class Pjit:
 
 
 def _on(mesh: Mesh | AbstractMesh) -> AbstractContextManager[None]:
-    """Where a function without specs runs on the mesh, and what it calls finds the mesh, as in `pjit`."""
+    """A context in which a function without specs runs on the mesh, and finds it in context, as under `pjit`."""
     return _compat.compiled_for(mesh) if isinstance(mesh, Mesh) and not mesh.empty else nullcontext()
 
 
@@ -87,27 +87,27 @@ def pjit(
     out_axis_resources: Any = OMITTED,
     **options: Any,
 ) -> Any:
-    """`jax.jit` whose specs are of the mesh in context where the result is called: what `pjit` was.
+    """`jax.jit` with specs for the mesh in context at the time of a call: what `pjit` was.
 
     Args:
         fun: The function.
-        in_shardings: The specs, or shardings, of the arguments that are not static: a tree that is a prefix of theirs.
-            `None` is replicated on the mesh. Left out, arguments are where they are.
-        out_shardings: The same for the results. Left out, the compiler chooses.
+        in_shardings: Specs or shardings of the arguments that are not static: a tree that is a prefix of theirs. `None`
+            is replicated on the mesh. If left out, arguments stay where they are.
+        out_shardings: The same for the results. If left out, the compiler chooses.
         in_axis_resources: The older name of `in_shardings`.
         out_axis_resources: The older name of `out_shardings`.
-        **options: Whatever else `jax.jit` takes, such as `static_argnums` and `donate_argnums`.
+        **options: Other arguments of `jax.jit`, such as `static_argnums` and `donate_argnums`.
 
     Returns:
-        A function that compiles `fun` for each mesh, with `lower`, `trace`, `eval_shape` and `clear_cache`. Without a
-        mesh in context it is `jax.jit`, where specs are an error (both `RuntimeError` and `ValueError`) and
-        `None` means nothing.
+        A function that compiles `fun` for each mesh, with `lower`, `trace`, `eval_shape` and `clear_cache`. Called
+        without a mesh in context it is `jax.jit`: `None` is unspecified there, and a spec raises an error that is both
+        a `RuntimeError` and a `ValueError`.
 
     Raises:
-        ValueError: If an argument is given under both of its names.
+        ValueError: If an argument is passed under both of its names.
     """
-    given = {
+    specs_of = {
         "in_shardings": choose(in_shardings, in_axis_resources, ("in_shardings", "in_axis_resources")),
         "out_shardings": choose(out_shardings, out_axis_resources, ("out_shardings", "out_axis_resources")),
     }
-    return Pjit(fun, {name: specs for name, specs in given.items() if specs is not OMITTED}, options)
+    return Pjit(fun, {name: specs for name, specs in specs_of.items() if specs is not OMITTED}, options)

@@ -1,4 +1,4 @@
-"""`pmap` as it was: a function runs on as many devices as its mapped arguments have rows, wherever those rows lie."""
+"""`pmap` as it was: a function on as many devices as its mapped arguments have rows, wherever the rows lie."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 
-# The name of the mapped axis where the user gives none.
+# The default name of the mapped axis.
 _UNNAMED = "pmap"
 
 
@@ -27,15 +27,15 @@ def _is_none(node: Any) -> bool:
 
 
 def _spread(axes: Any, tree: Any) -> tuple[int | None, ...]:
-    """One axis for each leaf of `tree`, which `axes` is a prefix of. Raises ValueError if it is none."""
-    # A `None` would be an empty tree.
+    """One axis for each leaf of `tree`; raises ValueError unless `axes` is a prefix of it."""
+    # `jax.tree` would take `None` for an empty tree.
     numbers = jax.tree.map(lambda axis: -1 if axis is None else axis, axes, is_leaf=_is_none)
     return tuple(None if axis < 0 else axis for axis in jax.tree.leaves(jax.tree.broadcast(numbers, tree)))
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """For each leaf of the arguments that are not static, the axis that it is mapped over and whether it is donated."""
+    """For each leaf of the dynamic arguments, the axis that it is mapped over and whether it is donated."""
 
     axes: tuple[int | None, ...]
     donated: tuple[bool, ...]
@@ -43,7 +43,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _Arguments:
-    """The arguments of one call that are not static, as leaves. `size` is that of their mapped axes."""
+    """The dynamic (not static) arguments of one call as leaves, and the size of their mapped axes."""
 
     tree: Any
     leaves: list[Any]
@@ -53,7 +53,7 @@ class _Arguments:
 
 @dataclass(frozen=True)
 class _CompiledMap:
-    """The function for one number of devices, and where its arguments lie in this process."""
+    """The compiled function for one number of devices, and the layouts of its arguments in this process."""
 
     run: Any
     mesh: Mesh
@@ -62,7 +62,7 @@ class _CompiledMap:
 
 
 class Pmap:
-    """A function that is mapped over devices. How many they are follows from the arguments of each call."""
+    """A function mapped over devices. Their number is the number of rows of the arguments, call by call."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Pmap:
         self._compiled: dict[int, _CompiledMap] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function gives on each device, stacked along `out_axes`."""
+        """The results of all devices, stacked along `out_axes`."""
         compiled, args, kwargs = self._prepare(args, kwargs)
         with _outside_of_meshes():
             out = compiled.run(*args, **kwargs)
@@ -103,7 +103,7 @@ class Pmap:
         return lowered
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_CompiledMap, Any, Any]:
-        """The function for this call, and the arguments on the devices that it runs on."""
+        """The compiled function for a call, and the arguments on its devices."""
         if outer := jax.sharding.get_abstract_mesh().manual_axes:
             raise ValueError(
                 f"pmap of {self._label} is called by a function that is mapped itself, over "
@@ -125,10 +125,10 @@ class Pmap:
         return compiled, self._with_static(dynamic, args), kwargs
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
-        given = self._dynamic(args), kwargs
-        leaves, tree = jax.tree.flatten(given)
+        dynamic = self._dynamic(args), kwargs
+        leaves, tree = jax.tree.flatten(dynamic)
         if tree not in self._layouts:
-            self._layouts[tree] = self._layout(len(args), given)
+            self._layouts[tree] = self._layout(len(args), dynamic)
         layout = self._layouts[tree]
         size = -1
         for leaf, axis in zip(leaves, layout.axes, strict=True):
@@ -136,7 +136,7 @@ class Pmap:
                 continue
             shape = _shape(leaf)
             if len(shape) <= axis or shape[axis] != size >= 0:
-                self._refuse_sizes(given, layout.axes)
+                self._refuse_sizes(dynamic, layout.axes)
             size = shape[axis]
         if size < 0:
             raise ValueError(
@@ -201,7 +201,8 @@ class Pmap:
                 dynamic, named = jax.tree.unflatten(arguments.tree, held)
                 return self._stack(self._function(*self._with_static(dynamic, args), **named))
 
-            # Gradients inside are those of one device's own loss, which is what `pmap` gave, only without the check.
+            # With `check_vma` a gradient taken inside would be summed over the devices; `pmap` gave each device the
+            # gradient of its own loss.
             on_devices = jax.shard_map(
                 rows,
                 mesh=mesh,
@@ -218,7 +219,7 @@ class Pmap:
         return _CompiledMap(run, mesh, {axis: NamedSharding(mesh.local_mesh, spec(axis)) for axis in axes}, out_specs)
 
     def _devices(self, size: int) -> Sequence[Any]:
-        """The devices for arguments of `size` rows: of this process, or, where there are several, of all."""
+        """The devices for arguments of `size` rows: of this process, or of all where there are several."""
         here: Sequence[Any] = jax.local_devices()
         if not 0 < size <= len(here):
             raise ValueError(
@@ -232,11 +233,11 @@ class Pmap:
                 f"pmap of {self._label}: with several processes each gives one row for every device of its own, here "
                 f"{len(here)}, got {size}."
             )
-        # Neighbours of one process are neighbours on the axis.
+        # The rows of one process are contiguous on the axis.
         return sorted(jax.devices(), key=lambda device: device.process_index)
 
     def _stack(self, out: Any) -> Any:
-        """The results of one device, with the axis that those of all devices are joined along."""
+        """The results of one device, with a dimension of size 1 along which those of all devices are joined."""
         try:
             axes = _spread(self._out_axes, out)
         except ValueError as error:
@@ -251,23 +252,23 @@ class Pmap:
         return jax.tree.unflatten(tree, joined)
 
     def _place(self, arguments: _Arguments, compiled: _CompiledMap) -> bool:
-        """Put leaves on the devices, in place. Returns whether any moved; what JAX is tracing cannot."""
+        """Put leaves on the devices, in place. Returns whether any moved; tracers cannot be moved."""
         leaves, axes = arguments.leaves, arguments.layout.axes
         moved: list[int] = []
         for index, (leaf, axis) in enumerate(zip(leaves, axes, strict=True)):
             if isinstance(leaf, Tracer):
                 return False
             if isinstance(leaf, jax.Array):
-                wanted = compiled.shardings[axis]
-                if leaf.sharding != wanted:
+                sharding = compiled.shardings[axis]
+                if leaf.sharding != sharding:
                     moved.append(index)
-                    if arguments.layout.donated[index] and _may_share(leaf, axis, wanted):
+                    if arguments.layout.donated[index] and _may_share(leaf, axis, sharding):
                         leaves[index] = jnp.copy(leaf)
             elif isinstance(leaf, np.ndarray):
                 moved.append(index)
         if moved:
-            wanted_there = [compiled.shardings[axes[index]] for index in moved]
-            placed = jax.device_put([leaves[index] for index in moved], wanted_there)
+            shardings = [compiled.shardings[axes[index]] for index in moved]
+            placed = jax.device_put([leaves[index] for index in moved], shardings)
             for index, leaf in zip(moved, placed, strict=True):
                 leaves[index] = leaf
         if jax.process_count() == 1:
@@ -279,27 +280,28 @@ class Pmap:
         return True
 
     def _dynamic(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments that are not static."""
+        """The arguments that are not static, of those given by position."""
         return tuple(arg for index, arg in enumerate(args) if index not in self._static)
 
     def _with_static(self, dynamic: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        """`dynamic` with the static arguments among them, where they are in `args`."""
+        """`dynamic` with the static arguments inserted at their positions in `args`."""
         rest = iter(dynamic)
         return [arg if index in self._static else next(rest) for index, arg in enumerate(args)]
 
 
-def _may_share(leaf: jax.Array, axis: int | None, wanted: NamedSharding) -> bool:
-    """Whether a copy on other devices may hold some of the same buffers, so that donating it gives up the original.
+def _may_share(leaf: jax.Array, axis: int | None, sharding: NamedSharding) -> bool:
+    """Whether an array may keep some of the user's buffers when it moves, so that donating it deletes the original.
 
-    Rows that lie where they should are another matter: they are what the user donates.
+    `jax.device_put` reuses shards that are on their device already. An array that does not move at all is not meant:
+    its buffers are what the user donates.
     """
-    if leaf.sharding.is_equivalent_to(wanted, leaf.ndim):
+    if leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
         return False
     return axis is None or leaf.sharding.num_devices > 1
 
 
 def _named(error: ValueError, word: str) -> str:
-    """What JAX says about a prefix of a tree, with the name that the user knows it by."""
+    """JAX's message about a tree prefix, with the user's name for it."""
     return str(error).replace("broadcast_prefix prefix_tree", word)
 
 
@@ -309,7 +311,7 @@ def _shape(leaf: Any) -> tuple[int, ...]:
 
 
 def _outside_of_meshes() -> AbstractContextManager[Any]:
-    """Where the mesh of `jax.set_mesh`, which `pmap` never asked for, is not in the way."""
+    """A context without the mesh of `jax.set_mesh`, which `pmap` ignored."""
     if jax.sharding.get_abstract_mesh().empty or not _compat.at_top_level():
         return nullcontext()
     return _compat.no_mesh()
@@ -340,7 +342,7 @@ def pmap(
     static_broadcasted_argnums: int | Iterable[int] = (),
     donate_argnums: int | Iterable[int] = (),
 ) -> Pmap:
-    """`fun` on one device for each row of its mapped arguments: what `jax.pmap` was.
+    """Run `fun` on one device for each row of its mapped arguments: what `jax.pmap` was.
 
     With one argument of shape `(n, ...)` and `devices = jax.local_devices()[:n]` it is
 
@@ -348,28 +350,30 @@ def pmap(
         on_row = lambda x: jax.lax.expand_dims(fun(jax.lax.squeeze(x, [0])), [0])
         jax.jit(jax.shard_map(on_row, mesh=mesh, in_specs=P(axis_name), out_specs=P(axis_name), check_vma=False))
 
-    Today's `jax.pmap` is that as well, save that it refuses arrays that lie elsewhere; here they are moved, as they
-    were, unless JAX is tracing the call. What is done with results outside is today's JAX: of a result `x`, `x[0]` lies
-    on all devices, where it lay on the first.
+    Today's `jax.pmap` is the same, except that it refuses arrays on other devices. Here they are moved, as by the old
+    one, unless JAX is tracing the call. Results are ordinary sharded arrays: of a result `x`, `x[0]` is on all devices,
+    and not on the first alone as it was.
 
     Args:
-        fun: What each device does with its row. Collectives and gradients inside see `axis_name` as they always did.
-        axis_name: What collectives call the devices.
-        in_axes: The axis that an argument is mapped over, counted from 0, or None if all devices get all of it: one
-            for all arguments, or a tuple that is a tree prefix of those given by position. Arguments given by name are
+        fun: A function of one row of each mapped argument. Collectives inside use `axis_name`.
+        axis_name: The name of the mapped axis.
+        in_axes: The axis that an argument is mapped over, counted from 0, or None for an argument that all devices get
+            whole: one for all arguments, or a tuple that is a tree prefix of the positional ones. Keyword arguments are
             mapped over their first axis.
-        out_axes: The axis along which results are joined, a tree prefix of the result. None gives the result of the
-            first device as that of all, which it should be.
-        static_broadcasted_argnums: Positions of arguments that are no arrays; compiled anew for each value.
-        donate_argnums: Positions of arguments whose buffers may be used again.
+        out_axes: The axis along which results are joined, a tree prefix of the result. None returns the result of the
+            first device, which must be equal on all.
+        static_broadcasted_argnums: Positions of arguments that are no arrays; `fun` is compiled for each of their
+            values.
+        donate_argnums: Positions of arguments whose memory may be reused.
 
     Returns:
-        A function with `lower`. Other processes run the same call with rows of their own, one for every device.
+        A function with `lower`. With several processes each calls it with rows of its own, one for each of its devices.
 
     Raises:
-        TypeError: If axes are no numbers from 0 on, or None.
-        ValueError: If positions are negative; when called, if mapped axes have no size, several, or one that is larger
-            than the number of devices, if the axes do not fit, or inside of another mapped function.
+        TypeError: If `fun` is no function, or an axis is neither a number from 0 on nor None.
+        ValueError: If positions are negative; when called, if no argument is mapped, the mapped axes differ in size or
+            have more rows than there are devices, axes do not fit the arguments, or it is inside of another mapped
+            function.
     """
     if not callable(fun):
         raise TypeError(f"pmap takes a function, got {fun!r}.")

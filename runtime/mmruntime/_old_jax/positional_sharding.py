@@ -1,4 +1,4 @@
-"""What `PositionalSharding` was, as a `NamedSharding`: a grid of device sets that is reshaped like an array."""
+"""`PositionalSharding` as a `NamedSharding`: a grid of device sets that is reshaped like an array."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Run = tuple[int, int]
 
 
 class PositionalSharding(ShardingByRank):
-    """Devices in a grid with one axis for each axis of the array, as JAX had it until 0.7.
+    """Devices in a grid with one axis for each axis of the array, as in JAX until 0.7.
 
-    It is a `jax.sharding.NamedSharding` and goes wherever that goes. `reshape`, `transpose` (`T`) and `replicate` make
-    others from it and leave it alone:
+    It is a `jax.sharding.NamedSharding` and can be used wherever that can. `reshape`, `transpose` (`T`) and `replicate`
+    return new ones:
 
         PositionalSharding(devices).reshape(4, 2)                    # 2-D arrays in 4 x 2 blocks
         PositionalSharding(devices).reshape(4, 2).replicate(0)       # 2 column blocks, each on 4 devices
@@ -29,8 +29,8 @@ class PositionalSharding(ShardingByRank):
     that out.)
 
     Args:
-        devices: Sequence of devices, or an array of them of any shape, which becomes the shape of the grid.
-        memory_kind: Where on the devices, such as `"device"` or `"pinned_host"`.
+        devices: Sequence of devices, or an array of them, whose shape becomes the shape of the grid.
+        memory_kind: The kind of memory, such as `"device"` or `"pinned_host"`.
 
     Raises:
         ValueError: If there are no devices.
@@ -63,20 +63,20 @@ class PositionalSharding(ShardingByRank):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Into how many blocks each axis of an array is cut."""
+        """The number of blocks that each axis of an array is cut into."""
         return tuple(math.prod(size for size, _ in runs) for runs in self._grid)
 
     @property
     def ndim(self) -> int:
-        """Rank of the arrays that it is for.
+        """The rank of arrays that it applies to.
 
-        Arrays of lower rank take the last axes, where those before them have size 1 (not in `jax.vmap`: reshape it to
-        their rank there). One that cuts nothing is for any rank.
+        It also applies to arrays of lower rank if the leading axes of the grid have size 1 (not in `jax.vmap`: reshape
+        it to their rank there), and to any rank if it cuts nothing.
         """
         return len(self._grid)
 
     def for_rank(self, rank: int) -> PositionalSharding | None:
-        """The last `rank` axes of the grid where arrays of that rank need fewer, else None."""
+        """The sharding of arrays of lower rank: the last `rank` axes of the grid. None where that is this one."""
         return None if rank >= self.ndim or self._fits_any_rank else self._remake(self._grid[self.ndim - rank :])
 
     @property
@@ -84,7 +84,7 @@ class PositionalSharding(ShardingByRank):
         return not any(self._grid)
 
     def check_compatible_aval(self, aval_shape: tuple[int, ...]) -> None:
-        """Raise `ValueError` for arrays of a rank that it is not for; `jax.device_put` and `jax.jit` ask this."""
+        """Raise `ValueError` for arrays of another rank. `jax.device_put` and `jax.jit` call this."""
         missing = self.ndim - len(aval_shape)
         if not self._fits_any_rank and (missing < 0 or any(self._grid[:missing])):
             raise ValueError(
@@ -96,7 +96,7 @@ class PositionalSharding(ShardingByRank):
         super().check_compatible_aval(aval_shape) if trailing is None else trailing.check_compatible_aval(aval_shape)
 
     def reshape(self, *shape: Any) -> PositionalSharding:
-        """The same devices in row-major order in a grid of another shape; one entry may be -1, as in NumPy.
+        """The same devices, in row-major order, in a grid of another shape; one entry may be -1, as in NumPy.
 
         Raises:
             ValueError: If the shapes differ in size.
@@ -118,7 +118,11 @@ class PositionalSharding(ShardingByRank):
         )
 
     def transpose(self, *axes: Any) -> PositionalSharding:
-        """The grid with its axes in another order, reversed when none is given, as in NumPy."""
+        """The grid with its axes in another order, reversed by default, as in NumPy.
+
+        Raises:
+            ValueError: If `axes` is no permutation of the grid's axes.
+        """
         order = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], Sequence)) else axes
         if not order:
             return self._remake(reversed(self._grid))
@@ -130,18 +134,18 @@ class PositionalSharding(ShardingByRank):
     T = property(transpose)
 
     def replicate(self, axis: int | Sequence[int] | None = None, keepdims: bool = True) -> PositionalSharding:
-        """The grid with the devices along `axis` (all axes if None) united into one set, which holds copies.
+        """The grid with the devices along `axis` (all axes if None) united into one set, which holds replicas.
 
-        The axis stays with size 1, or goes when `keepdims` is false.
+        The axis keeps size 1, or is dropped if `keepdims` is false.
 
         Raises:
             ValueError: If there is no such axis.
         """
-        wanted = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-        for item in wanted:
+        axes = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+        for item in axes:
             if not -self.ndim <= item < self.ndim:
                 raise ValueError(f"replicate(axis={axis}): the grid of shape {self.shape} has no axis {item}.")
-        united = {item % self.ndim for item in wanted}
+        united = {item % self.ndim for item in axes}
         return self._remake(
             () if index in united else runs for index, runs in enumerate(self._grid) if keepdims or index not in united
         )
@@ -169,7 +173,7 @@ def _contiguous(shape: Sequence[int]) -> tuple[tuple[_Run, ...], ...]:
 
 
 def _regroup(runs: Sequence[_Run], shape: Sequence[int]) -> list[tuple[_Run, ...]] | None:
-    """The runs dealt out to axes of the given sizes, None where a boundary would fall inside a run."""
+    """The runs distributed over axes of the given sizes; None where a boundary would fall inside a run."""
     waiting: list[_Run] = []
     for size, stride in runs:
         if waiting and waiting[-1][1] == size * stride:
@@ -196,7 +200,7 @@ def _regroup(runs: Sequence[_Run], shape: Sequence[int]) -> list[tuple[_Run, ...
 
 
 def _mesh_axes(count: int, runs: Sequence[_Run]) -> tuple[tuple[int, ...], dict[_Run, int]]:
-    """Axis sizes of a row-major mesh of `count` devices, in which every run is one axis, and which one."""
+    """Axis sizes of a row-major mesh of `count` devices in which every run is an axis, and the axis of each run."""
     sizes: list[int] = []
     axes: dict[_Run, int] = {}
     left = count

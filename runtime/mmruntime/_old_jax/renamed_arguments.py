@@ -8,12 +8,17 @@ from typing import Any
 OMITTED: Any = object()
 
 
-def choose(given: Any, old: Any, names: tuple[str, str]) -> Any:
-    """The one of an argument's new and old name that was given, `OMITTED` if neither was.
+def choose(new: Any, old: Any, names: tuple[str, str]) -> Any:
+    """The value of an argument that may be passed under its new or its old name, `OMITTED` if it is not passed.
+
+    Args:
+        new: The value under the new name, or `OMITTED`.
+        old: The value under the old name, or `OMITTED`.
+        names: The new and the old name.
 
     Raises:
-        ValueError: If both were.
+        ValueError: If it is passed under both.
     """
-    if given is OMITTED or old is OMITTED:
-        return old if given is OMITTED else given
+    if new is OMITTED or old is OMITTED:
+        return old if new is OMITTED else new
     raise ValueError(f"`{names[0]}` and `{names[1]}` are the same argument, and both were given; give one.")

@@ -18,19 +18,24 @@ def shard_map(
 ) -> Callable[..., Any]:
     """`jax.shard_map` with the arguments, and the gradients, of `jax.experimental.shard_map.shard_map` before JAX 0.6.
 
-    The gradient of each shard's own loss is that shard's, whatever `check_rep` says: today's check makes it the sum
-    over the shards. So nothing is checked, and what the old check found in `out_specs` is not found.
+    Differentiating a shard's own loss inside of `f` gives the gradient of that loss. Under today's `check_vma` it would
+    give the sum over all shards, because the transpose of an implicit broadcast is a `psum`
+    (https://docs.jax.dev/en/latest/notebooks/shard_map.html). So `check_vma` is off, and mistakes in `out_specs` that
+    the old check found are not found.
 
     Args:
         f: The function, of one shard of each argument.
         mesh: The mesh, concrete or abstract.
         in_specs: Specs of the arguments: a tree that is a prefix of theirs.
-        out_specs: The same for the results. What they leave out must be equal on the devices that it is on.
-        check_rep: Whether the old one checked that.
+        out_specs: The same for the results. Along mesh axes that a spec does not name, results must be equal.
+        check_rep: No effect. The old function checked that equality.
         auto: Axes of the mesh over which `f` is not mapped.
 
+    Returns:
+        A function of whole arrays.
+
     Raises:
-        ValueError: If `auto` has axes that the mesh lacks, or leaves none.
+        ValueError: If `auto` names axes that the mesh lacks, or all of its axes.
     """
     del check_rep
     axes, left_out = frozenset(mesh.axis_names), frozenset(auto)

@@ -12,20 +12,20 @@ from mmruntime._old_jax.renamed_arguments import OMITTED, choose
 
 
 class NoMeshError(RuntimeError, ValueError):
-    """A partition spec was given where no mesh is in context.
+    """A partition spec without a mesh in context.
 
     JAX raised `ValueError` for this up to 2021 and `RuntimeError` since; programs catch either.
     """
 
 
 def resolve(specs: Any, mesh: Mesh | AbstractMesh, where: str) -> Any:
-    """A tree of specs as shardings of a mesh, as `pjit` read it.
+    """Turn a tree of specs into shardings of a mesh, by the rules of `pjit`.
 
     Args:
-        specs: A spec, a sharding, `None`, or a tree of them, also a prefix of the tree it is for. `None` is replicated
-            on the mesh, and means nothing where the mesh is empty. Shardings stay as they are.
+        specs: A spec, a sharding, `None`, or a tree of them, which may be a prefix of the arguments' tree. `None` is
+            replicated on the mesh, and stays `None` where the mesh is empty. Shardings stay as they are.
         mesh: The mesh in context, which may be empty.
-        where: The argument that the specs are, for the message.
+        where: Function and argument, for the message.
 
     Raises:
         RuntimeError: If there is a spec, and the mesh is empty. It is a `ValueError` as well.
@@ -47,11 +47,11 @@ def resolve(specs: Any, mesh: Mesh | AbstractMesh, where: str) -> Any:
 
 
 def with_sharding_constraint(x: Any, shardings: Any = OMITTED, *, axis_resources: Any = OMITTED) -> Any:
-    """`jax.lax.with_sharding_constraint` whose specs are of the mesh in context, where this is traced or called.
+    """`jax.lax.with_sharding_constraint` with specs for the mesh in context at the time of the trace or call.
 
     Args:
         x: A tree of arrays.
-        shardings: The specs, or shardings, for it: a tree that is a prefix of `x`. `None` is replicated.
+        shardings: Specs or shardings: a tree that is a prefix of `x`. `None` is replicated.
         axis_resources: The older name of `shardings`.
 
     Raises:

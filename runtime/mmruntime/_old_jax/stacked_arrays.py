@@ -11,7 +11,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 def device_put_replicated(x: Any, devices: Sequence[Any]) -> Any:
-    """One copy of every array in the tree `x` for each device, stacked: shape `(len(devices), ...)`, row i on device i.
+    """Copy every array of the tree `x` to each device, stacked: shape `(len(devices), ...)`, row i on device i.
+
+    Args:
+        x: A pytree of arrays.
+        devices: The devices, all of this process.
 
     Raises:
         ValueError: If there are no devices.
@@ -22,11 +26,11 @@ def device_put_replicated(x: Any, devices: Sequence[Any]) -> Any:
 
 
 def device_put_sharded(shards: Sequence[Any], devices: Sequence[Any]) -> Any:
-    """The trees `shards` stacked leaf by leaf, shape `(len(devices), ...)`, with row i on device i.
+    """Stack the trees `shards` leaf by leaf: shape `(len(devices), ...)`, row i on device i.
 
     Args:
         shards: One tree for each device, all of one structure and with leaves of equal shapes and types.
-        devices: The devices, of which this process must own all.
+        devices: The devices, all of this process.
 
     Raises:
         ValueError: If there are not as many shards as devices, or their leaves differ in shape or type.
@@ -54,11 +58,11 @@ def device_put_sharded(shards: Sequence[Any], devices: Sequence[Any]) -> Any:
 def pmap_sharding(
     shape: Sequence[int], sharded_dim: int | None = 0, devices: Sequence[Any] | None = None
 ) -> NamedSharding:
-    """One index of dimension `sharded_dim` on each device: what `PmapSharding.default` was.
+    """The sharding with one index of dimension `sharded_dim` on each device: what `PmapSharding.default` was.
 
     Args:
         shape: Shape of the array.
-        sharded_dim: The dimension that is dealt out; None replicates the array on `devices`.
+        sharded_dim: The dimension to shard; None replicates the array on `devices`.
         devices: As many as `shape[sharded_dim]`; the first of `jax.local_devices()` if left out.
 
     Raises:

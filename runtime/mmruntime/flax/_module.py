@@ -18,7 +18,7 @@ from mmruntime._frontend import task_call as _call
 
 M = TypeVar("M")
 
-# What a linen module is given by its parent, not by the user.
+# Fields of a linen module that its parent sets, not the user.
 _BY_PARENT = ("parent", "name")
 
 
@@ -27,26 +27,26 @@ def task(
 ) -> type[M]:
     """Make the calls of a Flax module class tasks: each runs on the task's submesh, as one compiled program.
 
-    As a call, `mm.flax.task(Block, task=mm.Task(...))(features=8)(x)`, or above a class, with
-    `@functools.partial(mm.flax.task, task=mm.Task(...), keep_paths=True)`. Positional and keyword
-    arguments, RNG streams and mutable collections reach the module as without it. To place a module
-    object instead of all objects of a class, write `mm.task(block, task=...)(x)`.
+    Write it as a call, `mm.flax.task(Block, task=mm.Task(...))(features=8)(x)`, or as a decorator of the class,
+    `@functools.partial(mm.flax.task, task=mm.Task(...), keep_paths=True)`. Arguments, RNG streams and mutable
+    collections reach the module unchanged. For one module object instead of all objects of a class, write
+    `mm.task(block, task=...)(x)`.
 
     Args:
         model: The class: a `flax.linen.Module` or a `flax.nnx.Module`.
-        name: Name of the task in reports; the task's own name, else the module's, if left out.
+        name: Name of the task in reports. If left out: the task's own name, else the module's.
         task: The task. Or give its fields as keywords: `mesh=`, `mesh_slice=`, `logical_axes=`, ...
-        keep_paths: False is MultiMesh's form: the class is called `Task[Block]`, and all variables of the module
-            lie under one parameter `mod` (`params/layer_0/mod/params/Dense_0/kernel`); its other collections lie
-            under `mod` as well. Only `__call__` is available. True keeps the class name, all methods, and the
-            parameter paths and random numbers of plain Flax, so checkpoints and optimizer masks stay valid.
-            nnx modules have the paths of their attributes either way.
+        keep_paths: False is MultiMesh's form: the class is called `Task[Block]`, all variables of the module are under
+            one parameter `mod` (`params/layer_0/mod/params/Dense_0/kernel`), its other collections under `mod` as well,
+            and only `__call__` is available. True keeps the class name, all methods, and the parameter paths and random
+            numbers of plain Flax, so that checkpoints and optimizer masks stay valid. No effect on nnx modules, whose
+            paths are those of their attributes.
 
     Returns:
         A subclass of `model`.
 
     Raises:
-        TypeError: If `model` is not a Flax module class, or both `task=` and fields are given.
+        TypeError: If `model` is not a Flax module class, both `task=` and fields are given, or a field is unknown.
     """
     if not isinstance(model, type) or not issubclass(model, nn.Module | nnx.Module):
         given = _check.shown(model) if isinstance(model, type) else f"a {type(model).__name__} object"
@@ -73,7 +73,8 @@ def _in_place(model: type[Any], name: str | None, chosen: Task) -> type[Any]:
 
     # Linen derives automatic names, and so parameter paths, from the name of the class.
     placed = types.new_class(model.__name__, (model,), {}, lambda body: body.update(_identity(model)))
-    # Set afterwards: linen would take it for a second module call around the first, with a scope of its own.
+    # Set after the class is made: linen wraps the methods in a class body, and would open a second scope around the
+    # first.
     placed.__call__ = call  # type: ignore[method-assign]
     return placed
 
@@ -86,8 +87,8 @@ def _under_mod(model: type[nn.Module], name: str | None, chosen: Task) -> type[A
     """MultiMesh's form: a module whose one parameter `mod` holds the variables of a `model`."""
 
     def inner(self: Any) -> nn.Module:
-        given = [field.name for field in dataclasses.fields(self) if field.init and field.name not in _BY_PARENT]
-        return model(**{key: getattr(self, key) for key in given}, parent=None)
+        fields = [field.name for field in dataclasses.fields(self) if field.init and field.name not in _BY_PARENT]
+        return model(**{key: getattr(self, key) for key in fields}, parent=None)
 
     @nn.compact
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,11 +104,11 @@ def _under_mod(model: type[nn.Module], name: str | None, chosen: Task) -> type[A
             return {"params": params}
 
         variables = dict(self.param("mod", init))
-        # Statistics and the like: collections of the same names, under `mod` as well.
+        # Other collections, such as batch statistics, keep their names and are under `mod` as well.
         for collection, value in first.items():
             self.put_variable(collection, "mod", value)
         held = {key: value["mod"] for key, value in self.variables.items() if key != "params" and "mod" in value}
-        # A module that is being initialised keeps its statistics as they are.
+        # As in plain Flax, initialising does not update the statistics.
         changes = not self.is_initializing() and subtract_filters(self.scope.mutable, "params")
 
         def apply(values: Any, stream_keys: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +125,7 @@ def _under_mod(model: type[nn.Module], name: str | None, chosen: Task) -> type[A
     title = f"Task[{model.__name__}]"
     members: dict[str, Any] = {**_identity(model), "__qualname__": title, "__call__": call, "setup": _no_setup}
     for attribute in dir(model):
-        # A class has one compact method; the module's own belong to the inner module.
+        # Linen allows one compact method in a class; the module's own belong to the inner module.
         if attribute != "__call__" and hasattr(getattr(model, attribute, None), "compact"):
             members[attribute] = _unavailable(title, attribute)
     return types.new_class(title, (model,), {}, lambda body: body.update(members))
@@ -149,16 +150,15 @@ def shard_axes(*axis_names: str | None, init: Callable[..., Any] | None = None) 
     """An initializer whose parameter carries logical axis names.
 
     Args:
-        *axis_names: One name, or None, per dimension of the parameter.
+        *axis_names: For each dimension of the parameter one name, a tuple of names, or None.
         init: The initializer; `nn.initializers.xavier_normal()` if left out, as in MultiMesh.
 
     Returns:
-        An initializer for `kernel_init=` and the like; the parameter is boxed with its names, as by
+        An initializer for `kernel_init=` and the like. The parameter is boxed with its names, as by
         `nn.with_partitioning`.
 
     Raises:
-        TypeError: If a name is neither a string nor None (several names for one dimension are a tuple), or `init` is no
-            function.
+        TypeError: If a name is no string, tuple of strings or None, or `init` is no function.
     """
     for axis in axis_names:
         if axis is not None and not isinstance(axis, str) and not _is_names(axis):

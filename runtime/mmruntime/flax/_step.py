@@ -67,20 +67,20 @@ def parallelize_step(
         model: A linen module; `model.apply(params, batch)` is the loss, shape `()`. Its only collection is "params".
         optimizer: The optax optimizer.
         mesh: The mesh that the model's tasks refer to; one axis "x" over `jax.devices()` if left out.
-        global_batch: An example batch of all processes, of which shapes and types count. Give this or `local_batch`.
-        local_batch: An example of what one process loads: the global batch is larger along dimension 0, by
-            the number of processes.
-        replicate_inputs: Whether the model gets the batch whole on each device of the submesh that reads
-            it; False leaves its layout to what the model says.
+        global_batch: An example batch of all processes; only shapes and types matter. Give this or `local_batch`.
+        local_batch: An example batch of one process. The global batch is larger along dimension 0 by the number of
+            processes.
+        replicate_inputs: Whether the batch is replicated over the submesh that reads it. False leaves its layout to the
+            model's own constraints.
 
     Returns:
-        `(step, state, mesh)`, and with `local_batch` as a fourth `prepare_batch`: what a process has loaded to the
-        global batch, where the step wants it. `step(state, batch)` is `(loss, new state)`. `state` is a Flax
-        `TrainState` of parameters from `jax.random.key(42)`, each made on its own submesh.
+        `(step, state, mesh)`; with `local_batch` also `prepare_batch`, from the batch that a process has loaded to the
+        global batch in the layout of the step. `step(state, batch)` is `(loss, new_state)`, with a loss of shape `()`.
+        `state` is a Flax `TrainState` of parameters from `jax.random.key(42)`, each made on its own submesh.
 
     Raises:
-        TypeError: If `model` is no linen module, its loss no scalar, or something else of another type.
-        ValueError: If there is no batch or more than one, or the model has collections besides "params".
+        TypeError: If `model` is no linen module, its loss is no scalar, or an option is of another type.
+        ValueError: If both or neither of the batches are given, or the model has collections besides "params".
     """
     if not isinstance(model, nn.Module):
         raise TypeError(
@@ -147,7 +147,7 @@ def parallelize_step(
 
 
 def _of_all_processes(batch: Any) -> Any:
-    """Shapes of the batch that all processes load together, from those of one."""
+    """The shapes of the global batch, from those of one process."""
 
     def shape(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         sizes = leaf.shape
@@ -158,14 +158,16 @@ def _of_all_processes(batch: Any) -> Any:
 
 def _prepare(step: Step, tree: Any) -> Callable[[Any], Any]:
     def prepare_batch(host_batch: Any) -> Any:
-        """What this process has loaded, as global arrays where the step wants them."""
-        given: Any = jax.tree.structure(host_batch)
-        if given != tree:
-            raise ValueError(f"prepare_batch: expected a batch of the tree {tree}, as local_batch has, got {given}.")
+        """The batch of this process as global arrays, in the layout of the step."""
+        structure: Any = jax.tree.structure(host_batch)
+        if structure != tree:
+            raise ValueError(
+                f"prepare_batch: expected a batch of the tree {tree}, as local_batch has, got {structure}."
+            )
         if jax.process_count() == 1:
-            wanted = jax.tree.map(lambda leaf: leaf.sharding, step.abstract_args()[1])
-            jax.tree_util.tree_map_with_path(_check_divides, host_batch, wanted)
-            return jax.device_put(host_batch, wanted)
+            layouts = jax.tree.map(lambda leaf: leaf.sharding, step.abstract_args()[1])
+            jax.tree_util.tree_map_with_path(_check_divides, host_batch, layouts)
+            return jax.device_put(host_batch, layouts)
         mesh = step.multimesh.mesh
         (first, *_) = mesh.axis_names
 
