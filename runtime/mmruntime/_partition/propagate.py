@@ -38,6 +38,7 @@ def propagate(
     """
     # The extra argument ties the program to the mesh even when no other sharding is known.
     anchor = NamedSharding(mesh, PartitionSpec())
+    # Without `keep_unused`, JAX drops unread arguments, and the attributes below would not be those of `reads`.
     with _compat.no_mesh():
         lowered = jax.jit(lambda _, *args: function(*args), in_shardings=(anchor, *known), keep_unused=True).lower(
             jax.ShapeDtypeStruct((), jnp.float32), *[abstract(var) for var in reads]

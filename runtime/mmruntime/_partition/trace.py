@@ -236,6 +236,7 @@ def remove_dead_code(step: Step) -> Step:
         live |= {result for _, result in sums}
         kept = []
         for op in reversed(region.ops):
+            # Equations with effects, such as `jax.debug.print`, are there for their effect, as in JAX's own pass.
             if op.eqn.effects or any(var in live for var in op.writes()):
                 kept.append(op)
                 live.update(op.reads())

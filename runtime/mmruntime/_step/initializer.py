@@ -91,6 +91,11 @@ class Initializer(Generic[P, R]):
         made: R = jax.tree.unflatten(out_tree, results)
         return made
 
+    @property
+    def programs(self) -> tuple[Any, ...]:
+        """The executables that were compiled so far: for each signature one per submesh, and one for scalars."""
+        return tuple(part.program for parts in self._parts.values() for part in parts)
+
     def _trace(self, tree: Any, structs: Sequence[Any]) -> tuple[Any, Any]:
         def flat(*leaves: Any) -> Any:
             args, kwargs = jax.tree.unflatten(tree, leaves)

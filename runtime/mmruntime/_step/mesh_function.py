@@ -178,6 +178,7 @@ class MeshFunction(Generic[P, R]):
         """Make a plan the latest, which the next call may repeat."""
         self._latest = plan
         runs_here = self._runs_here(plan)
+        # `Repeat` compares neither values of static arguments nor the process that the step is called in.
         once = call.static_args or call.static_kwargs or not runs_here
         self._repeat = None if once else Repeat(call.tree, call.signatures, self._settings())
         if plan not in self._dispatchers:
