@@ -1,4 +1,4 @@
-"""What the engines return: plain frozen values, which only the command line prints."""
+"""The values that the engines return: plain and frozen; only the command line prints them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Edit:
 
 @dataclass(frozen=True, order=True)
 class Refusal:
-    """A site that was left alone: the reason, and what to write instead."""
+    """A site that was left alone, with the reason and what the user may write instead."""
 
     path: str
     line: int

@@ -16,9 +16,13 @@ from mmrewrite.directives.vocabulary import may_have_hints
 from mmrewrite.engine import workers
 from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.draft import draft_module
+from mmrewrite.engine.edits import apply_edits, ordered_edits, undo_edits, without_repeats
 from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
+from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.settings import HintSettings
-from mmrewrite.project.facts import SourceFile
+from mmrewrite.project.facts import Facts, SourceFile, read_facts
+from mmrewrite.project.project import Project
+from mmrewrite.results import Edit, HintReference, Rewrite
 from mmrewrite.source.text import SourceText
 
 REGISTRY = Registry()
@@ -197,6 +201,15 @@ class TestSelfChecks:
         with pytest.raises(fragment.NotReproduced, match="a call in the head of a block stays as it is"):
             fragment.Fragment.parse(SourceText.decode(text.encode()), statement, ()).call(statement.test)
 
+    def test_text_that_changes_outside_of_edits_is_our_bug(self) -> None:
+        facts = read_facts(files(module=HINTED)[0], ())
+        assert isinstance(facts, Facts)
+        result = Rewrite(facts.path, facts.file.data, facts.file.data + b"z = 1\n")
+        run = SecondRun(lambda file: facts, lambda modules: {}, "rewritten", "statements")
+        (checked,) = self_check({facts.path: result}, [facts], run).values()
+        assert not checked.changed
+        assert "(text outside the edited statements changed)" in (checked.failure or "")
+
 
 class BreakSyntax(MeshCodemod):
     directive = "task"
@@ -218,6 +231,32 @@ class Crash(MeshCodemod):
 
     def rewrite(self) -> None:
         raise ZeroDivisionError("here")
+
+
+class TestEdits:
+    def edit(self, start: int, end: int, text: str) -> Edit:
+        return Edit(start, end, text, ("a_codemod",), (HintReference(1, 1, "a hint"),))
+
+    def test_insertions_at_one_place_keep_their_order(self) -> None:
+        edits = [self.edit(3, 3, "b"), self.edit(0, 1, "A"), self.edit(3, 3, "a")]
+        assert apply_edits("xyz.", ordered_edits(edits)) == "Ayzba."
+
+    def test_edits_that_overlap_are_a_bug(self) -> None:
+        with pytest.raises(AssertionError, match="edits overlap at line 1"):
+            ordered_edits([self.edit(0, 2, "a"), self.edit(1, 3, "b")])
+
+    def test_edits_are_made_once(self) -> None:
+        edits = [self.edit(4, 6, ""), self.edit(0, 6, ""), self.edit(6, 6, "a"), self.edit(6, 6, "a")]
+        assert list(without_repeats(edits)) == [self.edit(0, 6, ""), self.edit(6, 6, "a")]
+
+    def test_a_part_of_the_text(self) -> None:
+        assert apply_edits("0123456789", [self.edit(4, 5, "four")], 2, 7) == "23four56"
+
+    def test_undo(self) -> None:
+        edits = [self.edit(0, 1, ""), self.edit(3, 3, "new"), self.edit(5, 7, "x")]
+        original = "0123456789"
+        assert undo_edits(apply_edits(original, edits), edits, original) == original
+        assert undo_edits(apply_edits(original, edits)[:-1], edits, original) != original
 
 
 class TestOrder:
@@ -290,9 +329,6 @@ class TestSettings:
 
 
 def test_draft_leaves_out_what_is_excluded() -> None:
-    from mmrewrite.project.facts import Facts, read_facts
-    from mmrewrite.project.project import Project
-
     facts = read_facts(files(module=HINTED)[0], tuple(REGISTRY))
     assert isinstance(facts, Facts)
     (hint,) = facts.hints.hints

@@ -12,6 +12,7 @@ import pytest
 from fixture_files import run, source_files, tree
 
 from mmrewrite.cli.modernize import parse_target
+from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.modernize.settings import ModernizeSettings
@@ -48,15 +49,15 @@ class Case:
 
 def read_case(folder: Path) -> Case:
     path = folder / "case.toml"
-    told: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    told = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+    found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
     if (folder / "before").is_dir():
         before = tree(folder / "before")
-        return Case(before, {**before, **tree(folder / "after")}, **told)
+        return Case(before, {**before, **tree(folder / "after")}, **fields)
     (source,) = folder.glob("before.*")
     before = {source.name: source.read_bytes()}
     after = folder / f"after{source.suffix}"
-    return Case(before, {source.name: after.read_bytes()} if after.exists() else before, **told)
+    return Case(before, {source.name: after.read_bytes()} if after.exists() else before, **fields)
 
 
 def modernize(files: dict[str, bytes], settings: ModernizeSettings) -> dict[str, Rewrite]:
@@ -119,6 +120,45 @@ def test_output_parses(case: Case) -> None:
     for path, data in case.after.items():
         if path.endswith(".py"):
             ast.parse(SourceText.decode(data).text)
+
+
+class BreakSyntax(ModernizeCodemod):
+    names = ("jax.old",)
+
+    def rewrite(self) -> None:
+        self.site.replace(self.use.node, "no Python")
+
+
+class NeverDone(ModernizeCodemod):
+    names = ("jax.old",)
+
+    def rewrite(self) -> None:
+        self.site.wrap(self.use.node, "(", ")")
+
+
+class Overlap(ModernizeCodemod):
+    names = ("jax.old",)
+
+    def rewrite(self) -> None:
+        start, end = self.site.span(self.use.node)
+        self.site.edit(start, end, "jax.new")
+        self.site.edit(start + 1, end, "ax.new")
+
+
+@pytest.mark.parametrize(
+    ("codemod", "problem"),
+    [
+        (BreakSyntax, "the modernized file does not parse: "),
+        (NeverDone, "a second run would change the file again"),
+        (Overlap, "AssertionError: edits overlap at line 3, at edits.py:"),
+    ],
+)
+def test_a_result_that_breaks_a_promise_is_our_bug(codemod: type[ModernizeCodemod], problem: str) -> None:
+    files = {"bad.py": b"import jax\n\nx = jax.old(1)\n", "good.py": b"import jax\n\nx = 1  # no jax.old\n"}
+    bad, good = modernize_project(source_files(files), {"a_codemod": codemod})
+    assert not bad.changed
+    assert (bad.failure or "").startswith(f"this is a bug in mmrewrite ({problem}")
+    assert good.failure is None
 
 
 RUNNABLE = [folder for folder in CASES if read_case(folder).out is not None]

@@ -64,6 +64,6 @@ def test_several_statements_to_a_line(folder: Path, is_module_joined: bool) -> N
     # What does not parse, or what a second run would change, is a failure.
     assert [result.failure for result in results.values() if result.failure is not None] == []
     assert [len(result.refusals) for result in results.values()] == [
-        sum(1 for told in case.refusals if case.is_single or told.startswith(f"{path}:")) for path in results
+        sum(1 for refusal in case.refusals if case.is_single or refusal.startswith(f"{path}:")) for path in results
     ]
     assert any(result.changed for result in results.values()) == (case.before != case.after)

@@ -176,7 +176,7 @@ def indentation(source: SourceText, statement: ast.stmt) -> str:
 
 
 def indent_unit(facts: Facts) -> str:
-    """What one more level of indentation looks like in this module."""
+    """The text by which the module indents one level."""
     source = facts.source
     for statement, holder in facts.names.parents.items():
         # The body of a `case` is two levels below its `match`.

@@ -1,4 +1,4 @@
-"""Names for the modules that generated code uses: those that a module imports already, and where a new import goes."""
+"""Names for the modules that generated code uses, and the places of imports that a module does not have yet."""
 
 from __future__ import annotations
 

@@ -105,10 +105,10 @@ class Site:
         self.statement = hint.statement
         self.scope = draft.facts.scope_of(hint.statement)
 
-    # What is there
+    # Facts
 
     def resolve(self, node: ast.expr, scope: Scope | None = None) -> str | None:
-        """Full name of what an expression stands for, such as `jax.jit`, else None."""
+        """Full name of an expression, such as `jax.jit`, else None."""
         return self.facts.names.resolve(node, scope or self.scope)
 
     def text(self, node: ast.expr | ast.stmt) -> str:

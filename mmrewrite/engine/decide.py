@@ -35,9 +35,9 @@ def rewrite_marked(
     """Rewrite the files that passed the first gate, and modules with axis names that they import."""
     marked = [file for file in files if has_mark(file)]
 
-    def importing(wanted: Callable[[bytes], bool]) -> Iterator[SourceFile]:
-        yield from (file for file in sources.files if wanted(file.data))
-        yield from sources.importing(wanted)
+    def importing(test: Callable[[bytes], bool]) -> Iterator[SourceFile]:
+        yield from (file for file in sources.files if test(file.data))
+        yield from sources.importing(test)
 
     found, reexports = read_hinted(
         marked, importing, lambda file, reexports: _read(file, codemods, settings, reexports)
@@ -94,7 +94,7 @@ def _decide(
     settings: HintSettings,
     unreadable: Sequence[Unreadable] = (),
 ) -> dict[str, Outcome]:
-    """What becomes of every module once refusals have stopped spreading."""
+    """Decide all hints: the outcome of every module once refusals have stopped spreading."""
     decider = _Decider(modules, Project(modules, load, codemods.keys()), in_order(codemods), settings)
     stale = list(modules)
     while stale:
@@ -162,7 +162,7 @@ class _Decider:
             self.excluded[facts.path] |= drafted.refused.keys()
 
     def spread_refusals(self) -> list[Facts]:
-        """Refuse the hints that cannot stand without those refused; the modules to draft again."""
+        """Refuse the hints that cannot be rewritten without the refused ones. Returns the modules to draft again."""
         broken = self._broken()
         lost = {
             mesh.hint
@@ -243,7 +243,7 @@ class _Decider:
         self.draft(stale, importers)
 
     def outcomes(self) -> dict[str, Outcome]:
-        """What becomes of every module."""
+        """The outcome of every module, after its last draft."""
         refusals: dict[str, list[Refusal]] = {facts.path: [] for facts in self._modules}
         for key, refusal in self.causes.items():
             # A hint that nobody wrote is not worth a report when it stays only with its region.

@@ -24,7 +24,7 @@ from mmrewrite.source.spans import first_line, span
 
 @dataclass(frozen=True)
 class Drafted:
-    """What the codemods made of one module. `refused` is keyed by the offset of the hint."""
+    """The edits of one module, and the refusals by the offset of their hint."""
 
     edits: tuple[Edit, ...] = ()
     refused: Mapping[int, Refusal] = field(default_factory=dict)

@@ -12,7 +12,7 @@ def _bounds(edit: Edit) -> tuple[int, int]:
 
 
 def ordered_edits(edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """The edits by place. The sort is stable: insertions at one place keep the order in which they were asked for.
+    """The edits by place. The sort is stable: insertions at one place keep the order in which they were made.
 
     Raises:
         AssertionError: If two overlap, which is a mistake of a codemod.
@@ -29,7 +29,7 @@ def ordered_edits(edits: Iterable[Edit]) -> tuple[Edit, ...]:
 def without_repeats(edits: Iterable[Edit]) -> Iterator[Edit]:
     """Each edit once, without removals of text that another removal covers.
 
-    Two sites of one call ask for the same edit, and both an item of a `with` and the whole header may go away.
+    Two sites in one call may make the same edit, and one edit may remove a line of which another removes a part.
     """
     removed = 0
     for edit in sorted(dict.fromkeys(edits), key=_bounds):

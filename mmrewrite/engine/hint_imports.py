@@ -23,7 +23,7 @@ _ABOUT_IMPORT = re.compile(r"\s*#\s*(noqa|type:\s*ignore|pylint:|pyright:|ruff:|
 
 @dataclass(frozen=True)
 class Unused:
-    """An import that goes away, in whole or in part, and the removals that do it."""
+    """An import that is removed, in whole or in part, and the removals that do it."""
 
     statement: ast.stmt
     removals: tuple[Removal, ...]

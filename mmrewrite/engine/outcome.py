@@ -1,4 +1,4 @@
-"""What becomes of one module, as a value for the caller, and how failures are worded."""
+"""The outcome of one module, the result that callers get for it, and the messages of failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BUG = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an engine decided about one module; a failure stands for its edits."""
+    """The decisions about one module. With a `failure` it stays as it is, whatever the edits."""
 
     edits: tuple[Edit, ...] = ()
     refusals: tuple[Refusal, ...] = ()

@@ -1,4 +1,4 @@
-"""What an engine is given: the user's settings, and the files with the ways to get at others."""
+"""The arguments of an engine: the user's settings, and the files with the ways to get at others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the user asked for, beyond the files, as far as it concerns every engine.
+    """The user's options that every engine has.
 
     `selected` names the codemods that may run, None for those that run unasked. `width` is the longest line that a
     rewrite may make, in columns; lines that are longer already may stay so.

@@ -1,1 +1,1 @@
-"""Replace what JAX removed or deprecated by what is exactly the same today, in whole regions or not at all."""
+"""Replace names that JAX removed or deprecated by exact equivalents of today, in whole regions or not at all."""

@@ -1,4 +1,4 @@
-"""The gates after the byte search: read the modules, decide every site, draft what is not refused, check the result."""
+"""The gates after the byte search: read the modules, decide every site, draft the edits, check the result."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _OldProject(Project):
 def _decide(
     modules: Sequence[Facts], codemods: Codemods, load: Loader, settings: ModernizeSettings
 ) -> dict[str, Outcome]:
-    """What becomes of every module, once its sites are decided."""
+    """Decide all sites, and draft the edits of every module."""
     codemods = dict(sorted(codemods.items()))
     context = _context(modules, codemods, load, settings)
     by_module: dict[str, list[Decision]] = {path: [] for path in context.modules}
@@ -107,7 +107,7 @@ def _context(modules: Sequence[Facts], codemods: Codemods, load: Loader, setting
 
 
 def _decisions(context: Context, codemods: Codemods) -> list[Decision]:
-    """Every site with what is decided about it: by itself, in the call chain of an `xmap`, with its region."""
+    """Decide every site: first by itself, then as part of the call chain of an `xmap`, then with its region."""
     alone = [
         _judge(location, name, codemods, context)
         for module in context.modules.values()

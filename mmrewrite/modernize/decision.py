@@ -1,4 +1,4 @@
-"""What is decided about one site."""
+"""The decision about one site."""
 
 from __future__ import annotations
 

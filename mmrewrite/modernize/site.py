@@ -59,7 +59,7 @@ class Location:
 
 @dataclass(eq=False)
 class Context:
-    """What all sites of one run share.
+    """The facts and settings that all sites of one run share.
 
     Attributes:
         project: The modules and the imports between them.
@@ -131,7 +131,7 @@ class OldNameSite:
         return found is not None and found[1].kind == "import"
 
     def resolve(self, node: ast.expr, scope: Scope | None = None) -> str | None:
-        """Full name of what an expression stands for, such as `jax.jit`, else None."""
+        """Full name of an expression, such as `jax.jit`, else None."""
         return self.facts.names.resolve(node, scope or self.module.scope_of(node))
 
     def text(self, node: ast.AST) -> str:

@@ -123,7 +123,7 @@ class ModuleUses:
 
     @cached_property
     def _meanings(self) -> dict[str, list[_Meaning]]:
-        """The expressions that stand for each full name."""
+        """The expressions with each full name."""
         found: dict[str, list[_Meaning]] = defaultdict(list)
         for position, (head, chain) in enumerate(self.chains):
             scope = self.scope_of(head)

@@ -37,7 +37,7 @@ class ReplaceThreadResources(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
-        """Uses, save those where a mesh is put in context."""
+        """Uses, but for assignments that put a mesh in context."""
         uses = list(module.uses(cls.names))
         if uses:
             contexts = context.analysis(MeshRegions).contexts

@@ -1,1 +1,1 @@
-"""What codemods of `modernize` ask about a program: meshes in effect, reach, old names."""
+"""Questions of the codemods of `modernize` about a program: meshes in context, reach, old names."""

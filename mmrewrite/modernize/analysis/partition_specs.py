@@ -1,4 +1,4 @@
-"""Calls that take partition specs: which arguments those are, and how they are written without a mesh context."""
+"""Calls with partition specs: which arguments are specs, and how they are written without a mesh context."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from mmrewrite.modernize.site import OldNameSite
 
 
 def take_out_of_with(site: OldNameSite, statement: ast.With, instead: str) -> None:
-    """Remove the header of a `with`, or have the statement `instead` stand for it, and move its body to the left.
+    """Remove the header of a `with`, or replace it by the statement `instead`, and move its body to the left.
 
     The mesh expression stays after `instead`, with edits of its own; if `instead` is empty, it goes away too.
     """

@@ -24,7 +24,7 @@ GONE_MODULES = frozenset(("jax.experimental.maps",))
 _EMPTIED = frozenset(("jax.experimental.pjit",))
 
 
-# Characters from an offset to another, and the text that stands for them from now on.
+# The offsets of a range of characters, and the text that replaces it.
 _Change = tuple[int, int, str]
 
 
