@@ -193,15 +193,15 @@ class MicrobatchGrad(MeshCodemod):
 
     def reduce(self, loss: Loss | None) -> str:
         """The hint's `reduce`, else the reduction in which the loss visibly ends."""
-        given = self.hint.argument("reduce")
+        written = self.hint.argument("reduce")
         fixed = Fixed(loss, self.cut(), frozenset(self.batch.appended)) if loss is not None else None
         found = None
         if loss is not None and fixed is not None:
             found = reduction_of(self.site, loss, self.gradient.has_aux, fixed)
-            if given is not None:
-                self.check_given(given.value, loss, found, fixed)
-        if given is not None:
-            return given.text
+            if written is not None:
+                self.check_written(written.value, loss, found, fixed)
+        if written is not None:
+            return written.text
         rows = (
             by_example(self.site, loss, fixed)
             if found is not None and loss and fixed and self.gradient.has_aux
@@ -228,15 +228,15 @@ class MicrobatchGrad(MeshCodemod):
             return None
         return frozenset(value if isinstance(value, tuple | list) else (value,))
 
-    def check_given(self, given: ast.expr, loss: Loss, found: str | None, fixed: Fixed) -> None:
+    def check_written(self, written: ast.expr, loss: Loss, found: str | None, fixed: Fixed) -> None:
         """Refuses a `reduce=` that contradicts the loss: the result would be off by the number of microbatches."""
-        words = self.words_of_loss(given) & {MEAN, SUM}
+        words = self.words_of_loss(written) & {MEAN, SUM}
         divisor = fixed_divisor(loss, self.gradient.has_aux, fixed)
         if divisor is not None and MEAN in words and (found == SUM or (found is None and is_size(loss, divisor))):
             self.refuse(
                 f'the loss divides by `{ast.unparse(divisor)}`, which is the same in every microbatch, and "mean" '
-                'would divide once more, by their number; write reduce="sum", or divide by the size of what the loss '
-                "is given"
+                'would divide once more, by their number; write reduce="sum", or divide by the size of an argument '
+                "of the loss"
             )
         if found is not None and words - {found}:
             effect = "divide it by" if found == SUM else "multiply it with"
@@ -245,11 +245,11 @@ class MicrobatchGrad(MeshCodemod):
                 f'microbatches; write "{found}" for it'
             )
 
-    def words_of_loss(self, given: ast.expr) -> set[object]:
+    def words_of_loss(self, written: ast.expr) -> set[object]:
         """The words of a literal `reduce=` that apply to the loss and its gradients."""
-        items: list[ast.expr] = [given]
-        if isinstance(given, ast.Tuple) and given.elts:
-            items = [given.elts[0], *(given.elts[-1:] if self.gradient.with_value else [])]
+        items: list[ast.expr] = [written]
+        if isinstance(written, ast.Tuple) and written.elts:
+            items = [written.elts[0], *(written.elts[-1:] if self.gradient.with_value else [])]
             items = [item.elts[0] if isinstance(item, ast.Tuple) and item.elts else item for item in items]
         return {item.value for item in items if isinstance(item, ast.Constant)}
 
@@ -282,19 +282,19 @@ class MicrobatchGrad(MeshCodemod):
             updated_node = updated_node.with_changes(args=self.by_position(updated_node.args))
         return updated_node
 
-    def by_position(self, given: Sequence[cst.Arg]) -> list[cst.Arg]:
+    def by_position(self, arguments: Sequence[cst.Arg]) -> list[cst.Arg]:
         """Arguments with the moved keywords and the appended names at their positions."""
-        named = {argument.keyword.value: argument for argument in given if argument.keyword is not None}
+        named = {argument.keyword.value: argument for argument in arguments if argument.keyword is not None}
         moved = [cst.Arg(named[name].value) for name in self.batch.moved]
-        positional = [argument for argument in given if argument.keyword is None and not argument.star]
+        positional = [argument for argument in arguments if argument.keyword is None and not argument.star]
         rest = [
             argument
-            for argument in given
+            for argument in arguments
             if argument not in positional
             and (argument.keyword is None or argument.keyword.value not in self.batch.moved)
         ]
         added = [*moved, *(cst.Arg(cst.Name(name)) for name in self.batch.appended)]
-        if given and given[-1] not in positional:
+        if arguments and arguments[-1] not in positional:
             return [*positional, *added, *rest]
         return extended(positional, added, "whitespace_after_arg")
 
@@ -314,9 +314,9 @@ class MicrobatchGrad(MeshCodemod):
         return parameters.with_changes(params=extended(parameters.params, added, "whitespace_after_param"))
 
 
-def extended(given: Sequence[Item], added: Sequence[Item], space: str) -> list[Item]:
+def extended(present: Sequence[Item], added: Sequence[Item], space: str) -> list[Item]:
     """Arguments or parameters and more of them, on the line of the last; its comma and line break go to the end."""
-    items: list[Item] = list(given)
+    items: list[Item] = list(present)
     more: list[Item] = list(added)
     if not items or not more:
         return items + more

@@ -159,8 +159,8 @@ class ParallelizeStep(MeshCodemod):
                 # Uses that run before the assignment keep their meaning.
                 if is_use and node not in calls and (statement.lineno > line or inner is not scope):
                     self.refuse(
-                        f"`{name}` is used otherwise than as `{name}()`, and it will be what places its result; use "
-                        "another name for one of them",
+                        f"`{name}` becomes an initialiser that places its result, and is used otherwise than as "
+                        f"`{name}()`; use another name for one of them",
                         node if isinstance(node, ast.expr) else None,
                     )
 

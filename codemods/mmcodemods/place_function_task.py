@@ -36,8 +36,8 @@ class PlaceFunctionTask(TaskCodemod):
         holder = next(iter(self.site.facts.names.around(function)), None)
         if name == "__call__" and isinstance(holder, ast.ClassDef):
             name = holder.name
-        given = self.hint.argument("name")
-        task = self.task_text(None if given else f'"{self.site.task_name(name)}"')
+        own_name = self.hint.argument("name")
+        task = self.task_text(None if own_name else f'"{self.site.task_name(name)}"')
         self.position = self.decorator_position(function.decorator_list)
         self.decorator = self.generated(self.site.partial, f"{self.site.runtime}.task", task=task)
         self.site.transform(function, self)

@@ -34,11 +34,11 @@ class RegisterScopeTask(TaskCodemod):
         """Write the registration; the block stays as it is."""
         scopes = self.scopes()
         item = self.hint.call
-        given = self.hint.argument("name")
+        own_name = self.hint.argument("name")
         if item is not None and not scopes:
-            if given is None:
+            if own_name is None:
                 self.site.error('a block needs a name: `with hints.task("encoder", stage=0):`')
-            name, task = given.text, self.nameless_task_text()
+            name, task = own_name.text, self.nameless_task_text()
             self.new_item = f"{self.site.named_scope}({name})"
         else:
             name, task = self.scope_name(scopes), self.task_text(None)

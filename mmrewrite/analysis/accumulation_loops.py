@@ -59,8 +59,8 @@ def carried_names(site: Site, loop: ast.For) -> list[str]:
     left = sorted((assigned - exposed) & flow.read_after(loop))
     if left:
         site.refuse(
-            f"`{left[0]}` is read after the loop, where it is what the last iteration left; add it up in the loop, or "
-            "compute it after the loop",
+            f"`{left[0]}` is read after the loop, where it has the value of the last iteration; add it up in the loop, "
+            "or compute it after the loop",
             loop,
         )
     if not carried:

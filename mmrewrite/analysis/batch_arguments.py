@@ -170,7 +170,7 @@ class _Chooser:
             )
         names = ", ".join(f'"{name}"' for name in data)
         self.site.refuse(
-            "the loss takes its batch from around it, and more than one value could be that; write "
+            "the loss closes over its batch, and more than one value could be it; write "
             f"argnum=({names}) with only those that have one row per example"
         )
 

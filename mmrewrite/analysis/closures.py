@@ -63,7 +63,7 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
         return "not every call of this gradient can be seen"
     use = gradient.uses[0]
     if any(isinstance(argument, ast.Starred) for argument in use.call.args):
-        return "star-args hide what the gradient is called with"
+        return "star-args hide the arguments of the gradient"
     if len(use.call.args) != len(node.args.posonlyargs) + len(node.args.args):
         return "the gradient is not called with each parameter of the loss by position"
     scope = site.facts.scope_of(use.statement)

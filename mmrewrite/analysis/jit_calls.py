@@ -22,7 +22,7 @@ _COPIES = (
 
 # Other functions that compile: why `mjit` cannot replace them, and what to write.
 _OTHERS = {
-    "flax.nnx.jit": "`nnx.jit` writes what the step changes back into the modules that it was given; make the step a "
+    "flax.nnx.jit": "`nnx.jit` writes changed state back into the modules among its arguments; make the step a "
     "function of state, `nnx.split` before it and `nnx.merge` in it, compile that with `jax.jit`, and hint it",
     "flax.linen.jit": "`nn.jit` compiles a module within a step; compile the whole step with `jax.jit`, and hint that",
     "equinox.filter_jit": "`eqx.filter_jit` looks at each call for what is an array; split the model with "
@@ -116,7 +116,7 @@ def carried(site: Site, keywords: Sequence[ast.keyword], place: ast.expr) -> dic
     for keyword in keywords:
         name = keyword.arg
         if name is None:
-            site.refuse("`**` hides what `jax.jit` is told; write its arguments out", place)
+            site.refuse("`**` hides the arguments of `jax.jit`; write them out", place)
         if name in CARRIED:
             found[name] = site.text(keyword.value)
         elif name in _LAYOUTS and not _says_nothing(keyword.value):

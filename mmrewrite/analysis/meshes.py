@@ -30,7 +30,7 @@ def mesh_expression(site: Site) -> str:
     for facts in _other_modules(site):
         if any(mesh.scope is facts.names.scope for mesh in facts.meshes):
             site.refuse(
-                f"the mesh of this step is in {facts.path}, which stays as it is; see what is said about that file"
+                f"the mesh of this step is in {facts.path}, which stays as it is; see the message about that file"
             )
     site.refuse(
         "no mesh for this step: write `# mm: mesh(stage=4)` with your axes above it, or in the module that owns the "

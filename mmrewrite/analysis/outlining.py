@@ -79,7 +79,7 @@ def outline_of(site: Site, loop: ast.For) -> Outline:
         site.refuse(f"`{name}` may have no value before the loop; write `{name} = None` above it", loop)
     if not results:
         site.refuse(
-            "no call in this loop is the layer, and it hands no value to the next iteration or to what comes after it; "
+            "no call in this loop is the layer, and the loop carries no value to the next iteration or to later code; "
             "hint the loop that computes `x = layer(x)`",
             loop,
         )
@@ -241,8 +241,8 @@ def _check_functions(site: Site, loop: ast.For, changing: set[str], results: set
 
 def _refuse_late(site: Site, statement: ast.stmt, name: str) -> None:
     site.refuse(
-        f"`{name}` is a function that one layer makes and that runs after it, when the names it reads have other "
-        "values; make it where it is called",
+        f"`{name}` is a closure that one layer makes and a later one calls, when its names have other values; make it "
+        "where it is called",
         statement,
     )
 

@@ -101,7 +101,7 @@ def ignored_by(written: Written, codemods: Collection[str]) -> Iterator[str]:
 
 
 def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Argument]:
-    given: set[str | None] = set()
+    present: set[str | None] = set()
     for index, value in enumerate(written.arguments):
         start, end = written.span(value)
         length = end - start
@@ -113,7 +113,7 @@ def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Ar
         parameter = directive.parameter(named) if named else directive.more
         if named and parameter:
             _check_literal(directive, parameter, named, value, start, length)
-        given.add(named)
+        present.add(named)
         yield Argument(named, text[start:end], value, start)
     for keyword in written.keywords:
         start, end = written.span(keyword.value)
@@ -125,10 +125,10 @@ def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Ar
             known = [parameter.name for parameter in directive.parameters]
             message = f"`{directive.name}` has no argument `{keyword.arg}`{nearest(keyword.arg, known)}"
             raise Problem(name_start, len(keyword.arg), message)
-        if keyword.arg in given:
+        if keyword.arg in present:
             raise Problem(name_start, len(keyword.arg), f"`{keyword.arg}` is given twice")
         _check_literal(directive, parameter, keyword.arg, keyword.value, start, end - start)
-        given.add(keyword.arg)
+        present.add(keyword.arg)
         yield Argument(keyword.arg, text[start:end], keyword.value, start)
 
 

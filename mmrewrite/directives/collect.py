@@ -163,7 +163,7 @@ def collect_hints(
 
 
 @dataclass(frozen=True)
-class _Body:
+class _CommentBody:
     """The text of a comment after its mark, parsed as Python; `start` is its offset in the file."""
 
     text: str
@@ -275,7 +275,7 @@ class _Collector:
             raise Problem(comment.body + min(column, max(0, len(text) - 1)), 1, message) from None
         if not body:
             raise Problem(comment.start, comment.body - comment.start, "a hint without a directive")
-        holder = _Body(text, comment.body)
+        holder = _CommentBody(text, comment.body)
         parsed = []
         for statement in body:
             item = holder.written(statement)

@@ -70,7 +70,7 @@ def test_names_that_an_iteration_reads_from_the_one_before(body: str, expected: 
         ),
         pytest.param(
             "loss = g(p, b)\ngrads = grads + f(p, b)",
-            "`loss` is read after the loop, where it is what the last iteration left; add it up in the loop, or "
+            "`loss` is read after the loop, where it has the value of the last iteration; add it up in the loop, or "
             "compute it after the loop",
             id="a value of the last iteration",
         ),

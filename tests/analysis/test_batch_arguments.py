@@ -151,7 +151,7 @@ def test_a_batch_that_the_loss_closes_over_becomes_its_last_parameter() -> None:
             "    def loss(p):\n"
             "        return p - a * b\n"
             "    return jax.grad(loss)(params)  # mm: microbatch(size=2)\n",
-            "the loss takes its batch from around it, and more than one value could be that; write "
+            "the loss closes over its batch, and more than one value could be it; write "
             'argnum=("a", "b") with only those that have one row per example',
             id="two closed-over values",
         ),

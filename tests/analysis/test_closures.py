@@ -85,7 +85,7 @@ CALLED = "    return jax.grad(loss)(params)  # mm: microbatch(size=2)\n"
         pytest.param(
             "    def loss(p):\n        return p - batch\n",
             "    return jax.grad(loss)(*params)  # mm: microbatch(size=2)\n",
-            "star-args hide what the gradient is called with",
+            "star-args hide the arguments of the gradient",
             id="star-args",
         ),
         pytest.param(

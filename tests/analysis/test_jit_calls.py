@@ -112,7 +112,7 @@ def test_options_that_a_compiled_step_has_too(options: str, expected: dict[str, 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ("**o", "`**` hides what `jax.jit` is told; write its arguments out"),
+        ("**o", "`**` hides the arguments of `jax.jit`; write them out"),
         (
             "device=d",
             "`mjit` has no `device=`: the mesh says which devices, and each task is compiled alone; remove it",
