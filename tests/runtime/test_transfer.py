@@ -21,68 +21,6 @@ def sharding(devices, shape, spec):
     return NamedSharding(auto_mesh(grid, ("x", "y")), PartitionSpec(*spec))
 
 
-def send(arrays, targets):
-    """Move arrays to other layouts, as a compiled step does."""
-    spec = TransferSpec(
-        tuple(jax.typeof(array) for array in arrays), tuple(array.sharding for array in arrays), tuple(targets)
-    )
-    return DevicePutTransport().bind(spec)(arrays)
-
-
-@pytest.mark.parametrize("target", SPECS, ids=str)
-@pytest.mark.parametrize("source", SPECS, ids=str)
-def test_values_and_layout_for_every_pair_of_tilings(source, target):
-    value = np.arange(64.0, dtype=np.float32).reshape(8, 8)
-    one, other = sharding(slice(0, 4), (2, 2), source), sharding(slice(4, 8), (2, 2), target)
-    array = jax.device_put(value, one)
-    (moved,) = send([array], [other])
-    np.testing.assert_array_equal(np.asarray(moved), value)
-    assert moved.sharding == other
-    assert not array.is_deleted()
-
-
-@pytest.mark.parametrize(("first", "second"), [((4, 1), (1, 1)), ((1, 1), (2, 2)), ((2, 1), (4, 1))])
-def test_submeshes_of_different_sizes(first, second):
-    value = np.arange(32.0, dtype=np.float32).reshape(4, 8)
-    sizes = np.prod(first), np.prod(second)
-    one = sharding(slice(0, sizes[0]), first, ("x",))
-    other = sharding(slice(8 - sizes[1], 8), second, (None, ("x", "y")))
-    (moved,) = send([jax.device_put(value, one)], [other])
-    np.testing.assert_array_equal(np.asarray(moved), value)
-    assert moved.sharding == other
-
-
-def test_several_arrays_of_mixed_kinds_in_one_transfer():
-    shapes = [(8, 8), (), (8,), (4, 2)]
-    values = [np.random.default_rng(0).normal(size=shape).astype(np.float32) for shape in shapes]
-    sources = [sharding(slice(0, 4), (2, 2), spec) for spec in (("x",), (), ("y",), ())]
-    targets = [sharding(slice(4, 8), (2, 2), spec) for spec in (("x",), (), (), (None, "y"))]
-    arrays = [jax.device_put(v, s) for v, s in zip(values, sources, strict=True)]
-    for moved, value, target in zip(send(arrays, targets), values, targets, strict=True):
-        np.testing.assert_array_equal(np.asarray(moved), value)
-        assert moved.sharding == target
-
-
-def test_arrays_without_elements_can_be_sent():
-    one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), (None, "y"))
-    (moved,) = send([jax.device_put(np.zeros((4, 0), np.float32), one)], [other])
-    assert (moved.shape, moved.sharding) == ((4, 0), other)
-
-
-def test_equal_tilings_are_recognised():
-    one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), ("x",))
-    assert same_tiling(one, other, (8, 8))
-    assert not same_tiling(one, sharding(slice(4, 8), (2, 2), ("y",)), (8, 8))
-
-
-def test_keys_can_be_sent():
-    one, other = sharding(slice(0, 2), (2, 1), ()), sharding(slice(4, 6), (2, 1), ())
-    key = jax.device_put(jax.random.key(3), one)
-    (moved,) = send([key], [other])
-    assert (jax.random.key_data(moved) == jax.random.key_data(jax.random.key(3))).all()
-    assert jnp.issubdtype(moved.dtype, jax.dtypes.prng_key)
-
-
 class HostTransport:
     """Moves arrays through the host's memory, and counts what it is asked for."""
 
@@ -103,9 +41,80 @@ class HostTransport:
         return issue
 
     def put(self, values, shardings, /):
-        return [jax.device_put(np.array(value), layout) for value, layout in zip(values, shardings, strict=True)]
+        return [self.put_one(value, layout) for value, layout in zip(values, shardings, strict=True)]
+
+    def put_one(self, value, layout):
+        if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            data = np.array(jax.random.key_data(value))
+            return jax.device_put(jax.random.wrap_key_data(data, impl=jax.random.key_impl(value)), layout)
+        return jax.device_put(np.array(value), layout)
 
     copy = put
+
+
+@pytest.fixture(params=[DevicePutTransport, HostTransport])
+def send(request):
+    """A function that moves arrays to other layouts, as a compiled step does."""
+
+    def move(arrays, targets):
+        avals, sources = tuple(map(jax.typeof, arrays)), tuple(array.sharding for array in arrays)
+        return request.param().bind(TransferSpec(avals, sources, tuple(targets)))(arrays)
+
+    return move
+
+
+@pytest.mark.parametrize("target", SPECS, ids=str)
+@pytest.mark.parametrize("source", SPECS, ids=str)
+def test_values_and_layout_for_every_pair_of_tilings(source, target, send):
+    value = np.arange(64.0, dtype=np.float32).reshape(8, 8)
+    one, other = sharding(slice(0, 4), (2, 2), source), sharding(slice(4, 8), (2, 2), target)
+    array = jax.device_put(value, one)
+    (moved,) = send([array], [other])
+    np.testing.assert_array_equal(np.asarray(moved), value)
+    assert moved.sharding == other
+    assert not array.is_deleted()
+
+
+@pytest.mark.parametrize(("first", "second"), [((4, 1), (1, 1)), ((1, 1), (2, 2)), ((2, 1), (4, 1))])
+def test_submeshes_of_different_sizes(first, second, send):
+    value = np.arange(32.0, dtype=np.float32).reshape(4, 8)
+    sizes = np.prod(first), np.prod(second)
+    one = sharding(slice(0, sizes[0]), first, ("x",))
+    other = sharding(slice(8 - sizes[1], 8), second, (None, ("x", "y")))
+    (moved,) = send([jax.device_put(value, one)], [other])
+    np.testing.assert_array_equal(np.asarray(moved), value)
+    assert moved.sharding == other
+
+
+def test_several_arrays_of_mixed_kinds_in_one_transfer(send):
+    shapes = [(8, 8), (), (8,), (4, 2)]
+    values = [np.random.default_rng(0).normal(size=shape).astype(np.float32) for shape in shapes]
+    sources = [sharding(slice(0, 4), (2, 2), spec) for spec in (("x",), (), ("y",), ())]
+    targets = [sharding(slice(4, 8), (2, 2), spec) for spec in (("x",), (), (), (None, "y"))]
+    arrays = [jax.device_put(v, s) for v, s in zip(values, sources, strict=True)]
+    for moved, value, target in zip(send(arrays, targets), values, targets, strict=True):
+        np.testing.assert_array_equal(np.asarray(moved), value)
+        assert moved.sharding == target
+
+
+def test_arrays_without_elements_can_be_sent(send):
+    one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), (None, "y"))
+    (moved,) = send([jax.device_put(np.zeros((4, 0), np.float32), one)], [other])
+    assert (moved.shape, moved.sharding) == ((4, 0), other)
+
+
+def test_equal_tilings_are_recognised():
+    one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), ("x",))
+    assert same_tiling(one, other, (8, 8))
+    assert not same_tiling(one, sharding(slice(4, 8), (2, 2), ("y",)), (8, 8))
+
+
+def test_keys_can_be_sent(send):
+    one, other = sharding(slice(0, 2), (2, 1), ()), sharding(slice(4, 6), (2, 1), ())
+    key = jax.device_put(jax.random.key(3), one)
+    (moved,) = send([key], [other])
+    assert (jax.random.key_data(moved) == jax.random.key_data(jax.random.key(3))).all()
+    assert jnp.issubdtype(moved.dtype, jax.dtypes.prng_key)
 
 
 def test_equal_transfers_share_a_plan():
