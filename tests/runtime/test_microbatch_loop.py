@@ -134,7 +134,7 @@ def in_task(x, i, total):
             (jnp.zeros(0),),
             r"returns `total` float32\[2\], and the first",
         ),
-        (lambda x, i, total, other: total, (0.0, 0.0), r"was given 2 carried values and returned"),
+        (lambda x, i, total, other: total, (0.0, 0.0), r"takes 2 carried values and returned"),
     ],
 )
 def test_loops_that_are_no_sums_of_microbatches(body, carry, message):

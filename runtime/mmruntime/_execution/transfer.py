@@ -151,6 +151,7 @@ def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> _Box:
     return tuple((s.start or 0, size if s.stop is None else s.stop) for s, size in zip(index, shape, strict=True))
 
 
+# Cached, as microbatches and values of equal layout have equal pieces.
 @functools.cache
 def _pieces_of(source: NamedSharding, target: NamedSharding, shape: tuple[int, ...]) -> _Pieces:
     owners: dict[_Box, list[Any]] = {}
@@ -159,15 +160,15 @@ def _pieces_of(source: NamedSharding, target: NamedSharding, shape: tuple[int, .
     cuts: dict[tuple[Any, _Box | None], int] = {}
     rows = []
     for turn, (device, index) in enumerate(target.devices_indices_map(shape).items()):
-        wanted = _bounds(index, shape)
+        target_box = _bounds(index, shape)
         parts: list[tuple[tuple[int, ...], int]] = []
         for box, devices in owners.items():
-            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(wanted, box, strict=True))
+            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(target_box, box, strict=True))
             if any(low >= high for low, high in common):
                 continue
             inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(common, box, strict=True))
             whole = all(part == (0, stop - start) for part, (start, stop) in zip(inner, box, strict=True))
-            # Replicas of a shard take turns as senders.
+            # Replicas of a shard take turns as senders, so that no device sends all copies.
             cut = (devices[turn % len(devices)], None if whole else inner)
             parts.append((tuple(low for low, _ in common), cuts.setdefault(cut, len(cuts))))
         parts.sort()
@@ -200,16 +201,16 @@ def _put_pieces(arrays: Sequence[Any], layouts: Sequence[_Pieces]) -> list[Any]:
     for array, layout in zip(arrays, layouts, strict=True):
         shards = {shard.device: shard.data for shard in array.addressable_shards}
         cuts = [shards[device] if box is None else _slicer(box)(shards[device]) for device, box in layout.cuts]
-        for device, wanted, _ in layout.rows:
-            pieces.extend(cuts[cut] for cut in wanted)
-            targets.extend([SingleDeviceSharding(device)] * len(wanted))
+        for device, numbers, _ in layout.rows:
+            pieces.extend(cuts[number] for number in numbers)
+            targets.extend([SingleDeviceSharding(device)] * len(numbers))
     # One batched call for everything is two to three times cheaper than a call per piece.
     moved = iter(jax.device_put(pieces, targets))
     result = []
     for layout in layouts:
         assembled = []
-        for _, wanted, grid in layout.rows:
-            parts = [next(moved) for _ in wanted]
+        for _, numbers, grid in layout.rows:
+            parts = [next(moved) for _ in numbers]
             assembled.append(parts[0] if len(parts) == 1 else _joiner(grid)(*parts))
         result.append(jax.make_array_from_single_device_arrays(layout.shape, layout.target, assembled))
     return result

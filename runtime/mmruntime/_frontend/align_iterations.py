@@ -85,9 +85,9 @@ class _Aligner:
             [Addend(self.operand([one.atom for one in each]), each[-1].sign) for each in zip(*addends, strict=True)]
             for addends in zip(*(iteration.addends for iteration in self.iterations), strict=True)
         ]
-        wanted = [addend.atom for addends in sums for addend in addends]
+        results = [addend.atom for addends in sums for addend in addends]
         sliced = [var for var, _ in self.operands.values()]
-        compute = _compat.as_fun(_compat.close(last.jaxpr, [*self.constants, *sliced], wanted, eqns))
+        compute = _compat.as_fun(_compat.close(last.jaxpr, [*self.constants, *sliced], results, eqns))
 
         def once(slices: Sequence[Any]) -> list[Any]:
             values = iter(compute(*self.constants.values(), *slices))

@@ -121,7 +121,7 @@ def _evaluate(
     jaxpr: Any,
     consts: Sequence[Any],
     values: Sequence[Any],
-    wanted: Any,
+    scan_eqn: Any,
     replace: Callable[[Scan, list[Any]], list[Any]],
 ) -> list[Any]:
     known: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *values), strict=True))
@@ -131,13 +131,13 @@ def _evaluate(
 
     for eqn in jaxpr.eqns:
         operands = [read(atom) for atom in eqn.invars]
-        if eqn is wanted:
+        if eqn is scan_eqn:
             results = replace(Scan.of(eqn), operands)
         elif eqn.primitive is _compat.jit_p and any(
-            each is wanted for inner in _compat.inner_jaxprs(eqn) for each in _scans_in(inner)
+            each is scan_eqn for inner in _compat.inner_jaxprs(eqn) for each in _scans_in(inner)
         ):
             inner, inner_consts = _compat.split(eqn.params["jaxpr"])
-            results = _evaluate(inner, inner_consts, operands, wanted, replace)
+            results = _evaluate(inner, inner_consts, operands, scan_eqn, replace)
         else:
             variables = list(dict.fromkeys(atom for atom in eqn.invars if _compat.is_var(atom)))
             piece = _compat.close(jaxpr, variables, eqn.outvars, [eqn])

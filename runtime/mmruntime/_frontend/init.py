@@ -87,8 +87,8 @@ def init(
     Warns:
         UserWarning: If arguments without effect are given; it names them.
     """
-    given = {name: value for name, value in locals().items() if name in _WITHOUT_EFFECT}
-    idle = [name for name, value in given.items() if value != _WITHOUT_EFFECT[name]]
+    arguments = {name: value for name, value in locals().items() if name in _WITHOUT_EFFECT}
+    idle = [name for name, value in arguments.items() if value != _WITHOUT_EFFECT[name]]
     if idle:
         warnings.warn(
             f"init: {', '.join(idle)} configured MultiMesh's own runtime and have no effect here: JAX manages memory, "

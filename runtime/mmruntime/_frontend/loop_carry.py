@@ -96,8 +96,8 @@ def open_helpers(closed: Any, carried: Collection[int]) -> Any:
             fresh = [_compat.new_var(var.aval) for var in inner.constvars]
             constvars += fresh
             values += inner_consts
-            given = inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars])
-            waiting += reversed(inlined(given, [*fresh, *eqn.invars], eqn.outvars, eqn))
+            body = inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars])
+            waiting += reversed(inlined(body, [*fresh, *eqn.invars], eqn.outvars, eqn))
         else:
             eqns.append(eqn)
             tainted.update(var for var in eqn.outvars if _compat.is_var(var))

@@ -273,8 +273,10 @@ def _rows(custom_schedule: Any) -> Rows:
 def _positions(name: str, value: Any) -> tuple[int, ...]:
     """Positions of arguments: one number, or several."""
     several = isinstance(value, Iterable)
-    given = _check.items("microbatch", name, value, "the position of an argument, or several") if several else [value]
-    return tuple(_check.integer("microbatch", name, position) for position in given)
+    positions = (
+        _check.items("microbatch", name, value, "the position of an argument, or several") if several else [value]
+    )
+    return tuple(_check.integer("microbatch", name, position) for position in positions)
 
 
 def check_schedule(what: str, schedule: Any) -> None:

@@ -119,7 +119,7 @@ def _as_tuple(result: Any, count: int, body: Callable[..., Any]) -> tuple[Any, .
     if not isinstance(result, tuple) or len(result) != count:
         got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
         raise ValueError(
-            f"microbatch_loop: {label_of(body)} was given {count} carried values and returned {got}. Return the new "
+            f"microbatch_loop: {label_of(body)} takes {count} carried values and returned {got}. Return the new "
             "value of each, in the same order."
         )
     return result
@@ -177,8 +177,8 @@ def _kind(each: tuple[CarryChange, ...]) -> str:
 def _iteration(traced: Any, found: Sequence[CarryChange], names: Sequence[str], label: str) -> Iteration:
     """The equations that compute the addends of one iteration."""
     jaxpr, consts = _compat.split(traced)
-    wanted: list[tuple[Addend, ...]] = [change.addends for change in found if change.kind != "same"]
-    eqns, reads = needed(jaxpr, [addend.atom for addends in wanted for addend in addends])
+    addends: list[tuple[Addend, ...]] = [change.addends for change in found if change.kind != "same"]
+    eqns, reads = needed(jaxpr, [addend.atom for each in addends for addend in each])
     if any(var in reads for var in jaxpr.invars):
         raise ValueError(
             f"microbatch_loop: iterations of {label} read what they carry ({', '.join(names)}) for more than adding to "
@@ -186,7 +186,7 @@ def _iteration(traced: Any, found: Sequence[CarryChange], names: Sequence[str], 
         )
     values = dict(zip(jaxpr.constvars, consts, strict=True))
     shapes = [out.aval for out, change in zip(jaxpr.outvars, found, strict=True) if change.kind != "same"]
-    return Iteration(jaxpr, eqns, values, wanted, shapes)
+    return Iteration(jaxpr, eqns, values, addends, shapes)
 
 
 def _names(body: Callable[..., Any], carry: tuple[Any, ...]) -> list[str]:

@@ -111,8 +111,8 @@ def _kinds(scan: Scan, label: str) -> list[Any]:
                 "the loop what it reads (such as keys, split before) as a sliced operand."
             )
         kinds.append(_step(change.addends) or change.kind)
-    wanted = [addend.atom for change in found for addend in change.addends]
-    _, reads = needed(body, [*wanted, *body.outvars[scan.num_carry :]])
+    addends = [addend.atom for change in found for addend in change.addends]
+    _, reads = needed(body, [*addends, *body.outvars[scan.num_carry :]])
     for index, (before, kind) in enumerate(zip(carried, kinds, strict=True)):
         if kind == "sum" and before in reads:
             raise ValueError(

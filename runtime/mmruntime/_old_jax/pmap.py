@@ -145,32 +145,32 @@ class Pmap:
             )
         return _Arguments(tree, leaves, layout, size)
 
-    def _layout(self, count: int, given: tuple[Sequence[Any], dict[str, Any]]) -> _Layout:
+    def _layout(self, count: int, arguments: tuple[Sequence[Any], dict[str, Any]]) -> _Layout:
         """The layout of a call with `count` arguments by position. Those by name are mapped over their first axis."""
         prefix = self._in_axes
         if self._static and isinstance(prefix, tuple):
             prefix = tuple(axis for index, axis in enumerate(prefix) if index not in self._static)
         try:
-            axes = (*_spread(prefix, given[0]), *_spread(0, given[1]))
+            axes = (*_spread(prefix, arguments[0]), *_spread(0, arguments[1]))
         except ValueError as error:
             raise ValueError(
                 f"pmap of {self._label}: in_axes={self._in_axes!r} does not fit the arguments that are given by "
-                f"position; give one axis, or a tuple with one for each of the {len(given[0])} that are not static. "
-                + _named(error, "in_axes")
+                "position; give one axis, or a tuple with one for each of the "
+                f"{len(arguments[0])} that are not static. " + _named(error, "in_axes")
             ) from None
         donated = self._dynamic([index in self._donated for index in range(count)])
-        counts = [len(jax.tree.leaves(argument)) for argument in given[0]]
+        counts = [len(jax.tree.leaves(argument)) for argument in arguments[0]]
         flags = [flag for flag, number in zip(donated, counts, strict=True) for _ in range(number)]
         return _Layout(axes, (*flags, *[False] * (len(axes) - len(flags))))
 
-    def _refuse_sizes(self, given: Any, axes: tuple[int | None, ...]) -> None:
-        dynamic, kwargs = given
+    def _refuse_sizes(self, arguments: Any, axes: tuple[int | None, ...]) -> None:
+        dynamic, kwargs = arguments
         positions = self._dynamic(range(len(dynamic) + len(self._static)))
         named = {"args": dict(zip(positions, dynamic, strict=True)), "kwargs": kwargs}
         leaves = [
             (word + jax.tree_util.keystr(path), leaf)
-            for word, arguments in named.items()
-            for path, leaf in jax.tree_util.tree_leaves_with_path(arguments)
+            for word, tree in named.items()
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         ]
         found = []
         for (place, leaf), axis in zip(leaves, axes, strict=True):

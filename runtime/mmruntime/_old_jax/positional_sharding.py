@@ -180,9 +180,9 @@ def _regroup(runs: Sequence[_Run], shape: Sequence[int]) -> list[tuple[_Run, ...
             size *= waiting.pop()[0]
         waiting.append((size, stride))
     grid: list[tuple[_Run, ...]] = []
-    for wanted in shape:
+    for total in shape:
         taken: list[_Run] = []
-        missing = wanted
+        missing = total
         while missing > 1:
             size, stride = waiting.pop(0)
             if missing % size == 0:

@@ -49,9 +49,9 @@ def task(
         TypeError: If `model` is not a Flax module class, both `task=` and fields are given, or a field is unknown.
     """
     if not isinstance(model, type) or not issubclass(model, nn.Module | nnx.Module):
-        given = _check.shown(model) if isinstance(model, type) else f"a {type(model).__name__} object"
+        received = _check.shown(model) if isinstance(model, type) else f"a {type(model).__name__} object"
         raise TypeError(
-            f"flax.task: expected a Flax module class, got {given}. For a module object or a function, write "
+            f"flax.task: expected a Flax module class, got {received}. For a module object or a function, write "
             "mm.task(module, task=...)(x)."
         )
     if name is not None:
