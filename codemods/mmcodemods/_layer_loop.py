@@ -15,6 +15,7 @@ from mmrewrite.codemod.fragment import indentation, without_cuts
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import FOR
 
+# Iterators have no `len`, and to evaluate one again may find it exhausted.
 _ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed"))
 
 
@@ -147,6 +148,7 @@ def _count(site: Site, loop: ast.For) -> Count:
 def _with_index(site: Site, loop: ast.For, total: str) -> Count:
     index = site.loop_index(loop, "i", "layer")
     target = site.text(loop.target)
+    # `for i, a, b in enumerate(...)` would unpack three values of each pair.
     if isinstance(loop.target, ast.Tuple) and not target.startswith("("):
         target = f"({target})"
     enumerate_name = "enumerate"

@@ -90,6 +90,7 @@ class ConstrainFunction(ReturnConstraintCodemod):
         if not layouts:
             return
         body = function.body
+        # A docstring is one only as the first statement.
         documented = (
             isinstance(body[0], ast.Expr)
             and isinstance(body[0].value, ast.Constant)

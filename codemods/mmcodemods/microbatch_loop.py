@@ -59,6 +59,7 @@ class MicrobatchLoop(MeshCodemod):
         self.parameters = [item, *names]
         arguments = ", ".join([self.function, *(f"{each.name}={each.text}" for each in self.hint.arguments)])
         items = self.site.unindented(self.site.text(loop.iter), loop)
+        # Without parentheses the items of a tuple would become arguments of their own.
         if isinstance(loop.iter, ast.Tuple) and not items.startswith("("):
             items = f"({items})"
         call = f"{self.site.runtime}.microbatch_loop({arguments})({items}, {carried})"

@@ -181,6 +181,7 @@ class ParallelizeStep(MeshCodemod):
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
         """`@jax.jit` goes away."""
+        # LibCST keeps the comments above a decorator on it, and those below the last one on the function.
         first, *rest = updated_node.decorators
         below = [*first.leading_lines, *updated_node.lines_after_decorators]
         return updated_node.with_changes(decorators=rest, lines_after_decorators=below)

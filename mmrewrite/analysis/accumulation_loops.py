@@ -20,6 +20,7 @@ from mmrewrite.analysis.dataflow import Flow
 from mmrewrite.analysis.losses import looks_like_key
 from mmrewrite.codemod.site import Site
 
+# Their output may come in another order, but no value depends on it.
 _HARMLESS = ("jax.debug.", "logging.", "absl.logging.")
 
 

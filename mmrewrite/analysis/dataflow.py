@@ -102,6 +102,7 @@ class Flow:
                 second, other = self._run(statement.orelse, defined)
                 return exposed | first | second, _either(one, statement.body, other, statement.orelse)
             case ast.For() | ast.AsyncFor():
+                # The body may run not once, so nothing that it assigns counts after the loop.
                 exposed = self._read(statement.iter, defined)
                 first, _ = self._run(statement.body, defined | self._stored(statement.target))
                 second, _ = self._run(statement.orelse, defined)
@@ -121,9 +122,11 @@ class Flow:
             case ast.Try() | ast.TryStar():
                 tried = [*statement.body, *statement.orelse]
                 exposed, after = self._run(tried, defined)
+                # A handler may begin before any statement of the body has run.
                 defined -= self._deleted(statement)
                 for handler in statement.handlers:
                     exposed |= self._read(handler.type, defined) if handler.type is not None else set()
+                    # Python deletes the name of an exception at the end of its handler.
                     more, other = self._run(handler.body, defined | {handler.name or ""})
                     exposed, after = exposed | more, _either(after, tried, other - {handler.name or ""}, handler.body)
                 more, last = self._run(statement.finalbody, defined)

@@ -132,6 +132,7 @@ def _gradient(
     if maker.arguments is not None:
         keywords = {keyword.arg: keyword.value for keyword in maker.arguments.keywords}
         positional = maker.arguments.args
+    # Flax and Equinox take `has_aux` by keyword only.
     is_jax = maker.name.startswith("jax.")
     argnums = keywords.get("argnums", positional[1] if len(positional) > 1 else None)
     has_aux = keywords.get("has_aux", positional[2] if is_jax and len(positional) > 2 else None)

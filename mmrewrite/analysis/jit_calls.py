@@ -34,6 +34,7 @@ _OTHERS = {
     "jax.experimental.pjit.pjit": "`pjit` is called `jax.jit` today; run `mmrewrite modernize` first",
 }
 
+# A compiled step is many XLA programs that Python launches, so JAX cannot trace through it.
 _TRANSFORMATIONS = frozenset(
     f"jax.{name}"
     for name in (

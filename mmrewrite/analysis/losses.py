@@ -15,7 +15,9 @@ from mmrewrite.source.names import Scope, all_arguments, dotted_name
 
 _KEY_WORDS = re.compile(r"(^|_)(rngs?|keys?|prng|prngs)\d*($|_)|rng\d*$|[a-z]key\d*$")
 _BATCH_NORMS = frozenset(("flax.linen.BatchNorm", "flax.nnx.BatchNorm"))
+# They change how a function runs, not what it returns.
 _TRANSPARENT = frozenset(("jax.jit", "jax.checkpoint", "jax.named_call"))
+# Aliases may form a circle, across modules too.
 _DEPTH = 4
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

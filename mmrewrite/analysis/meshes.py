@@ -42,6 +42,7 @@ def _visible_mesh(site: Site, meshes: list[Mesh]) -> str:
     scopes = list(site.scope.chain())
     nearest = min(scopes.index(mesh.scope) for mesh in meshes)
     fitting = [mesh for mesh in meshes if scopes.index(mesh.scope) == nearest]
+    # Code in the scope of the mesh runs from top to bottom; a function runs later, when the mesh is made.
     runs_at_once = site.scope is fitting[0].scope or (site.scope.kind == "class" and nearest == 1)
     if runs_at_once:
         line = first_line(site.statement)

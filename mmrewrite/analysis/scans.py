@@ -8,6 +8,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.source.names import Scope
 
 _LIFTED = frozenset(("flax.linen.scan", "flax.linen.transforms.scan"))
+# Rematerialisation computes the same values a second time; the scan stays what it is.
 _TRANSPARENT = frozenset(("flax.linen.remat",))
 
 

@@ -135,9 +135,11 @@ def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Ar
 def _check_literal(
     directive: Directive, parameter: Parameter, name: str, value: ast.expr, start: int, length: int
 ) -> None:
+    # In `ast`, `-1` is a minus and a constant.
     inner = value.operand if isinstance(value, ast.UnaryOp) else value
     if not isinstance(inner, ast.Constant) or not parameter.literals:
         return
+    # Not `isinstance`: True is an `int` to Python, but no whole number to a reader.
     if type(inner.value) not in parameter.literals:
         got = ast.unparse(value)
         raise Problem(start, length, f"`{directive.name}({name}={got})`: `{name}` must be {parameter.words}")

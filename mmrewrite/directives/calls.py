@@ -33,6 +33,7 @@ MODULE = "mmrewrite.hints"
 PACKAGE = "mmrewrite"
 
 _NO_TEXT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+# No operator binds tighter than these, so that they need no parentheses anywhere.
 _ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Dict, ast.Set, ast.ListComp)
 
 
@@ -363,6 +364,7 @@ class _Finder:
         text, subject = self.source.text, node.args[0]
         start, end = span(self.source, node)
         enclosed = span(self.source, subject) != (first, last)
+        # The node of a generator or a tuple begins at its own parenthesis, if it has one.
         if isinstance(subject, ast.GeneratorExp | ast.Tuple):
             enclosed = text[first] == "("
         elif isinstance(subject, _ATOMS):

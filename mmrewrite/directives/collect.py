@@ -408,6 +408,7 @@ class _Collector:
         seen: dict[tuple[ast.stmt, str], Hint] = {}
         for hint in self.found.hints:
             if hint.call is not None:
+                # It is about its own subject, of which a statement may have several.
                 continue
             length = hint.end - hint.start
             first = seen.setdefault((hint.statement, hint.directive), hint)

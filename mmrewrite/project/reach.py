@@ -93,6 +93,7 @@ class Reach:
 
     def _definition(self, qualified: str, facts: Facts) -> Iterator[Reached]:
         parts = qualified.split(".")
+        # The longest prefix with a definition: of `model.Encoder.apply` that is the class.
         for length in range(len(parts), 1, -1):
             found = self._project.definition(".".join(parts[:length]), facts)
             if found is not None:

@@ -334,6 +334,7 @@ class _ScopeBuilder:
         module = absolute_import(self.module.name, self.module.is_package, node.module, node.level)
         for alias in node.names:
             if alias.name == "*":
+                # A star import of the standard library hides no name of JAX.
                 if (node.module or "").partition(".")[0] not in sys.stdlib_module_names or node.level:
                     self.module.stars.append(node)
             else:
@@ -368,6 +369,7 @@ class _ScopeBuilder:
 
     def visit_NamedExpr(self, node: ast.NamedExpr, scope: Scope) -> None:
         self.visit(node.value, scope)
+        # PEP 572: in a comprehension it binds a name of the scope around that.
         holder = scope
         while holder.kind == "comprehension" and holder.parent is not None:
             holder = holder.parent
@@ -440,6 +442,7 @@ class _ScopeBuilder:
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, scope: Scope) -> None:
         inner = self.enter("comprehension", node, scope)
         for index, generator in enumerate(node.generators):
+            # The first iterable is evaluated outside: https://docs.python.org/3/reference/expressions.html#comprehensions
             self.visit(generator.iter, inner if index else scope)
             self.visit(generator.target, inner)
             for condition in generator.ifs:

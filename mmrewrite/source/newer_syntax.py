@@ -85,6 +85,7 @@ def _as_older(text: str) -> _Older | None:
     except (cst.ParserSyntaxError, cst.CSTLogicError, cst.CSTValidationError, RecursionError):
         return None
     if module.code != text:
+        # Then LibCST's positions are not those of the text.
         return None
     strings: set[tuple[int, int]] = set()
     older = list(text)

@@ -10,8 +10,10 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
+# PEP 263: an encoding is declared in a comment on the first or the second line.
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _BLANK = re.compile(rb"^[ \t\f]*(?:#.*)?$")
+# `str.splitlines` also splits at form feeds and Unicode's separators, at which Python's parser does not.
 _NEWLINE = re.compile("\r\n|\r|\n")
 
 
@@ -64,6 +66,7 @@ class SourceText:
             ) from None
         try:
             text = body.decode(encoding)
+            # Encodings with shift sequences, such as ISO-2022-JP, have several byte strings for one text.
             same = text.encode(encoding) == body
         except UnicodeError as error:
             raise SourceError(
