@@ -20,27 +20,28 @@ SOURCE_ROOTS = {"mmrewrite": "", "mmcodemods": "codemods/", "mmruntime": "runtim
 # that are not ours. A row may allow nothing but rows above it in this list, so there can be no circle. The name of a
 # package is its `__init__.py`, and for `mmcodemods` it is the codemods, which never import one another.
 MAY_IMPORT = {
+    # Plain data: the one part of the runtime that needs no JAX, and the one that the tool uses.
+    "mmruntime.schedules": "",
     "mmrewrite": "",
     "mmrewrite.hints": "",
     "mmrewrite.results": "",
-    "mmrewrite.source": "libcst .results",
+    "mmrewrite.source": "libcst",
     "mmrewrite.directives": ".results .source",
     "mmrewrite.project": ".results .source .directives",
     "mmrewrite.codemod": "libcst .results .source .directives .project",
     "mmrewrite.analysis": ".source .directives .project .codemod",
     "mmrewrite.engine": ".results .source .directives .project .codemod",
-    "mmrewrite.modernize": ".results .source .project .codemod .analysis .engine",
+    "mmrewrite.modernize": ".results .source .project .codemod .engine",
     "mmrewrite.files": "pathspec .results .source .directives .project",
     "mmrewrite.mirror": ".results .source .engine .files",
-    # Schedules are plain data: the one part of the runtime that needs no JAX, and the one that the tool uses.
     "mmrewrite.plan": "mmruntime.schedules .results .directives .project .files .mirror",
     "mmrewrite.verify": ".results .project .files .mirror .plan",
     "mmrewrite.cli": (
         "click mmrewrite .results .source .directives .codemod .engine .modernize .files .mirror .plan .verify"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
-    "mmcodemods._task": "mmrewrite.directives mmrewrite.codemod",
-    "mmcodemods._constraint": "mmrewrite.codemod",
+    "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",
+    "mmcodemods._constraint": "libcst mmrewrite.codemod",
     "mmcodemods._layer_loop": "libcst mmrewrite.directives mmrewrite.codemod mmrewrite.analysis ._task",
     "mmcodemods": (
         "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.codemod "
@@ -49,7 +50,6 @@ MAY_IMPORT = {
     "mmcodemods.modernize": "mmrewrite.source mmrewrite.modernize",
     "mmruntime._check": "numpy",
     "mmruntime._compat": "jax numpy",
-    "mmruntime.schedules": "",
     "mmruntime._core": "jax numpy ._check ._compat .schedules",
     "mmruntime._jaxpr": "jax numpy ._compat ._core",
     "mmruntime._frontend": "jax numpy flax ._check ._compat .schedules ._core ._jaxpr",

@@ -81,12 +81,10 @@ def test_an_unhinted_run_does_not_import_libcst(tmp_path: Path) -> None:
     assert loaded(code).isdisjoint(("libcst", "jax", "mmcodemods.place_task"))
 
 
-@pytest.mark.xfail(reason="the last moves are still to come")
 def test_imports_keep_to_the_table() -> None:
     assert violations(SOURCES) == []
 
 
-@pytest.mark.xfail(reason="the last moves are still to come")
 def test_the_table_is_of_this_tree() -> None:
     """No row without a file, and none that allows a row below itself or something that nothing in it imports."""
     assert set(MAY_IMPORT) == {row_of_file(path) for path in SOURCES}

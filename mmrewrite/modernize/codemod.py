@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.site import Context, Location, OldNameSite
+    from mmrewrite.modernize.site import Location, ModernizeContext, OldNameSite
 
 
 class ModernizeCodemod:
@@ -42,7 +42,7 @@ class ModernizeCodemod:
         return (*sorted(names), *cls.extra_markers)
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The sites in one module: uses of `names`, and of moved names that are written as attributes."""
         from mmrewrite.modernize.site import Location
 

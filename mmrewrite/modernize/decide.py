@@ -18,7 +18,7 @@ from mmrewrite.modernize.edits.line_breaking import break_grown_calls
 from mmrewrite.modernize.names_in_strings import mentions
 from mmrewrite.modernize.notebook import SUFFIX, NotANotebook, Notebook
 from mmrewrite.modernize.settings import ModernizeSettings
-from mmrewrite.modernize.site import Context, Location, ModuleDraft, OldNameSite
+from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite
 from mmrewrite.modernize.uses import ModuleUses, group_by_name
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
@@ -89,11 +89,13 @@ def _decide(
     return {path: _outcome(context.modules[path], mine, context, codemods) for path, mine in by_module.items()}
 
 
-def _context(modules: Sequence[Facts], codemods: Codemods, load: Loader, settings: ModernizeSettings) -> Context:
+def _context(
+    modules: Sequence[Facts], codemods: Codemods, load: Loader, settings: ModernizeSettings
+) -> ModernizeContext:
     active = [
         name for name, codemod in codemods.items() if settings.runs(name, on_request_only=codemod.on_request_only)
     ]
-    return Context(
+    return ModernizeContext(
         _OldProject(modules, load, ()),
         {facts.path: ModuleUses(facts) for facts in modules},
         settings,
@@ -106,7 +108,7 @@ def _context(modules: Sequence[Facts], codemods: Codemods, load: Loader, setting
 # Decide
 
 
-def _decisions(context: Context, codemods: Codemods) -> list[Decision]:
+def _decisions(context: ModernizeContext, codemods: Codemods) -> list[Decision]:
     """Decide every site: first by itself, then as part of the call chain of an `xmap`, then with its region."""
     alone = [
         _judge(location, name, codemods, context)
@@ -118,7 +120,7 @@ def _decisions(context: Context, codemods: Codemods) -> list[Decision]:
     return leave_modules(together, context, codemods)
 
 
-def _judge(location: Location, name: str, codemods: Codemods, context: Context) -> Decision:
+def _judge(location: Location, name: str, codemods: Codemods, context: ModernizeContext) -> Decision:
     """Try one site by itself."""
     guard = guard_of(location.module, location.node)
     if guard is not None:
@@ -134,7 +136,7 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Context) 
     return Decision(location, name)
 
 
-def _decide_together(decisions: Sequence[Decision], context: Context, codemods: Codemods) -> list[Decision]:
+def _decide_together(decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods) -> list[Decision]:
     """The decisions, where no region is rewritten in part in a style that does not allow it.
 
     A region of which a site stays takes the compat style, in which each site stands by itself, and is judged again;
@@ -177,7 +179,9 @@ def _decide_together(decisions: Sequence[Decision], context: Context, codemods: 
 # Draft
 
 
-def _outcome(module: ModuleUses, decisions: Sequence[Decision], context: Context, codemods: Codemods) -> Outcome:
+def _outcome(
+    module: ModuleUses, decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods
+) -> Outcome:
     """The edits of the sites that are rewritten, and a report of the others."""
     refusals = tuple(sorted({decision.refusal for decision in decisions if decision.refusal is not None}))
     left = {decision.left for decision in decisions if decision.left is not None}
@@ -201,7 +205,9 @@ def _unseen_names(
     yield from (item for item in unclear_uses(module, owners) if (item.line, item.column) not in reported)
 
 
-def _draft(module: ModuleUses, decisions: Sequence[Decision], context: Context, codemods: Codemods) -> tuple[Edit, ...]:
+def _draft(
+    module: ModuleUses, decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods
+) -> tuple[Edit, ...]:
     """Run the codemods on the sites that are rewritten, then edit the imports that they leave unused or lack."""
     draft = ModuleDraft(module)
     for decision in decisions:

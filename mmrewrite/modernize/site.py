@@ -58,7 +58,7 @@ class Location:
 
 
 @dataclass(eq=False)
-class Context:
+class ModernizeContext:
     """The facts and settings that all sites of one run share.
 
     Attributes:
@@ -101,7 +101,7 @@ class ModuleDraft:
 class OldNameSite:
     """The place of one old name. A codemod decides from its facts alone."""
 
-    def __init__(self, location: Location, draft: ModuleDraft, context: Context, codemod: str) -> None:
+    def __init__(self, location: Location, draft: ModuleDraft, context: ModernizeContext, codemod: str) -> None:
         self.location, self.draft, self.context, self.codemod = location, draft, context, codemod
         self.module, self.node, self.use = location.module, location.node, location.use
         self.facts, self.source = self.module.facts, self.module.facts.source

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Location
+from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 
 _RUNTIME = "mmruntime"
@@ -44,7 +44,7 @@ class RenameMultimesh(ModernizeCodemod):
     extra_markers: ClassVar[tuple[bytes, ...]] = (b"multimesh", b"legate")
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Import statements of MultiMesh."""
         for node in module.nodes:
             if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):

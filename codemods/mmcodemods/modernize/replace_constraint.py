@@ -22,7 +22,7 @@ from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, MeshRegions
 from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, OLD_CONSTRAINTS
 from mmrewrite.modernize.analysis.partition_specs import call_of, make_explicit, needs_mesh, specs_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Location
+from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -33,7 +33,7 @@ class ReplaceConstraint(ModernizeCodemod):
     regional = True
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Uses of the old name and of the new one."""
         for use in module.uses(CONSTRAINTS):
             yield Location(module, use.node, use)

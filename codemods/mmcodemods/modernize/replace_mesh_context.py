@@ -29,7 +29,7 @@ from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, SET, MeshRe
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION
 from mmrewrite.modernize.edits.dedent import take_out_of_with
-from mmrewrite.modernize.site import Context, Location
+from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -40,7 +40,7 @@ class ReplaceMeshContext(ModernizeCodemod):
     extra_markers = (b"mesh", b"Mesh")
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Every mesh context of a module."""
         for found in context.analysis(MeshRegions).contexts:
             if found.module is module:

@@ -18,7 +18,7 @@ from typing import ClassVar
 from mmrewrite.modernize.analysis.mesh_contexts import OLD_MESHES
 from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Location
+from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -28,7 +28,7 @@ class ReplaceOldMesh(ModernizeCodemod):
     moved: ClassVar = OLD_MESHES
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Every use, since one that stays keeps its import."""
         for use in module.uses(OLD_MESHES):
             yield Location(module, use.node, use)

@@ -25,7 +25,7 @@ from typing import NoReturn
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, ENVIRONMENTS, RESOURCE_ENVS
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Location
+from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -36,7 +36,7 @@ class ReplaceThreadResources(ModernizeCodemod):
     regional = True
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Uses, but for assignments that put a mesh in context."""
         uses = list(module.uses(cls.names))
         if uses:

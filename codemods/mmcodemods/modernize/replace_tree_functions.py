@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from mmrewrite.modernize.analysis.none_leaves import may_hold_none
 from mmrewrite.modernize.codemod import ModernizeCodemod
-from mmrewrite.modernize.site import Context, Location
+from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 _FUNCTIONS = ("map", "leaves", "flatten", "unflatten", "structure", "reduce", "transpose", "all")
@@ -46,7 +46,7 @@ class ReplaceTreeFunctions(ModernizeCodemod):
     }
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Uses that are written as attributes, and calls under any name whose first tree may hold `None`."""
         found = list(super().find(module, context))
         yield from found
@@ -69,7 +69,7 @@ class ReplaceTreeFunctions(ModernizeCodemod):
         site.replace(self.use.node, site.spell(new))
 
 
-def _first_tree(module: ModuleUses, function: ast.expr, context: Context, name: str) -> ast.expr | None:
+def _first_tree(module: ModuleUses, function: ast.expr, context: ModernizeContext, name: str) -> ast.expr | None:
     """The first of several trees that a call maps over, if it may hold `None`."""
     call = module.parents.get(function)
     if not isinstance(call, ast.Call) or call.func is not function or len(call.args) < 3:

@@ -22,7 +22,7 @@ from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.uses import ModuleUses
 
 if TYPE_CHECKING:
-    from mmrewrite.modernize.site import Context, Location
+    from mmrewrite.modernize.site import Location, ModernizeContext
 
 _HOME = "jax.experimental.pjit"
 _UNSET = "leave a sharding out where none is meant, and let `None` or a value of your own stand for that in your code"
@@ -52,7 +52,7 @@ class ReportPjitNames(ModernizeCodemod):
     names: ClassVar[tuple[str, ...]] = tuple(f"{_HOME}.{name}" for name in _INSTEAD)
 
     @classmethod
-    def find(cls, module: ModuleUses, context: Context) -> Iterator[Location]:
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The uses, but for specs of a `pjit`."""
         for place in super().find(module, context):
             if place.use is None or place.use.name not in GONE_VALUES or not _is_spec(module, place.use.node):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mmrewrite.modernize.analysis.partition_specs import call_of, is_alias
-from mmrewrite.modernize.site import Context
+from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 
@@ -55,7 +55,7 @@ def forwarder(module: ModuleUses, call: ast.Call) -> ast.FunctionDef | None:
     return function if is_its_own and named == [value] and not function.decorator_list else None
 
 
-def callers(context: Context, module: ModuleUses, function: ast.FunctionDef) -> Iterator[Caller]:
+def callers(context: ModernizeContext, module: ModuleUses, function: ast.FunctionDef) -> Iterator[Caller]:
     """The uses of a function in all modules of the run, but for assignments that make an alias.
 
     Whatever has its name and may be it, such as an attribute of an unknown object, counts as a use with

@@ -38,7 +38,7 @@ from mmrewrite.modernize.analysis.partition_specs import (
 )
 from mmrewrite.modernize.analysis.reach import UncompiledReach, WideReach
 from mmrewrite.modernize.analysis.uncompiled_code import UncompiledCode
-from mmrewrite.modernize.site import Context
+from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts
@@ -144,7 +144,7 @@ class _MeshRegion:
 class MeshRegions:
     """The regions of a project, and the plan of every site in them."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ModernizeContext) -> None:
         self._project, self._modules = context.project, context.modules
         self._reach = WideReach(context.project, context.modules)
         self._uncompiled_code = UncompiledCode(context.modules, self._reach)

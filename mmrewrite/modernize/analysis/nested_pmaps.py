@@ -6,14 +6,14 @@ import ast
 
 from mmrewrite.modernize.analysis.mapped_gradients import PMAP, MappedFunctions
 from mmrewrite.modernize.analysis.partition_specs import call_of
-from mmrewrite.modernize.site import Context
+from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 
 class NestedPmaps:
     """The `pmap`s of a project that map a function with another `pmap` inside, or are inside of one."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ModernizeContext) -> None:
         self._reasons: dict[ast.AST, str] = {}
         mapping = MappedFunctions(context.project, dict(context.modules))
         for module in context.modules.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from mmrewrite.modernize.analysis.partition_specs import parts_of
-from mmrewrite.modernize.site import Context
+from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.source.names import Scope
 
@@ -15,7 +15,7 @@ _MAPS = frozenset(
 )
 
 
-def may_hold_none(context: Context, module: ModuleUses, tree: ast.expr) -> bool:
+def may_hold_none(context: ModernizeContext, module: ModuleUses, tree: ast.expr) -> bool:
     """Whether `None` is written in `tree`, in a value of its name, or in a function of the project that returns it.
 
     Parameters and values from libraries show nothing.
@@ -24,7 +24,7 @@ def may_hold_none(context: Context, module: ModuleUses, tree: ast.expr) -> bool:
 
 
 class _Search:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ModernizeContext) -> None:
         self.context = context
         self.seen: set[object] = set()
 

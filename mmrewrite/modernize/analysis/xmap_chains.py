@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.analysis.reach import NarrowReach
 from mmrewrite.modernize.codemod import Codemods
-from mmrewrite.modernize.site import Context, Location
+from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.version_guards import guard_of
 
@@ -27,7 +27,7 @@ _Unit = tuple[ModuleUses, ast.stmt]
 class XmapChains:
     """The units of a project that belong to the call chain of an `xmap`, each with the place of one."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ModernizeContext) -> None:
         self._places: dict[ast.stmt, str] = {}
         xmaps = {
             use.node: (module, use)
@@ -71,7 +71,7 @@ class XmapChains:
         return self._first.get(module)
 
 
-def leave_chains(decisions: Sequence[Decision], context: Context) -> list[Decision]:
+def leave_chains(decisions: Sequence[Decision], context: ModernizeContext) -> list[Decision]:
     """The decisions, where sites in the call chain of an `xmap` are refused."""
     chains = context.analysis(XmapChains)
     found = []
@@ -82,7 +82,7 @@ def leave_chains(decisions: Sequence[Decision], context: Context) -> list[Decisi
     return found
 
 
-def leave_modules(decisions: Sequence[Decision], context: Context, codemods: Codemods) -> list[Decision]:
+def leave_modules(decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods) -> list[Decision]:
     """The decisions, where sites in a module with an `xmap` are refused if no regional site of it is rewritten."""
     chains = context.analysis(XmapChains)
     live_on = {

@@ -11,7 +11,7 @@ from functools import cached_property
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.modernize.analysis.old_names import PJIT
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
-from mmrewrite.modernize.site import Context, ModuleDraft
+from mmrewrite.modernize.site import ModernizeContext, ModuleDraft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.results import Edit, HintReference
@@ -36,7 +36,7 @@ class ImportEdits:
     """
 
     draft: ModuleDraft
-    context: Context
+    context: ModernizeContext
     kept: Collection[str]
 
     @property
