@@ -46,7 +46,7 @@ class Shardings:
         self,
         layouts: _Layouts,
         everywhere: NamedSharding,
-        bodies: Mapping[Segment, _Body],
+        bodies: Mapping[Segment, _SegmentJaxpr],
         whole: Callable[..., list[Any]] | None,
         unused_axis_names: Mapping[Unused, str],
     ) -> None:
@@ -96,7 +96,7 @@ def propagate_segments(
 
 
 @dataclass(eq=False, frozen=True)
-class _Body:
+class _SegmentJaxpr:
     """A segment as a closed jaxpr in the axes of its submesh."""
 
     closed: Any
@@ -156,7 +156,7 @@ class _Propagation:
             if is_var(step.outvars[result])
         }
         self.names = _value_names(step)
-        self.bodies: dict[Segment, _Body] = {}
+        self.bodies: dict[Segment, _SegmentJaxpr] = {}
         # Results of propagation, by form and known layouts of arguments: stages that are alike share them.
         self.found: dict[Hashable, Found] = {}
 
@@ -181,11 +181,11 @@ class _Propagation:
         self.translator.warn_of_unknown()
         return Shardings(self.layouts, self.everywhere, self.bodies, whole, self.translator.unused)
 
-    def _body(self, segment: Segment) -> _Body:
+    def _body(self, segment: Segment) -> _SegmentJaxpr:
         if segment not in self.bodies:
             eqns = [self.translator.in_mesh_axes(op, segment.submesh) for op in segment.ops]
             closed = _compat.close(self.step.like, segment.reads, segment.writes, eqns)
-            self.bodies[segment] = _Body(closed, self.meshes[segment.submesh])
+            self.bodies[segment] = _SegmentJaxpr(closed, self.meshes[segment.submesh])
         return self.bodies[segment]
 
     def _propagate(self, segment: Segment, segments: Segments) -> None:
