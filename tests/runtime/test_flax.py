@@ -364,7 +364,7 @@ def test_microbatches_of_an_nnx_module_that_must_not_change() -> None:
     for found in (cut(model.dense, x), nnx.jit(cut)(model.dense, x)):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), plain, found)
     with pytest.raises(
-        ValueError, match=r"changes dropout.rngs.count.value of an nnx object that it is given, in every"
+        ValueError, match=r"changes dropout.rngs.count.value of an nnx object among its arguments in every"
     ):
         cut(model, x)
     assert int(model.dropout.rngs.count[...]) == 0

@@ -138,8 +138,8 @@ def _set_devices(cpus: int | None, gpus: int | None) -> None:
         )
     if cpu_only and jax.default_backend() != "cpu":
         raise RuntimeError(
-            f"init: the CPU was asked for too late, JAX has started on {jax.default_backend()}. Call mm.init first, or "
-            "set JAX_PLATFORMS=cpu in the environment."
+            f"init: the choice of the CPU comes too late, JAX has started on {jax.default_backend()}. Call mm.init "
+            "first, or set JAX_PLATFORMS=cpu in the environment."
         )
 
 

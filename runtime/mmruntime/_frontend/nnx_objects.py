@@ -53,8 +53,8 @@ def made_anew(tree: Any, label: str) -> tuple[Any, Callable[[], None]]:
         changed = [name for name, value in values().items() if before.get(name) is not value]
         if changed:
             raise ValueError(
-                f"microbatch: {label} changes {', '.join(changed)} of an nnx object that it is given, in every "
-                "microbatch anew, and the changes would be lost. Use a normalisation without running statistics, and "
+                f"microbatch: {label} changes {', '.join(changed)} of an nnx object among its arguments in every "
+                "microbatch, and these changes would be lost. Use a normalisation without running statistics, and "
                 "give dropout its key as an argument: microbatch(..., rng=<its position>), and nnx.Rngs(key) inside."
             )
 
