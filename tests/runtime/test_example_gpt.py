@@ -1,7 +1,6 @@
 """The rewritten example against the microbatched one-device run, in processes of their own."""
 
 import importlib.util
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,8 +31,6 @@ def settings_of_the_runs():
     with pytest.MonkeyPatch.context() as patch:
         # Optax and Flax are not written for strict promotion.
         patch.setenv("JAX_NUMPY_DTYPE_PROMOTION", "standard")
-        # Halves the time, nearly all of which is compilation. compare.py itself is run with full optimization in CI.
-        patch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"] + " --xla_backend_optimization_level=0")
         yield
 
 
