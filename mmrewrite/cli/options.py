@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from mmrewrite.cli.reports import DEFAULT_FORMAT, formats_of
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -50,6 +52,8 @@ class _FormatName(click.ParamType):  # type: ignore[type-arg]
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The choices that start as typed."""
+        from click.shell_completion import CompletionItem
+
         return [CompletionItem(name) for name in _formats(ctx) if name.startswith(incomplete)]
 
 
