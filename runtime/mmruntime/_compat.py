@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import config, source_info_util
-from jax._src.core import trace_state_clean  # no public successor of `jax.core.trace_state_clean`
+from jax._src import config, effects, source_info_util
+from jax._src.core import (
+    internal_mutable_array_effect,
+    trace_state_clean,  # no public successor of `jax.core.trace_state_clean`
+)
 from jax._src.interpreters import pxla
+from jax._src.state.types import AbstractRef, RefEffect
 from jax.core import ShapedArray
 from jax.extend import core as jex
 from jax.extend.core import primitives
@@ -108,13 +112,13 @@ def close(like: Any, invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequen
         outvars: Its results.
         eqns: Its equations, in order.
     """
-    effects = frozenset[Any]().union(*[eqn.effects for eqn in eqns]) if eqns else frozenset[Any]()
+    every = frozenset[Any]().union(*[eqn.effects for eqn in eqns]) if eqns else frozenset[Any]()
     jaxpr = like.replace(
         constvars=[],
         invars=list(invars),
         outvars=list(outvars),
         eqns=list(eqns),
-        effects=effects,
+        effects=every,
     )
     return jex.ClosedJaxpr(jaxpr, [])
 
@@ -181,6 +185,41 @@ def current_scopes() -> list[tuple[str, bool]]:
 def source_lines(eqn: Any) -> str:
     """The user's line that made an equation, as `file:line (function)`; empty if there is none."""
     return str(source_info_util.summarize(eqn.source_info))
+
+
+def ordered_effects(eqn: Any) -> frozenset[Any]:
+    """The effects of an equation that JAX keeps in program order, such as those of `io_callback(ordered=True)`."""
+    return frozenset(effect for effect in eqn.effects if effects.ordered_effects.contains(effect))
+
+
+def one_device_only(effect: Any) -> bool:
+    """Whether JAX refuses to compile an ordered effect for several devices, as that of `debug.print(ordered=True)`."""
+    return not effects.shardable_ordered_effects.contains(effect)
+
+
+def is_ref(atom: Atom) -> bool:
+    """Whether an atom is a mutable array (`jax.new_ref`)."""
+    return isinstance(atom.aval, AbstractRef)
+
+
+def has_refs(jaxpr: Any) -> bool:
+    """Whether an open jaxpr makes, reads or writes a mutable array, at any depth."""
+    return any(isinstance(effect, RefEffect) or effect is internal_mutable_array_effect for effect in jaxpr.effects)
+
+
+def without_ref_effects(found: Iterable[Any]) -> frozenset[Any]:
+    """Effects without the one that stands for mutable arrays made inside."""
+    return frozenset(effect for effect in found if effect is not internal_mutable_array_effect)
+
+
+def discharge_refs(closed: Any) -> Any:
+    """A closed jaxpr whose mutable arrays are values, which its equations hand on to each other.
+
+    It is what JAX itself does before it lowers a program with such arrays. None of them may be an input or a constant.
+    """
+    from jax._src.state import discharge  # noqa: PLC0415  (private: JAX has no public function for it)
+
+    return discharge.discharge_state(closed)
 
 
 def running_linen_module() -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.task import Task
@@ -110,6 +111,12 @@ class Step:
     def with_region(self, index: int, region: Region) -> Step:
         """The same step with another region in the place of one."""
         return self.with_regions((*self.regions[:index], region, *self.regions[index + 1 :]))
+
+
+def at_line(eqn: Any) -> str:
+    """Where the user wrote an equation, for messages: " at file:line (function)"; empty where JAX does not know it."""
+    lines = "" if eqn is None else _compat.source_lines(eqn)
+    return f" at {lines}" if lines else ""
 
 
 def abstract(var: Any) -> jax.ShapeDtypeStruct:

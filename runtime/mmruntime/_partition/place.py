@@ -2,7 +2,8 @@
 
 Tasks are pinned. An equation outside of tasks joins the latest of its operands. Equations that depend on inputs alone
 (masks, position tables, casts of weights, slices of the batch) are cloned to each submesh that reads them, unless
-sending their inputs takes far more bytes than sending the result. Scalars attract no equation.
+sending their inputs takes far more bytes than sending the result. Scalars attract no equation. What has effects or
+calls the host runs on one submesh, so that it runs once.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.submesh import LayerCosts, task_mesh
 from mmruntime._core.switches import recomputation_enabled
 from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr import flops as _cost
+from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes
 from mmruntime._partition.partial_sums import regroup_scalars, split_loop_sums
 from mmruntime._partition.trace import remove_dead_code
@@ -114,6 +117,8 @@ class _Placer:
             piece: stacked for region in step.regions for piece, stacked in region.slices.items()
         }
         self.of: dict[Op, tuple[int, ...]] = {}
+        # How many crossings between submeshes come before each placed equation.
+        self.depth: dict[Op, int] = {}
         self.near: dict[Op, Task] = {}
 
     def run(self) -> tuple[Step, Placement]:
@@ -142,7 +147,7 @@ class _Placer:
 
     def _join_operands(self) -> None:
         """Place tasks and all equations that depend on a placed one; keep sums within their submeshes."""
-        depth: dict[Op, int] = {}
+        depth = self.depth
         for index in range(len(self.step.regions)):
             region = self.step.regions[index]
             region = replace(region, ops=tuple([self._join(op, depth) for op in region.ops]))
@@ -218,7 +223,7 @@ class _Placer:
         """Place equations that depend on inputs alone, from the last to the first, so that all readers are placed."""
         users: dict[Var, set[int]] = defaultdict(set)
         reader: dict[Var, Op] = {}
-        cones = self._cones()
+        cones, latest = self._cones(), self._latest()
         results = {atom for atom in self.step.outvars if is_var(atom) and is_scalar(atom)}
         for region in reversed(self.step.regions):
             for total, result in region.sums:
@@ -230,7 +235,15 @@ class _Placer:
                     if region.loop is None:
                         for var in results.intersection(op.writes()):
                             users[var] |= running
-                    self.of[op] = self._floating(op, cones[op], users, presence, homes)
+                    readers: set[int] = set().union(*[users[var] for var in op.writes()])
+                    inputs = sorted((var for var in cones[op] if not is_tiny(var)), key=num_bytes, reverse=True)
+                    largest = next((homes[var] for var in inputs if var in homes), None)
+                    if readers:
+                        self.of[op] = self._floating(op, inputs, largest, readers, presence)
+                    else:
+                        # Results of a loop, such as metrics made of scalars, stay with the stage that made these.
+                        choices = (largest, latest.get(op)) if region.loop is None else (latest.get(op), largest)
+                        self.of[op] = (next((each for each in choices if each is not None), 0),)
                     for var in op.reads():
                         if var not in self.producer and var not in self.sliced and var not in self.summed:
                             presence[var].update(self.of[op])
@@ -246,18 +259,19 @@ class _Placer:
                     presence[stacked].update(users[piece])
 
     def _floating(
-        self,
-        op: Op,
-        cone: frozenset[Var],
-        users: dict[Var, set[int]],
-        presence: dict[Var, set[int]],
-        homes: dict[Var, int],
+        self, op: Op, inputs: list[Var], largest: int | None, readers: set[int], presence: dict[Var, set[int]]
     ) -> tuple[int, ...]:
-        readers: set[int] = set().union(*[users[var] for var in op.writes()])
-        inputs = sorted((var for var in cone if not is_tiny(var)), key=num_bytes, reverse=True)
-        largest = next((homes[var] for var in inputs if var in homes), None)
-        if not readers:
-            return (largest if largest is not None else 0,)
+        """The submeshes of an equation that others read.
+
+        Args:
+            op: The equation.
+            inputs: The arrays among the step's inputs that it depends on, the largest first.
+            largest: The home of the largest.
+            readers: The submeshes that read its results.
+            presence: The submeshes that read each input.
+        """
+        if runs_once(op.eqn):
+            return (self._one_of(op, readers, largest),)
         size = sum(num_bytes(var) for var in op.writes())
         keep = set()
         for where in readers:
@@ -269,6 +283,29 @@ class _Placer:
         if not keep:
             keep = {largest if largest is not None else min(readers)}
         return tuple(sorted(keep))
+
+    def _one_of(self, op: Op, readers: set[int], largest: int | None) -> int:
+        """The submesh of an equation that must run once: where others are that it has to keep its order with."""
+        effects = _compat.ordered_effects(op.eqn)
+        if effects:
+            region = next(region for region in self.step.regions if op in region.ops)
+            for other in region.ops:
+                if other in self.of and effects & _compat.ordered_effects(other.eqn):
+                    return self.of[other][0]
+        return largest if largest is not None and largest in readers else min(readers)
+
+    def _latest(self) -> dict[Op, int]:
+        """For equations that are not placed yet, the submesh of the last placed one whose scalars they depend on."""
+        found: dict[Op, Op] = {}
+        for op in self.step.ops():
+            if op in self.of:
+                continue
+            sources = [source for var in op.reads() if (source := self._source(var)) is not None]
+            placed = [source if source in self.of else found.get(source) for source in sources]
+            last = max((each for each in placed if each is not None), key=lambda each: self.depth[each], default=None)
+            if last is not None:
+                found[op] = last
+        return {op: self.of[source][0] for op, source in found.items()}
 
     def _cones(self) -> dict[Op, frozenset[Var]]:
         """The inputs that each equation depends on which depends on nothing else."""

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mmruntime._compat import Var, is_var
+from mmruntime._jaxpr.effects import previous_ordered
 from mmruntime._jaxpr.ir import Op, Region, Step, is_scalar
 from mmruntime._partition.place import Placement
 
@@ -108,11 +109,14 @@ def segment(step: Step, placement: Placement, by_task: Collection[int] = ()) -> 
 
 def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[Op, int], int]:
     producer = {var: op for op in region.ops for var in op.writes()}
+    previous = _previous_ordered(region)
     levels: dict[tuple[Op, int], int] = {}
     # The task that an equation belongs to or, outside of tasks, comes after.
     after: dict[Op, str | None] = {}
     for op in region.ops:
         sources = [producer[var] for var in op.reads() if var in producer]
+        # Ordered effects wait for each other, as if each read a result of the one before.
+        sources.extend(previous.get(op, ()))
         latest = max(sources, key=lambda source: levels[source, placement.of[source][0]], default=None)
         after[op] = op.task.name if op.task is not None else None if latest is None else after[latest]
         for where in placement.of[op]:
@@ -127,6 +131,15 @@ def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[O
     return levels
 
 
+def _previous_ordered(region: Region) -> dict[Op, tuple[Op, ...]]:
+    """For each equation with ordered effects, those that it comes after; each variant of a loop's body has its own."""
+    variants = sorted({op.variant for op in region.ops if op.eqn.effects})
+    found: dict[Op, tuple[Op, ...]] = {}
+    for variant in variants:
+        found |= previous_ordered([op for op in region.ops if op.variant == variant])
+    return found
+
+
 def _sink(
     region: Region, placement: Placement, levels: dict[tuple[Op, int], int], kept: set[Var], by_task: bool
 ) -> None:
@@ -138,14 +151,20 @@ def _sink(
     for op in region.ops:
         for var in op.reads():
             readers[var].append(op)
+    next_ordered: dict[Op, list[Op]] = defaultdict(list)
+    for op, before in _previous_ordered(region).items():
+        for each in before:
+            next_ordered[each].append(op)
     kept = kept | {result for _, result in region.sums}
     for op in reversed(region.ops):
         users = [user for var in op.writes() for user in readers[var]]
         if by_task and op not in placement.floating:
             # Between tasks of one submesh that are kept apart, moving an equation would merge them again.
             continue
-        if not users or op.eqn.effects or any(var in kept for var in op.writes()):
+        # An equation for its effect alone has no reader to go to.
+        if not users or any(var in kept for var in op.writes()):
             continue
+        users.extend(next_ordered.get(op, ()))
         places = placement.of[op]
         if any(where not in places for user in users for where in placement.of[user]):
             continue

@@ -45,7 +45,7 @@ def split_backward(step: Step, segments: Segments, index: int) -> Segments:
 
 def halves_of(segment: Segment, region: Region, segments: Segments) -> list[Segment]:
     """The input half and the weight half of a backward program, or the program itself if it has only one."""
-    ops = [opened for op in segment.ops for opened in (open_calls(op) if op.backward else [op])]
+    ops = [opened for op in segment.ops for opened in (open_calls(op) if _may_wait(op) else [op])]
     summed = {result for _, result in region.sums}
     others = {var for each in segments if each is not segment for var in each.reads}
     awaited = {var for var in segment.writes if var not in summed or var in others}

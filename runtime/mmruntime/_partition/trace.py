@@ -13,8 +13,9 @@ from mmruntime._compat import Atom, Var, is_var, split
 from mmruntime._core.marks import LOOPS, TASKS, LoopSpec
 from mmruntime._core.registry import Registration
 from mmruntime._frontend.constraint import placed_later
-from mmruntime._jaxpr.ir import Op, Region, Step
+from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._partition.assign_tasks import TaskFinder
+from mmruntime._partition.refs import without_refs
 
 
 def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[Registration]) -> tuple[Step, Any]:
@@ -30,7 +31,7 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
     """
     with placed_later():
         closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
-    jaxpr, consts = split(closed)
+    jaxpr, consts = split(without_refs(closed))
     step = _Flattener(TaskFinder(registrations), jaxpr).step(jaxpr, consts)
     return remove_dead_code(step), jax.tree.structure(shapes)
 
@@ -76,7 +77,7 @@ class _Flattener:
             if spec is not None:
                 if into is not None:
                     raise ValueError(
-                        f"microbatch: the loop{_place(eqn)} lies inside another microbatch loop. "
+                        f"microbatch: the loop{at_line(eqn)} lies inside another microbatch loop. "
                         "Cut the batch once, in one microbatch call."
                     )
                 self._open_loop(eqn, spec, env)
@@ -180,21 +181,15 @@ class _Flattener:
         return var
 
 
-def _place(eqn: Any) -> str:
-    """Where the user wrote an equation; nothing where the step is the traced function itself."""
-    lines = _compat.source_lines(eqn)
-    return f" at {lines}" if lines else ""
-
-
 def _transformed(eqn: Any) -> str:
     """The message about a transformation around a microbatch loop."""
     if ("vmap", True) in _compat.scopes(eqn):
         return (
-            f"microbatch: the loop{_place(eqn)} was itself mapped by jax.vmap, which cannot be pipelined. Put jax.vmap "
-            "inside, and count dim= with the mapped dimension: mm.microbatch(jax.vmap(fun), dim=1, ...)."
+            f"microbatch: the loop{at_line(eqn)} was itself mapped by jax.vmap, which cannot be pipelined. Put "
+            "jax.vmap inside, and count dim= with the mapped dimension: mm.microbatch(jax.vmap(fun), dim=1, ...)."
         )
     return (
-        f"microbatch: the loop{_place(eqn)} was itself differentiated, which cannot be pipelined. Put jax.grad or "
+        f"microbatch: the loop{at_line(eqn)} was itself differentiated, which cannot be pipelined. Put jax.grad or "
         "jax.value_and_grad inside: mm.microbatch(jax.value_and_grad(loss), ...)."
     )
 

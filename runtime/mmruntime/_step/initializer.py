@@ -17,6 +17,8 @@ from mmruntime import _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import placed_later
+from mmruntime._partition.initializer_parts import by_part
+from mmruntime._partition.refs import without_refs
 from mmruntime._step.mesh_function import MeshFunction
 from mmruntime._step.signature import function_name
 
@@ -82,7 +84,7 @@ class Initializer(Generic[P, R]):
         shardings = tuple(target.sharding for target in targets)
         key = (signature, shardings)
         if key not in self._parts:
-            self._parts[key] = _compile(closed, structs, shardings)
+            self._parts[key] = _compile(closed, structs, shardings, self._label)
         results: list[Any] = [None] * len(shardings)
         for part in self._parts[key]:
             moved = jax.device_put(leaves, part.everywhere)
@@ -116,23 +118,29 @@ def _struct(leaf: Any, label: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedSharding]) -> list[_Part]:
+def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedSharding], label: str) -> list[_Part]:
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, sharding in enumerate(shardings):
         devices: Any = sharding.mesh.devices
         groups.setdefault(tuple(devices.flat), []).append(position)
-    compute = _compat.as_fun(closed)
+    parts = by_part(without_refs(closed), list(groups.values()), label)
     lowered = []
-    for positions in groups.values():
+    for positions, each in zip(groups.values(), parts, strict=True):
+        compute = _compat.as_fun(each)
         everywhere = NamedSharding(shardings[positions[0]].mesh, PartitionSpec())
 
         def part(
-            *leaves: Any, positions: Sequence[int] = tuple(positions), everywhere: NamedSharding = everywhere
+            *leaves: Any,
+            compute: Callable[..., list[Any]] = compute,
+            positions: Sequence[int] = tuple(positions),
+            everywhere: NamedSharding = everywhere,
         ) -> list[Any]:
             results = compute(*leaves)
-            return [_whole(results[position], shardings[position], everywhere) for position in positions]
+            return [
+                _whole(value, shardings[position], everywhere)
+                for position, value in zip(positions, results, strict=True)
+            ]
 
-        # JAX removes dead equations before it lowers: each submesh computes only its own results.
         with _compat.no_mesh():
             program = jax.jit(
                 part,

@@ -18,6 +18,7 @@ from mmruntime._execution.donation import owned_slots
 from mmruntime._execution.processes import check_runs_here
 from mmruntime._execution.run import Runner, WholeRunner
 from mmruntime._jaxpr.ir import Step
+from mmruntime._partition.effect_order import check_effects
 from mmruntime._partition.input_layouts import boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
 from mmruntime._partition.loop_schedule import schedule_loops
@@ -116,6 +117,7 @@ def make_plan(
             segments, loop_schedules = schedule_loops(step, placement, segments)
             shardings = propagate_segments(step, placement, multimesh, inputs, segments)
             program = build(step, placement, segments, loop_schedules)
+        check_effects(step, placement, program)
 
         # Executables.
         donated = donated_leaves(call.tree, donate, donate_names)

@@ -89,6 +89,11 @@ def signature(leaf: Any) -> Any:
         # As the result of the same step will be, so that state may start as a number.
         aval = jax.typeof(leaf)
         return aval.shape, aval.dtype, getattr(aval, "weak_type", False)
+    if isinstance(leaf, jax.Ref):
+        raise TypeError(
+            "mjit: got a jax.Ref as an argument. A ref lives on the devices of one program, and a step is several. "
+            "Pass its value, ref[...], make a ref of it in the step with jax.new_ref, and return its last value."
+        )
     raise TypeError(
         f"mjit: got {leaf!r} of type {type(leaf).__name__} as an argument; arguments must be arrays or numbers, in "
         "pytrees. Mark others with static_argnums= or static_argnames=."
