@@ -30,13 +30,16 @@ def pipeline_stages(
 ) -> tuple[tuple[Stage, ...], tuple[Segment, ...]]:
     """The stages of one variant of a loop's body, in order, and the programs that belong to none.
 
-    Every forward program is a stage. A backward program belongs to the stage whose residuals it reads.
+    Every forward program of a task is a stage. A backward program belongs to the stage whose residuals it reads. Glue,
+    which has no task and reads no residuals, belongs to none, so that no metric counts as a stage of the model.
 
     Args:
         segments: The programs, ordered by level.
         waits: The programs that each program reads from.
     """
     forwards = [each for each in segments if each.forward and not each.submesh_varies]
+    # A loop without tasks is one stage.
+    forwards = [each for each in forwards if each.tasks] or forwards
     backwards: dict[Segment, list[Segment]] = defaultdict(list)
     weights: dict[Segment, list[Segment]] = defaultdict(list)
     others = []
@@ -52,9 +55,11 @@ def pipeline_stages(
             continue
         here = [forward for forward in forwards if forward.submesh == each.submesh]
         with_residuals = [forward for forward in here if forward in waits[each]]
-        if here:
-            # A linear stage leaves no residuals. Its backward program goes with the last stage of the submesh.
-            stage_of[each] = (with_residuals or here)[-1]
+        # A linear stage leaves no residuals. Its backward program has its tasks.
+        same = [forward for forward in here if set(forward.tasks) & set(each.tasks)]
+        owners = with_residuals or same or (here if each.tasks else [])
+        if each.backward and owners:
+            stage_of[each] = owners[-1]
             backwards[stage_of[each]].append(each)
         else:
             others.append(each)
