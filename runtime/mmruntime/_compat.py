@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -376,14 +377,90 @@ def shortcut(
         return None
 
 
-def load_elsewhere(compiled: Any, borders: Borders, elsewhere: Sequence[Borders]) -> list[Any]:
+# Set in a thread by JAX's persistent cache, which calls listeners in the thread that compiles.
+_cache_hits = threading.local()
+
+
+def _note_cache_hit(event: str, **_: Any) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        _cache_hits.seen = True
+
+
+jax.monitoring.register_event_listener(_note_cache_hit)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledProgram:
+    """A program that was compiled, or came out of JAX's persistent cache.
+
+    Attributes:
+        executable: The result of `lower(...).compile()`.
+        cached: What it was lowered to, if it came out of the cache; None if XLA compiled it now.
+    """
+
+    executable: Any
+    cached: Any = None
+
+
+def deadlocks_far_ahead(platform: str) -> bool:
+    """Whether many programs in flight on overlapping sets of devices may wait for each other forever.
+
+    XLA's CPU client of JAX 0.10 lets 32 programs in flight on a device and runs their collectives on one pool of
+    threads. A launch that blocks on one device while others of its devices are free leaves the collectives of both
+    sets without a thread.
+    """
+    return platform == "cpu" and jax.__version_info__ < (0, 12)
+
+
+def compile_lowered(lowered: Any) -> CompiledProgram:
+    """Compile a lowered program, and note whether JAX found it in its persistent cache."""
+    _cache_hits.seen = False
+    executable = lowered.compile()
+    return CompiledProgram(executable, lowered if _cache_hits.seen else None)
+
+
+def _serialize(program: CompiledProgram, unloaded: Any) -> bytes | None:
+    """The bytes of a program's executable, from which it can be loaded again; None if there are none."""
+    backend = unloaded.backend
+    if program.cached is None:
+        serialized: bytes = backend.serialize_executable(unloaded.xla_executable)
+        return serialized
+    # An executable of XLA's CPU backend that was itself deserialized has lost its object code: serialized again, it
+    # loads and then fails when it runs ("Function ... not found"). The bytes in the cache have it.
+    from jax._src import compilation_cache, config  # noqa: PLC0415  (private: the cache on disk has no public reads)
+
+    lowering = program.cached._lowering
+    devices = np.empty(len(unloaded.device_list), dtype=object)
+    devices[:] = list(unloaded.device_list)
+    options = pxla.create_compile_options(
+        lowering.stablehlo(),
+        lowering.compile_args["tuple_args"],
+        (False,) * len(unloaded.input_shardings),
+        (False,) * len(unloaded.output_shardings),
+        backend,
+        devices,
+        dict(lowering._compiler_options_kvs),
+    )
+    if config.remove_custom_partitioning_ptr_from_cache_key.value:
+        return None
+    key = compilation_cache.get_cache_key(lowering.stablehlo(), devices, options, backend)
+    cache = compilation_cache._get_cache(backend)
+    entry = None if cache is None else cache.get(key)
+    if entry is None:
+        log.debug("JAX's persistent cache has lost %s", key)
+        return None
+    stored: bytes = compilation_cache.extract_executable_and_time(compilation_cache.decompress_executable(entry))[0]
+    return stored
+
+
+def load_elsewhere(program: CompiledProgram, borders: Borders, elsewhere: Sequence[Borders]) -> list[Any]:
     """A compiled program on other devices, without compiling it again.
 
     An executable runs on any list of devices of the same kind, which JAX's own compilation cache on disk relies on. The
     public `jax.experimental.serialize_executable` accepts only the devices that a program was compiled for.
 
     Args:
-        compiled: The result of `lower(...).compile()`.
+        program: The program.
         borders: The shardings of its arguments and results.
         elsewhere: For each copy, the same shardings on its devices.
 
@@ -393,6 +470,7 @@ def load_elsewhere(compiled: Any, borders: Borders, elsewhere: Sequence[Borders]
     """
     from jax._src import compiler  # noqa: PLC0415  (private: no public way to name the devices of a loaded program)
 
+    compiled = program.executable
     unloaded = getattr(compiled._executable, "_unloaded_executable", None)
     if unloaded is None or not _can_move(compiled, unloaded, borders):
         return [None] * len(elsewhere)
@@ -402,7 +480,9 @@ def load_elsewhere(compiled: Any, borders: Borders, elsewhere: Sequence[Borders]
     if any(device.process_index != backend.process_index() for devices in places for device in devices):
         return [None] * len(elsewhere)
     try:
-        serialized = backend.serialize_executable(unloaded.xla_executable)
+        serialized = _serialize(program, unloaded)
+        if serialized is None:
+            return [None] * len(elsewhere)
         copies = []
         for (ins, outs), devices in zip(elsewhere, places[1:], strict=True):
             device_list = type(unloaded.device_list)(tuple(devices))
@@ -414,7 +494,7 @@ def load_elsewhere(compiled: Any, borders: Borders, elsewhere: Sequence[Borders]
                 unloaded, xla_executable=loaded, device_list=device_list, input_shardings=ins, output_shardings=outs
             )
             copies.append(jax.stages.Compiled(copy.load(), [], compiled.args_info, compiled.out_tree))
-    except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
+    except (jax.errors.JaxRuntimeError, NotImplementedError, ImportError, AttributeError, TypeError) as error:
         log.debug("Cannot copy a compiled program to other devices, so it is compiled for each: %s", error)
         return [None] * len(elsewhere)
     return copies

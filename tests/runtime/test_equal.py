@@ -161,7 +161,7 @@ def test_what_cannot_be_loaded_elsewhere_is_told():
     places = [NamedSharding(submesh(first), P("data")) for first in (0, 2)]
 
     def compiled(fun):
-        return jax.jit(fun, in_shardings=places[0], out_shardings=[places[0]]).lower(X).compile()
+        return _compat.compile_lowered(jax.jit(fun, in_shardings=places[0], out_shardings=[places[0]]).lower(X))
 
     borders, elsewhere = (([place], [place]) for place in places)
     (copy,) = _compat.load_elsewhere(compiled(lambda x: [jnp.sin(x)]), borders, [elsewhere])

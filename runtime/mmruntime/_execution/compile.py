@@ -94,7 +94,7 @@ def _compile_all(
         warnings.simplefilter("ignore")
 
         def start(spec: ProgramSpec, name: str) -> Future[Any]:
-            return pool.submit(_lower(spec, shardings, donated[spec], name).compile)
+            return pool.submit(_compat.compile_lowered, _lower(spec, shardings, donated[spec], name))
 
         # The longest first (the LPT rule of list scheduling), so that no core ends with a long one alone.
         ordered = sorted(groups.values(), key=lambda group: -_length(group[0]))
@@ -102,15 +102,16 @@ def _compile_all(
         rest: list[tuple[ProgramSpec, Future[Any]]] = []
         for group, future in firsts:
             first, *others = group
-            programs[first] = future.result()
+            compiled = future.result()
+            programs[first] = compiled.executable
             places = [_borders(spec, shardings) for spec in others]
-            copies = _compat.load_elsewhere(programs[first], _borders(first, shardings), places) if others else []
+            copies = _compat.load_elsewhere(compiled, _borders(first, shardings), places) if others else []
             for spec, copy in zip(others, copies, strict=True):
                 if copy is None:
                     rest.append((spec, start(spec, _name([spec]))))
                 else:
                     programs[spec] = copy
-        programs |= {spec: future.result() for spec, future in rest}
+        programs |= {spec: future.result().executable for spec, future in rest}
     return programs
 
 

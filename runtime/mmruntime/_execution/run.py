@@ -16,6 +16,7 @@ from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._execution.compile import Compiled
 from mmruntime._execution.scalars import Spreader, part, same_devices
+from mmruntime._execution.throttle import throttled
 from mmruntime._execution.transfer import Transport
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.instructions import Program, RunInstruction
@@ -45,9 +46,13 @@ class Runner:
         # The executable of a whole step places NumPy arrays and numbers by itself, which is cheaper.
         self._takes_host_values = program.whole
         self._code: list[tuple[bool, Any, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = []
+        limited = {} if program.whole else throttled(program, compiled, shardings)
         for item in program.instructions:
             is_run = isinstance(item, RunInstruction)
-            call = compiled.programs[item.spec] if isinstance(item, RunInstruction) else compiled.sends[item]
+            if isinstance(item, RunInstruction):
+                call = limited.get(item) or compiled.programs[item.spec]
+            else:
+                call = compiled.sends[item]
             self._code.append((is_run, call, item.args, item.results, item.frees))
         self._transport = compiled.transport
         self._everywhere = shardings.everywhere

@@ -1,0 +1,195 @@
+"""Traps of XLA's CPU client, each in a process of its own: JAX's cache on disk, and many programs in flight."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import mmruntime as mm
+from mmruntime import _compat
+from mmruntime._execution import throttle
+from tests.runtime.helpers import batches, layer, stages, weights
+
+TRAIN = """
+    import collections, json, sys
+    import jax, jax.numpy as jnp, numpy as np
+    import mmruntime as mm
+    from jax.sharding import PartitionSpec as P
+
+    events = collections.Counter()
+    jax.monitoring.register_event_listener(lambda event, **_: events.update([event.rpartition("/")[2]]))
+    jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+    mesh = mm.MultiMesh(axis_sizes=(4, 2), axis_names=("stage", "data"), logical_axes=[("batch", "data")])
+
+    def layer(w, x):
+        x = mm.with_sharding_constraint(x, P("batch", None))
+        return jnp.tanh(x @ w) + jnp.sin(x)
+
+    def loss(ws, x):
+        for i, w in enumerate(ws):
+            x = mm.task(layer, task=mm.stage(i, len(ws), axis="stage"))(w, x)
+        return (x**2).sum()
+
+    def step(ws, x):
+        value, grads = mm.microbatch(jax.value_and_grad(loss), argnum=1, count=4, schedule="1f1b")(ws, x)
+        return jax.tree.map(lambda w, g: w - 0.01 * g, ws, grads), value
+
+    rng = np.random.default_rng(0)
+    ws = [rng.normal(size=(16, 16)).astype(np.float32) / 4 for _ in range(4)]
+    x = rng.normal(size=(16, 16)).astype(np.float32)
+    train = mm.mjit(step, mesh=mesh)
+    before = dict(events)
+    new, first = train(ws, x)
+    programs = {key: events[key] - before.get(key, 0) for key in ("cache_hits", "compile_requests_use_cache")}
+    new, second = train(new, x)
+    values = [float(first), float(second), *[float(jnp.abs(w).sum()) for w in new]]
+    plain = jax.jit(step)
+    exact, value = plain(ws, x)
+    print(json.dumps({"values": values, "plain": float(value), **programs}))
+"""
+
+
+def run_script(source, *arguments, timeout=240):
+    """The last line that a script prints, run with eight CPU devices."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_the_second_start_takes_its_programs_from_jaxs_cache(tmp_path):
+    first, second, third = (json.loads(run_script(TRAIN, tmp_path)) for _ in range(3))
+    assert first["values"] == second["values"] == third["values"]
+    assert first["values"][0] == pytest.approx(first["plain"], rel=1e-5)
+    # Stages in the middle are equal: their programs are compiled once and loaded on the devices of each.
+    assert first["cache_hits"] < first["compile_requests_use_cache"]
+    for again in (second, third):
+        assert again["compile_requests_use_cache"] == first["compile_requests_use_cache"]
+        assert again["cache_hits"] == again["compile_requests_use_cache"]
+
+
+def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(tmp_path):
+    run_script(TRAIN, tmp_path)
+    # Between the lookup by JAX and ours.
+    source = TRAIN.replace(
+        "import mmruntime as mm\n",
+        "import mmruntime as mm\n    from jax._src import compilation_cache\n"
+        "    compilation_cache.get_cache_key = lambda *_, real=compilation_cache.get_cache_key: "
+        "'lost' + real(*_) if sys._getframe(1).f_globals['__name__'] == 'mmruntime._compat' else real(*_)\n",
+        1,
+    )
+    second = json.loads(run_script(source, tmp_path))
+    assert second["values"][0] == pytest.approx(second["plain"], rel=1e-5)
+
+
+# A program on eight devices and one on two of them, or on the same two with pieces sent between them, issued far ahead.
+AHEAD = """
+    import sys
+    import jax, jax.numpy as jnp, numpy as np
+    import mmruntime as mm
+    from jax.sharding import PartitionSpec as P
+
+    mesh = mm.MultiMesh(axis_sizes=(4, 2), axis_names=("stage", "data"))
+    whole = mm.Task(name="whole", mesh_slice={}, logical_axes=[("batch", ("stage", "data"))])
+    part = mm.Task(name="part", mesh_slice={"stage": 0}, logical_axes=[("batch", "data")])
+
+    def total(x):
+        return mm.with_sharding_constraint(x, P("batch", None)).sum(0)
+
+    def centered(x):
+        x = mm.with_sharding_constraint(x, P("batch", None))
+        return mm.with_sharding_constraint(x - x.mean(0, keepdims=True), P("batch"))
+
+    def apart(x, y):
+        return mm.task(total, task=whole)(x), mm.task(total, task=part)(y)
+
+    def chained(x, y):
+        x = mm.task(centered, task=part)(mm.task(centered, task=whole)(x))
+        y = mm.task(centered, task=whole)(mm.task(centered, task=part)(y))
+        return x, y
+
+    step = mm.mjit({"apart": apart, "chained": chained, "donated": chained}[sys.argv[1]], mesh=mesh,
+                   donate_argnums=(0, 1) if sys.argv[1] == "donated" else ())
+    x = np.ones((16, 8), np.float32)
+    step.plan(x, x)
+    x, y = (jax.device_put(x, like.sharding) for like in step.abstract_args())
+    results = []
+    for _ in range(int(sys.argv[2])):
+        if sys.argv[1] == "apart":
+            results.append(step(x, y))
+        else:
+            x, y = step(x, y)
+    jax.block_until_ready((results, x, y))
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("how", ["apart", "chained", "donated"])
+def test_programs_on_overlapping_submeshes_do_not_wait_for_each_other(how):
+    assert run_script(AHEAD, how, 400, timeout=120) == "done"
+
+
+class Issued:
+    """An array that counts waits, and how many were issued when it was waited for."""
+
+    def __init__(self, log, number):
+        self.log, self.number, self.deleted = log, number, False
+
+    def is_deleted(self):
+        return self.deleted
+
+    def block_until_ready(self):
+        assert not self.deleted
+        self.log.append(self.number)
+
+
+def test_at_most_eight_programs_of_a_submesh_are_in_flight():
+    limit, waited, numbers, arrays = throttle.Throttle(), [], iter(range(100)), []
+
+    def program():
+        arrays.append(Issued(waited, next(numbers)))
+        return [None, arrays[-1]]
+
+    run = limit.limited(program, 1)
+    for number in range(50):
+        run()
+        assert number - max(waited, default=-1) <= throttle.LIMIT
+    # A donated result cannot be waited for, so the latest one is.
+    for number in range(50, 70):
+        for array in arrays:
+            array.deleted = True
+        run()
+        assert number < 54 or number - max(waited) < throttle.LIMIT // 2
+
+
+def test_the_throttle_waits_for_results_that_nobody_donates(monkeypatch):
+    monkeypatch.setattr(_compat, "deadlocks_far_ahead", lambda platform: platform == "cpu")
+
+    def step(ws, x):
+        for index, w in enumerate(ws):
+            x = mm.task(layer, task=mm.stage(index, 2))(w, x)
+        return x
+
+    def limited(mesh):
+        compiled = mm.mjit(step, mesh=mesh)
+        x = batches(1)[0]["x"]
+        compiled(weights(2), x)
+        plan = compiled.latest_plan
+        return throttle.throttled(plan.program, plan.compiled, plan.shardings)
+
+    assert len(limited(stages(2, data=2))) == 2
+    # Programs of one device have no collectives.
+    assert not limited(stages(2))
