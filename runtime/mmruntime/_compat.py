@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -221,6 +222,12 @@ def discharge_refs(closed: Any) -> Any:
     from jax._src.state import discharge  # noqa: PLC0415  (private: JAX has no public function for it)
 
     return discharge.discharge_state(closed)
+
+
+def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of an error's traceback that are neither JAX's nor ours, outermost first."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if source_info_util.is_user_filename(frame.filename)]
 
 
 def running_linen_module() -> Any:
@@ -553,6 +560,14 @@ def copy_eqn(source: Any, target: Var) -> Any:
     aval = target.aval
     abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
     template = split(jax.make_jaxpr(lambda x: jnp.array(x, copy=True))(abstract))[0].eqns[-1]
+    return template.replace(invars=[source], outvars=[target])
+
+
+def constraint_eqn(source: Any, target: Var, sharding: Any) -> Any:
+    """An equation that gives an atom a sharding, as `jax.lax.with_sharding_constraint` does."""
+    aval = target.aval
+    abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    template = split(jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(abstract))[0].eqns[-1]
     return template.replace(invars=[source], outvars=[target])
 
 

@@ -18,10 +18,13 @@ from mmruntime._core.submesh import axis_pairs
 from mmruntime._core.task import Task
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.ir import Op, abstract
+from mmruntime._partition.own_meshes import onto_submesh
 from mmruntime._partition.place import Placement
 
 # A task, a logical name, a dimension and the shape of the value: where the name did not cut the dimension.
 Unused = tuple[str, str, int, tuple[int, ...]]
+
+_OUTSIDE = "(outside of tasks)"
 
 
 class AxisTranslator:
@@ -108,6 +111,7 @@ class AxisTranslator:
                 spec = mesh_axes(names, mesh.shape, label)
             template = _constraint_template(abstract(value), NamedSharding(mesh, spec))
             return eqn.replace(primitive=template.primitive, params=template.params)
+        eqn = onto_submesh(eqn, mesh, self._multimesh, None if label == _OUTSIDE else label)
 
         def rewrite_body(jaxpr: Any) -> Any:
             eqns = [self._rewrite(inner, mesh, pairs, label) for inner in jaxpr.eqns]
@@ -160,7 +164,7 @@ class AxisTranslator:
 
 
 def _label(task: Task | None) -> str:
-    return task.name if task is not None and task.name else "(outside of tasks)"
+    return task.name if task is not None and task.name else _OUTSIDE
 
 
 def _constraint_template(value: jax.ShapeDtypeStruct, sharding: NamedSharding) -> Any:

@@ -55,8 +55,8 @@ def propagate(
         ins = [_spec(a) for a in attributes["arg_attrs"]] if "arg_attrs" in attributes else [None] * (len(reads) + 1)
         outs = [_spec(a) for a in attributes["res_attrs"]] if "res_attrs" in attributes else [None] * len(writes)
     return (
-        [_trim(spec, var) for spec, var in zip(ins[1:], reads, strict=True)],
-        [_trim(spec, var) for spec, var in zip(outs, writes, strict=True)],
+        [_trim(_over(mesh, spec), var) for spec, var in zip(ins[1:], reads, strict=True)],
+        [_trim(_over(mesh, spec), var) for spec, var in zip(outs, writes, strict=True)],
     )
 
 
@@ -67,6 +67,12 @@ def _spec(attribute: Any) -> PartitionSpec | None:
     dims = sdy.TensorShardingAttr(entries["sdy.sharding"]).dimension_shardings
     axes = [tuple(sdy.AxisRefAttr(axis).name for axis in sdy.DimensionShardingAttr(dim).axes) for dim in dims]
     return PartitionSpec(*[None if not names else names[0] if len(names) == 1 else names for names in axes])
+
+
+def _over(mesh: Mesh, spec: PartitionSpec | None) -> PartitionSpec | None:
+    """The spec; None if its axes are those of another mesh of the same devices, which the program made itself."""
+    names = [name for entry in spec or () if entry for name in ((entry,) if isinstance(entry, str) else entry)]
+    return spec if set(names) <= set(mesh.axis_names) else None
 
 
 def _trim(spec: PartitionSpec | None, var: Any) -> PartitionSpec | None:

@@ -15,6 +15,7 @@ from mmruntime._core.registry import Registration
 from mmruntime._frontend.constraint import placed_later
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._partition.assign_tasks import TaskFinder
+from mmruntime._partition.own_meshes import border_shardings
 from mmruntime._partition.refs import without_refs
 
 
@@ -28,12 +29,31 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
 
     Returns:
         The step, and the tree structure of what `fun` returns.
+
+    Raises:
+        RuntimeError: If `jax.lax.with_sharding_constraint` is given a spec without a mesh.
     """
     with placed_later():
-        closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
+        try:
+            closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
+        except RuntimeError as error:
+            if not str(error).startswith("with_sharding_constraint requires a non-empty mesh"):
+                raise
+            # JAX advises `jax.set_mesh`, which is no help: each task has a mesh of its own, and tracing has none.
+            raise RuntimeError(
+                f"jax.lax.with_sharding_constraint{_user_line(error)} has a PartitionSpec and no mesh. In a step each "
+                "task has a mesh of its own: write mm.with_sharding_constraint(x, P(...)) there, and map the names of "
+                "the spec in logical_axes= of the MultiMesh or the task."
+            ) from error
     jaxpr, consts = split(without_refs(closed))
     step = _Flattener(TaskFinder(registrations), jaxpr).step(jaxpr, consts)
     return remove_dead_code(step), jax.tree.structure(shapes)
+
+
+def _user_line(error: BaseException) -> str:
+    """Where the user's code raised an error."""
+    frames = _compat.user_frames(error)
+    return f" at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].name})" if frames else ""
 
 
 class _Flattener:
@@ -85,12 +105,13 @@ class _Flattener:
             body = self._body_to_open(eqn)
             if body is not None:
                 inner, consts = body
-                inner_env: dict[Var, Atom] = dict(zip(inner.invars, eqn.invars, strict=True))
+                ins, outs = border_shardings(eqn)
+                operands = self._laid_out(eqn, eqn.invars, ins, into)
+                inner_env: dict[Var, Atom] = dict(zip(inner.invars, operands, strict=True))
                 self._bind_constants(inner, consts, inner_env)
                 self._flatten(inner.eqns, inner_env, stack, into)
-                for outer, atom in zip(eqn.outvars, inner.outvars, strict=True):
-                    if is_var(outer):
-                        env[outer] = _read(inner_env, atom)
+                results = self._laid_out(eqn, [_read(inner_env, atom) for atom in inner.outvars], outs, into)
+                env.update((outer, atom) for outer, atom in zip(eqn.outvars, results, strict=True) if is_var(outer))
                 continue
             outvars = []
             for var in eqn.outvars:
@@ -101,6 +122,22 @@ class _Flattener:
                     outvars.append(var)
             task, backward = self.finder.find(eqn)
             target.append(Op(eqn.replace(outvars=outvars), task, backward))
+
+    def _laid_out(
+        self, call: Any, atoms: Sequence[Atom], shardings: Sequence[Any], into: list[Op] | None
+    ) -> Sequence[Atom]:
+        """Operands or results of a call of `jax.jit`, with constraints for the shardings that it was given for them."""
+        if not any(sharding is not None for sharding in shardings):
+            return atoms
+        laid_out = []
+        for atom, sharding in zip(atoms, shardings, strict=True):
+            if sharding is not None and is_var(atom):
+                fresh = _compat.new_var(atom.aval)
+                eqn = _compat.constraint_eqn(atom, fresh, sharding).replace(source_info=call.source_info)
+                (self.ops if into is None else into).append(Op(eqn, *self.finder.find(eqn)))
+                atom = fresh
+            laid_out.append(atom)
+        return laid_out
 
     def _body_to_open(self, eqn: Any) -> tuple[Any, list[Any]] | None:
         """The body of a call that is to be replaced by its equations, None for any other equation."""

@@ -1,0 +1,168 @@
+"""Meshes that the program made itself: its constraints over them, as constraints over the submesh that computes there.
+
+A layout never changes a value, so a constraint moves to any submesh that has its axes. What computes by axis, as
+`jax.shard_map`, moves to a submesh with the same axes only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from mmruntime import _compat
+from mmruntime._core.multimesh import MultiMesh
+
+# How messages call the equations that lay values out.
+_NAMES = {"sharding_constraint": "with_sharding_constraint", "device_put": "jax.device_put"}
+
+
+def onto_submesh(eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None) -> Any:
+    """An equation with the shardings and meshes among its parameters translated to a submesh; not those in its bodies.
+
+    Args:
+        eqn: The equation.
+        mesh: The submesh that runs it.
+        multimesh: The mesh of the step, of which `mesh` may be a slice.
+        task: The name of the task, or None outside of tasks, for messages.
+
+    Raises:
+        ValueError: If a sharding names an axis that the submesh does not have, or has in another size; if it is of
+            single devices; or if a `shard_map` is over other axes.
+    """
+    params = eqn.params
+    if not any(map(_has_layout, params.values())):
+        return eqn
+    change = _Change(eqn, mesh, multimesh, task)
+    changed = {key: change.parameter(key, value) for key, value in params.items()}
+    return eqn if all(changed[key] is params[key] for key in params) else eqn.replace(params=changed)
+
+
+def border_shardings(eqn: Any) -> tuple[list[Sharding | None], list[Sharding | None]]:
+    """The `in_shardings` and `out_shardings` of a call of `jax.jit`; None where the user gave none."""
+    ins, outs = (eqn.params.get(key, ()) for key in ("in_shardings", "out_shardings"))
+    return [_given(each) for each in ins], [_given(each) for each in outs]
+
+
+def _given(sharding: Any) -> Sharding | None:
+    return sharding if isinstance(sharding, Sharding) else None
+
+
+def _has_layout(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return any(map(_has_layout, value))
+    return isinstance(value, Sharding | jax.Device) or (isinstance(value, Mesh | AbstractMesh) and not value.empty)
+
+
+class _Change:
+    """The translation of one equation's parameters."""
+
+    def __init__(self, eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None) -> None:
+        self.eqn = eqn
+        self.mesh = mesh
+        self.devices = tuple(mesh.devices.flat)
+        self.multimesh = multimesh
+        self.runner = "this code outside of tasks" if task is None else f"task {task!r}"
+
+    def parameter(self, key: str, value: Any) -> Any:
+        if type(value) in (tuple, list):
+            items = [self.parameter(key, item) for item in value]
+            return value if all(new is old for new, old in zip(items, value, strict=True)) else type(value)(items)
+        # Where a `device_put` comes from is a remark for its transpose.
+        if key == "srcs":
+            return None if _has_layout(value) else value
+        if isinstance(value, NamedSharding):
+            return self.named(value)
+        if isinstance(value, Sharding | jax.Device):
+            return self.other(value)
+        if isinstance(value, Mesh) and not value.empty and self.eqn.primitive.name == "shard_map":
+            return self.manual(value)
+        return value
+
+    def named(self, sharding: NamedSharding) -> NamedSharding:
+        mesh: Any = sharding.mesh
+        if isinstance(mesh, AbstractMesh):
+            manual = any(kind == AxisType.Manual for kind in mesh.axis_types)
+            if mesh.empty or manual or mesh.shape == self.mesh.shape:
+                return sharding
+        elif tuple(mesh.devices.flat) == self.devices:
+            # JAX takes any mesh of the right devices.
+            return sharding
+        entries = [self.entry(entry, sharding) for entry in sharding.spec]
+        target = self.mesh.abstract_mesh if isinstance(mesh, AbstractMesh) else self.mesh
+        return NamedSharding(target, PartitionSpec(*entries), memory_kind=sharding.memory_kind)
+
+    def entry(self, entry: Any, sharding: NamedSharding) -> Any:
+        if entry is None or entry is PartitionSpec.UNCONSTRAINED:
+            return entry
+        names = (entry,) if isinstance(entry, str) else tuple(entry)
+        # An axis of one device cuts nothing.
+        kept = tuple(name for name in names if sharding.mesh.shape[name] > 1)
+        for name in kept:
+            size = sharding.mesh.shape[name]
+            # A slice of the mesh has its sliced axes in size 1.
+            if name not in self.mesh.shape or size not in (self.mesh.shape[name], self.multimesh.shape.get(name)):
+                raise ValueError(self.no_axis(name, sharding))
+        return None if not kept else kept[0] if len(kept) == 1 else kept
+
+    def no_axis(self, name: str, sharding: NamedSharding) -> str:
+        has = f"has {name!r} in size {self.mesh.shape[name]}" if name in self.mesh.shape else f"has no axis {name!r}"
+        spec = _shown(sharding.spec)
+        return (
+            f"{self.where()} lays a value out by {spec} over a mesh of the program, {_axes(sharding.mesh)}, but "
+            f"{self.runner} runs on {self.here()}, which {has}. Write mm.with_sharding_constraint(x, {spec}) without "
+            f"that mesh, and say in logical_axes= of the MultiMesh or the task which of its axes {name!r} is, as in "
+            f"({name!r}, {self.suggested()!r}); ({name!r}, None) is replicated."
+        )
+
+    def other(self, value: Any) -> Any:
+        devices = (value,) if isinstance(value, jax.Device) else tuple(sorted(value.device_set, key=lambda d: d.id))
+        if devices == self.devices:
+            return value
+        raise ValueError(
+            f"{self.where()} puts a value on {', '.join(map(str, devices))}, but {self.runner} runs on {self.here()}. "
+            "Leave the device out: in a step the tasks say where values are. Outside of steps jax.device_put takes any "
+            "device."
+        )
+
+    def manual(self, mesh: Mesh) -> Mesh:
+        """The mesh of a `shard_map`: its axes on the devices of the submesh, if those are the same axes."""
+        if tuple(mesh.devices.flat) == self.devices:
+            return mesh
+        cut = [(name, size) for name, size in mesh.shape.items() if size > 1]
+        if dict(cut) != {name: size for name, size in self.mesh.shape.items() if size > 1}:
+            raise ValueError(
+                f"{self.where()} runs over a mesh of the program, {_axes(mesh)}, but {self.runner} runs on "
+                f"{self.here()}. Write mm.shard_map(...) without mesh=, with the axes of the submesh in in_specs, "
+                "out_specs and the body; or place the task on a submesh with the axes of that mesh."
+            )
+        order = [name for name, size in self.mesh.shape.items() if size > 1]
+        devices = np.squeeze(self.mesh.devices).transpose([order.index(name) for name, _ in cut])
+        return Mesh(devices.reshape(mesh.axis_sizes), mesh.axis_names, axis_types=mesh.axis_types)
+
+    def where(self) -> str:
+        name = self.eqn.primitive.name
+        if self.eqn.primitive is _compat.jit_p:
+            what = f"jax.jit of {self.eqn.params['name']}, by its in_shardings or out_shardings,"
+        else:
+            what = _NAMES.get(name, name)
+        line = _compat.source_lines(self.eqn)
+        return f"{what} at {line}" if line else what
+
+    def here(self) -> str:
+        whole = "" if self.mesh.shape == self.multimesh.shape else f" of {self.multimesh!r}"
+        return f"the submesh {_axes(self.mesh)}{whole}" if whole else f"the mesh {_axes(self.mesh)}"
+
+    def suggested(self) -> str:
+        name: str = max(self.mesh.shape.items(), key=lambda axis: axis[1])[0]
+        return name
+
+
+def _axes(mesh: Any) -> str:
+    return "(" + ", ".join(f"{name}={size}" for name, size in mesh.shape.items()) + ")"
+
+
+def _shown(spec: PartitionSpec) -> str:
+    return f"P({', '.join(map(repr, spec))})"
