@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
@@ -262,6 +263,25 @@ class TestSelection:
         assert "bad.py: not text in utf-8" in result.stderr
         put("worse.py", "# coding: klingon\nx = 1  # mm: off\n")
         assert "worse.py: unknown encoding 'klingon' in the coding comment" in run("diff", "worse.py").stderr
+
+    @pytest.mark.parametrize("encoding", ["hex", "rot13", "zlib", "bz2", "base64", "quopri", "uu"])
+    def test_a_codec_that_is_no_encoding_is_the_trouble_of_its_own_file(self, encoding: str) -> None:
+        put("bad.py", f"# coding: {encoding}\nx = 1  # mm: off\n")
+        put("good.py", HINTED)
+        result = run("diff")
+        assert result.exit_code == 2
+        assert f"bad.py: '{encoding}' in the coding comment is no encoding of text; save the file as" in result.stderr
+        assert "+++ b/good.py" in result.stdout
+
+    def test_axis_names_of_the_configuration_are_quoted(self) -> None:
+        names = ["a'b", 'a"b', "a\\", "a\n", "{x}", "größe", '", evil(), "']
+        lines = [f'{json.dumps(name)} = "data"' for name in names]
+        put("pyproject.toml", "\n".join(["[tool.mmrewrite.axes]", *lines, "none = false"]))
+        put("a.py", "import jax\n\n# mm: mesh(data=2)\n\n\n@jax.jit  # mm: mjit\ndef step(x):\n    return x\n")
+        assert run("apply", "a.py").exit_code == 0
+        (mesh,) = (node for node in ast.parse(Path("a.py").read_text()).body if isinstance(node, ast.Assign))
+        assert isinstance(mesh.value, ast.Call)
+        assert ast.literal_eval(mesh.value.keywords[2].value) == (*((name, "data") for name in names), ("none", None))
 
     def test_select_and_ignore(self) -> None:
         put("a.py", HINTED)

@@ -25,6 +25,7 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.results import Refusal
+from mmrewrite.source.text import quoted
 
 
 class DeclareMesh(MeshCodemod):
@@ -42,7 +43,7 @@ class DeclareMesh(MeshCodemod):
         sizes = [(name, argument.text) for name, argument in self.hint.named]
         arguments = [
             f"axis_sizes={_tuple([size for _, size in sizes])}",
-            f"axis_names={_tuple([_quoted(name) for name, _ in sizes])}",
+            f"axis_names={_tuple([quoted(name) for name, _ in sizes])}",
         ]
         pairs = self.logical_axes(frozenset(name for name, _ in sizes))
         if pairs:
@@ -54,17 +55,17 @@ class DeclareMesh(MeshCodemod):
         hint = self.axes_hint()
         if hint is None:
             configured = [pair for pair in self.site.draft.axes if pair[1] is None or pair[1] in known]
-            return [(_quoted(logical), _device(device)) for logical, device in configured or self.rules(known)]
+            return [(quoted(logical), _device(device)) for logical, device in configured or self.rules(known)]
         self.site.draft.done.add(hint)
         pairs = []
         for argument in hint.arguments:
             if argument.name is not None:
-                pairs.append((_quoted(argument.name), argument.text))
+                pairs.append((quoted(argument.name), argument.text))
                 self.check_device(argument, argument.value, known)
             elif isinstance(argument.value, ast.Tuple) and len(argument.value.elts) == 2:
                 self.check_device(argument, argument.value.elts[1], known)
-                logical, device = (ast.unparse(part) for part in argument.value.elts)
-                pairs.append((logical.replace("'", '"'), device.replace("'", '"')))
+                logical, device = map(_literal, argument.value.elts)
+                pairs.append((logical, device))
             else:
                 self.site.error('an axis without a name is a pair: `axes(("batch", "data"))`', argument)
         return pairs
@@ -140,12 +141,17 @@ def _names(device: Device) -> tuple[str, ...]:
 
 def _device(device: Device) -> str:
     if isinstance(device, tuple):
-        return _tuple([_quoted(axis) for axis in device])
-    return "None" if device is None else _quoted(device)
+        return _tuple([quoted(axis) for axis in device])
+    return "None" if device is None else quoted(device)
 
 
-def _quoted(name: str) -> str:
-    return f'"{name}"'
+def _literal(node: ast.expr) -> str:
+    """The source of a pair's part, with its strings in double quotes."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return quoted(node.value)
+    if isinstance(node, ast.Tuple | ast.List):
+        return _tuple([_literal(item) for item in node.elts])
+    return ast.unparse(node)
 
 
 def _tuple(items: list[str]) -> str:

@@ -162,17 +162,32 @@ def _makes_key(facts: Facts, statement: ast.stmt | None) -> bool:
 
 
 def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:
-    """The first call that returns changed collections of Flax: `model.apply(..., mutable=["batch_stats"])`."""
+    """The first call that changes state of Flax: `model.apply(..., mutable=["batch_stats"])`."""
     for node in nodes:
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
-                value = keyword.value
-                if keyword.arg == "mutable" and not (
-                    (isinstance(value, ast.Constant) and not value.value)
-                    or (isinstance(value, ast.List | ast.Tuple) and not value.elts)
-                ):
+                if keyword.arg == "mutable" and _is_state(keyword.value, node):
                     return node
     return None
+
+
+def _is_state(mutable: ast.expr, call: ast.Call) -> bool:
+    """Whether `mutable=` of a call may name a collection that the call reads and changes.
+
+    `self.sow` fills "intermediates" anew in each call; so does every collection that a call is visibly not given.
+    """
+    if isinstance(mutable, ast.Constant) and not mutable.value:
+        return False
+    items = mutable.elts if isinstance(mutable, ast.List | ast.Tuple | ast.Set) else [mutable]
+    names = {item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)}
+    if len(names) != len(items):
+        return True
+    variables = call.args[0] if call.args else None
+    keys = variables.keys if isinstance(variables, ast.Dict) else [None]
+    given = {key.value for key in keys if isinstance(key, ast.Constant)}
+    may_be_given = names if len(given) < len(keys) else names & given
+    # BatchNorm starts running averages of its own where it is given none.
+    return bool((may_be_given - {"intermediates"}) | (names & {"batch_stats"}))
 
 
 def batch_norms(facts: Facts, tree: ast.AST, scope: Scope) -> list[ast.expr]:

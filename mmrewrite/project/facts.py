@@ -12,6 +12,7 @@ from functools import cached_property
 from mmrewrite.directives.calls import PACKAGE, Reexports
 from mmrewrite.directives.collect import Collected, Hint, collect_hints
 from mmrewrite.directives.comments import MARK
+from mmrewrite.directives.vocabulary import Role
 from mmrewrite.source.mentions import Mentions
 from mmrewrite.source.names import Module, Scope, numbered, read_names
 from mmrewrite.source.newer_syntax import parse_any
@@ -155,7 +156,12 @@ def _meshes(facts: Facts) -> Iterator[Mesh]:
         if declared is None:
             continue
         scope = facts.scope_of(hint.statement)
-        name = next(name for name in numbered(declared) if scope.is_free(name) and (id(scope), name) not in taken)
+        hidden = _hiding(facts, scope)
+        name = next(
+            name
+            for name in numbered(declared)
+            if scope.is_free(name) and name not in hidden and (id(scope), name) not in taken
+        )
         taken.add((id(scope), name))
         yield Mesh(name, scope, hint.statement, hint, tuple(axis for axis, _ in hint.named))
     if RUNTIME not in facts.source.text:
@@ -167,6 +173,16 @@ def _meshes(facts: Facts) -> Iterator[Mesh]:
             for target in statement.targets:
                 if isinstance(target, ast.Name):
                     yield Mesh(target.id, scope, statement, None, _axis_names(statement.value))
+
+
+def _hiding(facts: Facts, scope: Scope) -> set[str]:
+    """Local names of the functions between `scope` and a step, which would hide a mesh of that name from the step."""
+    found: set[str] = set()
+    for hint in facts.hints.hints:
+        chain = list(facts.scope_of(hint.statement).chain()) if hint.record.role is Role.COMPILE else []
+        if scope in chain:
+            found.update(name for inner in chain[: chain.index(scope)] for name in inner.bindings)
+    return found
 
 
 def _axis_names(call: ast.Call) -> tuple[str, ...] | None:

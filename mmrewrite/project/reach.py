@@ -104,6 +104,14 @@ class Reach:
                 return
 
 
+class VisibleReach(Reach):
+    """Stops at parameters: their values come from callers, and the function around them says nothing about them."""
+
+    def _binding(self, facts: Facts, binding: Binding, owner: Scope | None) -> Iterator[Reached]:
+        if not isinstance(binding.node, ast.arg):
+            yield from super()._binding(facts, binding, owner)
+
+
 def holds(reached: Reached, facts: Facts, statement: ast.stmt) -> bool:
     """Whether `statement` of `facts` lies inside what was reached."""
     node = reached.node

@@ -33,6 +33,12 @@ def parse_quietly(text: str) -> ast.Module:
             raise RecursionError("too deep for the parser") from None
 
 
+def quoted(value: str) -> str:
+    """A string as a Python literal in double quotes, whatever is in it."""
+    # `repr` of the whole would choose the quotes itself, and formatters prefer double ones.
+    return '"' + "".join({'"': '\\"', "'": "'"}.get(each) or repr(each)[1:-1] for each in value) + '"'
+
+
 class SourceError(ValueError):
     """The bytes of a file are not text in the encoding that it declares."""
 
@@ -68,6 +74,12 @@ class SourceText:
             text = body.decode(encoding)
             # Encodings with shift sequences, such as ISO-2022-JP, have several byte strings for one text.
             same = text.encode(encoding) == body
+        except LookupError:
+            # Codecs from bytes to bytes, such as `hex` and `zlib`, are found and then refuse to decode.
+            raise SourceError(
+                f"{encoding!r} in the coding comment is no encoding of text; save the file as UTF-8 and remove "
+                "that comment"
+            ) from None
         except UnicodeError as error:
             raise SourceError(
                 f"not text in {encoding} ({error}); save it as UTF-8 or name its encoding in a coding comment"
