@@ -509,3 +509,47 @@ class TestPages:
         assert run("frobnicate").exit_code == 2
         assert run("--help").exit_code == 0
         assert run("--version").stdout.startswith("mmrewrite ")
+
+
+class TestHalfAProgram:
+    MODEL = "import jax.numpy as jnp\n\n\n# mm: task(stage=0)\ndef encode(x):\n    return jnp.tanh(x)\n"
+    STEP = "# mm: mesh(stage=2)\n\n\n@jax.jit  # mm: mjit\ndef step(x):\n    return encode(x)\n"
+    REASON = (
+        "this leads to {}, which has hints and is not among the files to rewrite, so its part of the program would "
+        "stay on one device; give that file too [compile_for_mesh]"
+    )
+
+    def test_a_model_that_is_not_given_is_reported_at_its_import(self) -> None:
+        put("model.py", self.MODEL)
+        put("train.py", f"import jax\nfrom model import encode\n\n{self.STEP}")
+        assert f"train.py:2:1: {self.REASON.format('model.py')}" in run("diff", "train.py").stderr.splitlines()
+        assert run("diff", "--strict", "train.py").exit_code == 1
+        for paths in (("train.py", "model.py"), (".",)):
+            assert "this leads to" not in run("diff", "--strict", *paths).stderr
+
+    def test_also_through_files_without_hints_and_once_for_each_file(self) -> None:
+        put("model.py", self.MODEL)
+        put("layers.py", self.MODEL.replace("stage=0", "stgae"))
+        put("zoo.py", "import layers\nfrom model import encode\n")
+        put("plain.py", "def encode(x):\n    return x\n")
+        put("train.py", f"import jax\nimport plain\nfrom zoo import encode\nimport model, zoo\n\n{self.STEP}")
+        lines = [line for line in run("diff", "train.py").stderr.splitlines() if "this leads to" in line]
+        assert lines == [f"train.py:3:1: {self.REASON.format(path)}" for path in ("layers.py", "model.py")]
+
+    def test_a_file_whose_hints_are_off_is_whole(self) -> None:
+        put("model.py", f"# mm: off\n{self.MODEL}")
+        put("train.py", f"import jax\nfrom model import encode\n\n{self.STEP}")
+        assert "this leads to" not in run("diff", "train.py").stderr
+
+    def test_a_mesh_is_told_from_one_whose_step_is_compiled_elsewhere(self) -> None:
+        put("devices.py", "# mm: mesh(stage=2)\nx = 1\n")
+        put("train.py", f"import jax\nimport devices\nfrom devices import x as encode\n\n{self.STEP.partition('@')[2]}")
+        assert "no step is compiled for this mesh" in run("diff", "devices.py").stderr
+        step = "import jax\nimport devices\n\n\n@jax.jit  # mm: mjit\ndef step(x):\n    return x\n"
+        for text in (step, f"# mm: off\n{step}", step.replace("mjit", "mjti")):
+            put("train.py", text)
+            assert "no step is compiled for this mesh" not in run("diff").stderr, text
+        put("train.py", step.replace("  # mm: mjit", ""))
+        assert "devices.py:1:7: no step is compiled for this mesh" in run("diff").stderr
+        put("devices.py", "import mmruntime as mm\n# mm: mesh(stage=2)\nstep = mm.mjit(lambda x: x)\n")
+        assert "no step is compiled for this mesh" not in run("diff", "devices.py").stderr

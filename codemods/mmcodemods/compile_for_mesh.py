@@ -4,8 +4,9 @@
     ->  step = mm.mjit(step, mesh=mesh, donate_argnums=0)
 
 Refused: shardings and devices among the arguments of `jax.jit`, because the mesh and the tasks decide them; `nnx.jit`
-and others, which do more than compile; a step without a mesh. Reported: a step that reaches a task but is compiled by
-plain `jax.jit`, where tasks are inlined.
+and others, which do more than compile; a step without a mesh. Reported: a step that reaches a task, or calls the model
+of a `TrainState`, but is compiled by plain `jax.jit`, where tasks are inlined; a mesh without a compiled step; an
+import of a file with hints that is not among those to rewrite.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -19,10 +20,11 @@ import libcst as cst
 from mmrewrite.analysis.jit_calls import carried, jit_call, jit_decorator
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.codemod.base import MeshCodemod
-from mmrewrite.directives.vocabulary import DEF, STATEMENT, Role, kind_of
-from mmrewrite.project.facts import Facts
-from mmrewrite.project.project import Project
-from mmrewrite.project.reach import Reach, Reached, holds
+from mmrewrite.directives.calls import own_expressions
+from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role, kind_of
+from mmrewrite.project.facts import RUNTIME, Facts, place_of
+from mmrewrite.project.project import Project, imported_names
+from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.results import Refusal
 from mmrewrite.source.functions import JIT, is_jit_decorator
 
@@ -67,28 +69,116 @@ class CompileForMesh(MeshCodemod):
 
     @classmethod
     def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
-        """Steps that reach a task and are compiled by plain `jax.jit`, but not as a part of a step for the mesh."""
-        tasks = [(facts, hint.statement) for facts in modules for hint in facts.hints.hints if hint.record.places_code]
-        steps = [
-            item
-            for facts in modules
-            for hint in facts.hints.hints
-            if hint.record.role is Role.COMPILE
-            for item in reach.from_node(facts, hint.statement)
-        ]
-        for facts in modules if tasks else ():
-            hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
-            for function in _plain_steps(facts, hinted):
-                reached = list(reach.from_node(facts, function))
-                if not _is_called_in(steps, facts, function) and any(
-                    holds(item, where, task) for item in reached for where, task in tasks
-                ):
-                    column = function.col_offset + 1
+        """Parts of the program without which the rest does not run on the mesh."""
+        yield from _steps_for_one_device(project, reach, modules)
+        yield from _meshes_without_step(project, modules)
+        yield from _files_not_given(project, modules)
+
+
+def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
+    """Steps that reach a task and are compiled by plain `jax.jit`, but not as a part of a step for the mesh."""
+    tasks = [(facts, hint.statement) for facts in modules for hint in facts.hints.hints if hint.record.places_code]
+    if not tasks:
+        return
+    steps = [
+        item
+        for facts in modules
+        for hint in facts.hints.hints
+        if hint.record.role is Role.COMPILE
+        for item in reach.from_node(facts, hint.statement)
+    ]
+    visible = VisibleReach(project)
+    for facts in modules:
+        hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
+        for function in _plain_steps(facts, hinted):
+            if _is_called_in(steps, facts, function):
+                continue
+            reached = list(visible.from_node(facts, function))
+            if any(holds(item, where, task) for item in reached for where, task in tasks):
+                reason = (
+                    f"`{function.name}` reaches a task, and plain `jax.jit` would inline it: all of it runs where its "
+                    "arguments are; write `# mm: mjit` where it is compiled"
+                )
+            else:
+                model = next((name for item in reached for name in _models_in(item.node)), None)
+                if model is None:
+                    continue
+                reason = (
+                    f"`{function.name}` calls `{model}`, and if that is the model with the tasks, plain `jax.jit` "
+                    "would inline them: all of it runs where its arguments are; write `# mm: mjit` where it is compiled"
+                )
+            yield Refusal(facts.path, function.lineno, function.col_offset + 1, reason, "compile_for_mesh")
+
+
+def _models_in(node: ast.AST) -> Iterator[str]:
+    """Calls of a model that a Flax `TrainState` carries: `state.apply_fn`."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "apply_fn":
+            yield ast.unparse(each.func)
+
+
+def _meshes_without_step(project: Project, modules: Sequence[Facts]) -> Iterator[Refusal]:
+    """Meshes of a run in which nothing is compiled for a mesh."""
+    if any(facts.hints.errors or _compiles(facts) for facts in (*modules, *project.imported_by(modules).values())):
+        return
+    for facts in modules:
+        for hint in facts.hints.hints:
+            if hint.record.role is Role.MESH and hint not in project.withheld:
+                place = hint.reference
+                reason = (
+                    "no step is compiled for this mesh, so nothing would run on it: write `# mm: mjit` where `jax.jit` "
+                    "compiles the step; if that is in another file, give that file too"
+                )
+                yield Refusal(facts.path, place.line, place.column, reason, "compile_for_mesh")
+
+
+def _compiles(facts: Facts) -> bool:
+    """Whether a module compiles something for a mesh, or would if its hints were not left alone."""
+    words = [left.text.partition("(")[0] for left in facts.hints.left]
+    words += [hint.directive for hint in facts.hints.hints]
+    if any(word in DIRECTIVES and DIRECTIVES[word].role is Role.COMPILE for word in words):
+        return True
+    functions = {
+        f"{RUNTIME}.{name}" for record in DIRECTIVES.values() if record.role is Role.COMPILE for name in record.runtime
+    }
+    return RUNTIME in facts.source.text and any(
+        facts.names.resolve(node, scope) in functions
+        for statement, scope in facts.names.scopes.items()
+        for node, _ in own_expressions(statement)
+        if isinstance(node, ast.Name | ast.Attribute)
+    )
+
+
+def _files_not_given(project: Project, modules: Sequence[Facts]) -> Iterator[Refusal]:
+    """Imports that lead to hints in files that are not among those to rewrite, each file once."""
+    known = set(project.facts)
+    for facts in modules:
+        for statement in facts.names.scopes:
+            for name in imported_names(statement, facts):
+                module = project.module(name, facts) or project.module(name.rpartition(".")[0], facts)
+                for other in sorted(_outside(project, module), key=lambda other: other.path):
+                    if other.path in known or not (other.hints.errors or any(True for _ in other.hints.hints)):
+                        continue
+                    known.add(other.path)
+                    # Files of the run are shown from the current folder, those that imports lead to in full.
+                    here = place_of(facts.file).removesuffix(facts.path)
                     reason = (
-                        f"`{function.name}` reaches a task, and plain `jax.jit` would inline it: all of it runs where "
-                        "its arguments are; write `# mm: mjit` where it is compiled"
+                        f"this leads to {other.path.removeprefix(here)}, which has hints and is not among the files to "
+                        "rewrite, so its part of the program would stay on one device; give that file too"
                     )
-                    yield Refusal(facts.path, function.lineno, column, reason, "compile_for_mesh")
+                    yield Refusal(facts.path, statement.lineno, statement.col_offset + 1, reason, "compile_for_mesh")
+
+
+def _outside(project: Project, start: Facts | None) -> list[Facts]:
+    """A module and its transitive imports, as far as none of the files to rewrite lies between."""
+    found: dict[str, Facts] = {}
+    queue = [start] if start is not None else []
+    while queue:
+        facts = queue.pop()
+        if facts.path not in found and facts.path not in project.facts:
+            found[facts.path] = facts
+            queue.extend(project.imported(facts))
+    return list(found.values())
 
 
 def _is_called_in(steps: Sequence[Reached], facts: Facts, function: ast.FunctionDef) -> bool:
