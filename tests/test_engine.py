@@ -75,7 +75,8 @@ class TestGates:
 
     def test_the_marker_is_found_in_bytes(self) -> None:
         assert may_have_hints(b"x  # mm: off")
-        assert not may_have_hints(b"x  # nn: off")
+        assert may_have_hints(b"x  # MM off")
+        assert not may_have_hints(b"x  # ok: off")
 
     def test_a_file_that_cannot_be_parsed_is_a_failure_of_that_file_only(self) -> None:
         one, other = rewrite_project(files(broken="x = (  # mm: off\n", good=HINTED), REGISTRY)

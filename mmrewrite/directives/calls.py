@@ -19,6 +19,7 @@ from mmrewrite.directives.vocabulary import (
     FOR,
     IGNORE,
     OTHER,
+    PACKAGE,
     STATEMENT,
     SWITCHES,
     WITH,
@@ -29,8 +30,7 @@ from mmrewrite.source.newer_syntax import parse_any, tokens
 from mmrewrite.source.spans import first_line, span
 from mmrewrite.source.text import SourceText
 
-MODULE = "mmrewrite.hints"
-PACKAGE = "mmrewrite"
+MODULE = f"{PACKAGE}.hints"
 
 _NO_TEXT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 # No operator binds tighter than these, so that they need no parentheses anywhere.

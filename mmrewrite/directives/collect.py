@@ -12,9 +12,19 @@ from dataclasses import dataclass, field
 
 from mmrewrite.directives.arguments import Argument as Argument
 from mmrewrite.directives.arguments import Problem, Written, arguments_of, directive_of, ignored_by
-from mmrewrite.directives.calls import PACKAGE, HintCall, HintImport, Misused, Reexports, find_calls, strip_calls
-from mmrewrite.directives.comments import MARK, Comment, Misplaced, find_comments, statement_of
-from mmrewrite.directives.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS, SWITCHES, Directive, kind_of
+from mmrewrite.directives.calls import HintCall, HintImport, Misused, Reexports, find_calls, strip_calls
+from mmrewrite.directives.comments import Comment, Misplaced, find_comments, second_carrier, statement_of
+from mmrewrite.directives.vocabulary import (
+    CARRIER,
+    DIRECTIVES,
+    FOR,
+    IGNORE,
+    KIND_WORDS,
+    PACKAGE,
+    SWITCHES,
+    Directive,
+    kind_of,
+)
 from mmrewrite.results import HintError, HintReference, LeftAlone
 from mmrewrite.source.names import Module
 from mmrewrite.source.spans import span
@@ -242,21 +252,22 @@ class _Collector:
 
     def read_comment(self, comment: Comment) -> None:
         text = self.source.text[comment.body : comment.end]
+        if comment.is_code:
+            self.leave(comment.start, text.strip(), "commented out")
+            return
         if self.is_left_at(comment.start) and text.strip() not in SWITCHES:
             self.leave(comment.start, text.strip(), "`# mm: off`")
             return
         if not comment.exact:
-            word = text.partition("(")[0].strip()
-            if word in DIRECTIVES or word in SWITCHES:
-                raise Problem(
-                    comment.start, comment.body - comment.start, "a hint begins with `# mm: `, spaced like that"
-                )
-            return
-        again = MARK.search(text)
+            written = self.source.text[comment.start : comment.body]
+            advice = self.mistake_in(comment, text) or f"write `{CARRIER}{text.strip()}`"
+            message = f"a hint begins with `{CARRIER.strip()}` and a space; {advice}"
+            raise Problem(comment.start, len(written.rstrip()), message)
+        again = second_carrier(text)
         if again is not None:
-            start = comment.body + again.start()
+            start, end = again
             message = "a second `# mm:` in one comment; put all directives behind one, with `;` in between"
-            raise Problem(start, again.end() - again.start(), message)
+            raise Problem(comment.body + start, end - start, message)
         parsed = self.parse(comment, text)
         switch = next((item for item in parsed if item.name in SWITCHES), None)
         if switch is None:
@@ -265,6 +276,16 @@ class _Collector:
             raise switch.problem(f"`# mm: {switch.name}` stands alone, on a line of its own")
         else:
             self.switch(switch, "# mm: {}")
+
+    def mistake_in(self, comment: Comment, text: str) -> str | None:
+        """What is wrong with the directives of a comment besides its beginning."""
+        try:
+            for item in self.parse(comment, text):
+                if item.name not in (*SWITCHES, IGNORE):
+                    directive_of(item)
+        except Problem as problem:
+            return problem.message
+        return None
 
     def parse(self, comment: Comment, text: str) -> list[Written]:
         try:

@@ -1,5 +1,7 @@
 """Find the `# mm:` comments of a module, and the statement that each is about.
 
+A comment that only looks like a hint, such as `# MM: stages`, is found too if the rest of it reads as a directive.
+
 A comment on a line of its own is about the next statement, one at the end of a line about the statement on that line.
 The module is not tokenised: a `#` begins a comment unless it lies in a string of the syntax tree.
 """
@@ -7,17 +9,24 @@ The module is not tokenised: a `#` begins a comment unless it lies in a string o
 from __future__ import annotations
 
 import ast
+import difflib
 import io
 import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mmrewrite.directives.vocabulary import CARRIER, CARRIER_OR_NEAR, DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.source.newer_syntax import newer_comments
 from mmrewrite.source.spans import first_line, span
-from mmrewrite.source.text import SourceText
+from mmrewrite.source.text import SourceText, parse_quietly
 
-MARK = re.compile(r"#[ \t]*mm:")
+# Words that begin no comment but a misspelt hint; after the others, prose is as likely.
+_OWN_WORDS = re.compile(r"mm|mmr(ewrite)?", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z]+")
+_CALL = re.compile(r"([a-z_]+)[ \t]*\(")
+# How alike a misspelt directive and a real one are (`difflib`): `tsk` and `task` are, `mask` and `task` are not.
+_ALIKE = 0.8
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
@@ -31,7 +40,8 @@ class Comment:
         end: Offset of its end.
         line: Its line.
         own_line: Whether nothing else is on that line.
-        exact: Whether it begins with `# mm: ` in just this spelling; others are prose unless they name a directive.
+        exact: Whether it begins with `# mm: ` in just this spelling.
+        is_code: Whether the whole line is code that somebody commented out.
     """
 
     start: int
@@ -40,6 +50,7 @@ class Comment:
     line: int
     own_line: bool
     exact: bool
+    is_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,9 +61,9 @@ class Misplaced:
 
 
 def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
-    """Hint comments in the order of the file."""
+    """Hint comments, and those that look like one, in the order of the file."""
     last_line = 0
-    for match in MARK.finditer(source.text):
+    for match in CARRIER_OR_NEAR.finditer(source.text):
         line, _ = source.position(match.start())
         if line == last_line:
             continue
@@ -61,14 +72,56 @@ def find_comments(source: SourceText, tree: ast.Module) -> Iterator[Comment]:
             continue
         line_start, line_end = source.line_starts[line - 1], source.line_starts[line - 1] + len(source.line(line))
         own_line = not source.text[line_start:first].strip()
+        rest = source.text[match.end() : line_end]
+        body = match.end() + len(rest) - len(rest.lstrip())
+        carrier = source.text[match.start() : body]
+        exact = carrier.rstrip(" \t") == CARRIER.strip() and (carrier != CARRIER.strip() or body == line_end)
         # `# x = f(y)  # mm: shard(...)` on a line of its own is code that somebody commented out.
-        if match.start() != first and (own_line or not _follows_comment(source.text, match.start())):
+        is_code = match.start() != first and own_line
+        if match.start() != first and not own_line and not _follows_comment(source.text, match.start()):
+            continue
+        if (is_code or not exact) and not _reads_as_directive(carrier, source.text[body:line_end]):
             continue
         last_line = line
-        rest = source.text[match.end() : line_end]
-        exact = match.group() == "# mm:" and (not rest or rest[0] in " \t")
-        body = match.end() + len(rest) - len(rest.lstrip())
-        yield Comment(match.start(), body, line_end, line, own_line, exact)
+        yield Comment(match.start(), body, line_end, line, own_line, exact, is_code)
+
+
+def second_carrier(text: str) -> tuple[int, int] | None:
+    """Start and end of another carrier in the text of a hint, as in `task(stage=0)  # mm: stages`."""
+    for match in CARRIER_OR_NEAR.finditer(text):
+        if match.group().rstrip() == CARRIER.strip() or _reads_as_directive(match.group(), text[match.end() :]):
+            return match.start(), match.start() + len(match.group().rstrip())
+    return None
+
+
+def _reads_as_directive(carrier: str, rest: str) -> bool:
+    """Whether the text after something like `# MM:` is a directive and not prose."""
+    word = _WORD.search(carrier)
+    is_ours = word is not None and _OWN_WORDS.fullmatch(word.group()) is not None
+    has_separator = not carrier.rstrip()[-1:].isalpha()
+    try:
+        body = parse_quietly(rest).body
+    except (SyntaxError, ValueError, RecursionError):
+        # `# MM: task(stage=0` is a directive too, with a mistake more.
+        call = _CALL.match(rest)
+        return is_ours and has_separator and call is not None and call[1] in DIRECTIVES
+    return bool(body) and all(_is_directive(statement, is_ours, has_separator) for statement in body)
+
+
+def _is_directive(statement: ast.stmt, is_ours: bool, has_separator: bool) -> bool:
+    node = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(node, ast.Call | ast.Subscript):
+        target = node.func if isinstance(node, ast.Call) else node.value
+        name = target.id if isinstance(target, ast.Name) else ""
+        known = DIRECTIVES if isinstance(node, ast.Call) else (IGNORE,)
+        return name in known or (is_ours and bool(difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)))
+    if not isinstance(node, ast.Name):
+        return False
+    if not is_ours:
+        return node.id in DIRECTIVES and DIRECTIVES[node.id].needs_no_arguments
+    if has_separator:
+        return bool(difflib.get_close_matches(node.id, (*DIRECTIVES, *SWITCHES), n=1, cutoff=_ALIKE))
+    return node.id in SWITCHES or (node.id in DIRECTIVES and DIRECTIVES[node.id].needs_no_arguments)
 
 
 def _follows_comment(text: str, offset: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -27,6 +28,8 @@ KIND_WORDS = {
 }
 
 ANYWHERE = frozenset(KIND_WORDS)
+
+PACKAGE = "mmrewrite"
 
 
 class Role(Enum):
@@ -135,6 +138,11 @@ class Directive:
     def places_scopes(self) -> bool:
         """Whether it puts code on submeshes by the names of scopes, wherever that code is."""
         return self.role is Role.PLACE and self.whole_module
+
+    @property
+    def needs_no_arguments(self) -> bool:
+        """Whether it may stand as a bare name."""
+        return all(requirement.holds(frozenset()) for requirement in self.requirements)
 
     def parameter(self, name: str) -> Parameter | None:
         """What `name=` must be, None if there is no such argument."""
@@ -313,8 +321,19 @@ DIRECTIVES = {
     )
 }
 
-# Bytes without one of which a file holds no hint.
-MARKERS = (b"mm:", b"mmrewrite")
+# What a hint comment begins with.
+CARRIER = "# mm: "
+
+# What is no carrier but looks like one where a directive follows: `# MM: stages`, `# mm; stages`, `# mn: stages`. The
+# last of the separators is the colon of East Asian keyboards.
+_SEPARATOR = "(?:[:;,|!>-]|\N{FULLWIDTH COLON})"
+_NAMES = r"[mMnN]{1,3}|[mM][mM][rR](?:[eE][wW][rR][iI][tT][eE])?|[hH][iI][nN][tT][sS]?"
+_BEGINNING = (
+    rf"#[#:!*-]*[ \t]*(?=[mMnNhH])(?:[mM][mM]\b[ \t]*{_SEPARATOR}*[ \t]*(?=[a-zA-Z])|mm:|"
+    rf"(?:{_NAMES})[ \t]*:+[ \t]*(?=[a-zA-Z]))"
+)
+CARRIER_OR_NEAR = re.compile(_BEGINNING)
+_IN_BYTES = re.compile(_BEGINNING.encode())
 
 SWITCHES = ("off", "on")
 IGNORE = "ignore"
@@ -346,5 +365,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def may_have_hints(data: bytes) -> bool:
-    """The first gate: whether a file can hold a hint at all."""
-    return any(marker in data for marker in MARKERS)
+    """The first gate: whether a file can hold a hint at all, or a comment that looks like one."""
+    return PACKAGE.encode() in data or has_carrier(data)
+
+
+def has_carrier(data: bytes) -> bool:
+    """Whether a file may hold a hint comment, or a comment that looks like one."""
+    return _IN_BYTES.search(data) is not None

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from mmrewrite.directives.calls import PACKAGE, Reexports
+from mmrewrite.directives.calls import Reexports
 from mmrewrite.directives.collect import Collected, Hint, collect_hints
-from mmrewrite.directives.comments import MARK
-from mmrewrite.directives.vocabulary import Role
+from mmrewrite.directives.vocabulary import PACKAGE, Role, has_carrier
 from mmrewrite.source.mentions import Mentions
 from mmrewrite.source.names import Module, Scope, numbered, read_names
 from mmrewrite.source.newer_syntax import parse_any
@@ -138,9 +137,8 @@ def read_facts(
 
 def has_mark(file: SourceFile) -> bool:
     """Whether a file that passed the byte search may hold a hint."""
-    # Latin-1 decodes any bytes, and the patterns are ASCII.
-    text = file.data.decode("latin-1")
-    return MARK.search(text) is not None or _IMPORT.search(text) is not None
+    # Latin-1 decodes any bytes, and the pattern is ASCII.
+    return has_carrier(file.data) or _IMPORT.search(file.data.decode("latin-1")) is not None
 
 
 def place_of(file: SourceFile) -> str:
