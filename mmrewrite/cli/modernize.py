@@ -12,7 +12,7 @@ from mmrewrite.cli.session import Session
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, load_file, select_files
 from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.modernize.rewrite import may_have_old_names, modernize_project
+from mmrewrite.modernize.rewrite import may_matter, modernize_project
 from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmrewrite.results import Rewrite
 
@@ -36,10 +36,8 @@ class _ModernizeSession(Session):
         super().__init__(options)
 
     def select(self) -> Selection:
-        """Modules and notebooks in which an old name may occur."""
-        return select_files(
-            self.paths, self.rules, lambda data: may_have_old_names(data, self.registry), (".py", ".ipynb")
-        )
+        """Modules and notebooks in which an old name may occur, or a `with` over a mesh."""
+        return select_files(self.paths, self.rules, lambda data: may_matter(data, self.registry), (".py", ".ipynb"))
 
     def rewrite(self) -> tuple[Rewrite, ...]:
         default = [name for name, codemod in self.registry.items() if not codemod.on_request_only]

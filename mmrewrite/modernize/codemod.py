@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
@@ -49,11 +49,6 @@ class ModernizeCodemod:
         for use in module.uses((*cls.names, *cls.moved)):
             if use.name in cls.names or (use.is_direct and isinstance(use.node, ast.Attribute)):
                 yield Location(module, use.node, use)
-
-    @classmethod
-    def keeps(cls, module: ModuleUses) -> Collection[str]:
-        """Old names whose imports must stay in a module even if no use of them does."""
-        return ()
 
     def rewrite(self) -> None:
         """Decide about the whole site, and register its edits.

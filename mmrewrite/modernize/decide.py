@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from mmrewrite.codemod.site import SiteRefused
@@ -10,7 +11,7 @@ from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unchanged, 
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.modernize.ambiguous_names import unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
-from mmrewrite.modernize.analysis.xmap_chains import XmapChains, leave_chains, leave_modules
+from mmrewrite.modernize.analysis.xmap_chains import leave_chains
 from mmrewrite.modernize.codemod import Codemods
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
@@ -95,13 +96,16 @@ def _context(
     active = [
         name for name, codemod in codemods.items() if settings.runs(name, on_request_only=codemod.on_request_only)
     ]
+    moved = {old: new for name in active for old, new in codemods[name].moved.items()}
+    for facts in modules:
+        facts.names.homes = moved
     return ModernizeContext(
         _OldProject(modules, load, ()),
         {facts.path: ModuleUses(facts) for facts in modules},
         settings,
         group_by_name({name: (*codemod.names, *codemod.moved) for name, codemod in codemods.items()}),
         frozenset(active),
-        {old: new for name in active for old, new in codemods[name].moved.items()},
+        moved,
     )
 
 
@@ -116,8 +120,7 @@ def _decisions(context: ModernizeContext, codemods: Codemods) -> list[Decision]:
         for name, codemod in codemods.items()
         for location in codemod.find(module, context)
     ]
-    together = _decide_together(leave_chains(alone, context), context, codemods)
-    return leave_modules(together, context, codemods)
+    return _decide_together(leave_chains(alone, context), context, codemods)
 
 
 def _judge(location: Location, name: str, codemods: Codemods, context: ModernizeContext) -> Decision:
@@ -205,19 +208,28 @@ def _unseen_names(
     yield from (item for item in unclear_uses(module, owners) if (item.line, item.column) not in reported)
 
 
+def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: ModernizeContext) -> None:
+    """Write the new name at the other uses of an imported name whose import stays for the use that is refused."""
+    module = draft.module
+    for use in module.uses([name for name in context.moved if name in draft.kept]):
+        is_imported = use.is_direct and isinstance(use.node, ast.Name)
+        if is_imported and use.node not in staying and guard_of(module, use.node) is None:
+            site = OldNameSite(Location(module, use.node, use), draft, context, context.owners[use.name])
+            start, _ = site.span(use.node)
+            if not any(edit.start <= start < edit.end for edit in draft.edits):
+                site.replace(use.node, site.spell(context.moved[use.name]))
+
+
 def _draft(
     module: ModuleUses, decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods
 ) -> tuple[Edit, ...]:
     """Run the codemods on the sites that are rewritten, then edit the imports that they leave unused or lack."""
-    draft = ModuleDraft(module)
+    staying = {decision.location.node: decision.location.use for decision in decisions if decision.stays}
+    draft = ModuleDraft(module, kept=frozenset(use.name for use in staying.values() if use is not None))
     for decision in decisions:
         if not decision.stays:
             codemods[decision.codemod](OldNameSite(decision.location, draft, context, decision.codemod)).rewrite()
-    used = (decision.location.use for decision in decisions if decision.stays)
-    kept = {use.name for use in used if use is not None}
-    kept |= {name for codemod in codemods.values() for name in codemod.keeps(module)}
-    # A module with an `xmap` does not import on today's JAX: it is left whole unless something else in it changes.
-    if draft.edits or context.analysis(XmapChains).line_in(module) is None:
-        draft.edits += tuple(ImportEdits(draft, context, kept).edits())
+    _redirect(draft, staying, context)
+    draft.edits += tuple(ImportEdits(draft, context, draft.kept).edits())
     edits = ordered_edits(without_repeats(draft.edits))
     return break_grown_calls(edits, module, context.settings.width)

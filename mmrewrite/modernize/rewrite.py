@@ -19,9 +19,28 @@ if TYPE_CHECKING:
     from mmrewrite.project.facts import Loader, SourceFile
 
 
+# A function that returns a mesh may be called anything, so a `with` over one has no other mark.
+_DEPEND_ON_A_CONTEXT = (b"pjit", b"thread_resources")
+_ENTER_A_CONTEXT = (b"with ", b"enter_context", b"__enter__")
+
+
 def may_have_old_names(data: bytes, codemods: Codemods) -> bool:
     """The first gate: whether a file can hold a name that a codemod replaces."""
     return any(marker in data for codemod in codemods.values() for marker in codemod.markers())
+
+
+def may_matter(data: bytes, codemods: Codemods) -> bool:
+    """Whether a file may have an old name, or may enter the mesh context of one in another file."""
+    return may_have_old_names(data, codemods) or any(marker in data for marker in _ENTER_A_CONTEXT)
+
+
+def _marked(files: Sequence[SourceFile], codemods: Codemods) -> list[SourceFile]:
+    """The files that may change: also those that may enter a mesh context for the sites in others."""
+    marked = [file for file in files if may_have_old_names(file.data, codemods)]
+    if not any(marker in file.data for file in marked for marker in _DEPEND_ON_A_CONTEXT):
+        return marked
+    seen = {file.path for file in marked}
+    return [file for file in files if file.path in seen or any(marker in file.data for marker in _ENTER_A_CONTEXT)]
 
 
 def modernize_project(
@@ -42,7 +61,7 @@ def modernize_project(
     Returns:
         One value for each file, in the order of `files`; it does not depend on that order.
     """
-    marked = [file for file in files if may_have_old_names(file.data, codemods)]
+    marked = _marked(files, codemods)
     results = {file.path: unchanged(file) for file in files}
     if marked:
         from mmrewrite.modernize.decide import modernize_files

@@ -88,11 +88,15 @@ class ModernizeContext:
 
 @dataclass(eq=False)
 class ModuleDraft:
-    """The edits to one module, as codemods register them, and the local names that these use."""
+    """The edits to one module, as codemods register them, and the local names that these use.
+
+    `kept` are the old names of which a use stays, and so the import.
+    """
 
     module: ModuleUses
     edits: list[Edit] = field(default_factory=list)
     spelled: set[str] = field(default_factory=set)
+    kept: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.module.facts)
@@ -191,7 +195,8 @@ class OldNameSite:
 
     def _moved_name(self, qualified: str, line: int, column: int) -> str | None:
         """A name that will mean `qualified` once its import is edited to the new home."""
-        for old in (old for old, new in self.context.moved.items() if new == qualified):
+        kept = self.draft.kept
+        for old in (old for old, new in self.context.moved.items() if new == qualified and old not in kept):
             found = self.draft.imports.existing(old, self.scope, line, column)
             binding = self.facts.names.binding(found, self.scope) if found is not None else None
             if binding is not None and isinstance(binding.node, ast.ImportFrom):

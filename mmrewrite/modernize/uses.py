@@ -103,6 +103,21 @@ class ModuleUses:
         return tuple(sorted(unique.values(), key=lambda item: (item.alias.lineno, item.alias.col_offset)))
 
     @cached_property
+    def methods(self) -> dict[str, list[ast.FunctionDef]]:
+        """The methods of all classes of the module, by name."""
+        found: dict[str, list[ast.FunctionDef]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.FunctionDef) and isinstance(self.parents.get(node), ast.ClassDef):
+                found.setdefault(node.name, []).append(node)
+        return found
+
+    @cached_property
+    def called(self) -> frozenset[str]:
+        """The names that are called."""
+        calls = (node.func for node in self.nodes if isinstance(node, ast.Call))
+        return frozenset(function.id for function in calls if isinstance(function, ast.Name))
+
+    @cached_property
     def chains(self) -> tuple[tuple[ast.Name, tuple[ast.expr, ...]], ...]:
         """Every name that is read, with the chain of attributes on it: for `a.b.c` the nodes `a`, `a.b` and `a.b.c`."""
         found: list[tuple[ast.Name, tuple[ast.expr, ...]]] = []

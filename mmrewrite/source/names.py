@@ -111,6 +111,7 @@ class Module:
         identifiers: Every name that it binds anywhere.
         follow: Resolves a full name further, through other modules of the project.
         synonyms: Full names of the same thing, and the one to use.
+        homes: Old full names and new ones. A name that is imported from both is the new one.
         stars: Its `from ... import *` statements.
         star_gives: Whether one of these may bind a name.
     """
@@ -125,6 +126,7 @@ class Module:
     identifiers: set[str]
     follow: Callable[[str], str] = field(default=lambda qualified: qualified)
     synonyms: Mapping[str, str] = field(default_factory=lambda: SYNONYMS)
+    homes: Mapping[str, str] = field(default_factory=dict)
     stars: list[ast.ImportFrom] = field(default_factory=list)
     star_gives: Callable[[ast.ImportFrom, str], bool] = field(default=lambda star, name: True)
 
@@ -188,6 +190,8 @@ class Module:
         if key in seen:
             return None
         found = {self._resolve_binding(binding, owner, seen | {key}) for binding in owner.bindings[name]}
+        if len(found) > 1:
+            found = {self.homes.get(name or "", name) for name in found}
         return found.pop() if len(found) == 1 else None
 
     def _is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:

@@ -118,8 +118,9 @@ class ReplaceMeshContext(ModernizeCodemod):
 
     def _assign(self, context: MeshContext, function: str) -> None:
         """Replace `thread_resources.env = ResourceEnv(mesh, ...)` by a call."""
-        assert isinstance(context.node, ast.Call)
-        mesh_start, mesh_end = self.site.span(context.node.args[0])
+        mesh = self.site.context.analysis(MeshRegions).environment_mesh(context)
+        assert mesh is not None
+        mesh_start, mesh_end = self.site.span(mesh)
         statement_start, statement_end = self.site.span(context.holder)
         self.site.edit(statement_start, mesh_start, f"{function}(")
         self.site.edit(mesh_end, statement_end, ")")

@@ -22,8 +22,9 @@ import ast
 from collections.abc import Iterator
 from typing import NoReturn
 
-from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, ENVIRONMENTS, RESOURCE_ENVS
+from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
+from mmrewrite.modernize.analysis.old_names import ENVIRONMENTS, RESOURCE_ENVS
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses

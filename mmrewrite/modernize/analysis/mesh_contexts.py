@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from mmrewrite.modernize.analysis.mesh_values import MeshValues, is_used_as_another
+from mmrewrite.modernize.analysis.old_names import ENVIRONMENTS
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.source.names import Binding, Scope, dotted_name
-
-OLD_MESHES = {
-    "jax.experimental.maps.Mesh": "jax.sharding.Mesh",
-    "jax.experimental.maps.mesh": "jax.sharding.Mesh",
-    "jax.interpreters.pxla.Mesh": "jax.sharding.Mesh",
-    "jax.experimental.global_device_array.Mesh": "jax.sharding.Mesh",
-    "jax.experimental.sharding.Mesh": "jax.sharding.Mesh",
-    "jax._src.mesh.Mesh": "jax.sharding.Mesh",
-}
-MESHES = frozenset((*OLD_MESHES, "jax.sharding.Mesh", "jax.make_mesh", "jax.Mesh", "mmruntime.compat.make_mesh"))
-ENVIRONMENTS = frozenset(
-    f"{module}.thread_resources"
-    for module in ("jax.experimental.maps", "jax.interpreters.pxla", "jax._src.mesh", "jax._src.maps")
-)
-RESOURCE_ENVS = frozenset(
-    f"{module}.ResourceEnv" for module in ("jax.experimental.maps", "jax.interpreters.pxla", "jax._src.mesh")
-)
 
 _HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
 
@@ -39,8 +23,16 @@ STATEMENT, LEFT = "statement", "left"
 class MeshContext:
     """One place where a mesh is put in context, or taken out of it by hand.
 
-    `node` is the expression of the mesh, `holder` the statement that enters it, `item` its item in a `with`. `body` is
-    the code that runs in the context, as far as it can be seen.
+    Attributes:
+        module: The module that holds it.
+        kind: How the mesh is entered.
+        node: The expression of the mesh.
+        holder: The statement that enters it.
+        body: The code that runs in the context, as far as it can be seen.
+        item: Its item in a `with`.
+        is_conditional: Whether another context may be entered instead.
+        is_sure: Whether `node` is seen to be a mesh, rather than something that may be one.
+        outlasts: Whether the context may still be there when the function that enters it has returned or yields.
     """
 
     module: ModuleUses
@@ -50,6 +42,8 @@ class MeshContext:
     body: tuple[ast.AST, ...]
     item: ast.withitem | None = None
     is_conditional: bool = False
+    is_sure: bool = True
+    outlasts: bool = False
 
     @property
     def name(self) -> ast.Name | None:
@@ -57,40 +51,70 @@ class MeshContext:
         target = self.item.optional_vars if self.item is not None else None
         return target if isinstance(target, ast.Name) else None
 
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        return f"{self.module.facts.path}:{self.node.lineno}"
 
-def find_contexts(module: ModuleUses) -> Iterator[MeshContext]:
-    """Every place in a module where a mesh is put in context.
+
+def find_contexts(module: ModuleUses, values: MeshValues) -> Iterator[MeshContext]:
+    """Every place in a module where a mesh is put in context, or may be.
 
     A `MultiMesh` is still entered by `with mesh:`, so modules that may have one are left alone.
     """
     roots = {item.name.partition(".")[0] for item in module.imported if not _is_compat(item.name)}
-    if roots & _HAVE_MULTIMESH or "jax" not in roots:
+    if roots & _HAVE_MULTIMESH:
         return
     for node in module.nodes:
         if isinstance(node, ast.With):
             for item in node.items:
-                for mesh in _meshes_of(module, item.context_expr):
-                    conditional = mesh is not item.context_expr
-                    yield MeshContext(module, WITH, mesh, node, tuple(node.body), item, conditional)
+                for mesh, is_sure in _meshes_of(module, item.context_expr, values):
+                    if is_sure or not is_used_as_another(module, item, node.body):
+                        is_alternative = mesh is not item.context_expr
+                        body = tuple(node.body)
+                        outlasts = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in run_now(body))
+                        yield MeshContext(
+                            module, WITH, mesh, node, body, item, is_alternative, is_sure, outlasts=outlasts
+                        )
         elif isinstance(node, ast.FunctionDef):
             for decorator in node.decorator_list:
-                if is_mesh(module, decorator):
+                if values.is_mesh(module, decorator):
                     yield MeshContext(module, DECORATOR, decorator, node, (node,))
-        elif isinstance(node, ast.Call) and _takes_a_function(node) and _certainly_is_mesh(module, node.func):
+        elif isinstance(node, ast.Call) and _takes_a_function(node) and values.is_certain(module, node.func):
             yield MeshContext(module, CALLED, node.func, module.statement_of(node), (node.args[0],))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            holder = module.statement_of(node)
-            if node.func.attr == "enter_context" and len(node.args) == 1:
-                for mesh in _meshes_of(module, node.args[0]):
-                    yield MeshContext(module, ENTERED, mesh, holder, _rest_of(module, holder))
-            elif node.func.attr == "__enter__" and is_mesh(module, node.func.value):
-                yield MeshContext(module, STATEMENT, node.func.value, holder, _rest_of(module, holder))
-            elif node.func.attr == "__exit__" and is_mesh(module, node.func.value):
-                yield MeshContext(module, LEFT, node.func.value, holder, ())
+            yield from _entered_by_call(module, node, node.func, values)
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
             target = node.targets[0]
-            if target.attr == "env" and _names(module, target.value) in ENVIRONMENTS:
-                yield MeshContext(module, ENVIRONMENT, node.value, node, _rest_of(module, node))
+            if target.attr == "env" and module.facts.names.resolve(target.value, module.scope_of(node)) in ENVIRONMENTS:
+                outlasts = module.scope_of(node).kind != "module"
+                yield MeshContext(module, ENVIRONMENT, node.value, node, rest_of(module, node), outlasts=outlasts)
+
+
+def _entered_by_call(
+    module: ModuleUses, call: ast.Call, function: ast.Attribute, values: MeshValues
+) -> Iterator[MeshContext]:
+    """The contexts of `stack.enter_context(mesh)`, `mesh.__enter__()` and `mesh.__exit__(...)`."""
+    holder = module.statement_of(call)
+    if function.attr == "enter_context" and len(call.args) == 1:
+        for mesh, is_sure in _meshes_of(module, call.args[0], values):
+            around = _with_of_stack(module, function.value)
+            body = rest_of(module, holder) if around is None else (*around.body,)
+            yield MeshContext(module, ENTERED, mesh, holder, body, is_sure=is_sure, outlasts=around is None)
+    elif function.attr in ("__enter__", "__exit__") and not _is_super(function.value):
+        is_mesh = values.is_mesh(module, function.value)
+        if is_mesh is False:
+            return
+        if function.attr == "__exit__":
+            yield MeshContext(module, LEFT, function.value, holder, (), is_sure=bool(is_mesh))
+            return
+        outlasts = module.scope_of(call).kind != "module"
+        body = rest_of(module, holder)
+        yield MeshContext(module, STATEMENT, function.value, holder, body, is_sure=bool(is_mesh), outlasts=outlasts)
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
 def _is_compat(name: str) -> bool:
@@ -98,114 +122,66 @@ def _is_compat(name: str) -> bool:
     return name == "mmruntime.compat" or name.startswith("mmruntime.compat.")
 
 
-def _meshes_of(module: ModuleUses, node: ast.expr) -> Iterator[ast.expr]:
-    """The meshes that a context manager may be, such as `mesh` in `mesh if several else nullcontext()`."""
-    if isinstance(node, ast.IfExp):
-        yield from _meshes_of(module, node.body)
-        yield from _meshes_of(module, node.orelse)
-    elif is_mesh(module, node):
-        yield node
+def _meshes_of(module: ModuleUses, node: ast.expr, values: MeshValues) -> Iterator[tuple[ast.expr, bool]]:
+    """The meshes that a context manager may be, such as `mesh` in `mesh if several else nullcontext()`.
 
-
-def _rest_of(module: ModuleUses, statement: ast.stmt) -> tuple[ast.stmt, ...]:
-    """The statements below a statement in its block."""
-    holder = module.parents[statement]
-    for part in ("body", "orelse", "finalbody"):
-        block = getattr(holder, part, None)
-        if isinstance(block, list) and statement in block:
-            return tuple(block[block.index(statement) + 1 :])
-    return ()
-
-
-def _names(module: ModuleUses, node: ast.expr) -> str | None:
-    return module.facts.names.resolve(node, module.scope_of(node))
-
-
-def is_mesh(module: ModuleUses, node: ast.expr) -> bool:
-    """Whether an expression is a mesh: it makes one, or is a name that stands for one.
-
-    A name without a value in view (a parameter, an attribute) counts if it ends with "mesh".
+    With each comes whether it certainly is one.
     """
-    return _is_mesh(module, node, 0)
+    if isinstance(node, ast.IfExp):
+        yield from _meshes_of(module, node.body, values)
+        yield from _meshes_of(module, node.orelse, values)
+        return
+    is_mesh = values.is_mesh(module, node)
+    if is_mesh is not False:
+        yield node, bool(is_mesh)
 
 
-def _is_mesh(module: ModuleUses, node: ast.expr, depth: int) -> bool:
-    if isinstance(node, ast.Call):
-        return _names(module, node.func) in MESHES
-    if isinstance(node, ast.BoolOp):
-        return all(_is_mesh(module, value, depth) for value in node.values)
-    if isinstance(node, ast.Attribute):
-        dotted = dotted_name(node)
-        found = module.facts.names.resolve(node, module.scope_of(node)) if dotted else None
-        return _is_called_mesh(node.attr) and not (found or "").startswith(("jax.", "builtins."))
-    if not isinstance(node, ast.Name) or depth > 4:
-        return False
-    scope = module.scope_of(node)
-    owner = scope.owner(node.id)
-    if owner is None:
-        return False
-    kinds = [_binding_is_mesh(module, binding, owner, depth) for binding in owner.bindings[node.id]]
-    return True in kinds or (_is_called_mesh(node.id) and False not in kinds)
+def _with_of_stack(module: ModuleUses, stack: ast.expr) -> ast.With | None:
+    """The `with ExitStack() as stack:` around the use of a stack, None where the stack may outlive its block."""
+    if not isinstance(stack, ast.Name):
+        return None
+    for holder in module.above(stack):
+        if isinstance(holder, ast.With) and any(
+            isinstance(item.optional_vars, ast.Name) and item.optional_vars.id == stack.id for item in holder.items
+        ):
+            return holder
+        if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef):
+            return None
+    return None
+
+
+def rest_of(module: ModuleUses, statement: ast.stmt) -> tuple[ast.stmt, ...]:
+    """The statements that run after a statement in the function around it; all of them in a loop."""
+    found: list[ast.stmt] = []
+    node: ast.AST = statement
+    for holder in module.above(statement):
+        if isinstance(holder, ast.For | ast.AsyncFor | ast.While):
+            found += holder.body
+        for part in ("body", "orelse", "handlers", "finalbody"):
+            block = getattr(holder, part, None)
+            if isinstance(block, list) and node in block:
+                found += block[block.index(node) + 1 :]
+        if isinstance(holder, ast.Try):
+            found += holder.finalbody
+        if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            break
+        node = holder
+    return tuple(dict.fromkeys(found))
+
+
+def run_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Everything that runs when `nodes` do: not the bodies of functions that they define."""
+    queue = list(nodes)
+    while queue:
+        node = queue.pop(0)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            queue += node.decorator_list
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        yield node
+        queue += ast.iter_child_nodes(node)
 
 
 def _takes_a_function(call: ast.Call) -> bool:
     return len(call.args) == 1 and not call.keywords and not isinstance(call.args[0], ast.Starred)
-
-
-def _certainly_is_mesh(module: ModuleUses, node: ast.expr) -> bool:
-    """Whether an expression certainly is a mesh; a name like `make_mesh` proves nothing."""
-    if isinstance(node, ast.Call):
-        return _names(module, node.func) in MESHES
-    if isinstance(node, ast.Attribute):
-        values = _values_of_own(module, node)
-        return bool(values) and all(value is not None and _certainly_is_mesh(module, value) for value in values)
-    owner = module.scope_of(node).owner(node.id) if isinstance(node, ast.Name) else None
-    bindings = owner.bindings[node.id] if owner is not None and isinstance(node, ast.Name) else []
-    return bool(bindings) and all(
-        isinstance(binding.value, ast.Call) and _names(module, binding.value.func) in MESHES for binding in bindings
-    )
-
-
-def _values_of_own(module: ModuleUses, node: ast.Attribute) -> list[ast.expr | None]:
-    """The values that a class assigns to its attribute `self.name`; None for one that cannot be seen."""
-    holder = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
-    if holder is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
-        return []
-    found: list[ast.expr | None] = []
-    for other in ast.walk(holder):
-        if isinstance(other, ast.Attribute) and isinstance(other.ctx, ast.Store) and other.attr == node.attr:
-            statement = module.statement_of(other)
-            is_plain = isinstance(statement, ast.Assign) and statement.targets == [other]
-            found.append(statement.value if isinstance(statement, ast.Assign) and is_plain else None)
-    return found
-
-
-def _binding_is_mesh(module: ModuleUses, binding: Binding, scope: Scope, depth: int) -> bool | None:
-    """Whether a binding is to a mesh; None if nothing shows."""
-    if binding.kind == "import":
-        found = module.facts.names.resolve_dotted(binding.name, scope) or ""
-        return None if not found.startswith(("jax.", "numpy")) else False
-    if binding.kind in ("function", "class"):
-        return False
-    value = binding.value
-    if value is None:
-        holder = binding.statement
-        if isinstance(holder, ast.With):
-            for item in holder.items:
-                if item.optional_vars is binding.node:
-                    return _is_mesh(module, item.context_expr, depth + 1) or None
-        return None
-    if isinstance(value, ast.Call):
-        made = _names(module, value.func)
-        if made in MESHES:
-            return True
-        return False if made is not None and made.startswith(("jax.", "numpy.", "builtins.", "contextlib.")) else None
-    if isinstance(value, ast.Name | ast.Attribute):
-        return _is_mesh(module, value, depth + 1) or None
-    if isinstance(value, ast.Constant) and value.value is not None:
-        return False
-    return None
-
-
-def _is_called_mesh(name: str) -> bool:
-    return name.lower().strip("_").endswith("mesh")

@@ -13,20 +13,15 @@ three works together with the old forms, so every site stands by itself, and no 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mmrewrite.modernize.analysis.mesh_contexts import (
-    ENVIRONMENT,
-    ENVIRONMENTS,
-    LEFT,
-    STATEMENT,
-    WITH,
-    MeshContext,
-    find_contexts,
-)
+from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, find_contexts
+from mmrewrite.modernize.analysis.mesh_extents import ContextExtents
 from mmrewrite.modernize.analysis.mesh_names import MeshName, mesh_name
-from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, PJIT, XMAPS
+from mmrewrite.modernize.analysis.mesh_values import MeshValues
+from mmrewrite.modernize.analysis.meshless_calls import MeshlessCalls
+from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, ENVIRONMENTS, PJIT, XMAPS
 from mmrewrite.modernize.analysis.partition_specs import (
     Specs,
     has_leaf,
@@ -36,13 +31,12 @@ from mmrewrite.modernize.analysis.partition_specs import (
     new_keyword,
     specs_of,
 )
-from mmrewrite.modernize.analysis.reach import UncompiledReach, WideReach
+from mmrewrite.modernize.analysis.reach import OutsideReach, UncompiledReach, WideReach
 from mmrewrite.modernize.analysis.uncompiled_code import UncompiledCode
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts
-from mmrewrite.project.project import Project
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 
@@ -94,6 +88,11 @@ class Member:
     def needs_mesh(self) -> bool:
         """Whether a spec must name its mesh here once there is no context."""
         return self.specs is not None and any(needs_mesh(self.module, spec) for spec in self.specs.values)
+
+    @property
+    def depends_on_a_mesh(self) -> bool:
+        """Whether this does something else, or fails, where another mesh or none is in context."""
+        return self.is_resolved_late or self.needs_mesh or self.kind in ("guard", "shim", "xmap")
 
     @property
     def has_no_spec(self) -> bool:
@@ -151,7 +150,15 @@ class MeshRegions:
         self._uncompiled: UncompiledReach | None = None
         self._uncompiled_closures: dict[MeshContext, set[ast.AST]] = {}
         self._has_members: dict[str, bool] = {}
-        self._members = [member for module in context.modules.values() for member in _members(module, context.project)]
+        self._values = MeshValues(context.project, context.modules)
+        found = [member for module in context.modules.values() for member in _members(module, self._values)]
+        self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
+        inside = {node for context in self._sure for node in context.body}
+        self._outside = OutsideReach(context.project, context.modules, inside)
+        contexts = [member.context for member in found if member.context is not None]
+        self._extents = ContextExtents(contexts, self._modules, self._reach)
+        self._members = list(self._relevant(found))
+        self._meshless_calls = MeshlessCalls(context.modules, self._outside, inside)
         self._plans: dict[ast.AST, SitePlan] = {}
         self._regions = list(self._find())
         self._groups = {member.node: number for number, region in enumerate(self._regions) for member in region.members}
@@ -161,6 +168,10 @@ class MeshRegions:
     def plan(self, node: ast.AST) -> SitePlan:
         """How a site is rewritten."""
         return self._plans.get(node, SitePlan(NEITHER))
+
+    def environment_mesh(self, context: MeshContext) -> ast.expr | None:
+        """The mesh of `thread_resources.env = ResourceEnv(mesh, ())`, None for other environments."""
+        return self._uncompiled_code.environment_mesh(context)
 
     def context(self, node: ast.AST) -> MeshContext | None:
         """The mesh context whose mesh is `node`."""
@@ -191,12 +202,35 @@ class MeshRegions:
     def _plan_all(self, region: _MeshRegion, plan: SitePlan) -> None:
         self._plans |= {member.node: plan for member in region.members}
 
-    def _find(self) -> Iterator[_MeshRegion]:
-        reached = {
-            member.context: self._reach.closure(member.module, member.context.body)
-            for member in self._members
+    def _relevant(self, members: Sequence[Member]) -> Iterator[Member]:
+        """The members, but for what may be a mesh context and reaches nothing that depends on one by itself."""
+        dependent = [member for member in members if member.depends_on_a_mesh]
+        by_hand = set()
+        for member in members:
+            context = member.context
+            if context is None or context.is_sure:
+                if context is not None and context.kind == STATEMENT:
+                    by_hand.add(member.module)
+                yield member
+            elif context.kind != LEFT and dependent:
+                reached = self._closure_of(self._outside, context)
+                if any(_is_in(other, reached) for other in dependent):
+                    if context.kind == STATEMENT:
+                        by_hand.add(member.module)
+                    yield member
+        # A context that is entered by hand is left in the same way.
+        yield from (
+            member
+            for member in members
             if member.context is not None
-        }
+            and not member.context.is_sure
+            and member.context.kind == LEFT
+            and member.module in by_hand
+        )
+
+    def _find(self) -> Iterator[_MeshRegion]:
+        contexts = [member.context for member in self._members if member.context is not None]
+        reached = {context: self._closure_of(self._reach, context) for context in contexts}
         by_member = {
             member: [context for context in reached if _is_in(member, reached[context])] for member in self._members
         }
@@ -229,17 +263,19 @@ class MeshRegions:
         for members in groups.values():
             yield _MeshRegion(members, {member: by_member[member] for member in members})
 
+    def _closure_of(self, reach: WideReach, context: MeshContext) -> set[ast.AST]:
+        """All that runs in a context, transitively."""
+        found: set[ast.AST] = set()
+        for module, nodes in self._extents.of(context):
+            found |= reach.closure(module, nodes)
+        return found
+
     def _decide(self, region: _MeshRegion) -> None:
         self._plan_all(region, SitePlan(NEITHER))
         pjits = region.of("pjit")
         if not region.of("context"):
             if any(member.is_resolved_late for member in pjits):
                 self._plans |= {member.node: SitePlan(COMPAT) for member in pjits}
-            return
-        for member in region.of("shim"):
-            for context in region.of("context"):
-                reason = f"{member.place} chooses by the version of JAX, and what a mesh context reaches goes together"
-                self._plans[context.node] = SitePlan(NEITHER, reason=reason)
             return
         why_not_named, why_not_set = self._why_not_whole(region), None
         if why_not_named is None:
@@ -261,11 +297,21 @@ class MeshRegions:
 
     def _why_not_whole(self, region: _MeshRegion) -> str | None:
         """The part of a region that cannot be seen or rewritten, in words for a message, else None."""
+        for context in region.of("context"):
+            if context.context is not None and not context.context.is_sure:
+                return f"{context.place} enters something that may be a mesh"
         for member in region.members:
             if member.kind == "xmap":
                 return f"{member.place} has no replacement"
+            if member.kind == "shim":
+                return f"{member.place} chooses by the version of JAX"
             if member.specs is not None and member.specs.is_hidden:
                 return f"{member.place} hides its specs"
+        for member in region.members:
+            if member.needs_mesh:
+                reason = self._meshless_calls.why(member.module, member.node, member.specs)
+                if reason is not None:
+                    return f"{member.place} {reason}"
         for member in region.of("context"):
             assert member.context is not None
             for facts in self._reach.not_given(member.module, member.context.body):
@@ -278,7 +324,8 @@ class MeshRegions:
         if facts.path not in self._has_members:
             kinds = ("hint", "library")
             self._has_members[facts.path] = any(
-                member.kind not in kinds for member in _members(ModuleUses(facts), self._project)
+                member.kind not in kinds and (member.context is None or member.context.is_sure)
+                for member in _members(ModuleUses(facts), self._values)
             )
         return self._has_members[facts.path]
 
@@ -309,7 +356,7 @@ class MeshRegions:
         if self._uncompiled is None:
             self._uncompiled = UncompiledReach(self._project, self._modules)
         if context not in self._uncompiled_closures:
-            self._uncompiled_closures[context] = self._uncompiled.closure(context.module, context.body)
+            self._uncompiled_closures[context] = self._closure_of(self._uncompiled, context)
         return self._uncompiled_closures[context]
 
     def _named(self, region: _MeshRegion) -> str | None:
@@ -370,8 +417,8 @@ class MeshRegions:
         return None
 
 
-def _members(module: ModuleUses, project: Project) -> Iterator[Member]:
-    contexts = list(find_contexts(module))
+def _members(module: ModuleUses, values: MeshValues) -> Iterator[Member]:
+    contexts = list(find_contexts(module, values))
     for context in contexts:
         yield Member(module, context.node, "context", context)
     kinds = {
@@ -398,7 +445,7 @@ def _members(module: ModuleUses, project: Project) -> Iterator[Member]:
     for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):
         for use in module.uses(module.names_below(names)):
             # A project that is one of these libraries shows what it does with the mesh.
-            if kind == "hint" or not project.holds(use.name, module.facts):
+            if kind == "hint" or not values.project.holds(use.name, module.facts):
                 yield Member(module, use.node, kind)
 
 
@@ -407,7 +454,9 @@ def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
     for head, _ in module.chains:
         owner = module.scope_of(head).owner(head.id)
         bindings = owner.bindings[head.id] if owner is not None else []
-        if len(bindings) > 1 and any(_leads_to(module, binding.target, names) for binding in bindings):
+        if len(bindings) < 2 or module.facts.names.resolve(head, module.scope_of(head)) is not None:
+            continue
+        if any(_leads_to(module, binding.target, names) for binding in bindings):
             yield Member(module, head, "shim")
 
 

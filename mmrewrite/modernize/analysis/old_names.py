@@ -10,3 +10,19 @@ XMAPS = frozenset(
 )
 PARTIALS = frozenset(("functools.partial", "jax.tree_util.Partial"))
 GONE_VALUES = frozenset(f"jax.experimental.pjit.{name}" for name in ("FROM_GDA", "AUTO", "ParsedPartitionSpec"))
+OLD_MESHES = {
+    "jax.experimental.maps.Mesh": "jax.sharding.Mesh",
+    "jax.experimental.maps.mesh": "jax.sharding.Mesh",
+    "jax.interpreters.pxla.Mesh": "jax.sharding.Mesh",
+    "jax.experimental.global_device_array.Mesh": "jax.sharding.Mesh",
+    "jax.experimental.sharding.Mesh": "jax.sharding.Mesh",
+    "jax._src.mesh.Mesh": "jax.sharding.Mesh",
+}
+MESHES = frozenset((*OLD_MESHES, "jax.sharding.Mesh", "jax.make_mesh", "jax.Mesh", "mmruntime.compat.make_mesh"))
+ENVIRONMENTS = frozenset(
+    f"{module}.thread_resources"
+    for module in ("jax.experimental.maps", "jax.interpreters.pxla", "jax._src.mesh", "jax._src.maps")
+)
+RESOURCE_ENVS = frozenset(
+    f"{module}.ResourceEnv" for module in ("jax.experimental.maps", "jax.interpreters.pxla", "jax._src.mesh")
+)

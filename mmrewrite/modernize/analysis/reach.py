@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mmrewrite.modernize.analysis.old_names import PARTIALS, PJIT
 from mmrewrite.modernize.uses import ModuleUses
@@ -116,6 +116,21 @@ class NarrowReach(WideReach):
         owner = _class_of(module, node)
         own = [other for other in found if other.facts is reached.facts and owner is _class_of(module, other.node)]
         return own or found
+
+
+class OutsideReach(WideReach):
+    """Stops at statements that run in a mesh context, such as the body of `with mesh:`."""
+
+    def __init__(self, project: Project, modules: Mapping[str, ModuleUses], inside: Collection[ast.AST]) -> None:
+        super().__init__(project, modules)
+        self._inside = inside
+
+    def _walk(self, reached: Reached) -> Iterator[ast.AST]:
+        queue = [reached.node]
+        while queue:
+            node = queue.pop()
+            yield node
+            queue += [child for child in ast.iter_child_nodes(node) if child not in self._inside]
 
 
 def _class_of(module: ModuleUses, node: ast.AST) -> ast.AST | None:

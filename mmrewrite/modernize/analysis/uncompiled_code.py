@@ -7,21 +7,21 @@ placed on all devices of the mesh: https://docs.jax.dev/en/latest/_autosummary/j
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 from mmrewrite.codemod.site import ARRAY_METHODS
+from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known
 from mmrewrite.modernize.analysis.mesh_contexts import (
     CALLED,
     DECORATOR,
     ENTERED,
     ENVIRONMENT,
     LEFT,
-    RESOURCE_ENVS,
     STATEMENT,
     MeshContext,
+    run_now,
 )
-from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, PARTIALS, PJIT
+from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, PARTIALS, PJIT, RESOURCE_ENVS
 from mmrewrite.modernize.analysis.reach import WideReach
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.reach import Reached
@@ -74,22 +74,6 @@ _HARMLESS = (
     "mmruntime.compat",
 )
 # fmt: off
-# Libraries that neither make arrays of JAX nor look for a mesh.
-_PLAIN_LIBRARIES = frozenset(
-    (
-        "absl", "braceexpand", "click", "clu", "datasets", "einops", "fire", "fsspec", "func_timeout", "gcsfs",
-        "google", "grain", "h5py", "huggingface_hub", "hydra", "jsonlines", "lm_dataformat", "lm_eval", "matplotlib",
-        "ml_collections", "mlflow", "mlxu", "msgpack", "numpy", "omegaconf", "pandas", "PIL", "psutil", "ray",
-        "requests", "rich", "scipy", "sentencepiece", "seqio", "simple_parsing", "sklearn", "smart_open",
-        "tensorboardX", "tensorflow", "tensorflow_datasets", "tokenizers", "torch", "tqdm", "transformers",
-        "typing_extensions", "wandb", "yaml",
-    )
-)
-# fmt: on
-
-_ARRAY_LIBRARIES = frozenset(("jax", "flax", "optax", "haiku", "equinox", "chex", "orbax", "jaxlib", "distrax", "rlax"))
-
-# fmt: off
 _HARMLESS_METHODS = frozenset(
     (
         "add_scalar", "append", "clear", "close", "compile", "copy", "debug", "decode", "encode", "endswith", "error",
@@ -118,6 +102,8 @@ class UncompiledCode:
             return (
                 "the mesh is a decorator here, which `jax.set_mesh` cannot be; write `with mesh:` inside the function"
             )
+        if context.is_conditional and context.name is not None:
+            return "`as` names one of several meshes, and `jax.set_mesh(mesh)` gives None; choose it in a statement"
         if context.kind == LEFT:
             return "the mesh is entered and left by hand; write `with mesh:`"
         if context.kind in (STATEMENT, ENVIRONMENT):
@@ -127,6 +113,8 @@ class UncompiledCode:
                 return "the mesh is entered and left by hand; write `with mesh:`"
         if context.kind == ENVIRONMENT and self.environment_mesh(context) is None:
             return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
+        if context.kind == ENTERED and context.outlasts:
+            return "the stack that holds the mesh may outlive this function; write `with mesh:`"
         if context.kind == ENTERED and not isinstance(holder, ast.Expr):
             return "the value of `enter_context(mesh)` is used, and `jax.set_mesh(mesh)` gives None; use `mesh` itself"
         if any(holder in self._traced for holder in module.above(context.node)):
@@ -140,7 +128,7 @@ class UncompiledCode:
         module = context.module
         if (suspension := _suspension(context)) is not None:
             return f"{suspension}, and may look for the mesh"
-        for node in _run_now(context.body):
+        for node in run_now(context.body):
             if isinstance(node, ast.Call):
                 found = module.facts.names.resolve(node.func, module.scope_of(node))
                 if found is not None and not is_known(found) and not list(self._definitions(module, node.func)):
@@ -150,10 +138,12 @@ class UncompiledCode:
     def environment_mesh(self, context: MeshContext) -> ast.expr | None:
         """The mesh of `thread_resources.env = ResourceEnv(mesh, ())`, None for other environments."""
         value = context.node
-        if isinstance(value, ast.Call) and value.args:
-            made = context.module.facts.names.resolve(value.func, context.module.scope_of(value))
-            return value.args[0] if made in RESOURCE_ENVS else None
-        return None
+        if not isinstance(value, ast.Call):
+            return None
+        made = context.module.facts.names.resolve(value.func, context.module.scope_of(value))
+        given = [*value.args[:1], *(word.value for word in value.keywords if word.arg == "physical_mesh")]
+        is_seen = made in RESOURCE_ENVS and len(given) == 1 and not isinstance(given[0], ast.Starred)
+        return given[0] if is_seen else None
 
     def _traced_functions(self) -> Iterator[ast.AST]:
         for module in self._modules.values():
@@ -184,7 +174,7 @@ class UncompiledCode:
         return names.resolve(decorator, scope) in _TRACERS
 
     def _problem_in(self, module: ModuleUses, nodes: Iterable[ast.AST], seen: set[ast.AST]) -> str | None:
-        for node in _run_now(nodes):
+        for node in run_now(nodes):
             problem = None
             if isinstance(node, ast.Call):
                 problem = self._problem_of_call(module, node, seen)
@@ -219,7 +209,7 @@ class UncompiledCode:
             root = found.partition(".")[0]
             if found in CONSTRAINTS or any(found == name or found.startswith(f"{name}.") for name in _HARMLESS):
                 return None
-            if root in _ARRAY_LIBRARIES:
+            if root in ARRAY_LIBRARIES:
                 return (
                     f"`{text}` on {line} runs on the default device, and under `jax.set_mesh` it would on the whole "
                     "mesh; move it out of the block"
@@ -250,7 +240,7 @@ class UncompiledCode:
         if isinstance(node, ast.Call):
             found = module.facts.names.resolve(node.func, module.scope_of(node))
             if found is not None:
-                return is_known(found) and found.partition(".")[0] not in _ARRAY_LIBRARIES
+                return is_known(found) and found.partition(".")[0] not in ARRAY_LIBRARIES
             return isinstance(node.func, ast.Attribute) and self._is_host(module, node.func.value, depth)
         if isinstance(node, ast.Name) and depth < 5:
             binding = module.facts.names.binding(node.id, module.scope_of(node))
@@ -336,12 +326,6 @@ class UncompiledCode:
         return names.resolve(node, scope) in PJIT
 
 
-def is_known(qualified: str) -> bool:
-    """Whether a name belongs to a library that is known to ignore a mesh in context."""
-    root = qualified.partition(".")[0]
-    return root in sys.stdlib_module_names or root in _PLAIN_LIBRARIES or root in _ARRAY_LIBRARIES or root == "builtins"
-
-
 def _plain(text: str, line: str) -> str:
     return (
         f"`{text}` on {line} is compiled for the default device, and under `jax.set_mesh` it would run on the whole "
@@ -351,22 +335,8 @@ def _plain(text: str, line: str) -> str:
 
 def _suspension(context: MeshContext) -> str | None:
     """A `yield` or `await` that lets code out of view run while the mesh is in context, else None."""
-    for node in _run_now(context.body):
+    for node in run_now(context.body):
         if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
             word = "await" if isinstance(node, ast.Await) else "yield"
             return f"what runs at the `{word}` on line {node.lineno} of {context.module.facts.path} cannot be seen"
     return None
-
-
-def _run_now(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Everything that runs when `nodes` do: not the bodies of functions that they define."""
-    queue = list(nodes)
-    while queue:
-        node = queue.pop(0)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            queue += node.decorator_list
-            continue
-        if isinstance(node, ast.Lambda):
-            continue
-        yield node
-        queue += ast.iter_child_nodes(node)

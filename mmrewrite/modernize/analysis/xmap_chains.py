@@ -1,8 +1,4 @@
-"""The call chains around `xmap`: the code that reaches one, and the code that only such code reaches. All of it stays.
-
-A module that keeps its `xmap` cannot be imported on today's JAX. So the rest of it stays as well, unless a `pjit` or a
-mesh context of its own is rewritten: then that part will outlive the `xmap`.
-"""
+"""The call chains around `xmap`, which stay: the code that reaches one, and the code that only such code reaches."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.analysis.reach import NarrowReach
-from mmrewrite.modernize.codemod import Codemods
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.modernize.version_guards import guard_of
@@ -35,7 +30,6 @@ class XmapChains:
             for use in module.uses(XMAPS)
             if guard_of(module, use.node) is None
         }
-        self._first = {module: node.lineno for node, (module, _) in reversed(xmaps.items())}
         if not xmaps:
             return
         reach = NarrowReach(context.project, context.modules)
@@ -66,10 +60,6 @@ class XmapChains:
                 return self._places[holder]
         return None
 
-    def line_in(self, module: ModuleUses) -> int | None:
-        """The line of a module's first `xmap`."""
-        return self._first.get(module)
-
 
 def leave_chains(decisions: Sequence[Decision], context: ModernizeContext) -> list[Decision]:
     """The decisions, where sites in the call chain of an `xmap` are refused."""
@@ -79,21 +69,6 @@ def leave_chains(decisions: Sequence[Decision], context: ModernizeContext) -> li
         cause = None if decision.stays else chains.of(decision.location)
         reason = f"it belongs to the call chain of the `xmap` in {cause}, which has no replacement"
         found.append(decision if cause is None else decision.refused(f"left as it is, because {reason}"))
-    return found
-
-
-def leave_modules(decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods) -> list[Decision]:
-    """The decisions, where sites in a module with an `xmap` are refused if no regional site of it is rewritten."""
-    chains = context.analysis(XmapChains)
-    live_on = {
-        decision.location.module for decision in decisions if codemods[decision.codemod].regional and not decision.stays
-    }
-    found = []
-    for decision in decisions:
-        module = decision.location.module
-        line = None if decision.stays or module in live_on else chains.line_in(module)
-        reason = f"this module does not run without the `xmap` of line {line}, which has no replacement"
-        found.append(decision if line is None else decision.refused(f"left as it is, because {reason}"))
     return found
 
 

@@ -135,7 +135,7 @@ class ImportEdits:
         """Import lines that replace an imported name, None if it stays."""
         had_uses = any(head.id == item.local for head, _ in self.module.chains)
         if item.name in self.context.moved and item.name not in self.kept:
-            if had_uses and not self._is_needed(item.local):
+            if (had_uses and not self._is_needed(item.local)) or self._is_imported_twice(item):
                 return ()
             home, _, name = self.context.moved[item.name].rpartition(".")
             if isinstance(item.statement, ast.ImportFrom):
@@ -152,6 +152,16 @@ class ImportEdits:
         home = item.name.rpartition(".")[0]
         is_gone = item.name in GONE_MODULES or home in GONE_MODULES or (home in _EMPTIED and item.name not in PJIT)
         return () if had_uses or is_gone else None
+
+    def _is_imported_twice(self, item: ImportedName) -> bool:
+        """Whether another import already binds the name of one that moves to its new home."""
+        scopes = self.module.facts.names.scopes
+        return any(
+            (other.local, other.name) == (item.local, self.context.moved[item.name])
+            and scopes[other.statement] is scopes[item.statement]
+            and guard_of(self.module, other.statement) is None
+            for other in self.module.imported
+        )
 
     def _plain_instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that replace `import jax.experimental.maps`, which binds `jax`; None if it stays."""

@@ -1,0 +1,108 @@
+"""Sites that may run without a mesh in context, and that a program expects to do something else then.
+
+Specs raise without a mesh in context, so most code that has them runs in one. These do not need one: a constraint
+whose error a `try` catches, and a `pjit` of which all specs are `None`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+
+from mmrewrite.modernize.analysis.partition_specs import Specs, kind_of, parts_of
+from mmrewrite.modernize.analysis.reach import OutsideReach
+from mmrewrite.modernize.uses import ModuleUses
+
+# Old versions of JAX raised `ValueError` or `RuntimeError` for a spec without a mesh.
+_CATCH_IT = frozenset(f"builtins.{name}" for name in ("BaseException", "Exception", "RuntimeError", "ValueError"))
+_SUPPRESS = frozenset(("contextlib.suppress", "pytest.raises"))
+_ASSERT = frozenset(("assertRaises", "assertRaisesRegex"))
+
+
+class MeshlessCalls:
+    """Searches for such sites. `inside` are the statements that run in a mesh context."""
+
+    def __init__(self, modules: Mapping[str, ModuleUses], reach: OutsideReach, inside: Collection[ast.AST]) -> None:
+        self._modules, self._reach, self._inside = modules, reach, inside
+
+    def why(self, module: ModuleUses, node: ast.AST, specs: Specs | None) -> str | None:
+        """Why a site may run without a mesh in context, in words for a message, else None."""
+        holders = (node, *module.above(node))
+        for place, reached in self._catching:
+            if any(holder in reached for holder in holders):
+                return f"may run without a mesh, and {place} catches the error of that"
+        has_none = specs is not None and specs.values and all(_is_none(module, spec) for spec in specs.values)
+        if has_none and not self._is_called_inside(module, node):
+            return "has no spec but `None`, so that it may run without a mesh"
+        return None
+
+    @cached_property
+    def _catching(self) -> list[tuple[str, set[ast.AST]]]:
+        """The places that catch the error of a missing mesh, and the code outside of contexts that they lead to."""
+        return [
+            (f"{module.facts.path}:{line}", self._reach.closure(module, nodes))
+            for module in self._modules.values()
+            for line, nodes in self._guarded(module)
+        ]
+
+    def _guarded(self, module: ModuleUses) -> Iterator[tuple[int, list[ast.stmt]]]:
+        for node in module.nodes:
+            if isinstance(node, ast.Try):
+                is_caught = any(_catches(module, handler) for handler in node.handlers)
+            else:
+                is_caught = isinstance(node, ast.With) and any(
+                    _suppresses(module, item.context_expr) for item in node.items
+                )
+            if is_caught and isinstance(node, ast.Try | ast.With) and not self._is_inside(module, node.body[0]):
+                yield node.lineno, [each for each in node.body if not isinstance(each, ast.Import | ast.ImportFrom)]
+
+    def _is_inside(self, module: ModuleUses, node: ast.AST) -> bool:
+        return node in self._inside or any(holder in self._inside for holder in module.above(node))
+
+    def _is_called_inside(self, module: ModuleUses, node: ast.AST) -> bool:
+        """Whether every use of a compiled function stands in a mesh context."""
+        statement = module.statement_of(node)
+        if self._is_inside(module, statement):
+            return True
+        if isinstance(statement, ast.FunctionDef):
+            name, scope = statement.name, module.facts.names.scopes[statement]
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            name, scope = statement.targets[0].id, module.scope_of(statement)
+        else:
+            return False
+        uses = [head for head, _ in module.chains if head.id == name and module.scope_of(head).owner(name) is scope]
+        full = f"{module.facts.names.name}.{name}"
+        elsewhere = [
+            (other, use.node) for other in self._modules.values() if other is not module for use in other.uses((full,))
+        ]
+        return all(self._is_inside(other, use) for other, use in [*((module, use) for use in uses), *elsewhere])
+
+
+def _is_none(module: ModuleUses, spec: ast.expr) -> bool:
+    """Whether a tree of specs holds `None` alone."""
+    kind = kind_of(module, spec)
+    return all(_is_none(module, part) for part in parts_of(spec)) if kind == "tree" else kind == "none"
+
+
+def _catches(module: ModuleUses, handler: ast.ExceptHandler) -> bool:
+    """Whether a handler may swallow the error of a spec without a mesh."""
+    if isinstance(handler.body[-1], ast.Raise):
+        return False
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(_may_be_the_error(module, kind) for kind in kinds)
+
+
+def _may_be_the_error(module: ModuleUses, kind: ast.expr) -> bool:
+    found = module.facts.names.resolve(kind, module.scope_of(kind))
+    return found in _CATCH_IT or (found is None and isinstance(kind, ast.Name))
+
+
+def _suppresses(module: ModuleUses, item: ast.expr) -> bool:
+    if not isinstance(item, ast.Call):
+        return False
+    found = module.facts.names.resolve(item.func, module.scope_of(item))
+    is_assertion = isinstance(item.func, ast.Attribute) and item.func.attr in _ASSERT
+    return (found in _SUPPRESS or is_assertion) and any(_may_be_the_error(module, kind) for kind in item.args)
