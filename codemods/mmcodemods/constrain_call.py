@@ -45,6 +45,7 @@ class ConstrainCall(ConstraintCodemod):
                 f"`{name}=` names a parameter, and this is a call; write the layout alone: `shard(x, {argument.text})`",
                 argument,
             )
+        self.site.check_logical_names(self.hint.arguments)
         layout = ", ".join(argument.text for argument in self.hint.arguments)
         self.layout = f"{self.site.partition_spec}({layout})"
         self.target = self.site.call(self.site.statement, call)

@@ -53,6 +53,7 @@ class ConstrainFunction(ReturnConstraintCodemod):
                 )
         if RESULT in parameters and self.hint.argument(RESULT):
             self.site.error(f"`{function.name}` has a parameter `{RESULT}`: rename it", self.hint.argument(RESULT))
+        self.site.check_logical_names([argument for _, argument in written])
         if is_generator(function):
             self.refuse("a generator returns no array; put `shard` on the statements inside")
         layouts = self.annotated(function) | {name: self.layout_text(argument) for name, argument in written}

@@ -41,6 +41,7 @@ class ConstrainValue(ReturnConstraintCodemod):
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         if any(isinstance(target, ast.Tuple | ast.List) for target in targets):
             self.refuse("several names are assigned here, and one layout describes one array; hint each on its own")
+        self.site.check_logical_names(self.hint.arguments)
         layout = ", ".join(argument.text for argument in self.hint.arguments)
         self.layout = f"{self.site.partition_spec}({layout})"
         self.site.transform(statement, self)

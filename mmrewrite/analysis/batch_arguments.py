@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over
@@ -10,6 +11,7 @@ from mmrewrite.analysis.gradients import Gradient
 from mmrewrite.analysis.losses import Loss, looks_like_key, names_one_key
 from mmrewrite.analysis.reductions import is_size
 from mmrewrite.codemod.site import Site
+from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument
 from mmrewrite.directives.vocabulary import nearest
 
@@ -62,6 +64,7 @@ class _Chooser:
     def positions(self, argument: Argument) -> str:
         """An argument of the hint with the names in it replaced by positions."""
         items = argument.value.elts if isinstance(argument.value, ast.Tuple | ast.List) else [argument.value]
+        self.check_numbers(argument, items)
         if not self.names(argument):
             return argument.text
         texts = [
@@ -73,6 +76,22 @@ class _Chooser:
         if not isinstance(argument.value, ast.Tuple | ast.List):
             return texts[0]
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+    def check_numbers(self, argument: Argument, items: Sequence[ast.expr]) -> None:
+        """Report positions that the loss does not have, where its parameters can be seen."""
+        if self.loss is None or self.loss.node.args.vararg is not None:
+            return
+        count = self.loss.num_positional
+        for item in items:
+            position = whole_number(item)
+            if position is not None and not 0 <= position < count:
+                self.site.error(
+                    f"the loss takes {count} arguments by position, 0 to {count - 1}, so there is no argument "
+                    f"{position}"
+                    if count
+                    else "the loss takes no arguments by position",
+                    argument,
+                )
 
     def names(self, argument: Argument | None) -> list[str]:
         """The strings in an argument of the hint."""

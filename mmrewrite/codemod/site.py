@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,8 +18,10 @@ from mmrewrite.codemod.fragment import (
     without_cuts,
 )
 from mmrewrite.codemod.imports import Imports
+from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import nearest
+from mmrewrite.project.axis_names import given_names
 from mmrewrite.project.facts import Facts, Mesh
 from mmrewrite.project.project import Project
 from mmrewrite.source.names import Scope, dotted_name, numbered
@@ -378,22 +380,54 @@ class Site:
         """The mesh that this hint declares."""
         return next(mesh for mesh in self.facts.meshes if mesh.hint is self.hint)
 
-    def check_axis(self, axis: str, start: int, length: int) -> None:
-        """Report a mistake in the hint if the mesh is known and has no such axis."""
+    def known_meshes(self) -> list[Mesh]:
+        """The meshes of the module, else those of the modules around it, whose axes can be seen."""
         known = [mesh for mesh in self.facts.meshes if mesh.axes is not None]
         if not known:
             around = self.project.connected(self.facts)
             known = [mesh for facts in around for mesh in facts.meshes if mesh.axes is not None]
+        return known
+
+    def check_axis(self, axis: str, start: int, length: int) -> None:
+        """Report a mistake in the hint if the mesh is known and has no such axis."""
+        known = self.known_meshes()
         axes = {name for mesh in known for name in mesh.axes or ()}
         if len(known) >= 1 and axis not in axes:
             raise HintMistake(f"the mesh has no axis `{axis}`{nearest(axis, axes)}", start, length)
 
     def check_slice(self, arguments: Sequence[tuple[str, Argument]]) -> None:
-        """Report a mistake in the hint if it names an axis that the mesh does not have."""
+        """Report a mistake in the hint if it names an axis, or a slice of one, that the mesh does not have."""
         for axis, argument in arguments:
             # Hints keep the place of an argument's value only; its name is the text before that.
             start = self.facts.source.text.rindex(axis, 0, argument.start)
             self.check_axis(axis, start, len(axis))
+            index = whole_number(argument.value)
+            sizes = [mesh.sizes.get(axis) for mesh in self.known_meshes() if axis in (mesh.axes or ())]
+            literal = [size for size in sizes if size is not None]
+            if index is None or not literal or len(literal) < len(sizes):
+                continue
+            if not 0 <= index < max(literal):
+                last = max(literal) - 1
+                self.error(
+                    f"the mesh has no slice {index} of axis `{axis}`, which has {last + 1}: "
+                    + (f"write 0 to {last}" if last else "write 0"),
+                    argument,
+                )
+
+    def check_logical_names(self, arguments: Iterable[Argument]) -> None:
+        """Report logical names in the hint that are not among those of the project, where these are written out."""
+        if self.hint.implied:
+            return
+        known = given_names(self.project, self.facts, self.draft.axes)
+        for argument in arguments:
+            for node in _parts(argument.value) if known else ():
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in known:
+                    close = nearest(node.value, known)
+                    self.error(
+                        f"`axes` has no logical name `{node.value}`{close}. For a dimension that is replicated on "
+                        f"purpose write `None` here, or map it to None in `axes`",
+                        argument,
+                    )
 
     # Helpers of several codemods
 
@@ -426,6 +460,15 @@ class Site:
         if found is None:
             return False
         return found.startswith("builtins.") or self.project.definition(found, self.facts) is None
+
+
+def _parts(layout: ast.expr) -> Iterator[ast.expr]:
+    """The entries of a literal layout; those of a tuple inside share one dimension."""
+    if isinstance(layout, ast.Tuple | ast.List):
+        for item in layout.elts:
+            yield from _parts(item)
+    else:
+        yield layout
 
 
 def _is_globals(node: ast.expr) -> bool:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, Directive, Parameter, nearest
 
+# Choices of a parameter that a message lists in full.
+_FEW = 4
+
 
 class Problem(Exception):
     """A mistake in a hint, and the characters under which the message puts its caret."""
@@ -51,6 +54,15 @@ class Written:
     def problem(self, message: str) -> Problem:
         """A mistake that concerns the directive as a whole."""
         return Problem(self.start, self.length, message)
+
+
+def whole_number(node: ast.expr | None) -> int | None:
+    """The value of a whole number that is written out, with or without a sign; None for anything else."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = whole_number(node.operand)
+        return None if value is None else -value
+    # Not `isinstance`: True is an `int` to Python, but no whole number to a reader.
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
 
 
 def directive_of(written: Written) -> Directive:
@@ -145,6 +157,9 @@ def _check_literal(
         raise Problem(start, length, f"`{directive.name}({name}={got})`: `{name}` must be {parameter.words}")
     if parameter.choices and inner.value not in parameter.choices:
         word = str(inner.value)
+        if len(parameter.choices) > _FEW:
+            message = f"there is no {name} {ast.unparse(value)}{nearest(word.lower(), parameter.choices)}"
+            raise Problem(start, length, message)
         choices = " or ".join(f'"{choice}"' for choice in parameter.choices)
         close = nearest(word, parameter.choices) if len(word) > 2 else ""
         suggestion = close if close.startswith("; did") else ""
@@ -158,7 +173,7 @@ def _check_together(written: Written, directive: Directive, arguments: tuple[Arg
             raise written.problem(requirement.message.format(directive))
     for argument in arguments:
         parameter = directive.parameter(argument.name) if argument.name else None
-        value = argument.value.value if isinstance(argument.value, ast.Constant) else None
-        if parameter and parameter.minimum is not None and isinstance(value, int) and value < parameter.minimum:
+        value = whole_number(argument.value)
+        if parameter and parameter.minimum is not None and value is not None and value < parameter.minimum:
             message = parameter.too_small.format(name=argument.name, value=value)
             raise Problem(argument.start, len(argument.text), message)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mmrewrite.directives.arguments import Argument as Argument
-from mmrewrite.directives.arguments import Problem, Written, arguments_of, directive_of, ignored_by
+from mmrewrite.directives.arguments import Problem, Written, arguments_of, directive_of, ignored_by, whole_number
 from mmrewrite.directives.calls import HintCall, HintImport, Misused, Reexports, find_calls, strip_calls
 from mmrewrite.directives.comments import Comment, Misplaced, find_comments, second_carrier, statement_of
 from mmrewrite.directives.vocabulary import (
@@ -427,6 +427,8 @@ class _Collector:
 
     def check_duplicates(self) -> None:
         seen: dict[tuple[ast.stmt, str], Hint] = {}
+        self.check_meshes()
+        self.check_names()
         for hint in self.found.hints:
             if hint.call is not None:
                 # It is about its own subject, of which a statement may have several.
@@ -442,6 +444,42 @@ class _Collector:
                 # They exclude each other, and the later one is reported.
                 if other is not None and other.start < hint.start:
                     self.report(Problem(hint.start, hint.end - hint.start, message))
+
+    def check_meshes(self) -> None:
+        """Report a second mesh for the same steps."""
+        first: dict[int, Hint] = {}
+        for hint in self.found.hints:
+            if hint.record.declares is None:
+                continue
+            other = first.setdefault(id(self.names.scopes[hint.statement]), hint)
+            if other is not hint and other.statement is not hint.statement:
+                message = (
+                    f"a second `{hint.directive}(...)`, and steps could not tell which of the two is theirs; the first "
+                    f"is on line {other.reference.line}. Keep one, or declare each in the function that uses it"
+                )
+                self.report(Problem(hint.start, hint.end - hint.start, message))
+
+    def check_names(self) -> None:
+        """Report hints that define one thing, by its name, in two ways."""
+        defined: dict[tuple[str, str], Hint] = {}
+        for hint in self.found.hints:
+            name = hint.argument(hint.record.distinct) if hint.record.distinct is not None else None
+            if name is None or not isinstance(name.value, ast.Constant):
+                continue
+            other = defined.setdefault((hint.directive, ast.unparse(name.value)), hint)
+            mine, others = (_numbers(each) for each in (hint, other))
+            if any(axis in others and others[axis] != value for axis, value in mine.items()):
+                message = (
+                    f"`{hint.directive}({name.text}, ...)` contradicts that of line {other.reference.line}, "
+                    f"`{other.reference.text}`: one name has one place"
+                )
+                self.report(Problem(hint.start, hint.end - hint.start, message))
+
+
+def _numbers(hint: Hint) -> dict[str, int]:
+    """The arguments of a hint that are whole numbers written out, by name."""
+    values = {name: whole_number(argument.value) for name, argument in hint.named}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _canonical(name: str, arguments: tuple[Argument, ...]) -> str:

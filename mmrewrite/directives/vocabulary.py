@@ -87,6 +87,7 @@ class Directive:
         requirements: What must hold for its arguments together; the first that fails is reported.
         part_of: The directive without which this one means nothing. As a call directly below that one, it is about the
             same statement.
+        distinct: The parameter that names what it defines, so that two with one name must agree; None if there is none.
         excludes: Directives that contradict it on the same statement, each with the message; they exclude it as well.
         supersedes: The directive whose work it does too, which its codemod does not accept on the same statement.
         repeated: Whether one statement may have it more than once.
@@ -106,6 +107,7 @@ class Directive:
     positional: int | None = 0
     requirements: tuple[Requirement, ...] = ()
     part_of: str | None = None
+    distinct: str | None = None
     excludes: Mapping[str, str] = field(default_factory=dict)
     supersedes: str | None = None
     repeated: bool = False
@@ -149,8 +151,8 @@ class Directive:
         return next((parameter for parameter in self.parameters if parameter.name == name), self.more)
 
 
-def _whole(name: str) -> Parameter:
-    return Parameter(name, (int,), "a whole number")
+def _whole(name: str, minimum: int | None = None, too_small: str = "") -> Parameter:
+    return Parameter(name, (int,), "a whole number", minimum=minimum, too_small=too_small)
 
 
 def _text(name: str, *choices: str) -> Parameter:
@@ -190,6 +192,28 @@ _WHERE = _beyond(
 )
 _TASK_OR_STAGES = "`task` and `stages` about one loop contradict each other; keep one"
 
+# The names and aliases of the runtime's schedules, which need not be installed where the tool runs. A test holds them
+# to those that the runtime has.
+SCHEDULES = (
+    "gpipe",
+    "fill-drain",
+    "1f1b",
+    "wavefront",
+    "prefetch-wavefront",
+    "interleaved-1f1b",
+    "looped-bfs",
+    "breadth-first",
+    "zb-h1",
+    "zb-h2",
+    "zero-bubble-h2",
+    "zb-v",
+    "v-half",
+    "v-min",
+    "dualpipe-v",
+    "dualpipe",
+    "auto",
+)
+
 # Programs say the layout of a value without a hint too, by constraints and annotations: they count as this directive.
 IMPLIED_LAYOUT = "shard"
 
@@ -227,6 +251,7 @@ DIRECTIVES = {
             more=_TASK_SLICE,
             positional=1,
             requirements=(_WHERE,),
+            distinct="name",
             excludes={"stages": _TASK_OR_STAGES},
             runtime=("Task",),
         ),
@@ -247,11 +272,11 @@ DIRECTIVES = {
             frozenset((STATEMENT, FOR)),
             'microbatch(size=8, schedule="1f1b")',
             (
-                _whole("size"),
-                _whole("count"),
+                _whole("size", 1, "a microbatch of {value} examples is none; `{name}` must be 1 or more"),
+                _whole("count", 1, "{value} microbatches are none; `{name}` must be 1 or more"),
                 _whole("dim"),
                 Parameter("argnum", (int, str), "a whole number, or the name of a parameter in quotes"),
-                _text("schedule"),
+                _text("schedule", *SCHEDULES),
                 _text("reduce", "mean", "sum"),
                 Parameter(
                     "rng",
@@ -307,6 +332,7 @@ DIRECTIVES = {
                 _one_of("regex", message="`register` does not say which scopes; write `{0.example}`"),
             ),
             repeated=True,
+            distinct="regex",
             whole_module=True,
             runtime=("Task", "register_task"),
         ),

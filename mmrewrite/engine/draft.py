@@ -97,11 +97,34 @@ def _run(
     for hint in active:
         owner = hint.record.part_of
         if owner is not None and hint not in draft.done:
-            if not any(other.directive == owner for other in facts.hints.hints):
-                message = f"`{hint.directive}` belongs to a `{owner}(...)` hint, and this module has none"
+            message = _why_alone(hint, owner, active, facts)
+            if message is not None:
                 errors.append(_hint_error(facts, hint.start, hint.end - hint.start, message))
+            elif not errors:
+                place = hint.reference
+                reason = f"left as it is: the `{owner}(...)` that it belongs to stays"
+                name = next(name for name, codemod in codemods.items() if codemod.consumes(hint))
+                refused[hint.start] = Refusal(facts.path, place.line, place.column, reason, name)
             return {hint.start}
     return set()
+
+
+def _why_alone(hint: Hint, owner: str, active: Sequence[Hint], facts: Facts) -> str | None:
+    """Why no hint of the directive `owner` took this one with it; None if there is one that stays."""
+    every = [other for other in facts.hints.hints if other.directive == owner]
+    owners = [other for other in every if other in active]
+    rivals = [other for other in facts.hints.hints if other.directive == hint.directive and other is not hint]
+    if not every:
+        return f"`{hint.directive}` belongs to a `{owner}(...)` hint, and this module has none"
+    if len(owners) > 1:
+        lines = " and ".join(str(other.reference.line) for other in owners)
+        return f"this module has several `{owner}(...)`, on lines {lines}; write `{hint.directive}(...)` behind one"
+    if owners and rivals:
+        return (
+            f"the `{owner}(...)` of line {owners[0].reference.line} has an `{hint.directive}(...)` already, on line "
+            f"{rivals[0].reference.line}; put all pairs into that one"
+        )
+    return None
 
 
 def _same_site(hint: Hint, active: Sequence[Hint]) -> set[int]:

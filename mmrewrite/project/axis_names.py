@@ -109,10 +109,24 @@ def declared_names(modules: Sequence[Facts], configured: Sequence[tuple[str, Dev
     for facts in modules:
         for hint in facts.hints.hints:
             if hint.record.role is Role.AXES:
-                names |= {name for name, _ in hint.named}
-                pairs = [argument.value for argument in hint.positional if isinstance(argument.value, ast.Tuple)]
-                names |= {ast.literal_eval(pair.elts[0]) for pair in pairs if pair.elts and _is_text(pair.elts[0])}
+                names |= {name for name in _names_of(hint) if name is not None}
     return frozenset(names) or frozenset(name for rules in find_rules(modules) for name, _ in rules.pairs)
+
+
+def given_names(project: Project, facts: Facts, configured: Sequence[tuple[str, Device]]) -> frozenset[str]:
+    """All logical names that the `axes(...)` hints of a run or the configuration give; none if one is computed."""
+    hints = [hint for other in (facts, *project.facts.values()) for hint in other.hints.hints]
+    names = [name for hint in hints if hint.record.role is Role.AXES for name in _names_of(hint)]
+    known = {name for name in names if name is not None} | {name for name, _ in configured}
+    return frozenset() if None in names else frozenset(known)
+
+
+def _names_of(hint: Hint) -> Iterator[str | None]:
+    """The logical names of an `axes(...)` hint, None for one that is computed."""
+    yield from (name for name, _ in hint.named)
+    for argument in hint.positional:
+        first = argument.value.elts[:1] if isinstance(argument.value, ast.Tuple) else []
+        yield from (ast.literal_eval(each) if _is_text(each) else None for each in first or [argument.value])
 
 
 def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iterator[Hint]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.calls import Reexports
 from mmrewrite.directives.collect import Collected, Hint, collect_hints
 from mmrewrite.directives.vocabulary import PACKAGE, Role, has_carrier
@@ -47,7 +48,8 @@ class SourceFile:
 class Mesh:
     """A mesh of a module: one that it makes, or that its `mesh(...)` hint will make.
 
-    `axes` are the names of its axes, None where an expression computes them.
+    `axes` are the names of its axes, None where an expression computes them; `sizes` are those sizes that are written
+    out as numbers.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Mesh:
     statement: ast.stmt
     hint: Hint | None
     axes: tuple[str, ...] | None
+    sizes: Mapping[str, int]
 
 
 @dataclass(eq=False)
@@ -161,7 +164,9 @@ def _meshes(facts: Facts) -> Iterator[Mesh]:
             if scope.is_free(name) and name not in hidden and (id(scope), name) not in taken
         )
         taken.add((id(scope), name))
-        yield Mesh(name, scope, hint.statement, hint, tuple(axis for axis, _ in hint.named))
+        sizes = {axis: whole_number(argument.value) for axis, argument in hint.named}
+        known = {axis: size for axis, size in sizes.items() if size is not None}
+        yield Mesh(name, scope, hint.statement, hint, tuple(sizes), known)
     if RUNTIME not in facts.source.text:
         return
     for statement, scope in facts.names.scopes.items():
@@ -170,7 +175,8 @@ def _meshes(facts: Facts) -> Iterator[Mesh]:
         if facts.names.resolve(statement.value.func, scope) == f"{RUNTIME}.MultiMesh":
             for target in statement.targets:
                 if isinstance(target, ast.Name):
-                    yield Mesh(target.id, scope, statement, None, _axis_names(statement.value))
+                    axes = _axis_names(statement.value)
+                    yield Mesh(target.id, scope, statement, None, axes, _sizes(statement.value, axes or ()))
 
 
 def _hiding(facts: Facts, scope: Scope) -> set[str]:
@@ -190,3 +196,12 @@ def _axis_names(call: ast.Call) -> tuple[str, ...] | None:
             if len(names) == len(keyword.value.elts):
                 return tuple(str(name) for name in names)
     return None
+
+
+def _sizes(call: ast.Call, axes: Sequence[str]) -> dict[str, int]:
+    for keyword in call.keywords:
+        if keyword.arg == "axis_sizes" and isinstance(keyword.value, ast.Tuple | ast.List):
+            sizes = [whole_number(item) for item in keyword.value.elts]
+            if len(sizes) == len(axes):
+                return {axis: size for axis, size in zip(axes, sizes, strict=True) if size is not None}
+    return {}
