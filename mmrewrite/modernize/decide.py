@@ -20,11 +20,12 @@ from mmrewrite.modernize.names_in_strings import mentions
 from mmrewrite.modernize.notebook import SUFFIX, NotANotebook, Notebook
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite
-from mmrewrite.modernize.uses import ModuleUses, group_by_name
+from mmrewrite.modernize.uses import ImportedName, ModuleUses, group_by_name
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import Edit, LeftAlone, Refusal, Rewrite
+from mmrewrite.source.spans import span
 
 
 def modernize_files(
@@ -191,11 +192,11 @@ def _outcome(
     reported = {*((item.line, item.column) for item in refusals), *((item.line, item.column) for item in left)}
     left |= set(_unseen_names(module, context.owners, reported))
     try:
-        edits = _draft(module, decisions, context, codemods)
+        edits, broken = _draft(module, decisions, context, codemods)
     except Exception as error:
         # One file's trouble is no reason to lose the others.
         return Outcome(refusals=refusals, failure=failure_of(error))
-    return Outcome(edits, refusals, left=tuple(sorted(left)))
+    return Outcome(edits, refusals, left=tuple(sorted(left | broken)))
 
 
 def _unseen_names(
@@ -222,14 +223,29 @@ def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: Moderni
 
 def _draft(
     module: ModuleUses, decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods
-) -> tuple[Edit, ...]:
-    """Run the codemods on the sites that are rewritten, then edit the imports that they leave unused or lack."""
+) -> tuple[tuple[Edit, ...], set[LeftAlone]]:
+    """Run the codemods on the sites that are rewritten, then edit the imports that they leave unused or lack.
+
+    Returns:
+        The edits, and the imports that stay and fail.
+    """
     staying = {decision.location.node: decision.location.use for decision in decisions if decision.stays}
     draft = ModuleDraft(module, kept=frozenset(use.name for use in staying.values() if use is not None))
     for decision in decisions:
         if not decision.stays:
             codemods[decision.codemod](OldNameSite(decision.location, draft, context, decision.codemod)).rewrite()
     _redirect(draft, staying, context)
-    draft.edits += tuple(ImportEdits(draft, context, draft.kept).edits())
+    imports = ImportEdits(draft, context, draft.kept)
+    broken = {_broken(module, item) for item in imports.broken()}
+    draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
-    return break_grown_calls(edits, module, context.settings.width)
+    return break_grown_calls(edits, module, context.settings.width), broken
+
+
+def _broken(module: ModuleUses, item: ImportedName) -> LeftAlone:
+    source = module.facts.source
+    line, column = source.position(span(source, item.alias)[0])
+    reason = (
+        f"today's JAX has no `{item.name}`, and the name is exported or used in a way that is not replaced; remove it"
+    )
+    return LeftAlone(module.facts.path, line, column, source.text[slice(*span(source, item.alias))], reason)

@@ -17,7 +17,7 @@ def mentions(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
     source = module.facts.source
     for node in module.strings:
         found = pattern.search(str(node.value))
-        if found is None:
+        if found is None or node in module.quoted:
             continue
         kind = "a docstring" if isinstance(module.parents.get(node), ast.Expr) else "a string"
         lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Binding, Scope
+from mmrewrite.source.spans import span
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,10 @@ class _Meaning:
 
 @dataclass(eq=False)
 class ModuleUses:
-    """The names of a module and the tree around every node. `nodes` are all nodes in the order of `ast.walk`."""
+    """The names of a module and the tree around every node.
+
+    `nodes` are all nodes in the order of `ast.walk`, and then those of annotations in strings, which are `quoted`.
+    """
 
     facts: Facts
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
@@ -68,6 +72,64 @@ class ModuleUses:
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
                 self.nodes.append(child)
+        self.quoted: dict[ast.Constant, ast.expr] = {}
+        for string in list(self._annotation_strings()):
+            expression = self._unquoted(string)
+            if expression is not None:
+                self.quoted[string] = expression
+                self.parents[expression] = string
+                for node in ast.walk(expression):
+                    self.nodes.append(node)
+                    self.parents |= dict.fromkeys(ast.iter_child_nodes(node), node)
+
+    def _annotation_strings(self) -> Iterator[ast.Constant]:
+        """The strings that stand for types in annotations."""
+        queue: list[ast.AST] = []
+        for node in self.nodes:
+            queue += [part for part in (getattr(node, "annotation", None), getattr(node, "returns", None)) if part]
+        while queue:
+            node = queue.pop()
+            if isinstance(node, ast.Constant):
+                if isinstance(node.value, str):
+                    yield node
+            elif isinstance(node, ast.Subscript) and self._holds_no_types(node.value):
+                queue.append(node.value)
+            else:
+                queue += ast.iter_child_nodes(node)
+
+    def _holds_no_types(self, generic: ast.expr) -> bool:
+        """Whether the strings in `generic[...]` are no types, as in `Literal["a"]` and `Float[Array, "batch"]`."""
+        found = self.facts.names.resolve(generic, self.scope_of(generic)) or ""
+        return found.startswith("jaxtyping.") or found.endswith((".Literal", ".Annotated"))
+
+    def _unquoted(self, string: ast.Constant) -> ast.expr | None:
+        """The expression in a string, at its place in the source; None if it cannot be located there."""
+        source = self.facts.source
+        start, end = span(source, string)
+        text, value = source.text[start:end], str(string.value)
+        if "\n" in text or "\\" in text or text[1:-1] != value:
+            return None
+        try:
+            expression = ast.parse(value, mode="eval").body
+        except SyntaxError:
+            return None
+        for node in ast.walk(expression):
+            if isinstance(node, ast.expr | ast.keyword):
+                node.lineno = node.end_lineno = string.lineno
+                node.col_offset += string.col_offset + 1
+                node.end_col_offset = (node.end_col_offset or 0) + string.col_offset + 1
+        return expression
+
+    def in_annotation(self, node: ast.AST) -> bool:
+        """Whether a node is part of an annotation."""
+        inner = node
+        for holder in self.above(node):
+            if inner in (getattr(holder, "annotation", None), getattr(holder, "returns", None)):
+                return True
+            if isinstance(holder, ast.stmt):
+                return False
+            inner = holder
+        return False
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes that hold `node`, innermost first."""

@@ -1,4 +1,4 @@
-"""Import `PartitionSpec` and `NamedSharding` from `jax.sharding`, their home today.
+"""Import `PartitionSpec`, `NamedSharding` and `Sharding` from `jax.sharding`, their home today.
 
     from jax.experimental.pjit import PartitionSpec as P
     ->  from jax.sharding import PartitionSpec as P
@@ -35,4 +35,5 @@ class MovePartitionSpec(ModernizeCodemod):
         "jax.experimental.sharding.NamedSharding": "jax.sharding.NamedSharding",
         "jax.experimental.sharding.MeshPspecSharding": "jax.sharding.NamedSharding",
         "jax.sharding.MeshPspecSharding": "jax.sharding.NamedSharding",
+        "jax.sharding.XLACompatibleSharding": "jax.sharding.Sharding",
     }

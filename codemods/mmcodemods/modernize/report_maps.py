@@ -36,6 +36,7 @@ _INSTEAD = {
 class ReportMaps(ModernizeCodemod):
     """Writes nothing."""
 
+    extra_markers: ClassVar[tuple[bytes, ...]] = (b"experimental.maps", b"import maps", b", maps")
     names: ClassVar[tuple[str, ...]] = tuple(f"jax.experimental.maps.{name}" for name in _INSTEAD)
 
     def rewrite(self) -> None:

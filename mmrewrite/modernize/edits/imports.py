@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
-from mmrewrite.modernize.analysis.old_names import PJIT
+from mmrewrite.modernize.analysis.old_names import PJIT, STILL_THERE
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
 from mmrewrite.modernize.site import ModernizeContext, ModuleDraft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
@@ -149,9 +149,7 @@ class ImportEdits:
             return self._plain_instead(item)
         if self._is_needed(item.local):
             return None
-        home = item.name.rpartition(".")[0]
-        is_gone = item.name in GONE_MODULES or home in GONE_MODULES or (home in _EMPTIED and item.name not in PJIT)
-        return () if had_uses or is_gone else None
+        return () if had_uses or self._is_gone(item) else None
 
     def _is_imported_twice(self, item: ImportedName) -> bool:
         """Whether another import already binds the name of one that moves to its new home."""
@@ -162,6 +160,26 @@ class ImportEdits:
             and guard_of(self.module, other.statement) is None
             for other in self.module.imported
         )
+
+    def _is_gone(self, item: ImportedName) -> bool:
+        """Whether an import raises on today's JAX."""
+        home = item.name.rpartition(".")[0]
+        is_emptied = home in _EMPTIED and item.name not in PJIT
+        is_old = item.name in self.context.owners and item.name not in STILL_THERE
+        return item.name in GONE_MODULES or home in GONE_MODULES or is_emptied or is_old
+
+    def broken(self) -> Iterator[ImportedName]:
+        """The imports that raise on today's JAX and stay, though no use of the name is refused."""
+        for item in self.module.imported:
+            refused = any(f"{name}.".startswith(f"{item.name}.") for name in self.kept)
+            is_active = any(
+                self.context.owners[name] in self.context.active
+                for name in self.context.owners
+                if f"{name}.".startswith(f"{item.name}.")
+            )
+            is_broken = is_active and not refused and self._is_gone(item)
+            if is_broken and guard_of(self.module, item.statement) is None and self._instead(item) is None:
+                yield item
 
     def _plain_instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that replace `import jax.experimental.maps`, which binds `jax`; None if it stays."""
@@ -198,7 +216,7 @@ class ImportEdits:
             return True
         word = re.compile(rf"\b{re.escape(local)}\b")
         for node in self.module.strings:
-            if not word.search(str(node.value)):
+            if node in self.module.quoted or not word.search(str(node.value)):
                 continue
             if not isinstance(self.module.parents.get(node), ast.Expr | ast.JoinedStr) and not self._is_key(node):
                 return True
