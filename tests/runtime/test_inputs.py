@@ -115,3 +115,106 @@ def test_indivisible_boxes_name_the_task() -> None:
     step = mm.mjit(lambda w: mm.task(lambda w: w.value * 2, "double", mesh_slice={"stage": 0})(w), mesh=make_mesh())
     with pytest.raises(ValueError, match=r"Task 'double': dimension 0 of a value of shape \(3,\) carries \('mlp',\)"):
         step(nn.Partitioned(jnp.ones(3), names=("mlp",)))
+
+
+def doubled(w):
+    return jax.tree.map(lambda leaf: leaf * 2, w)
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        (lambda box: {"dense": {"bias": box}}, r"params\['dense'\]\['bias'\]\.value"),
+        (lambda box: box, r"params\.value"),
+        (lambda box: [jnp.ones(3), box], r"params\[1\]\.value"),
+    ],
+)
+@pytest.mark.parametrize("kind", [nn.Partitioned, nn.LogicallyPartitioned])
+def test_a_parameter_with_more_names_than_dimensions_is_named(kind, value, where) -> None:
+    def step(params):
+        return mm.task(doubled, mesh_slice={"stage": 0})(params)
+
+    message = (
+        where + r", of shape \(8,\), with the names \(None, 'mlp'\), has more names than dimensions\. Give it 1 .*"
+        r"The mesh is MultiMesh\(stage=2, data=2, model=2\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        mm.mjit(step, mesh=make_mesh())(value(kind(jnp.ones(8), names=(None, "mlp"))))
+    # As the message says.
+    mm.mjit(step, mesh=make_mesh())(value(kind(jnp.ones(8), names=("mlp",))))
+
+
+def test_a_variable_of_nnx_with_more_names_than_dimensions_is_named() -> None:
+    class Bias(nnx.Module):
+        def __init__(self):
+            self.b = nnx.Param(jnp.ones(8), out_sharding=("embed", "mlp"), eager_sharding=False)
+
+    def step(state):
+        return mm.task(doubled, mesh_slice={"stage": 0})(state)
+
+    with pytest.raises(
+        ValueError, match=r"state.*b.*, of shape \(8,\), with the names \('embed', 'mlp'\), has more names"
+    ):
+        mm.mjit(step, mesh=make_mesh())(nnx.state(Bias()))
+
+
+def test_factored_statistics_in_copies_of_boxes_have_no_names() -> None:
+    params = {"w": nn.Partitioned(jnp.ones((256, 128)), names=("embed", "mlp"))}
+    optimizer = optax.adafactor(1e-2, min_dim_size_to_factor=64)
+    state = optimizer.init(params)
+    factored = [leaf for leaf in jax.tree.leaves(state) if leaf.shape in ((256,), (128,))]
+    assert len(factored) == 2
+
+    def step(params, state):
+        def loss(params):
+            return mm.task(lambda w: (w**2).sum(), mesh_slice={"stage": 1})(params["w"].value)
+
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    compiled = mm.mjit(step, mesh=make_mesh())
+    new, _ = compiled(params, state)
+    expected, _ = jax.jit(step)(params, state)
+    np.testing.assert_allclose(new["w"].value, expected["w"].value, rtol=1e-5)
+    assert new["w"].value.sharding.spec == P(None, "model")
+    assert "a statistic of a parameter" in str(compiled.explain())
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_unknown_name_is_warned_of_with_its_parameter(nested) -> None:
+    boxed = nn.Partitioned(jnp.ones((8, 8)), names=(None, "data_"))
+    message = (
+        r"'data_' is in no logical_axes.* First on w.*\.value, of shape \(8, 8\), with the names \(None, 'data_'\); "
+        r"the mesh is MultiMesh\(stage=2, data=2, model=2\)"
+    )
+    with pytest.warns(UserWarning, match=message):
+        mm.mjit(lambda w: mm.task(doubled, mesh_slice={"stage": 0})(w), mesh=make_mesh())(
+            {"a": {"kernel": boxed}} if nested else boxed
+        )
+
+
+def test_an_unknown_name_in_a_constraint_is_warned_of_with_its_line() -> None:
+    def double(x):
+        return mm.with_sharding_constraint(x * 2, P("data_"))
+
+    with pytest.warns(UserWarning, match=r"'data_' .* First on the constraint at .*test_inputs\.py:\d+.*double\)"):
+        mm.mjit(lambda x: mm.task(double, mesh_slice={"stage": 0})(x), mesh=make_mesh())(X)
+
+
+def test_an_axis_that_the_submesh_lacks_is_an_error_that_names_the_parameter() -> None:
+    task = mm.Task(name="a", mesh_slice={"stage": 0}, logical_axes=[("mlp", "tensor")])
+    with pytest.raises(
+        ValueError, match=r"'tensor', but its mesh has .* The value is w\['k'\]\.value, of shape \(8, 8\)"
+    ):
+        mm.mjit(lambda w: mm.task(doubled, task=task)(w), mesh=make_mesh())(
+            {"k": nn.Partitioned(jnp.ones((8, 8)), names=(None, "mlp"))}
+        )
+
+
+def test_an_indivisible_dimension_is_an_error_that_names_the_parameter() -> None:
+    with pytest.raises(
+        ValueError, match=r"not divisible by 2.* The value is w\['k'\]\.value, of shape \(3,\), with the"
+    ):
+        mm.mjit(lambda w: mm.task(doubled, mesh_slice={"stage": 0})(w), mesh=make_mesh())(
+            {"k": nn.Partitioned(jnp.ones(3), names=("mlp",))}
+        )

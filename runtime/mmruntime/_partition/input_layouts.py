@@ -8,7 +8,7 @@ and in the optimizer state that has the structure of the parameters.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,23 +64,42 @@ def _names_of(box: Any) -> PartitionSpec | None:
     return None if spec is None else PartitionSpec(*spec)
 
 
+def _is_statistic(
+    position: int, names: Mapping[int, PartitionSpec], ranks: Sequence[int], paths: Sequence[Sequence[Any]]
+) -> bool:
+    """Whether an input is a statistic of a parameter, with fewer dimensions, in a copy of the parameter's box.
+
+    So are the factored second moments of Adafactor: an optimizer maps over the parameters' tree, and keeps the boxes.
+    """
+    end = tuple(paths[position][-2:])
+    return any(
+        spec == names[position] and ranks[other] >= len(tuple(spec)) and tuple(paths[other][-2:]) == end
+        for other, spec in names.items()
+    )
+
+
 @dataclass(eq=False, slots=True, frozen=True)
 class InputLayouts:
     """Layouts of inputs that propagation starts from.
 
     Attributes:
         layouts: Layouts of inputs, where they live and where they are read.
-        unknown_names: Logical names that no pair in force maps.
+        unknown_names: Logical names that no pair in force maps, and what carries each first.
         unused_names: Logical names that did not cut their dimension, and why not.
     """
 
     layouts: Mapping[tuple[Var, int], NamedSharding]
-    unknown_names: tuple[str, ...] = ()
+    unknown_names: Mapping[str, str] = field(default_factory=dict)
     unused_names: Mapping[Unused, str] = field(default_factory=dict)
 
 
 def lay_out_inputs(
-    step: Step, placement: Placement, multimesh: MultiMesh, names: Mapping[int, PartitionSpec]
+    step: Step,
+    placement: Placement,
+    multimesh: MultiMesh,
+    names: Mapping[int, PartitionSpec],
+    paths: Sequence[Sequence[Any]],
+    labels: Sequence[str],
 ) -> InputLayouts:
     """The layout of the inputs that carry names or are small.
 
@@ -92,14 +111,36 @@ def lay_out_inputs(
         placement: Where it runs.
         multimesh: The mesh that it is compiled for.
         names: Logical axes of some inputs, by position.
+        paths: The path of each input in the arguments.
+        labels: The user's name for each input.
 
     Raises:
-        ValueError: If a name maps to an axis that does not divide its dimension, or that the mesh does not have.
+        ValueError: If an input has more names than dimensions, or a name maps to an axis that does not divide its
+            dimension, or that the mesh does not have. The message names the input.
     """
     small = [var for var in step.invars if num_elements(var) < replicated_below()]
     if not names and not small:
         return InputLayouts({})
-    specs = {step.invars[position]: spec for position, spec in names.items()}
+    ranks = [len(var.aval.shape) for var in step.invars]
+    carriers = {
+        step.invars[
+            position
+        ]: f"{labels[position]}, of shape {tuple(step.invars[position].aval.shape)}, with the names {tuple(spec)}"
+        for position, spec in names.items()
+    }
+    specs: dict[Var, PartitionSpec] = {}
+    statistics: list[Var] = []
+    for position, spec in names.items():
+        var = step.invars[position]
+        if len(tuple(spec)) <= ranks[position]:
+            specs[var] = spec
+        elif _is_statistic(position, names, ranks, paths):
+            statistics.append(var)
+        else:
+            raise ValueError(
+                f"{carriers[var]}, has more names than dimensions. Give it {ranks[position]} where the parameter is "
+                f"made, one for each dimension or None. The mesh is {multimesh!r}."
+            )
     read: dict[tuple[Var, int], Task | None] = {}
     first: dict[int, Task] = {}
     for op in step.ops():
@@ -114,9 +155,15 @@ def lay_out_inputs(
     translator = AxisTranslator(placement, multimesh)
     layouts: dict[tuple[Var, int], NamedSharding] = {}
     for (var, where), task in read.items():
-        logical = spec_names(specs[var], len(var.aval.shape))
-        layouts[var, where] = translator.input_layout(var, where, logical, task or first.get(where))
+        logical = spec_names(specs[var], len(var.aval.shape), f"the names of {carriers[var]}")
+        layouts[var, where] = translator.input_layout(var, where, logical, task or first.get(where), carriers[var])
+    for var in statistics:
+        # Shown by `explain()`.
+        for dim, entry in enumerate(names[step.invars.index(var)]):
+            for name in (entry,) if isinstance(entry, str) else entry or ():
+                unused = "(outside of tasks)", name, dim, tuple(var.aval.shape)
+                translator.unused[unused] = "dropped: a statistic of a parameter, with fewer dimensions"
     for var in small:
         for where, mesh in enumerate(placement.submeshes.meshes):
             layouts[var, where] = NamedSharding(mesh, PartitionSpec())
-    return InputLayouts(layouts, tuple(translator.unknown), translator.unused)
+    return InputLayouts(layouts, translator.unknown, translator.unused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,11 +33,11 @@ class AxisTranslator:
     Args:
         placement: Where the step runs.
         multimesh: The mesh that it is compiled for.
-        unknown: Unknown names that were met before.
+        unknown: Unknown names that were met before, and where.
         unused: Unused names that were met before.
 
     Attributes:
-        unknown: Names that no pair in force maps, in order of first use.
+        unknown: Names that no pair in force maps, in order of first use, and what carries each first.
         unused: Names that did not cut their dimension, and why not.
     """
 
@@ -45,16 +45,25 @@ class AxisTranslator:
         self,
         placement: Placement,
         multimesh: MultiMesh,
-        unknown: Iterable[str] = (),
+        unknown: Mapping[str, str] | None = None,
         unused: Mapping[Unused, str] | None = None,
     ) -> None:
         self._placement = placement
         self._multimesh = multimesh
-        self.unknown: dict[str, None] = dict.fromkeys(unknown)
+        self.unknown: dict[str, str] = dict(unknown or {})
         self.unused: dict[Unused, str] = dict(unused or {})
 
-    def input_layout(self, var: Var, where: int, names: Sequence[Names], task: Task | None) -> NamedSharding:
+    def input_layout(
+        self, var: Var, where: int, names: Sequence[Names], task: Task | None, carrier: str
+    ) -> NamedSharding:
         """The layout of an input that carries logical names, as a task on a submesh reads them.
+
+        Args:
+            var: The input.
+            where: The submesh.
+            names: Its names.
+            task: The task that reads it there.
+            carrier: The user's name for the input, with its shape and names, for messages.
 
         Raises:
             ValueError: If a name maps to an axis that does not divide its dimension, or that the mesh does not have.
@@ -63,9 +72,12 @@ class AxisTranslator:
         if task is not None:
             mesh = self._placement.task_meshes.get(task, mesh)
         pairs = axis_pairs(task, mesh, self._multimesh)
-        self._note_unknown(names, pairs)
+        self._note_unknown(names, pairs, lambda: carrier)
         label = _label(task)
-        spec = translate(names, var.aval.shape, pairs, mesh.shape, label)
+        try:
+            spec = translate(names, var.aval.shape, pairs, mesh.shape, label)
+        except ValueError as error:
+            raise ValueError(f"{error} The value is {carrier}; the mesh is {self._multimesh!r}.") from None
         self._note_unused(names, var.aval.shape, pairs, spec, label)
         return NamedSharding(mesh, spec)
 
@@ -104,7 +116,7 @@ class AxisTranslator:
             if eqn.params["logical"]:
                 # One device holds everything whole, so a misspelt name changes nothing there.
                 if mesh.size > 1:
-                    self._note_unknown(names, pairs)
+                    self._note_unknown(names, pairs, lambda: f"the constraint at {_compat.source_lines(eqn)}")
                 spec = translate(names, value.aval.shape, pairs, mesh.shape, label)
                 self._note_unused(names, value.aval.shape, pairs, spec, label)
             else:
@@ -124,9 +136,11 @@ class AxisTranslator:
             return eqn
         return eqn.replace(params=params)
 
-    def _note_unknown(self, names: Sequence[Names], pairs: Pairs) -> None:
+    def _note_unknown(self, names: Sequence[Names], pairs: Pairs, carrier: Callable[[], str]) -> None:
         logical = {pair[0] for pair in pairs}
-        self.unknown.update({name: None for dim in names for name in dim if name not in logical})
+        for name in (name for dim in names for name in dim if name not in logical):
+            if name not in self.unknown:
+                self.unknown[name] = carrier()
 
     def _note_unused(
         self, names: Sequence[Names], shape: Sequence[int], pairs: Pairs, spec: PartitionSpec, label: str
@@ -151,14 +165,15 @@ class AxisTranslator:
         known = {pair[0] for pair in axis_pairs(None, self._multimesh.mesh, self._multimesh)}
         for task, mesh in self._placement.task_meshes.items():
             known |= {pair[0] for pair in axis_pairs(task, mesh, self._multimesh)}
-        for name in self.unknown:
+        for name, carrier in self.unknown.items():
             if name in known:
                 continue
             near = difflib.get_close_matches(name, known, n=1)
             warnings.warn(
                 f"The logical axis {name!r} is in no logical_axes, so dimensions of that name are replicated"
                 + (f"; did you mean {near[0]!r}?" if near else ".")
-                + f" Map it to a device axis, or to None if that is what you want. Known: {sorted(known)}.",
+                + f" Map it to a device axis, or to None if that is what you want. Known: {sorted(known)}. First on "
+                f"{carrier}; the mesh is {self._multimesh!r}.",
                 stacklevel=2,
             )
 

@@ -35,7 +35,7 @@ def onto_submesh(eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None) -
     params = eqn.params
     if not any(map(_has_layout, params.values())):
         return eqn
-    change = _Change(eqn, mesh, multimesh, task)
+    change = _SubmeshTranslation(eqn, mesh, multimesh, task)
     changed = {key: change.parameter(key, value) for key, value in params.items()}
     return eqn if all(changed[key] is params[key] for key in params) else eqn.replace(params=changed)
 
@@ -56,7 +56,7 @@ def _has_layout(value: Any) -> bool:
     return isinstance(value, Sharding | jax.Device) or (isinstance(value, Mesh | AbstractMesh) and not value.empty)
 
 
-class _Change:
+class _SubmeshTranslation:
     """The translation of one equation's parameters."""
 
     def __init__(self, eqn: Any, mesh: Mesh, multimesh: MultiMesh, task: str | None) -> None:

@@ -109,7 +109,9 @@ def make_plan(
 
         # Which programs it is, how their arguments and results are laid out, and in which order they are issued.
         segments = segment(step, placement)
-        inputs = lay_out_inputs(step, placement, multimesh, boxed_names(call.tree))
+        places = [path for path, _ in paths(call.tree)]
+        names = tuple(argument_name(path, arguments) for path in places)
+        inputs = lay_out_inputs(step, placement, multimesh, boxed_names(call.tree), places, names)
         if whole:
             shardings = propagate_whole(step, placement, multimesh, inputs)
             program = build_whole(step)
@@ -123,7 +125,6 @@ def make_plan(
         donated = donated_leaves(call.tree, donate, donate_names)
         compiled = compile_program(program, shardings, owned_slots(step, placement, program, donated))
         runner = (WholeRunner if whole else Runner)(step, program, compiled, shardings, donated)
-        names = tuple(argument_name(path, arguments) for path, _ in paths(call.tree))
         return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
 
 
