@@ -69,6 +69,10 @@ sub_p = primitives.sub_p
 default_prng_impl: Any = config.default_prng_impl
 
 
+# Read with `.value`, as above: `jax.disable_jit()` runs functions without compiling them.
+jit_disabled: Any = config.disable_jit
+
+
 def user_context(default: Any) -> Any:
     """A context whose value is part of every `jax.jit` cache key (read it with `.value`)."""
     return jax.make_user_context(default)

@@ -125,3 +125,69 @@ def test_static_arguments_are_part_of_the_plan():
 def test_no_mesh_is_an_error_with_the_line_to_write():
     with pytest.raises(ValueError, match=r"no mesh for train_step\. Write mm\.mjit\(train_step, mesh=mesh\)"):
         mm.mjit(train_step)
+
+
+def plain_and_compiled(**options):
+    params = [jnp.eye(4) * (1 + index) for index in range(2)]
+    state, x = (params, optimizer.init(params)), jnp.ones((4, 4))
+    return state, x, mm.mjit(train_step, mesh=make_mesh(), **options)
+
+
+@pytest.mark.parametrize("in_context", [False, True])
+@pytest.mark.parametrize("called_before", [False, True])
+def test_without_jit_a_step_is_the_plain_function(called_before, in_context):
+    state, x, step = plain_and_compiled()
+    if called_before:
+        state, _ = step(state, x)
+    expected, expected_loss = step(state, x)
+    plans, seen = step.num_plans, []
+
+    def watched(state, x):
+        seen.append(type(x))
+        return train_step(state, x)
+
+    with jax.disable_jit():
+        found, loss = step(state, x)
+        if in_context:
+            with make_mesh():
+                found, loss = mm.mjit(watched, mesh=make_mesh())(state, x)
+                # Values, not tracers, as a debugger wants them.
+                assert not issubclass(seen[0], jax.core.Tracer)
+        np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
+    assert step.num_plans == plans
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    # What it returned goes home with the next compiled step.
+    again, _ = step(found, x)
+    assert [w.devices() for w in again[0]] == [w.devices() for w in expected[0]]
+
+
+def test_without_jit_a_step_of_one_program_is_the_plain_function():
+    step, seen = mm.mjit(lambda x: seen.append(x) or x * 2, mesh=make_mesh()), []
+    for _ in range(2):
+        step(jnp.ones(3))
+    assert len(seen) == 1
+    with jax.disable_jit():
+        np.testing.assert_array_equal(step(jnp.ones(3)), 2 * np.ones(3))
+        assert not isinstance(seen[1], jax.core.Tracer)
+    np.testing.assert_array_equal(step(jnp.ones(3)), 2 * np.ones(3))
+    assert len(seen) == 2
+
+
+def test_reports_and_initialisers_work_without_jit():
+    state, x, step = plain_and_compiled()
+    with jax.disable_jit():
+        assert len(step.plan(state, x).submeshes) == 2
+        made, _ = mm.mjit(lambda: state, out_like=step)()
+        step.timeline(state, x)
+        step.measure(state, x)
+    assert [w.devices() for w in made] == [w.devices() for w in step(state, x)[0][0]]
+
+
+def test_a_step_says_what_it_is():
+    state, x, step = plain_and_compiled()
+    assert repr(step) == "<step train_step on MultiMesh(stage=2, model=2), not called yet>"
+    step(state, x)
+    assert repr(step) == "<step train_step on MultiMesh(stage=2, model=2), compiled for 1 input signature>"
+    step(state, jnp.ones((8, 4)))
+    assert repr(step) == "<step train_step on MultiMesh(stage=2, model=2), compiled for 2 input signatures>"

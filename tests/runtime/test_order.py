@@ -176,6 +176,26 @@ def test_measured_times_can_be_searched_under(inputs):
         measured.auto(1)
 
 
+@pytest.mark.parametrize("placement", [LINE, (0, 1), (3, 0, 2)])
+def test_an_interleaved_schedule_of_one_stage_each_is_refused(placement, inputs):
+    weights, batch = inputs
+    inputs = weights[: len(placement)], batch
+    message = (
+        rf"interleaved-1f1b takes turns .* one stage on each of {len(placement)} submeshes, where it would be 1f1b\. "
+        r'Write schedule="1f1b"; or deal the layers out in rounds'
+    )
+    with pytest.raises(ValueError, match=message):
+        run(placement, inputs, schedule="interleaved-1f1b")
+    run(placement, inputs, schedule="1f1b")
+
+
+def test_an_interleaved_schedule_runs_as_its_refusal_advises(inputs, oracle):
+    results, report = run(ROUND, inputs, schedule="interleaved-1f1b")
+    assert report.loops[0].stages == ROUND
+    for a, b in zip(results, oracle, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
 def test_a_schedule_for_another_number_of_microbatches_is_refused(inputs):
     with pytest.raises(ValueError, match=r"'gpipe' is for 8 microbatches, but the batch is cut into 4\. Make it for 4"):
         run((0, 0, 1, 1), inputs, schedule=schedules.make("gpipe", 2, 8))

@@ -31,6 +31,12 @@ def using(mesh: MultiMesh) -> AbstractContextManager[None]:
     return context
 
 
+def outside_of_meshes() -> AbstractContextManager[None]:
+    """A context in which no `MultiMesh` is in use, so that tasks run where their arguments are."""
+    context: AbstractContextManager[None] = _CURRENT(None)
+    return context
+
+
 def auto_mesh(devices: Any, axis_names: Sequence[str]) -> Mesh:
     """A mesh with Auto axes, whatever JAX's default: our programs let the compiler propagate shardings."""
     return Mesh(devices, tuple(axis_names), axis_types=(AxisType.Auto,) * len(tuple(axis_names)))

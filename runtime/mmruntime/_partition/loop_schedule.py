@@ -52,7 +52,9 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
     if isinstance(requested, schedules.Schedule):
         return LoopSchedule(_check_fit(requested, placement, loop.count))
     if isinstance(requested, str):
-        return LoopSchedule(schedules.make(requested, len(used), loop.count, placement=placement))
+        made = schedules.make(requested, len(used), loop.count, placement=placement)
+        _check_interleaves(made.name, placement)
+        return LoopSchedule(made)
     assert isinstance(requested, schedules.Auto)
     costs = [_stage_cost(stage, region, placed, every) for stage in stages]
     choice = requested.choose(
@@ -79,6 +81,18 @@ def _check_stages(loop: LoopSpec, placement: tuple[int, ...]) -> None:
         raise ValueError(
             f"microbatch: interleave={loop.interleave} stages on each submesh, but the tasks make stages on submeshes "
             f"{placement}. Place the tasks so, or leave interleave out."
+        )
+
+
+def _check_interleaves(name: str, placement: tuple[int, ...]) -> None:
+    """Refuse an interleaved schedule where each submesh has one stage: it would be another schedule, unseen."""
+    if name == "interleaved-1f1b" and 1 < len(placement) == len(set(placement)):
+        count = len(placement)
+        raise ValueError(
+            f"microbatch: {name} takes turns between several stages of a submesh, but the tasks make one stage on each "
+            f'of {count} submeshes, where it would be 1f1b. Write schedule="1f1b"; or deal the layers out in rounds, '
+            f'layer i on submesh i % {count}, as mm.Task(mesh_slice={{"stage": i % {count}}}) or the hint '
+            f"task(stage=i % {count}) does."
         )
 
 

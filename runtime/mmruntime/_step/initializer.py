@@ -74,6 +74,10 @@ class Initializer(Generic[P, R]):
         if not _compat.at_top_level():
             result: R = self._fun(*args, **kwargs)
             return result
+        if _compat.jit_disabled.value:
+            # Its parts lie on several submeshes, so it has to be compiled.
+            with jax.disable_jit(False):
+                return self(*args, **kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         structs = [_struct(leaf, self._label) for leaf in leaves]
         signature = (tree, tuple((each.shape, each.dtype, each.weak_type) for each in structs))

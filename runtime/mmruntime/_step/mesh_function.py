@@ -11,7 +11,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 
 from mmruntime import _compat
-from mmruntime._compat import default_prng_impl
+from mmruntime._compat import default_prng_impl, jit_disabled
+from mmruntime._core.mesh import outside_of_meshes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import Registration, changes, registered, registrations
 from mmruntime._core.switches import jax_settings, switches
@@ -75,7 +76,12 @@ class MeshFunction(Generic[P, R]):
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the step. Returns as soon as all of its programs are issued."""
+        """Run the step. Returns as soon as all of its programs are issued.
+
+        Under `jax.disable_jit()` it is the function itself, on one device.
+        """
+        if jit_disabled.value:
+            return self._uncompiled(args, kwargs)
         if (
             self._direct is not None
             and (self._changes == changes.count or self._same_registrations())
@@ -93,6 +99,23 @@ class MeshFunction(Generic[P, R]):
             return result
         plan, _, outputs = self._run(args, kwargs)
         return jax.tree.unflatten(plan.out_tree, outputs)  # type: ignore[no-any-return]
+
+    def _uncompiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """The function, operation by operation; on one device if its arrays are on several submeshes."""
+        arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)]
+        if _compat.at_top_level() and len({array.sharding for array in arrays if array.committed}) > 1:
+            first = self._multimesh.devices.flat[0]
+            args, kwargs = jax.tree.map(
+                lambda leaf: jax.device_put(leaf, first) if isinstance(leaf, jax.Array) else leaf, (args, kwargs)
+            )
+        with outside_of_meshes():
+            return self._fun(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        calls = f"compiled for {len(self._plans)} input signatures" if self._plans else "not called yet"
+        if len(self._plans) == 1:
+            calls = calls.removesuffix("s")
+        return f"<step {self._name} on {self._multimesh!r}, {calls}>"
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Plan, list[Any], list[Any]]:
         """Run the step; its plan, and the flat inputs and outputs."""
@@ -117,10 +140,11 @@ class MeshFunction(Generic[P, R]):
 
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Report:
         """Trace, place and compile for these arguments (or `jax.ShapeDtypeStruct`s) without running."""
-        call = self._split(args, kwargs)
-        plan = self._plan_of(call)
-        self._use(plan, call)
-        return self._report(plan)
+        with jax.disable_jit(False):
+            call = self._split(args, kwargs)
+            plan = self._plan_of(call)
+            self._use(plan, call)
+            return self._report(plan)
 
     def abstract_args(self) -> tuple[Any, ...]:
         """The positional arguments as `jax.ShapeDtypeStruct`s with the shardings that the step wants them in.
@@ -164,15 +188,17 @@ class MeshFunction(Generic[P, R]):
 
         The arguments are copied first, so donated ones stay usable; the step's results are dropped.
         """
-        call = self._split(args, kwargs)
-        plan = self._plan_of(call, to_run=True)
-        return record(self._name, plan.runner, plan.program, call.leaves)
+        with jax.disable_jit(False):
+            call = self._split(args, kwargs)
+            plan = self._plan_of(call, to_run=True)
+            return record(self._name, plan.runner, plan.program, call.leaves)
 
     def measure(self, *args: P.args, **kwargs: P.kwargs) -> Measurement:
         """Time each program of the step alone on these arguments: the shortest of its runs in a few steps."""
-        call = self._split(args, kwargs)
-        plan = self._plan_of(call, to_run=True)
-        return measure(plan.runner, plan.program, call.leaves)
+        with jax.disable_jit(False):
+            call = self._split(args, kwargs)
+            plan = self._plan_of(call, to_run=True)
+            return measure(plan.runner, plan.program, call.leaves)
 
     def _use(self, plan: Plan, call: Call) -> None:
         """Make a plan the latest, which the next call may repeat."""
