@@ -31,13 +31,29 @@ MAY_IMPORT = {
     "mmrewrite.codemod": "libcst .results .source .directives .project",
     "mmrewrite.analysis": ".source .directives .project .codemod",
     "mmrewrite.engine": ".results .source .directives .project .codemod",
-    "mmrewrite.modernize": ".results .source .project .codemod .engine",
+    "mmrewrite.modernize.settings": ".engine",
+    "mmrewrite.modernize.uses": ".source .project",
+    "mmrewrite.modernize.version_guards": ".modernize.uses",
+    "mmrewrite.modernize.site": ".results .source .project .codemod .modernize.settings .modernize.uses",
+    "mmrewrite.modernize.decision": ".results .modernize.site",
+    "mmrewrite.modernize.analysis": (
+        ".source .project .codemod .modernize.uses .modernize.version_guards .modernize.site .modernize.decision"
+    ),
+    "mmrewrite.modernize.edits": (
+        ".results .source .codemod .engine .modernize.uses .modernize.version_guards .modernize.site "
+        ".modernize.analysis"
+    ),
+    "mmrewrite.modernize": (
+        ".results .source .project .codemod .engine .modernize.settings .modernize.uses .modernize.version_guards "
+        ".modernize.site .modernize.decision .modernize.analysis .modernize.edits"
+    ),
     "mmrewrite.files": "pathspec .results .source .directives .project",
     "mmrewrite.mirror": ".results .source .engine .files",
     "mmrewrite.plan": "mmruntime.schedules .results .directives .project .files .mirror",
     "mmrewrite.verify": ".results .project .files .mirror .plan",
     "mmrewrite.cli": (
-        "click mmrewrite .results .source .directives .codemod .engine .modernize .files .mirror .plan .verify"
+        "click mmrewrite .results .source .directives .codemod .engine .modernize.settings .modernize .files .mirror "
+        ".plan .verify"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",
@@ -47,7 +63,10 @@ MAY_IMPORT = {
         "libcst mmrewrite.results mmrewrite.source mmrewrite.directives mmrewrite.project mmrewrite.codemod "
         "mmrewrite.analysis ._task ._constraint ._layer_loop"
     ),
-    "mmcodemods.modernize": "mmrewrite.source mmrewrite.modernize",
+    "mmcodemods.modernize": (
+        "mmrewrite.source mmrewrite.modernize.uses mmrewrite.modernize.site mmrewrite.modernize.decision "
+        "mmrewrite.modernize.analysis mmrewrite.modernize.edits mmrewrite.modernize"
+    ),
     "mmruntime._check": "numpy",
     "mmruntime._compat": "jax numpy",
     "mmruntime._core": "jax numpy ._check ._compat .schedules",

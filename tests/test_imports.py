@@ -171,7 +171,8 @@ def test_an_arrow_upward_is_found(low: str) -> None:
         if high.partition(".")[0] == package:
             assert planted(low, f"import {high}") == [f"imports {high}, but {high} is above {low}"]
             if high != package:
-                statement = f"from {package} import {high.partition('.')[2]}"
+                parent, _, name = high.rpartition(".")
+                statement = f"from {parent} import {name}"
                 assert planted(low, statement) == [f"imports {high}, but {high} is above {low}"]
 
 
