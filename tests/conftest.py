@@ -1,8 +1,10 @@
 """Settings that must be in place before JAX is imported, here and in the processes that tests start."""
 
+import gc
 import importlib.metadata
 import importlib.util
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,13 @@ if importlib.util.find_spec("jax") is not None and importlib.metadata.version("j
     _quick.append("--xla_cpu_use_fusion_emitters=false")
 OPTIMIZED = os.environ.get("MMREWRITE_TESTS_OPTIMIZED") == "1"
 
+# Which kinds of tests run: those with the mark `text`, those with the mark `python`, and all others, `jax`. `.ci/run`
+# leaves out of a leg what another one runs under the same conditions; tests/test_legs.py holds that some leg runs it.
+KINDS = ("text", "python", "jax")
+CHOSEN = os.environ.get("MMREWRITE_TESTS", ",".join(KINDS)).split(",")
+if not set(CHOSEN) <= set(KINDS):
+    raise pytest.UsageError(f"MMREWRITE_TESTS={','.join(CHOSEN)}: known kinds are {', '.join(KINDS)}")
+
 _flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
 _flags += [] if OPTIMIZED else [flag for flag in _quick if flag not in _flags]
 os.environ["XLA_FLAGS"] = " ".join([*_flags, f"--xla_force_host_platform_device_count={DEVICES}"])
@@ -31,18 +40,38 @@ os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 
 
-def pytest_report_header(config: pytest.Config) -> str:
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    kinds = [f"kinds of tests: {', '.join(CHOSEN)}; left out: {', '.join(set(KINDS) - set(CHOSEN)) or 'none'}"]
     if importlib.util.find_spec("jax") is None:
-        return "JAX: not installed, so the tests in tests/runtime are skipped"
+        return ["JAX: not installed, so the tests in tests/runtime are skipped", *kinds]
     version = importlib.metadata.version("jax")
     compiled = "optimized as for users" if OPTIMIZED else "compiled without optimization"
-    return f"JAX: {version}, on {DEVICES} virtual CPU devices, {compiled}"
+    return [f"JAX: {version}, on {DEVICES} virtual CPU devices, {compiled}", *kinds]
+
+
+def kind_of(item: pytest.Item) -> str:
+    return next((kind for kind in ("text", "python") if item.get_closest_marker(kind)), "jax")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow tests run when asked for."""
-    if config.getoption("markexpr"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item not in slow]
+    """Leave out the kinds that are not chosen, and slow tests unless a mark is asked for."""
+    slow = [] if config.getoption("markexpr") else [item for item in items if item.get_closest_marker("slow")]
+    out = {*slow, *(item for item in items if kind_of(item) not in CHOSEN)}
+    config.hook.pytest_deselected(items=list(out))
+    items[:] = [item for item in items if item not in out]
+
+
+def pytest_collection_finish() -> None:
+    # Tracing makes millions of objects that live on; looking through all of them again and again takes its time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have tests of text fail where they are skipped for a missing module: the other legs rely on them."""
+    report = yield
+    if report.skipped and kind_of(item) != "jax" and "could not import" in str(report.longrepr):
+        report.outcome = "failed"
+    return report

@@ -21,6 +21,8 @@ from mmrewrite.cli.commands import cli
 from mmrewrite.files import write
 from mmrewrite.mirror.build import MANIFEST
 
+pytestmark = pytest.mark.python
+
 HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
 REFUSED = "def f(x):\n    return x\n\n\ny = f(1) + f(2)  # mm: task(stage=0)\n"
 WRONG = "def f(x):\n    return x\n\n\ny = f(1)  # mm: tsak(stage=0)\n"

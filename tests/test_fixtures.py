@@ -64,6 +64,10 @@ def read_case(folder: Path) -> Case:
     return Case(before, {"before.py": after.read_bytes()} if after.exists() else before, **told)
 
 
+def name_of(folder: Path) -> str:
+    return f"{folder.parent.name}/{folder.name}"
+
+
 def has_calls(folder: Path) -> bool:
     """Whether the program is tested with calls in the place of its comments as well."""
     is_about_hints = folder.parent.name == "formats" or folder.parents[1].name == "hints"
@@ -94,7 +98,7 @@ def shown(case: Case, results: dict[str, Rewrite], kind: str) -> list[str]:
     return lines
 
 
-@pytest.fixture(params=CASES, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+@pytest.fixture(params=[pytest.param(folder, marks=pytest.mark.python, id=name_of(folder)) for folder in CASES])
 def case(request: pytest.FixtureRequest) -> Case:
     return read_case(request.param)
 
@@ -112,7 +116,8 @@ def test_text_and_messages(case: Case) -> None:
         assert shown(case, results, kind) == getattr(case, kind)
 
 
-@pytest.mark.parametrize("folder", CALLS, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+@pytest.mark.python
+@pytest.mark.parametrize("folder", CALLS, ids=name_of)
 def test_calls_give_what_comments_give(folder: Path) -> None:
     """The same program with calls of `mmrewrite.hints` becomes the same program, for the same reasons."""
     case = read_case(folder)
@@ -127,7 +132,7 @@ def test_calls_give_what_comments_give(folder: Path) -> None:
     assert not any(result.changed for result in rewrite({"before.py": result.result}).values())
 
 
-@pytest.mark.parametrize("folder", NAMES, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+@pytest.mark.parametrize("folder", NAMES, ids=name_of)
 def test_names_give_what_comments_give(folder: Path) -> None:
     """The same program with logical names in the place of `shard` hints becomes the same program."""
     case = read_case(folder)
@@ -205,7 +210,14 @@ def test_edits_say_where_they_come_from(case: Case) -> None:
 RUNNABLE = [folder for folder in CASES if (folder / "after.py").exists()]
 
 
-@pytest.mark.parametrize("folder", RUNNABLE, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+# Those of one codemod, whose programs cut a step into tasks, are among the tests that run as users compile as well.
+NUMBERS = [
+    pytest.param(folder, marks=[pytest.mark.optimized] if folder.parent.name == "place_task" else [])
+    for folder in RUNNABLE
+]
+
+
+@pytest.mark.parametrize("folder", NUMBERS, ids=name_of)
 def test_numbers_are_equal(folder: Path) -> None:
     """Both versions end in `out = ...`, and their results are equal, also where hints are calls without effect."""
     jax = pytest.importorskip("jax")

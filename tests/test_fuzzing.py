@@ -16,6 +16,8 @@ from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
+pytestmark = pytest.mark.python
+
 REGISTRY = Registry()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +43,17 @@ class Case:
     def is_single(self) -> bool:
         return len(self.before) == 1
 
+    @functools.cached_property
+    def results(self) -> dict[str, Rewrite]:
+        """What becomes of the modules, made once for all tests of the case."""
+        return modernize(self.before, self.settings)
+
     @property
     def settings(self) -> ModernizeSettings:
         return ModernizeSettings(selected=frozenset(self.select) or None, target=parse_target(self.target))
 
 
+@functools.cache
 def read_case(folder: Path) -> Case:
     path = folder / "case.toml"
     found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -74,7 +81,11 @@ def shown(case: Case, results: dict[str, Rewrite], kind: str, message: str) -> l
     ]
 
 
-@pytest.fixture(params=CASES, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+@pytest.fixture(
+    params=[
+        pytest.param(folder, marks=pytest.mark.python, id=f"{folder.parent.name}/{folder.name}") for folder in CASES
+    ]
+)
 def case(request: pytest.FixtureRequest) -> Case:
     return read_case(request.param)
 
@@ -85,7 +96,7 @@ def test_there_are_fixtures_of_every_codemod() -> None:
 
 
 def test_text_and_messages(case: Case) -> None:
-    results = modernize(case.before, case.settings)
+    results = case.results
     for path, result in results.items():
         assert result.failure is None
         assert result.result.decode("latin-1") == case.after[path].decode("latin-1")
@@ -98,7 +109,7 @@ def test_second_run_changes_nothing(case: Case) -> None:
 
 
 def test_the_rest_is_byte_identical(case: Case) -> None:
-    for path, result in modernize(case.before, case.settings).items():
+    for path, result in case.results.items():
         old, new = (SourceText.decode(files[path]).text for files in (case.before, case.after))
         position = shift = 0
         for edit in result.edits:
@@ -109,7 +120,7 @@ def test_the_rest_is_byte_identical(case: Case) -> None:
 
 
 def test_edits_say_where_they_come_from(case: Case) -> None:
-    for result in modernize(case.before, case.settings).values():
+    for result in case.results.values():
         for edit in result.edits:
             assert edit.hints
             assert edit.codemods

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from test_modernize import CASES, modernize, read_case
 
+pytestmark = pytest.mark.python
+
 _BLOCKS = ast.With | ast.For | ast.While | ast.If | ast.FunctionDef | ast.ClassDef
 
 

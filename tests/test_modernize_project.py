@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.python
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -15,6 +15,8 @@ from click.testing import CliRunner, Result
 from mmrewrite.cli import reports
 from mmrewrite.cli.commands import cli
 
+pytestmark = pytest.mark.python
+
 ROOT = Path(__file__).parents[1]
 HINTED = "# mm: mesh(stage=2)\ndef f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
 

@@ -16,6 +16,8 @@ from mmruntime.schedules._memory import peak
 from mmruntime.schedules._named import suits
 from mmruntime.schedules._timing import TimedSchedule
 
+pytestmark = pytest.mark.text
+
 # Enough to see every part of the search work.
 QUICK = 0.05
 

@@ -60,6 +60,7 @@ def step():
     return step
 
 
+@pytest.mark.optimized
 def test_results_are_bit_equal_and_at_home(step) -> None:
     state = mm.mjit(make_state, out_like=step)(jax.random.key(0))
     expected = jax.jit(make_state)(jax.random.key(0))

@@ -37,6 +37,7 @@ def make_mesh():
     return mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "model"), logical_axes=(("hidden", "model"),))
 
 
+@pytest.mark.optimized
 def test_a_checkpoint_of_stage_local_state_is_saved_and_restored_where_it_lives(tmp_path):
     params = [jnp.eye(4) * (1 + index) for index in range(2)]
     state, x = (params, optimizer.init(params)), jnp.ones((4, 4))

@@ -61,6 +61,7 @@ def oracle(inputs):
     return jax.tree.leaves(jax.jit(make_step(LINE))(*inputs))
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("family", [WHOLE, LOOPED], ids=["line", "looped"])
 def test_schedules_of_the_same_programs_agree_bitwise(family, inputs, oracle):
     results = [run(placement, inputs, schedule=name)[0] for name, placement in family]
@@ -71,6 +72,7 @@ def test_schedules_of_the_same_programs_agree_bitwise(family, inputs, oracle):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(("name", "placement"), SPLIT + FOLDED, ids=str)
 def test_schedules_that_split_the_backward_pass(name, placement, inputs, oracle):
     result, report = run(placement, inputs, schedule=name)

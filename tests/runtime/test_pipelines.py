@@ -40,6 +40,7 @@ def test_fewer_microbatches_than_stages(count, schedule):
     train(sgd_step(four_layers, count=count, schedule=schedule), stages(4), weights(4), batches(2, examples=6))
 
 
+@pytest.mark.optimized
 def test_schedules_agree_bitwise():
     results = []
     for schedule in SCHEDULES:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import mmruntime as mm
 from tests.runtime.helpers import normal
 
+pytestmark = pytest.mark.optimized
+
 ROWS = 2
 X = normal(4 * ROWS, 4, dtype=np.float32)
 W = normal(4, 4, seed=1, dtype=np.float32)

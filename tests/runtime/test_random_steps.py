@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import adam, adam_state, assert_close, batches, normal, sgd, stages, weights
 
+pytestmark = pytest.mark.optimized
+
 NUM_STAGES = 4
 NUM_WEIGHTS = 3
 # Those that take stages in any order, any number of times.

@@ -267,7 +267,9 @@ def attention(p, x):
     return x + jnp.einsum("bhst,bhtk,hkd->bsd", scores, v, p["o"])
 
 
-@pytest.mark.parametrize("variant", ["plain", "checkpoint", "barrier", "loop"])
+@pytest.mark.parametrize(
+    "variant", [pytest.param("plain", marks=pytest.mark.optimized), "checkpoint", "barrier", "loop"]
+)
 def test_attention_pipeline(variant):
     """Four layers and four microbatches on four submeshes of two devices."""
 

@@ -125,6 +125,7 @@ def test_equal_transfers_share_a_plan():
     assert transport.bind(spec) is not transport.bind(TransferSpec(spec.avals, (one,), (one,)))
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_another_transport_gives_the_same_bits(schedule):
     step = mm.mjit(adam_step(four_layers, schedule=schedule), mesh=stages(4, data=2))

@@ -1,0 +1,38 @@
+"""The legs of `.ci/run` run every test between them, and no test that it has to run is only ever left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import conftest
+
+RUN = (Path(__file__).resolve().parents[1] / ".ci" / "run").read_text(encoding="utf-8")
+LEGS = dict(re.findall(r'^ *check "(tests[^"]*)" (.*)$', RUN, re.MULTILINE))
+
+
+def kinds(leg: str) -> set[str]:
+    found = re.search(r"MMREWRITE_TESTS=(\S+)", LEGS[leg])
+    return set(found[1].split(",")) if found else set(conftest.KINDS)
+
+
+def test_the_legs_are_these() -> None:
+    assert list(LEGS) == [
+        "tests without JAX, Python $default",
+        "tests, Python $other",
+        "tests, Python $default",
+        "tests that hang on code generation, optimized, Python $default",
+    ]
+
+
+def test_every_kind_runs_wherever_its_result_can_differ() -> None:
+    assert kinds("tests without JAX, Python $default") == {"text", "python", "jax"}
+    assert kinds("tests, Python $other") == {"python", "jax"}
+    assert kinds("tests, Python $default") == {"jax"}
+    assert "MMREWRITE_TESTS=" not in re.sub(r"^ *check .*$|^ *#.*$", "", RUN, flags=re.MULTILINE)
+    assert "unset PYTHONPATH" in RUN and "unset MMREWRITE_TESTS" in RUN
+
+
+def test_a_kind_is_left_out_only_where_it_is_asked_for() -> None:
+    assert set(conftest.KINDS) == {"text", "python", "jax"}
+    assert set(conftest.CHOSEN) <= set(conftest.KINDS)
