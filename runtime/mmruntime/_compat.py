@@ -193,6 +193,16 @@ def source_lines(eqn: Any) -> str:
     return str(source_info_util.summarize(eqn.source_info))
 
 
+def source_lines_outside_packages(eqn: Any) -> str:
+    """As `source_lines`, followed by the line of the user's own code where that is inside of an installed package."""
+    lines = source_lines(eqn)
+    frames = list(source_info_util.user_frames(eqn.source_info.traceback))
+    own = next((each for each in frames if "site-packages" not in each.file_name), None)
+    if own is None or not frames or own is frames[0]:
+        return lines
+    return f"{lines}, called at {own.file_name}:{own.start_line} ({own.function_name})"
+
+
 def ordered_effects(eqn: Any) -> frozenset[Any]:
     """The effects of an equation that JAX keeps in program order, such as those of `io_callback(ordered=True)`."""
     return frozenset(effect for effect in eqn.effects if effects.ordered_effects.contains(effect))

@@ -16,6 +16,7 @@ from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes
 from mmruntime._partition.instructions import Program, RunInstruction, TransferInstruction
 from mmruntime._partition.place import Placement
+from mmruntime._partition.pulled import PulledState, pulled_state
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.shard import Shardings
 
@@ -175,6 +176,7 @@ class Report:
         loops: The microbatch loops.
         names: Logical names that did not shard a dimension that carries them.
         runs_per_step: How many program runs a step issues, small ones such as zeroing accumulators included.
+        pulled: Carried state that lives away from its stage, and the line that pulled it there.
     """
 
     name: str
@@ -185,6 +187,7 @@ class Report:
     loops: tuple[LoopRow, ...]
     names: tuple[NameRow, ...]
     runs_per_step: int
+    pulled: tuple[PulledState, ...] = ()
 
     @property
     def tasks(self) -> tuple[TaskRow, ...]:
@@ -263,6 +266,7 @@ def report(
         tuple(_loop_rows(program)),
         tuple(NameRow(*key, outcome) for key, outcome in shardings.unused_axis_names.items()),
         sum(isinstance(item, RunInstruction) for item in program.instructions),
+        pulled_state(step, placement, names),
     )
 
 

@@ -27,6 +27,7 @@ def headlines(report: Report) -> tuple[str, ...]:
     """The step, its transfers and its loops, in a sentence each."""
     moved = sum(row.size * row.runs for row in report.transfers)
     lines = [
+        *(f"WARNING: {each}" for each in report.pulled),
         f"{report.name}: {len(report.submeshes)} submeshes, {len(report.programs)} programs",
         f"transfers per step: {sum(row.runs for row in report.transfers)}, {_bytes(moved)} in all",
     ]

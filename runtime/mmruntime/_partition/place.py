@@ -25,6 +25,7 @@ from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes
 from mmruntime._partition.partial_sums import regroup_scalars, split_loop_sums
+from mmruntime._partition.take_apart import Location, gathers, take_apart
 from mmruntime._partition.trace import remove_dead_code
 
 # A result is sent, not recomputed where it is read, if its inputs are more than this many times its size.
@@ -55,6 +56,7 @@ class Placement:
         floating: The equations that depend on inputs alone.
         near: For equations outside of tasks, the task whose results they work on or, failing that, whose operands
             they make; its logical axes hold for them.
+        pulled: For carried state that lives with that of other stages, the equation that made it so.
     """
 
     submeshes: Submeshes
@@ -63,6 +65,7 @@ class Placement:
     homes: Mapping[Var, int]
     floating: frozenset[Op]
     near: Mapping[Op, Task]
+    pulled: Mapping[Var, Op]
 
 
 def place(step: Step, multimesh: MultiMesh) -> tuple[Step, Placement]:
@@ -103,6 +106,17 @@ def layer_costs(step: Step) -> LayerCosts:
     return costs
 
 
+def _task_homes(step: Step, pins: Mapping[Op, int]) -> dict[Var, int]:
+    """The submesh of each input that the tasks of one submesh read."""
+    readers: dict[Var, set[int]] = defaultdict(set)
+    outer = set(step.invars)
+    for op, where in pins.items():
+        for var in op.reads():
+            if var in outer:
+                readers[var].add(where)
+    return {var: next(iter(places)) for var, places in readers.items() if len(places) == 1}
+
+
 class _Placer:
     """Places the equations of a step. Where one is replaced, so is `self.step`."""
 
@@ -116,6 +130,12 @@ class _Placer:
         self.sliced: dict[Var, Var] = {
             piece: stacked for region in step.regions for piece, stacked in region.slices.items()
         }
+        self.task_homes = _task_homes(step, pins)
+        carried = {step.invars[position] for position in step.carried}
+        self.state_homes = {var: home for var, home in self.task_homes.items() if var in carried and not is_tiny(var)}
+        # Equations that work on arrays of several submeshes, by those that follow from them; see `Placement.pulled`.
+        self.gathered: dict[Op, Op] = {}
+        self.after_loop = False
         self.of: dict[Op, tuple[int, ...]] = {}
         # How many crossings between submeshes come before each placed equation.
         self.depth: dict[Op, int] = {}
@@ -128,16 +148,43 @@ class _Placer:
         self._clone_to_users(presence, homes)
         for var in (*self.step.invars, *self.step.constants):
             homes.setdefault(var, min(presence[var], default=0))
-        self._follow_carried(homes)
-        placement = Placement(self.submeshes, self.task_meshes, self.of, homes, floating, self.near)
+        pulled = self._follow_carried(homes)
+        placement = Placement(self.submeshes, self.task_meshes, self.of, homes, floating, self.near, pulled)
         return self.step, placement
 
-    def _follow_carried(self, homes: dict[Var, int]) -> None:
-        """Carried state lives where its next value is made, so that it stays there from step to step."""
+    def _follow_carried(self, homes: dict[Var, int]) -> dict[Var, Op]:
+        """Carried state lives where its next value is made, so that it stays there from step to step.
+
+        A parameter lives on the stage whose tasks read it: its next value is sent there.
+
+        Returns:
+            For state that lives away from its stage, the equation that pulled it there.
+        """
+        pulled: dict[Var, Op] = {}
+        outvars, copies = list(self.step.outvars), []
         for position, result in self.step.carried.items():
-            source = self._source(self.step.outvars[result]) if is_var(self.step.outvars[result]) else None
-            if source is not None:
-                homes[self.step.invars[position]] = self.of[source][0]
+            var, atom = self.step.invars[position], self.step.outvars[result]
+            source = self._source(atom) if is_var(atom) else None
+            if source is None:
+                continue
+            home, places = self.state_homes.get(var), self.of[source]
+            if home is not None and home not in places:
+                copy = Op(_compat.copy_eqn(atom, _compat.new_var(atom.aval)))
+                copies.append(copy)
+                self.of[copy] = (home,)
+                outvars[result] = copy.eqn.outvars[0]
+                homes[var] = home
+                continue
+            if home is not None and len(source.eqn.outvars) == 1:
+                self.of[source] = (home, *(where for where in places if where != home))
+            homes[var] = self.of[source][0]
+            if home is None and source in self.gathered and not is_tiny(var):
+                pulled[var] = self.gathered[source]
+        if copies:
+            *before, last = self.step.regions
+            last = replace(last, ops=(*last.ops, *copies))
+            self.step = replace(self.step, regions=(*before, last), outvars=tuple(outvars))
+        return pulled
 
     def _source(self, var: Var) -> Op | None:
         """The equation that a value comes from, through loop sums and slices; None for an input."""
@@ -150,7 +197,10 @@ class _Placer:
         depth = self.depth
         for index in range(len(self.step.regions)):
             region = self.step.regions[index]
-            region = replace(region, ops=tuple([self._join(op, depth) for op in region.ops]))
+            region = replace(
+                region, ops=tuple([self._join(part, depth) for op in region.ops for part in self._parts(op)])
+            )
+            self.after_loop = self.after_loop or region.loop is not None
             uses = _read_counts(self.step)
             if region.loop is not None:
                 after = self.step.regions[index + 1]
@@ -171,6 +221,39 @@ class _Placer:
         self.step = remove_dead_code(self.step)
         self.of = {op: self.of[op] for op in self.step.ops() if op in self.of}
 
+    def _parts(self, op: Op) -> list[Op]:
+        """An equation with a body over values of several submeshes as one for each of them; see `take_apart`."""
+        if op in self.pins or op.task is not None:
+            return [op]
+        found = take_apart(op.eqn, self._location)
+        if found is None:
+            return [op]
+        parts = []
+        for each in found:
+            part = op.with_eqn(each.eqn)
+            self.producer.update(dict.fromkeys(part.writes(), part))
+            if each.submesh is not None:
+                part = self._mark_backward(part, self._placed_sources(part))
+                self.pins[part] = each.submesh
+                if each.gathers:
+                    self.gathered[part] = op
+            parts.append(part)
+        return parts
+
+    def _location(self, var: Var) -> Location:
+        """Where a value is; inputs that no task reads, or several submeshes, may come to lie with anything."""
+        source = self._source(var)
+        if source is not None and source in self.depth:
+            return Location(self.of[source][0], self.depth[source])
+        if is_tiny(var):
+            return Location(None)
+        if source is None:
+            var = self._input(var)
+            return Location(self.task_homes.get(var, var), -1)
+        inputs = [atom for atom in source.reads() if not is_tiny(atom)]
+        # A cast of a parameter, say, lies with it.
+        return self._location(inputs[0]) if len(inputs) == 1 else Location(source if inputs else None)
+
     def _stay_near(self, op: Op, other: Op) -> None:
         task = other.task or self.near.get(other)
         if task is not None:
@@ -182,13 +265,12 @@ class _Placer:
 
     def _join(self, op: Op, depth: dict[Op, int]) -> Op:
         """Place an equation by its task or its placed operands; marked as backward if one of those is."""
-        sources = []
-        for var in op.reads():
-            source = self._source(var)
-            if source is not None and source in depth:
-                sources.append((var, source))
+        sources = self._placed_sources(op)
         if op in self.pins:
             where = self.pins[op]
+            if op.task is None:
+                for source in (source for _, source in sources if self.of[source][0] == where):
+                    self._stay_near(op, source)
         else:
             candidates = [(var, source) for var, source in sources if not is_tiny(var)]
             if not candidates and all(is_tiny(var) for var in op.eqn.outvars):
@@ -196,14 +278,46 @@ class _Placer:
             if not candidates:
                 return op
             _, latest = max(candidates, key=lambda c: (depth[c[1]], num_bytes(c[0])))
-            (where, *_) = self.of[latest]
-            if not op.backward and any(source.backward for _, source in sources):
-                op = replace(op, backward=True)
-                self.producer.update(dict.fromkeys(op.writes(), op))
+            home = self._home_of_update(op)
+            where = self.of[latest][0] if home is None else home
+            op = self._mark_backward(op, sources)
             self._stay_near(op, latest)
+            self._note_gathering(op, where, [source for _, source in candidates])
         self.of[op] = (where,)
         depth[op] = max((depth[source] + (self.of[source][0] != where) for _, source in sources), default=0)
         return op
+
+    def _placed_sources(self, op: Op) -> list[tuple[Var, Op]]:
+        """The values that an equation reads from placed ones, and these."""
+        sources = [(var, self._source(var)) for var in op.reads()]
+        return [(var, source) for var, source in sources if source is not None and source in self.depth]
+
+    def _mark_backward(self, op: Op, sources: list[tuple[Var, Op]]) -> Op:
+        """The equation, marked as backward if one that it depends on is."""
+        if op.backward or not any(source.backward for _, source in sources):
+            return op
+        op = replace(op, backward=True)
+        self.producer.update(dict.fromkeys(op.writes(), op))
+        return op
+
+    def _home_of_update(self, op: Op) -> int | None:
+        """The stage of the parameter that an equation updates, element by element; None if it updates none."""
+        state = [var for var in op.reads() if var in self.state_homes]
+        arrays = [var for var in (*op.reads(), *op.writes()) if not is_tiny(var)]
+        if not state or any(var.aval.shape != state[0].aval.shape for var in arrays):
+            return None
+        return self.state_homes[state[0]]
+
+    def _note_gathering(self, op: Op, where: int, sources: list[Op]) -> None:
+        """Remember equations outside of loops that work on arrays of several submeshes, and what follows from them."""
+        # The forward pass of a model may join what it likes.
+        is_update = self.after_loop or op.backward
+        if is_update and len({self.of[source][0] for source in sources}) > 1 and gathers(op.eqn):
+            self.gathered[op] = op
+            return
+        for source in sources:
+            if source in self.gathered and self.of[source][0] == where:
+                self.gathered[op] = self.gathered[source]
 
     def _input_homes(self) -> tuple[dict[Var, set[int]], dict[Var, int]]:
         """The submeshes where placed equations read each input, and the one that computes most with it."""

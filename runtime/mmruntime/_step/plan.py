@@ -23,6 +23,7 @@ from mmruntime._partition.input_layouts import boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
 from mmruntime._partition.loop_schedule import schedule_loops
 from mmruntime._partition.place import Placement, place
+from mmruntime._partition.pulled import warn_of_pulled_state
 from mmruntime._partition.segment import Segments, segment
 from mmruntime._partition.shard import Shardings, propagate_segments, propagate_whole
 from mmruntime._partition.single_program import compute_results
@@ -101,6 +102,8 @@ def make_plan(
 
         # Where it runs.
         step, placement = place(step, multimesh)
+        names = tuple(argument_name(path, arguments) for path, _ in paths(call.tree))
+        warn_of_pulled_state(step, placement, names)
         whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
         if to_run:
             check_runs_here(function_name(fun), multimesh.mesh, placement, whole=whole)
