@@ -168,7 +168,8 @@ class _Placer:
             if source is None:
                 continue
             home, places = self.state_homes.get(var), self.of[source]
-            if home is not None and home not in places:
+            # What a task returns is where it runs, even if the next step is to read it elsewhere.
+            if home is not None and home not in places and source.task is None:
                 copy = Op(_compat.copy_eqn(atom, _compat.new_var(atom.aval)))
                 copies.append(copy)
                 self.of[copy] = (home,)
@@ -278,9 +279,9 @@ class _Placer:
             if not candidates:
                 return op
             _, latest = max(candidates, key=lambda c: (depth[c[1]], num_bytes(c[0])))
+            op = self._mark_backward(op, sources)
             home = self._home_of_update(op)
             where = self.of[latest][0] if home is None else home
-            op = self._mark_backward(op, sources)
             self._stay_near(op, latest)
             self._note_gathering(op, where, [source for _, source in candidates])
         self.of[op] = (where,)
@@ -302,7 +303,8 @@ class _Placer:
 
     def _home_of_update(self, op: Op) -> int | None:
         """The stage of the parameter that an equation updates, element by element; None if it updates none."""
-        state = [var for var in op.reads() if var in self.state_homes]
+        # A batch, too, may look like state that a result of its shape carries on.
+        state = [var for var in op.reads() if var in self.state_homes] if self.after_loop or op.backward else []
         arrays = [var for var in (*op.reads(), *op.writes()) if not is_tiny(var)]
         if not state or any(var.aval.shape != state[0].aval.shape for var in arrays):
             return None
