@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mmrewrite.cli.commands import cli
-from mmrewrite.modernize.notebook import masked
+from mmrewrite.engine.notebook import masked
 
 OLD = "import jax\nx = jax.tree_map(len, [])\n"
 NEW = "import jax\nx = jax.tree.map(len, [])\n"

@@ -13,6 +13,7 @@ See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compile
 from __future__ import annotations
 
 import ast
+import posixpath
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -161,7 +162,8 @@ def _files_not_given(project: Project, modules: Sequence[Facts]) -> Iterator[Ref
                         continue
                     known.add(other.path)
                     # Files of the run are shown from the current folder, those that imports lead to in full.
-                    here = place_of(facts.file).removesuffix(facts.path)
+                    folder, inside = posixpath.dirname(place_of(facts.file)), posixpath.dirname(facts.path)
+                    here = f"{folder}/".removesuffix(f"{inside}/" if inside else "")
                     reason = (
                         f"this leads to {other.path.removeprefix(here)}, which has hints and is not among the files to "
                         "rewrite, so its part of the program would stay on one device; give that file too"

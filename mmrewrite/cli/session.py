@@ -47,7 +47,7 @@ class Session:
 
     def select(self) -> Selection:
         """The files that may change."""
-        return select_files(self.paths, self.rules)
+        return select_files(self.paths, self.rules, suffixes=(".py", ".ipynb"))
 
     def rewrite(self) -> tuple[Rewrite, ...]:
         """The rewrites of the selected files, in path order."""

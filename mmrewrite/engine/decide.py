@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmrewrite.directives.calls import Reexports
 from mmrewrite.directives.collect import Hint
-from mmrewrite.directives.vocabulary import Role
+from mmrewrite.directives.vocabulary import CARRIER, CARRIER_OR_NEAR, Role
 from mmrewrite.engine.hint_importers import HintImporters
-from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
+from mmrewrite.engine.notebook import SUFFIX, Notebook, read_notebooks
+from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unchanged, unread
 from mmrewrite.engine.regions import HintKey, find_regions
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.settings import HintSettings, Sources, no_file
 from mmrewrite.project.axis_names import with_axis_names
-from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
+from mmrewrite.project.facts import Facts, Importing, Loader, SourceFile, Unreadable, has_mark, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.project.reexported_hints import read_hinted
-from mmrewrite.results import LeftAlone, Refusal, Rewrite
+from mmrewrite.results import HintError, LeftAlone, Refusal, Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
@@ -33,12 +35,52 @@ def rewrite_marked(
     files: Sequence[SourceFile], codemods: Codemods, sources: Sources, settings: HintSettings
 ) -> dict[str, Rewrite]:
     """Rewrite the files that passed the first gate, and modules with axis names that they import."""
-    marked = [file for file in files if has_mark(file)]
+    notebooks, results = read_notebooks(files)
+    modules = [notebooks[file.path].module if file.path in notebooks else file for file in files]
+    modules = [file for file in modules if file.path not in results]
 
     def importing(test: Callable[[bytes], bool]) -> Iterator[SourceFile]:
-        yield from (file for file in sources.files if test(file.data))
-        yield from sources.importing(test)
+        for file in (*(file for file in sources.files if test(file.data)), *sources.importing(test)):
+            more, failures = read_notebooks([file])
+            notebooks.update(more)
+            results.update(failures)
+            if file.path not in failures:
+                yield notebooks[file.path].module if file.path in notebooks else file
 
+    results |= _rewrite_modules(modules, importing, codemods, sources, settings)
+    for path, notebook in notebooks.items():
+        result = results.get(path) or unchanged(notebook.module)
+        results[path] = _with_hidden_hints(notebook, notebook.back(result))
+    return results
+
+
+def _with_hidden_hints(notebook: Notebook, result: Rewrite) -> Rewrite:
+    """The result, and what became of hints on lines that are masked as they are not Python."""
+    errors, left = list(result.errors), list(result.left)
+    for cell, line, text, is_magic in notebook.hidden_lines():
+        match = CARRIER_OR_NEAR.search(text)
+        if match is None or not text[match.start() :].startswith(CARRIER):
+            continue
+        place = (f"{result.path}, cell {cell}", line, match.start() + 1)
+        hint = text[match.end() :].strip()
+        if is_magic:
+            left.append(LeftAlone(*place, hint, "in a cell that its magic gives to another language"))
+        else:
+            message = "IPython code, or a cell that is not Python, is not rewritten; correct the cell, or move the hint"
+            errors.append(HintError(*place, message, text, len(text) - match.start()))
+    if len(errors) > len(result.errors):
+        result = Rewrite(result.path, result.original, result.original, refusals=result.refusals)
+    return replace(result, errors=tuple(errors), left=tuple(left))
+
+
+def _rewrite_modules(
+    files: Sequence[SourceFile],
+    importing: Importing,
+    codemods: Codemods,
+    sources: Sources,
+    settings: HintSettings,
+) -> dict[str, Rewrite]:
+    marked = [file for file in files if has_mark(file)]
     found, reexports = read_hinted(
         marked, importing, lambda file, reexports: _read(file, codemods, settings, reexports)
     )
@@ -48,7 +90,8 @@ def rewrite_marked(
     if not any(map(_has_hints, hinted)):
         return results | {facts.path: rewritten(facts, _without_hints(facts)) for facts in hinted}
     read_already = {facts.file.path for facts in found}
-    others = {place_of(file): file for file in sources.files if file.path not in read_already}
+    plain = (file for file in sources.files if not file.path.endswith(SUFFIX))
+    others = {place_of(file): file for file in plain if file.path not in read_already}
 
     def load(place: str) -> bytes | None:
         return others[place].data if place in others else sources.load(place)

@@ -112,9 +112,9 @@ def _targets(paths: Sequence[str], out: str, rules: Rules, results: Mapping[str,
         original = load_file(path)
         if original is None:
             continue
-        data = original
+        rewritten = results.get(shown(path))
+        data = rewritten.result if rewritten else original
         if place.endswith(".py"):
-            rewritten = results.get(shown(path))
             data = _generated(rewritten.result if rewritten else original, path, modules)
         targets.append(_Target(place, shown(path), _hash(original), data))
     return targets

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from mmrewrite.codemod.site import SiteRefused
 from mmrewrite.engine.edits import ordered_edits, without_repeats
-from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unchanged, unread
+from mmrewrite.engine.notebook import read_notebooks
+from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.modernize.ambiguous_names import unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
@@ -17,7 +18,6 @@ from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
 from mmrewrite.modernize.names_in_strings import mentions
-from mmrewrite.modernize.notebook import SUFFIX, NotANotebook, Notebook
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, group_by_name
@@ -32,7 +32,7 @@ def modernize_files(
     files: Sequence[SourceFile], codemods: Codemods, load: Loader, settings: ModernizeSettings
 ) -> dict[str, Rewrite]:
     """Modernize the files that passed the first gate."""
-    notebooks, results = _notebooks(files)
+    notebooks, results = read_notebooks(files)
     modules = [notebooks[file.path].module if file.path in notebooks else file for file in files]
     found = [_read(file) for file in sorted(modules, key=lambda file: file.path) if file.path not in results]
     results |= {facts.file.path: unread(facts) for facts in found if isinstance(facts, Unreadable)}
@@ -46,19 +46,6 @@ def modernize_files(
     for path, notebook in notebooks.items():
         results[path] = notebook.back(results[path])
     return results
-
-
-def _notebooks(files: Iterable[SourceFile]) -> tuple[dict[str, Notebook], dict[str, Rewrite]]:
-    """The notebooks among the files, and the results of those that cannot be read as one."""
-    notebooks: dict[str, Notebook] = {}
-    results: dict[str, Rewrite] = {}
-    for file in files:
-        if file.path.endswith(SUFFIX):
-            try:
-                notebooks[file.path] = Notebook.read(file)
-            except NotANotebook as problem:
-                results[file.path] = unchanged(file, str(problem))
-    return notebooks, results
 
 
 def _read(file: SourceFile) -> Facts | Unreadable:

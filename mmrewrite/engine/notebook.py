@@ -11,14 +11,16 @@ import ast
 import bisect
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from mmrewrite.directives.vocabulary import CARRIER_OR_NEAR
 from mmrewrite.engine.edits import apply_edits
+from mmrewrite.engine.outcome import unchanged
 from mmrewrite.project.facts import SourceFile
-from mmrewrite.results import Edit, HintReference, LeftAlone, Refusal, Rewrite
+from mmrewrite.results import Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.text import parse_quietly
 
 SUFFIX = ".ipynb"
@@ -30,6 +32,7 @@ _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER_OR_WORD = re.compile(r"[-+.\w]+")
 _LINE_MAGIC = re.compile(r"^(\s*)([%!?][^\n]*|[\w.]+\?{1,2}\s*)$")
+_LINE = re.compile(r"\bline (\d+)\b")
 _CAPTURE = re.compile(r"^(\s*[\w., ]+=\s*)([%!][^\n]*)$")
 
 
@@ -102,8 +105,19 @@ class Notebook:
 
     @cached_property
     def module(self) -> SourceFile:
-        """The code cells, one below the other, as a module; lines that are not Python are masked."""
-        return replace(self.file, data="\n".join(masked(cell.text) for cell in self.cells).encode())
+        """The code cells, one below the other, as a module that none can import; lines for IPython are masked."""
+        text = "\n".join(masked(cell.text) for cell in self.cells)
+        package, dot, name = self.file.module.removesuffix(SUFFIX).rpartition(".")
+        return replace(self.file, data=text.encode(), module=f"{package}{dot}<{name}>")
+
+    def hidden_lines(self) -> Iterator[tuple[int, int, str, bool]]:
+        """Cell, line and text of each masked line, and whether a cell magic says what the cell is."""
+        for cell in self.cells:
+            is_magic = cell.text.startswith("%%")
+            lines = zip(cell.text.split("\n"), masked(cell.text).split("\n"), strict=True)
+            for number, (line, shown) in enumerate(lines, start=1):
+                if line != shown:
+                    yield cell.number, number, line, is_magic
 
     def back(self, result: Rewrite) -> Rewrite:
         """The result of the module as the result of the notebook: edits in its JSON, positions in its cells."""
@@ -115,7 +129,7 @@ class Notebook:
             data,
             edits,
             tuple(self._placed(item) for item in result.refusals),
-            (),
+            tuple(self._placed(item) for item in result.errors),
             tuple(self._placed(item) for item in result.left),
             result.failure,
         )
@@ -134,8 +148,9 @@ class Notebook:
     def _cell_of(self, edit: Edit) -> int:
         offsets = [cell.offset for cell in self.cells]
         index = bisect.bisect_right(offsets, edit.start) - 1
+        is_import = edit.text.lstrip().startswith(("import ", "from "))
         at_start = edit.start == edit.end == offsets[index] and index > 0
-        if at_start and _ends_with_import(self.cells[index - 1].text):
+        if at_start and is_import and _ends_with_import(self.cells[index - 1].text):
             # A new import below the last import of a cell belongs to that cell.
             return index - 1
         return index
@@ -182,9 +197,36 @@ class Notebook:
         raise AssertionError(f"no cell has line {line}")
 
     def _placed(self, item: Any) -> Any:
-        assert isinstance(item, Refusal | LeftAlone)
+        assert isinstance(item, Refusal | LeftAlone | HintError)
         number, line = self._line(item.line)
-        return replace(item, path=f"{item.path}, cell {number}", line=line)
+        path = f"{item.path}, cell {number}"
+        if isinstance(item, HintError):
+            return replace(item, path=path, line=line, message=self._in_cells(item.message))
+        return replace(item, path=path, line=line, reason=self._in_cells(item.reason))
+
+    def _in_cells(self, message: str) -> str:
+        """A message with the lines that it names counted in their cells."""
+        return _LINE.sub(lambda found: self._line_in_words(int(found[1])), message)
+
+    def _line_in_words(self, line: int) -> str:
+        """A line of the module, as messages name it."""
+        if not 0 < line <= sum(cell.text.count("\n") + 1 for cell in self.cells):
+            return f"line {line}"
+        number, line = self._line(line)
+        return f"line {line} of cell {number}"
+
+
+def read_notebooks(files: Iterable[SourceFile]) -> tuple[dict[str, Notebook], dict[str, Rewrite]]:
+    """The notebooks among the files, and the results of those that cannot be read as one."""
+    notebooks: dict[str, Notebook] = {}
+    results: dict[str, Rewrite] = {}
+    for file in files:
+        if file.path.endswith(SUFFIX):
+            try:
+                notebooks[file.path] = Notebook.read(file)
+            except NotANotebook as problem:
+                results[file.path] = unchanged(file, str(problem))
+    return notebooks, results
 
 
 @dataclass(frozen=True)
@@ -246,11 +288,13 @@ def _masked_line(line: str) -> str:
         return line
     before, magic = found.groups()
     # An expression, so that a block of nothing but magics stays a block.
-    return before + ("..." + "#" * (len(magic) > 3) + magic[4:] if len(magic) >= 3 else _comment(magic))
+    return before + ("..." + _comment(magic[3:]) if len(magic) >= 3 else _comment(magic))
 
 
 def _comment(line: str) -> str:
-    return "#" + line[1:] if line else line
+    comment = "#" + line[1:] if line else line
+    # A comment in another language must not be read as a hint.
+    return "#" * len(line) if CARRIER_OR_NEAR.search(comment) else comment
 
 
 def _ends_with_import(text: str) -> bool:
