@@ -589,13 +589,26 @@ class ShardingByRank(NamedSharding):
     """A `NamedSharding` that stands for another one on arrays of some ranks, given by `for_rank`.
 
     In JAX only shardings that are no `NamedSharding` may depend on the rank. Results of computations on arrays with
-    such a sharding have a `NamedSharding` of its mesh.
+    such a sharding have one of the same class, which `like` makes.
     """
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        as_named = pxla._orig_out_sharding_handlers[NamedSharding]
+
+        def recover(found: Any, aval: Any, given: ShardingByRank) -> NamedSharding:
+            tiles = found._to_xla_hlo_sharding(aval.ndim if aval is not None else 0)
+            rank = None
+            if not tiles.is_replicated():
+                rank = len(tiles.tile_assignment_dimensions()) - tiles.replicate_on_last_tile_dim()
+            return given.like(as_named(found, aval, given), rank)
+
         # JAX looks handlers of result shardings up by the exact class, so that subclasses need an entry of their own.
-        pxla._orig_out_sharding_handlers[cls] = pxla._orig_out_sharding_handlers[NamedSharding]
+        pxla._orig_out_sharding_handlers[cls] = recover
+
+    def like(self, found: NamedSharding, rank: int | None) -> NamedSharding:
+        """The sharding of this class that lays arrays of `rank` dimensions out as `found`; `None` if it replicates."""
+        raise NotImplementedError
 
     def for_rank(self, rank: int) -> NamedSharding | None:
         """The sharding of arrays of `rank` dimensions; None where it is this one."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from mmruntime._compat import ShardingByRank
 
@@ -60,6 +60,21 @@ class PositionalSharding(ShardingByRank):
 
     def __reduce__(self) -> Any:
         return _restore, (type(self), self._devices, self._grid, self.memory_kind)
+
+    def with_memory_kind(self, kind: str) -> PositionalSharding:
+        """The same grid in another kind of memory."""
+        return _restore(type(self), self._devices, self._grid, kind)
+
+    def like(self, found: NamedSharding, rank: int | None) -> PositionalSharding:
+        """The grid that lays arrays of `rank` dimensions out as a `NamedSharding`; `None` if that replicates them."""
+        sizes = found.mesh.devices.shape
+        strides = {name: math.prod(sizes[index + 1 :]) for index, name in enumerate(found.mesh.axis_names)}
+        grid: list[tuple[_Run, ...]] = []
+        for index in range(1 if rank is None else rank):
+            entry = found.spec[index] if rank is not None and index < len(found.spec) else None
+            names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+            grid.append(_joined((found.mesh.shape[name], strides[name]) for name in names))
+        return _restore(type(self), tuple(found.mesh.devices.flat), tuple(grid), found.memory_kind)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -151,6 +166,18 @@ class PositionalSharding(ShardingByRank):
         )
 
 
+def _joined(runs: Iterable[_Run]) -> tuple[_Run, ...]:
+    """Runs of which each is longer than one position and none goes on where the one before it ends."""
+    joined: list[_Run] = []
+    for size, stride in runs:
+        if size == 1:
+            continue
+        if joined and joined[-1][1] == size * stride:
+            size *= joined.pop()[0]
+        joined.append((size, stride))
+    return tuple(joined)
+
+
 def _restore(
     cls: type[PositionalSharding],
     devices: tuple[Any, ...],
@@ -174,11 +201,7 @@ def _contiguous(shape: Sequence[int]) -> tuple[tuple[_Run, ...], ...]:
 
 def _regroup(runs: Sequence[_Run], shape: Sequence[int]) -> list[tuple[_Run, ...]] | None:
     """The runs distributed over axes of the given sizes; None where a boundary would fall inside a run."""
-    waiting: list[_Run] = []
-    for size, stride in runs:
-        if waiting and waiting[-1][1] == size * stride:
-            size *= waiting.pop()[0]
-        waiting.append((size, stride))
+    waiting = list(_joined(runs))
     grid: list[tuple[_Run, ...]] = []
     for total in shape:
         taken: list[_Run] = []
