@@ -39,6 +39,9 @@ x}', 1))  # mm: task(stage=0)
         for block in self.blocks:  # mm: stages(axis="stage")
             y = block(y)
         return y, t"{i}", z
+
+
+step = jax.jit(Model())  # mm: mjit
 """
 
 
@@ -55,6 +58,7 @@ def test_a_hinted_module() -> None:
         "        y = mm.task(",
         "import mmruntime as mm",
         'mesh = mm.MultiMesh(axis_sizes=(4,), axis_names=("stage",))',
+        "step = mm.mjit(Model(), mesh=mesh)",
         "x}', 1))",
     ]
     # `i`, which only the strings read, is no name for the loop's index.
