@@ -6,6 +6,7 @@ Everything here exists, under one of the spellings below, from JAX 0.10 to 0.12.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import sys
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import config, effects, source_info_util
+from jax._src import config, core, effects, sharding_impls, source_info_util
 from jax._src.core import (
     internal_mutable_array_effect,
     trace_state_clean,  # no public successor of `jax.core.trace_state_clean`
@@ -58,6 +59,8 @@ source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
 jit_p = primitives.jit_p
 scan_p = primitives.scan_p
 remat_p = primitives.remat_p
+# What `jax.jit` has for an argument whose sharding nobody has given.
+UNSPECIFIED: Any = sharding_impls.UNSPECIFIED  # type: ignore[attr-defined]
 add_any_p = primitives.add_jaxvals_p
 add_p = primitives.add_p
 sub_p = primitives.sub_p
@@ -242,6 +245,39 @@ def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of an error's traceback that are neither JAX's nor ours, outermost first."""
     frames = traceback.extract_tb(error.__traceback__)
     return [frame for frame in frames if source_info_util.is_user_filename(frame.filename)]
+
+
+def user_line(eqn: Any) -> str:
+    """Where the user's own program calls an equation, as `file:line (function)`; empty if that is not known.
+
+    Of the frames outside of JAX, the innermost that is in no installed library; without one, the innermost.
+    """
+    frames = list(source_info_util.user_frames(eqn.source_info.traceback))
+    found = next((frame for frame in frames if not any(place in frame.file_name for place in _LIBRARIES)), None)
+    if found is None and not frames:
+        return ""
+    found = found or frames[0]
+    return f"{found.file_name}:{found.start_line} ({found.function_name})"
+
+
+_LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def of_type(value: Any, aval: Any) -> Any:
+    """A value as an array of the type of an abstract value, weak or not."""
+    from jax._src.lax import lax  # noqa: PLC0415  (private: the public function makes the type a strong one)
+
+    return lax._convert_element_type(value, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False)))
+
+
+def acts(eqn: Any) -> bool:
+    """Whether an equation does more than compute its results; naming a mesh axis is an effect to JAX alone."""
+    return any(not isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
+
+
+def is_tracer(value: Any) -> bool:
+    """Whether a value is only known while tracing."""
+    return isinstance(value, jax.core.Tracer)
 
 
 def running_linen_module() -> Any:
@@ -567,6 +603,63 @@ def add_eqn(left: Any, right: Any, target: Var) -> Any:
     abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
     template = split(jax.make_jaxpr(jax.lax.add)(abstract, abstract))[0].eqns[-1]
     return template.replace(invars=[left, right], outvars=[target])
+
+
+def scale_eqns(source: Any, factor: float, target: Var) -> list[Any]:
+    """Equations that multiply an atom by a number."""
+    aval = target.aval
+    abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    number: Any = int(factor) if jnp.issubdtype(aval.dtype, jnp.integer) else factor
+    # Dividing rounds once where `1 / factor` is a whole number.
+    by = round(1 / factor) if 0 < factor < 1 else 0
+    function = (lambda x: x / by) if by and by * factor == 1 else (lambda x: x * number)
+    jaxpr, consts = split(jax.make_jaxpr(function)(abstract))
+    assert not consts
+    env = {jaxpr.invars[0]: source, jaxpr.outvars[0]: target}
+    eqns = []
+    for eqn in jaxpr.eqns:
+        for var in eqn.outvars:
+            env.setdefault(var, new_var(var.aval))
+        invars = [env[atom] if is_var(atom) else atom for atom in eqn.invars]
+        eqns.append(eqn.replace(invars=invars, outvars=[env[var] for var in eqn.outvars]))
+    return eqns
+
+
+def call_eqn(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], name: str) -> Any:
+    """An equation that calls a closed jaxpr as a jitted function."""
+    function = as_fun(closed)
+
+    def call(*args: Any) -> list[Any]:
+        return function(*args)
+
+    call.__name__ = call.__qualname__ = name
+    avals = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in split(closed)[0].invars]
+    traced = split(jax.make_jaxpr(jax.jit(call))(*avals))[0]
+    (template,) = traced.eqns
+    return template.replace(invars=list(invars), outvars=list(outvars))
+
+
+def with_extra_inputs(eqn: Any, extra: Sequence[Any]) -> Any:
+    """A call with more arguments at the end, whose parameters say for each argument how it is given."""
+    if not extra or eqn.primitive is not jit_p:
+        return eqn.replace(invars=[*eqn.invars, *extra])
+    params = dict(eqn.params)
+    for name, default in (("in_shardings", UNSPECIFIED), ("in_layouts", None), ("donated_invars", False)):
+        if name in params:
+            params[name] = (*params[name], *[default] * len(extra))
+    return eqn.replace(invars=[*eqn.invars, *extra], params=params)
+
+
+def needed_part(eqn: Any, used: Sequence[bool]) -> Any:
+    """An equation without the parts of its inner jaxprs that only unused results need; None if nothing is used."""
+    from jax._src.interpreters import partial_eval  # noqa: PLC0415  (private: JAX has no public dead code removal)
+
+    rule: Any = partial_eval.dce_rules.get(eqn.primitive)
+    if rule is None or all(used):
+        return eqn
+    # Since JAX 0.12 the second of three arguments says which references are read afterwards.
+    takes_live_inputs = len(inspect.signature(rule).parameters) > 2
+    return rule(list(used), *([[True] * len(eqn.invars)] if takes_live_inputs else []), eqn)[1]
 
 
 def copy_eqn(source: Any, target: Var) -> Any:

@@ -1,0 +1,120 @@
+"""Abstract values: how a value of the whole batch's program comes from the microbatches' values of the same variable.
+
+Two traces of one function are compared: of the whole batch (`whole`), and of one microbatch (`part`), which is run `n`
+times. Let `V` be what a variable is in the whole program and `v[0], ..., v[n - 1]` what it is in the runs.
+
+    ZERO     V and every v[i] are zeros
+    FREE     V = n**power * v[i] for every i
+    ROWS     V = n**power * the v[i] joined along dimension `dim`, where that is (outer, examples)
+    INDEX    V is arange(B) along dimension `dim`, and every v[i] is arange(B / n)
+    COLUMNS  V and v[i] are joined from `columns` along the last dimension, each of one entry
+    SUM      V = n**power * sum of the v[i]
+    MAX      V = n**power * maximum of the v[i]
+    MIN      V = n**power * minimum of the v[i]
+    MIXED    the examples meet in another way
+    UNKNOWN  comes from a primitive without a rule
+
+All equations are of exact arithmetic: they hold up to the rounding that another order of additions has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+# The `outer` of rows whose entries are all alike along their dimension: the equation holds for every `outer`.
+ANY = 0
+
+
+class Kind(enum.Enum):
+    """How a value of the whole batch comes from those of its microbatches."""
+
+    ZERO = "zero"
+    FREE = "free"
+    ROWS = "rows"
+    INDEX = "index"
+    COLUMNS = "columns"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    MIXED = "mixed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why nothing is proved about a value.
+
+    Attributes:
+        primitive: The operation that has no proof.
+        line: Where the user's program calls it, as `file:line (function)`; empty if that is not known.
+        problem: What is wrong with it, a clause.
+        advice: What to write instead, a sentence; may be empty.
+    """
+
+    primitive: str
+    line: str
+    problem: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is known of one variable.
+
+    Attributes:
+        kind: How the whole batch's value comes from the microbatches'.
+        dim: The dimension of `ROWS`, `INDEX` and `COLUMNS` that the examples are in.
+        outer: How many times the examples follow each other in it, or `ANY`.
+        power: The whole batch's value is `n**power` times what the microbatches' values make together.
+        hoistable: Whether it can be computed once, before the loop: it depends on no parameter.
+        columns: The entries of `COLUMNS`, each `FREE`, `ROWS` or `INDEX`.
+        reason: Of `MIXED` and `UNKNOWN`.
+    """
+
+    kind: Kind
+    dim: int = -1
+    outer: int = 1
+    power: int = 0
+    hoistable: bool = False
+    columns: tuple[Value, ...] = ()
+    reason: Reason | None = None
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the whole batch's value can be had from the microbatches' values."""
+        return self.kind not in (Kind.MIXED, Kind.UNKNOWN)
+
+    @property
+    def shape_grows(self) -> bool:
+        """Whether its shape counts examples."""
+        return self.kind in (Kind.ROWS, Kind.INDEX, Kind.COLUMNS)
+
+    def but(self, **changes: Any) -> Value:
+        """The value with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    def at(self, dim: int) -> Value:
+        """The same rows along another dimension."""
+        return dataclasses.replace(self, dim=dim)
+
+
+ZERO = Value(Kind.ZERO)
+FREE = Value(Kind.FREE)
+SUM = Value(Kind.SUM)
+MAX = Value(Kind.MAX)
+MIN = Value(Kind.MIN)
+
+
+def rows(dim: int, outer: int = 1, power: int = 0) -> Value:
+    """A value with one entry, or several, for each example along `dim`."""
+    return Value(Kind.ROWS, dim, outer, power)
+
+
+def join_outer(one: int, other: int) -> int | None:
+    """The `outer` that two values along one dimension agree on, None if they do not."""
+    if one in (ANY, other):
+        return other
+    return one if other == ANY else None

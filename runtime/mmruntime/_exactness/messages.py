@@ -1,0 +1,77 @@
+"""What a proof says to people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mmruntime._exactness.lattice import Reason
+from mmruntime._exactness.prove import Proof, Verdict
+
+# Results in one message; the rest of the list says no more.
+_SHOWN = 3
+
+
+def not_exact(label: str, proof: Proof, names: Sequence[str]) -> str:
+    """The message where results are not those of the whole batch, or are not known to be.
+
+    Args:
+        label: The function's name.
+        proof: The proof.
+        names: What each result is called.
+    """
+    failed = [(name, verdict) for name, verdict in zip(names, proof.verdicts, strict=True) if not verdict.is_proved]
+    first = next((verdict for _, verdict in failed if verdict.kind == "mixed"), failed[0][1])
+    which = listed([name for name, verdict in failed if verdict.reason == first.reason])
+    return f"{which} of {label}: {because(first.reason)}"
+
+
+def because(reason: Reason | None) -> str:
+    """Why something is not proved: the line, the problem and the advice, as sentences."""
+    if reason is None:
+        return "there is no proof."
+    operation = f" (`{reason.primitive}`)" if reason.primitive and f"`{reason.primitive}`" not in reason.problem else ""
+    place = f"{reason.line} {reason.problem}" if reason.line else f"the function {reason.problem}"
+    return f"{place}{operation}.{f' {reason.advice}' if reason.advice else ''}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def contradiction(verdict: Verdict, how: str, dim: int, name: str, label: str) -> str | None:
+    """What is wrong with putting a result together in a given way; None if nothing is, or nothing is known.
+
+    Args:
+        verdict: What is proved of the function as it is written.
+        how: "sum", "mean" or "concat".
+        dim: The dimension of the result along which "concat" joins.
+        name: The result's name.
+        label: The function's name.
+    """
+    if verdict.kind == "unknown" or gives_whole(verdict, how, dim):
+        return None
+    if verdict.kind == "mixed":
+        return f'reduce="{how}" is not exact for {name} of {label}: {because(verdict.reason)}'
+    described = _DESCRIPTIONS[verdict.word]
+    return f'reduce="{how}" for {name} of {label} is not what the whole batch gives, which is {described}.'
+
+
+def gives_whole(verdict: Verdict, how: str, dim: int) -> bool:
+    """Whether a way to put results together gives what the whole batch gives."""
+    if verdict.kind == "same" and how in ("sum", "mean"):
+        return verdict.is_zero or verdict.power == (1 if how == "sum" else 0)
+    if how == "concat":
+        return verdict == Verdict("concat", dim=dim)
+    return verdict == Verdict("sum", power=-1 if how == "mean" else 0)
+
+
+_DESCRIPTIONS = {
+    "same": "what every microbatch gives",
+    "sum": "the sum of what microbatches give",
+    "mean": "the mean of what microbatches give",
+    "concat": "what microbatches give, joined",
+    "max": "the maximum of what microbatches give",
+    "min": "the minimum of what microbatches give",
+}

@@ -1,0 +1,393 @@
+"""Prove, from two traces of a function, how its results for microbatches make up its result for the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mmruntime import _compat
+from mmruntime._exactness.lattice import FREE, ZERO, Kind, Reason, Value, rows
+from mmruntime._exactness.rules import (
+    collectives,
+    contraction,
+    control,
+    elementwise,
+    identity,
+    indexing,
+    random,
+    reduction,
+    shape,
+)
+from mmruntime._exactness.rules.equation import (
+    LOOSE,
+    RULES,
+    Edits,
+    Equation,
+    Hoisted,
+    Interpreter,
+    NoRule,
+    NotProved,
+    line_of,
+    shape_of,
+)
+from mmruntime._exactness.sizes import (
+    first_difference,
+    power_between,
+    same_literal,
+    same_params,
+    same_program,
+    same_value,
+)
+
+# Importing them registers their rules.
+_SUBJECTS = (collectives, contraction, control, elementwise, identity, indexing, random, reduction, shape)
+
+# Operations that give zeros where one operand is zeros, whatever the other is.
+_ZERO_TIMES = ("mul", "dot_general", "conv_general_dilated")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one result of the whole batch comes from the microbatches' results.
+
+    Attributes:
+        kind: "same", "sum", "concat", "max", "min", "mixed" or "unknown".
+        power: The combined result is `num_microbatches**power` times the sum, or what is joined; a mean has -1.
+        dim: The dimension along which "concat" joins.
+        outer: How many times the examples follow each other in that dimension.
+        is_zero: Whether it is "same" because it is zeros for every batch, so that it is their sum as well.
+        reason: Why it is "mixed" or "unknown".
+    """
+
+    kind: str
+    power: int = 0
+    dim: int = -1
+    outer: int = 1
+    is_zero: bool = False
+    reason: Reason | None = None
+
+    @property
+    def word(self) -> str:
+        """One word for people: the kind, "mean" for a sum that is divided by the number of microbatches."""
+        return "mean" if self.kind == "sum" and self.power == -1 else self.kind
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the results can be put together exactly."""
+        return self.kind not in ("mixed", "unknown")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is proved of a function.
+
+    Attributes:
+        part: The closed jaxpr of the function for one microbatch.
+        whole: The closed jaxpr for the whole batch.
+        num_microbatches: How many microbatches the batch has.
+        verdicts: One for each result.
+        edits: What has to change in `part` for the verdicts to hold.
+        draws: Lines that draw random numbers for every example.
+    """
+
+    part: Any
+    whole: Any
+    num_microbatches: int
+    verdicts: tuple[Verdict, ...]
+    edits: Edits
+    draws: tuple[str, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every result is proved."""
+        return all(verdict.is_proved for verdict in self.verdicts)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a flat argument of the function is.
+
+    Attributes:
+        dim: The dimension that counts examples, None if the argument is the same for every microbatch.
+        hoistable: Whether values that depend on it may be computed before the loop: it is not a parameter, nor a key.
+    """
+
+    dim: int | None = None
+    hoistable: bool = False
+
+
+def prove(
+    part: Any,
+    whole: Any,
+    arguments: Sequence[Argument],
+    num_microbatches: int,
+    *,
+    as_written: bool = False,
+    parameters: Collection[int] = (),
+) -> Proof:
+    """Prove how results for microbatches make up the results for the whole batch.
+
+    Args:
+        part: The closed jaxpr of the function for one microbatch.
+        whole: The closed jaxpr of the same function for the whole batch.
+        arguments: What each flat argument is.
+        num_microbatches: How many microbatches there are.
+        as_written: Whether the function's own results are put together, with nothing in it changed or hoisted.
+        parameters: The `id` of captured arrays that may be differentiated, and so are no reason to hoist anything.
+            Captured floating-point values that are being traced count as such.
+
+    Returns:
+        The proof, which may say of a result that nothing is proved.
+    """
+    if num_microbatches == 1:
+        # Whatever it computes, the one microbatch is the whole batch; booleans cannot be added up.
+        atoms = _compat.split(part)[0].outvars
+        alone = tuple(Verdict("max" if atom.aval.dtype == np.bool_ else "sum") for atom in atoms)
+        return Proof(part, whole, 1, alone, Edits(), ())
+    run = _Run(num_microbatches, can_edit=not as_written, parameters=parameters)
+    ins = [
+        FREE.but(hoistable=argument.hoistable)
+        if argument.dim is None
+        else rows(argument.dim % len(shape_of(var))).but(hoistable=argument.hoistable)
+        for argument, var in zip(arguments, _compat.split(part)[0].invars, strict=True)
+    ]
+    for position, argument in enumerate(arguments):
+        one, other = (_compat.split(jaxpr)[0].invars[position] for jaxpr in (part, whole))
+        expected = list(shape_of(one))
+        if argument.dim is not None:
+            expected[argument.dim] *= num_microbatches
+        if list(shape_of(other)) != expected:
+            raise ValueError(f"Argument {position} has shape {shape_of(other)} in the whole batch, not {expected}.")
+    outs, edits = run.run(part, whole, ins, hoists=not as_written)
+    verdicts = tuple(_verdict(value, can_hoist=not as_written) for value in outs)
+    return Proof(part, whole, num_microbatches, verdicts, edits, tuple(dict.fromkeys(run.draws)))
+
+
+_SAME = (Kind.ZERO, Kind.FREE)
+_UNPROVED = (Kind.MIXED, Kind.UNKNOWN)
+
+
+def _verdict(value: Value, *, can_hoist: bool) -> Verdict:
+    if value.kind is Kind.FREE:
+        return Verdict("same", value.power)
+    if value.kind is Kind.ROWS:
+        return Verdict("concat", value.power, value.dim, value.outer or 1)
+    if value.kind in (Kind.SUM, Kind.MAX, Kind.MIN):
+        return Verdict(value.kind.value, value.power)
+    # The whole batch's program computes it before the loop.
+    if value.kind is Kind.ZERO or (value.hoistable and can_hoist):
+        return Verdict("same", is_zero=value.kind is Kind.ZERO)
+    if value.kind in _UNPROVED:
+        return Verdict(value.kind.value, reason=value.reason)
+    return Verdict("mixed", reason=Reason("iota", "", "returns the examples' positions in the batch"))
+
+
+class _Run(Interpreter):
+    def __init__(self, n: int, *, can_edit: bool, parameters: Collection[int]) -> None:
+        self.n = n
+        self.parameters = parameters
+        self.can_edit = can_edit
+        self.draws: list[str] = []
+
+    def note_draw(self, eqn: Equation) -> None:
+        self.draws.append(line_of(eqn.part))
+
+    def run(self, part: Any, whole: Any, ins: Sequence[Value], *, hoists: bool) -> tuple[list[Value], Edits]:
+        one, consts = _compat.split(part)
+        other, whole_consts = _compat.split(whole)
+        edits = Edits()
+        if not same_program(one, other):
+            return self._another_program(one, other, ins), edits
+        frame = _Frame(self, edits, hoists)
+        for var, twin, value, whole_value in zip(one.constvars, other.constvars, consts, whole_consts, strict=True):
+            frame.bind_constant(var, twin, value, whole_value)
+        for var, twin, value in zip(one.invars, other.invars, ins, strict=True):
+            frame.bind(var, twin, value)
+        for index, (eqn, twin) in enumerate(zip(one.eqns, other.eqns, strict=True)):
+            frame.step(index, eqn, twin)
+        outs = []
+        for position, (atom, twin) in enumerate(zip(one.outvars, other.outvars, strict=True)):
+            value, hoisted = frame.read(atom, twin)
+            if hoisted is not None:
+                edits.outs[position] = hoisted
+            outs.append(value)
+        return outs, edits
+
+    def _another_program(self, part: Any, whole: Any, ins: Sequence[Value]) -> list[Value]:
+        eqn = first_difference(part, whole)
+        reason = Reason(
+            "" if eqn is None else eqn.primitive.name,
+            "" if eqn is None else line_of(eqn),
+            "does other operations for another batch size, so that the two programs cannot be compared",
+            "Let the number of examples not decide which operations are done.",
+        )
+        hoistable = all(value.hoistable for value in ins)
+        return [Value(Kind.UNKNOWN, hoistable=hoistable, reason=reason) for _ in part.outvars]
+
+
+@dataclass
+class _Frame:
+    """The interpretation of one jaxpr."""
+
+    run: _Run
+    edits: Edits
+    hoists: bool
+    env: dict[Any, Value] = field(default_factory=dict)
+
+    def bind(self, var: Any, twin: Any, value: Value) -> None:
+        self.env[var] = value
+
+    def bind_constant(self, var: Any, twin: Any, one: Any, other: Any) -> None:
+        is_parameter = id(one) in self.run.parameters or (_compat.is_tracer(one) and not _is_integral(var))
+        hoistable = not is_parameter
+        if shape_of(var) == shape_of(twin) and same_value(one, other):
+            self.env[var] = FREE.but(hoistable=hoistable)
+            return
+        reason = Reason("", "", "captures an array that differs for another batch size")
+        value = Value(Kind.MIXED, hoistable=hoistable, reason=reason)
+        self.env[var] = self._hoisted(var, twin, value, "constant", "")
+
+    def read(self, atom: Any, twin: Any) -> tuple[Value, Hoisted | None]:
+        """The value of an operand; for a number of the whole batch's program, what is read in its place."""
+        if not isinstance(atom, _compat.Literal):
+            return self.env[atom], None
+        if same_literal(atom, twin):
+            is_zero = not np.shape(atom.val) and not np.any(_number(atom.val))
+            return (ZERO if is_zero else FREE).but(hoistable=True), None
+        power = power_between(atom.val, twin.val, self.run.n)
+        if power is not None:
+            return FREE.but(power=power, hoistable=True), None
+        if self.run.can_edit and shape_of(atom) == shape_of(twin):
+            # Any other number of the whole batch's is used as it is.
+            value = FREE.but(hoistable=True)
+            return value, Hoisted(atom, twin, value, "literal", "")
+        reason = Reason("", "", "computes with a number that depends on the size of the batch")
+        return Value(Kind.MIXED, hoistable=True, reason=reason), None
+
+    def step(self, index: int, part: Any, whole: Any) -> None:
+        """Interpret one equation."""
+        ins = []
+        hoisted: dict[int, Hoisted] = {}
+        for position, (atom, twin) in enumerate(zip(part.invars, whole.invars, strict=True)):
+            value, instead = self.read(atom, twin)
+            if instead is not None:
+                hoisted[position] = instead
+            ins.append(value)
+        eqn = Equation(part, whole, ins, self.run, may_hoist=self.hoists)
+        eqn.edits.update(hoisted)
+        outs = self._outs(eqn, ins)
+        proved = False
+        for position, (var, twin, value) in enumerate(zip(part.outvars, whole.outvars, outs, strict=True)):
+            value = self._checked(eqn, position, value)
+            proved = proved or value.is_proved
+            if value.kind not in (Kind.ZERO, Kind.FREE, Kind.ROWS, Kind.INDEX, Kind.COLUMNS) and not _compat.acts(part):
+                value = self._hoisted(var, twin, value, eqn.name, part)
+            self.env[var] = value
+        if proved:
+            for position, edit in eqn.edits.items():
+                self.edits.operands[index, position] = edit
+            if eqn.inner:
+                self.edits.inner[index] = eqn.inner
+
+    def _outs(self, eqn: Equation, ins: Sequence[Value]) -> list[Value]:
+        part, whole, count = eqn.part, eqn.whole, len(eqn.part.outvars)
+        hoistable = all(value.hoistable for value in ins) and not _compat.acts(part) and eqn.name not in _DRAWS
+        is_call = bool(eqn.name in _WITH_JAXPRS)
+        if not is_call:
+            if eqn.name in _ZERO_TIMES and any(value.kind is Kind.ZERO for value in ins):
+                return [ZERO.but(hoistable=hoistable)] * count
+            if eqn.name == "select_n" and ins[0].kind is Kind.ZERO:
+                return [ins[1].but(hoistable=hoistable)]
+            for value in ins:
+                if not value.is_proved:
+                    return [Value(value.kind, hoistable=hoistable, reason=value.reason)] * count
+        function = RULES.get(eqn.name)
+        reason: Reason | None
+        try:
+            if function is None or (_compat.acts(part) and not is_call):
+                raise NoRule
+            if not same_params(part.params, whole.params, LOOSE[eqn.name]):
+                why = Reason(eqn.name, line_of(part), "does something else for another batch size")
+                return [Value(Kind.UNKNOWN, hoistable=hoistable, reason=why)] * count
+            found = function(eqn)
+        except NotProved as error:
+            reason = Reason(eqn.name, line_of(part), error.problem, error.advice)
+            reason = next((value.reason for value in ins if not value.is_proved), reason)
+            return [Value(Kind.MIXED, hoistable=hoistable, reason=reason)] * count
+        except NoRule:
+            if not _compat.acts(part) and self._is_free(eqn, ins):
+                return [FREE.but(hoistable=hoistable)] * count
+            reason = Reason(eqn.name, line_of(part), f"has no rule for `{eqn.name}`")
+            return [Value(Kind.UNKNOWN, hoistable=hoistable, reason=reason)] * count
+        if isinstance(found, Value):
+            found = [found] * count
+        if is_call:
+            # Which result depends on what, the rule has found out.
+            return [value.but(hoistable=value.hoistable and not _compat.acts(part)) for value in found]
+        return [value.but(hoistable=hoistable) for value in found]
+
+    def _is_free(self, eqn: Equation, ins: Sequence[Value]) -> bool:
+        """Whether both programs do one and the same, unknown, operation."""
+        if any(value.kind not in (Kind.FREE, Kind.ZERO) or (value.power and value.kind is Kind.FREE) for value in ins):
+            return False
+        eqn.edits = {position: edit for position, edit in eqn.edits.items() if isinstance(edit, Hoisted)}
+        pairs = [*zip(eqn.part.invars, eqn.whole.invars, strict=True)]
+        pairs += zip(eqn.part.outvars, eqn.whole.outvars, strict=True)
+        same_shapes = all(shape_of(one) == shape_of(other) for one, other in pairs)
+        return same_shapes and same_params(eqn.part.params, eqn.whole.params, ())
+
+    def _checked(self, eqn: Equation, position: int, value: Value) -> Value:
+        """A rule's value, held against the shapes: no rule may be right about examples and wrong about sizes."""
+        if not value.is_proved or value.kind is Kind.ZERO:
+            if value.reason is not None and not value.reason.line:
+                given = value.reason
+                why = Reason(given.primitive or eqn.name, line_of(eqn.part), given.problem, given.advice)
+                return value.but(reason=why)
+            return value
+        one, other = shape_of(eqn.part.outvars[position]), shape_of(eqn.whole.outvars[position])
+        if fits(value, one, other, self.run.n):
+            return value
+        shapes = Reason(eqn.name, line_of(eqn.part), "gives other shapes than its rule expects")
+        return Value(Kind.UNKNOWN, hoistable=value.hoistable, reason=shapes)
+
+    def _hoisted(self, var: Any, twin: Any, value: Value, name: str, eqn: Any) -> Value:
+        """A variable that is computed on the whole batch before the loop, where that is possible."""
+        if not (value.hoistable and self.hoists) or not _compat.is_var(var):
+            return value
+        one, other = shape_of(var), shape_of(twin)
+        dims = [dim for dim, (small, large) in enumerate(zip(one, other, strict=True)) if small != large]
+        if len(dims) > 1 or any(other[dim] != self.run.n * one[dim] for dim in dims):
+            return value
+        hoisted = (FREE if not dims else rows(dims[0])).but(hoistable=True)
+        line = line_of(eqn) if eqn else ""
+        self.edits.hoisted[var] = Hoisted(var, twin, hoisted, name, line)
+        return hoisted
+
+
+# What is drawn for the whole batch are other numbers than what is drawn for its parts.
+_DRAWS = ("random_bits", "random_split", "random_gamma", "rng_bit_generator", "rng_uniform")
+_WITH_JAXPRS = {
+    *control.CALLS, "scan", "while", "cond", "shard_map", "composite", "custom_vmap_call", "xla_metadata_call",
+    "custom_linear_solve",
+}  # fmt: skip
+
+
+def _is_integral(var: Any) -> bool:
+    return bool(np.issubdtype(var.aval.dtype, np.integer) or var.aval.dtype == np.bool_)
+
+
+def _number(value: Any) -> Any:
+    return np.asarray(value)
+
+
+def fits(value: Value, part: Sequence[int], whole: Sequence[int], n: int) -> bool:
+    """Whether shapes are those of a value of this kind."""
+    expected = list(part)
+    if value.shape_grows:
+        if not 0 <= value.dim < len(expected) or (value.outer and expected[value.dim] % value.outer):
+            return False
+        expected[value.dim] *= n
+    return expected == list(whole)

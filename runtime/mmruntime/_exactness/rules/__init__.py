@@ -1,0 +1,1 @@
+"""Rules: what one operation makes of the abstract values that it reads, by subject."""

@@ -1,0 +1,134 @@
+"""Products of arrays: contractions, convolutions, linear algebra."""
+
+from __future__ import annotations
+
+from mmruntime._exactness.lattice import FREE, ZERO, Kind, Value, join_outer
+from mmruntime._exactness.rules.elementwise import reject_totals
+from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, rule
+
+_PAIRS = (
+    "compares or multiplies examples with each other",
+    "Microbatches do not see each other's examples: compute such pairs outside of the microbatched function.",
+)
+
+
+@rule("dot_general")
+def dot_general(eqn: Equation) -> Value:
+    """Contractions: linear in each operand."""
+    if any(value.kind is Kind.ZERO for value in eqn.ins):
+        return ZERO
+    left, right = (value if value.kind is Kind.SUM else eqn.plain(i) for i, value in enumerate(eqn.ins))
+    total = _linear_in_one(eqn, left, right)
+    if total is not None:
+        return total
+    power = left.power + right.power
+    (left_contract, right_contract), (left_batch, right_batch) = eqn.params["dimension_numbers"]
+    if left.kind is right.kind is Kind.ROWS:
+        outer = join_outer(left.outer, right.outer)
+        contracted = (left.dim, right.dim) in zip(left_contract, right_contract, strict=True)
+        batched = (left.dim, right.dim) in zip(left_batch, right_batch, strict=True)
+        if outer is None or not (contracted or batched):
+            raise NotProved(*_PAIRS)
+        if contracted:
+            return Value(Kind.SUM, power=power)
+        return left.but(dim=[int(dim) for dim in left_batch].index(left.dim), outer=outer, power=power)
+    if left.kind is right.kind:
+        return FREE.but(power=power)
+    side, value = (0, left) if left.kind is Kind.ROWS else (1, right)
+    contract, batch = ((left_contract, left_batch), (right_contract, right_batch))[side]
+    rank = len(eqn.shape(side))
+    free = [dim for dim in range(rank) if dim not in contract and dim not in batch]
+    if value.dim not in free:
+        raise NotProved("contracts examples with something that does not count them")
+    before = len(left_batch)
+    if side == 1:
+        before += len(eqn.shape(0)) - len(left_batch) - len(left_contract)
+    return value.but(dim=before + free.index(value.dim), power=power)
+
+
+def _linear_in_one(eqn: Equation, left: Value, right: Value) -> Value | None:
+    """The product of a sum and something free; None if neither is reduced over examples."""
+    kinds = (left.kind, right.kind)
+    if Kind.SUM in kinds:
+        if Kind.FREE not in kinds:
+            raise NotProved("multiplies a sum over examples by something that depends on the examples")
+        return (left if left.kind is Kind.SUM else right).but(power=left.power + right.power)
+    reject_totals(eqn, [left, right])
+    return None
+
+
+@rule("conv_general_dilated", loose=("feature_group_count", "batch_group_count"))
+def conv_general_dilated(eqn: Equation) -> Value:
+    """Convolutions: examples are independent, or contracted in the gradient of the kernel."""
+    if any(value.kind is Kind.ZERO for value in eqn.ins):
+        return ZERO
+    left, right = (value if value.kind is Kind.SUM else eqn.plain(i) for i, value in enumerate(eqn.ins))
+    groups = [(p["feature_group_count"], p["batch_group_count"]) for p in (eqn.params, eqn.whole_params)]
+    same_groups = groups[0] == groups[1]
+    if same_groups:
+        total = _linear_in_one(eqn, left, right)
+        if total is not None:
+            return total
+    reject_totals(eqn, [left, right])
+    power = left.power + right.power
+    numbers = eqn.params["dimension_numbers"]
+    left_batch, left_features = numbers.lhs_spec[:2]
+    right_out, right_in = numbers.rhs_spec[:2]
+    out_batch, out_features = numbers.out_spec[:2]
+    features, batches = groups[0]
+    if left.kind is Kind.ROWS and right.kind is Kind.FREE and same_groups:
+        if left.dim == left_batch and batches == 1:
+            return left.but(dim=out_batch, power=power)
+    elif left.kind is Kind.FREE and right.kind is Kind.ROWS and same_groups:
+        if right.dim == right_out and features == batches == 1:
+            return right.but(dim=out_features, power=power)
+    elif left.kind is right.kind is Kind.ROWS:
+        outer = join_outer(left.outer, right.outer)
+        if same_groups and outer is not None and left.dim == left_features and right.dim == right_in and features == 1:
+            return Value(Kind.SUM, power=power)
+        # A group for each example: kernels of their own.
+        own = groups[1] == (features * eqn.n, batches) and batches == 1 and left.outer == right.outer == 1
+        if own and left.dim == left_features and right.dim == right_out:
+            return left.but(dim=out_features, power=power)
+    elif same_groups:
+        return FREE.but(power=power)
+    raise NotProved(*_PAIRS)
+
+
+@rule("triangular_solve")
+def triangular_solve(eqn: Equation) -> Value:
+    """Solves for every right-hand side alone, linear in these."""
+    matrix = eqn.unscaled((0,))[0]
+    sides = eqn.ins[1] if eqn.ins[1].kind in (Kind.ZERO, Kind.SUM) else eqn.plain(1)
+    if matrix.kind is not Kind.FREE:
+        return _for_every_matrix(eqn)
+    reject = sides.kind in (Kind.MAX, Kind.MIN)
+    rank = len(eqn.shape(1))
+    across = rank - 2 if eqn.params["left_side"] else rank - 1
+    if reject or (sides.kind is Kind.ROWS and sides.dim == across):
+        raise NotProved("solves a system of equations between examples")
+    return sides
+
+
+@rule("cholesky", "lu", "qr", "eigh", "svd", "eig", "householder_product", "tridiagonal_solve",
+      "lu_pivots_to_permutation", "schur", "hessenberg", "tridiagonal", "cholesky_update", "geqrf", "geqp3", "ormqr",
+      loose=("shape",))  # fmt: skip
+def matrices(eqn: Equation) -> list[Value]:
+    """Linear algebra on the last two dimensions of each operand, for every matrix alone."""
+    return [_for_every_matrix(eqn)] * len(eqn.part.outvars)
+
+
+def _for_every_matrix(eqn: Equation) -> Value:
+    values = eqn.unscaled()
+    reject_totals(eqn, values)
+    value = common_rows(values)
+    if value is None:
+        return FREE
+    # Operands are matrices, or vectors of them, over the same leading dimensions.
+    leads = min(len(eqn.shape(index)) for index in range(len(values))) - (1 if eqn.name in _VECTORS else 2)
+    if value.dim >= leads or any(each.kind is not Kind.ROWS for each in values):
+        raise NotProved(f"computes `{eqn.name}` over examples")
+    return value
+
+
+_VECTORS = ("lu_pivots_to_permutation", "householder_product", "tridiagonal_solve", "cholesky_update")

@@ -1,0 +1,375 @@
+"""Calls, loops and branches: equations with jaxprs inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mmruntime import _compat
+from mmruntime._exactness.lattice import ANY, FREE, SUM, ZERO, Kind, Reason, Value, join_outer, rows
+from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Scale, is_inexact, repeated, rule, shape_of
+
+# Where a call's jaxpr is. Derivative rules of custom functions have been used, or are not needed, where they are met.
+# A name says nothing about values; a task's may depend on the microbatch.
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "checkpoint": "jaxpr",
+    "remat2": "jaxpr",
+    "remat": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+}
+_DERIVATIVES = (
+    "jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd", "fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts",
+    "policy", "prevent_cse", "differentiated", "name",
+)  # fmt: skip
+
+
+@rule(*CALLS, loose=(*CALLS.values(), *_DERIVATIVES))
+def call(eqn: Equation) -> list[Value]:
+    """What the inner jaxpr gives; values inside of it can be hoisted as well."""
+    key = CALLS[eqn.name]
+    return eqn.run(key, eqn.params[key], eqn.whole_params[key], eqn.ins, hoists=eqn.may_hoist)
+
+
+@rule("composite", "xla_metadata_call", loose=("jaxpr", "call_jaxpr"))
+def closed(eqn: Equation) -> list[Value]:
+    """What the inner jaxpr gives."""
+    key = "jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"
+    return eqn.run(key, eqn.params[key], eqn.whole_params[key], eqn.ins)
+
+
+@rule("custom_vmap_call", loose=("call", "rule", "in_tree", "out_tree"))
+def custom_vmap_call(eqn: Equation) -> list[Value]:
+    """What the function gives; the rule for mapping it has been used, or is not needed."""
+    return eqn.run("call", eqn.params["call"], eqn.whole_params["call"], eqn.ins)
+
+
+@rule("custom_linear_solve", loose=("jaxprs",))
+def custom_linear_solve(eqn: Equation) -> list[Value]:
+    """What the solver gives for its constants and the right-hand sides."""
+    lengths = eqn.params["const_lengths"]
+    first = lengths.matvec + lengths.vecmat
+    sides = first + lengths.solve + lengths.transpose_solve
+    ins = [*eqn.ins[first : first + lengths.solve], *eqn.ins[sides:]]
+    part, whole = eqn.params["jaxprs"].solve, eqn.whole_params["jaxprs"].solve
+    outs, edits = eqn.interpreter.run(part, whole, ins, hoists=False)
+    if not edits.is_empty:
+        raise NoRule
+    return outs
+
+
+@rule("shard_map", loose=("jaxpr",))
+def shard_map(eqn: Equation) -> list[Value]:
+    """What the function of shards gives: on each device both programs are compared as elsewhere.
+
+    A mesh axis may share out what examples follow each other in, but not the examples themselves: the shards of the
+    whole batch would not be made of those of the microbatches.
+    """
+    sizes = dict(eqn.params["mesh"].shape)
+
+    def shards(spec: Any, dim: int) -> int:
+        entry = spec[dim] if dim < len(spec) else None
+        axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+        return math.prod(sizes[axis] for axis in axes)
+
+    ins = []
+    for index, spec in enumerate(eqn.params["in_specs"]):
+        value = eqn.ins[index]
+        if value.shape_grows:
+            value = eqn.plain(index)
+            count = shards(spec, value.dim)
+            if value.outer % count:
+                raise NotProved("shares out the examples over a mesh axis inside `shard_map`")
+            value = value.but(outer=value.outer // count)
+        ins.append(value)
+    outs = eqn.run("jaxpr", eqn.params["jaxpr"], eqn.whole_params["jaxpr"], ins)
+    results = []
+    for value, spec in zip(outs, eqn.params["out_specs"], strict=True):
+        if value.kind in (Kind.INDEX, Kind.COLUMNS):
+            raise NoRule
+        results.append(repeated(value, shards(spec, value.dim)) if value.shape_grows else value)
+    return results
+
+
+def _inward(value: Value) -> Value:
+    """A scanned operand as the body reads it: without the leading dimension."""
+    if not value.shape_grows:
+        return value
+    if value.dim == 0:
+        raise NotProved("loops over the examples of an array that other arrays in the loop have in another dimension")
+    return value.at(value.dim - 1)
+
+
+def _outward(value: Value) -> Value:
+    return value.at(value.dim + 1) if value.shape_grows else value
+
+
+@rule("scan", loose=("jaxpr", "length", "ft_in", "ft_out"))
+def scan(eqn: Equation) -> list[Value]:
+    """A loop over the leading dimension of arrays: layers, time steps, or the examples themselves."""
+    num_consts, num_carry = _compat.scan_counts(eqn.part)
+    part, whole = eqn.params["jaxpr"], eqn.whole_params["jaxpr"]
+    if eqn.params["length"] != eqn.whole_params["length"]:
+        return _over_examples(eqn, num_consts, num_carry)
+    first_slice = num_consts + num_carry
+    for index, value in enumerate(eqn.ins):
+        if value.kind in (Kind.INDEX, Kind.COLUMNS):
+            eqn.ins[index] = eqn.plain(index)
+    consts, carry = eqn.ins[:num_consts], eqn.ins[num_consts:first_slice]
+    slices = [_inward(value) for value in eqn.ins[first_slice:]]
+    carry, outs = _fixed_point(eqn, "jaxpr", part, whole, consts, carry, slices, eqn.part.outvars, num_consts)
+    return [*carry, *map(_outward, outs)]
+
+
+def _fixed_point(
+    eqn: Equation,
+    key: Any,
+    part: Any,
+    whole: Any,
+    consts: Sequence[Value],
+    carry: Sequence[Value],
+    slices: Sequence[Value],
+    atoms: Sequence[Any],
+    first_carry: int,
+) -> tuple[list[Value], list[Value]]:
+    """The values that a loop carries, true before and after every iteration, and what the body gives besides."""
+    carry = list(carry)
+    count = len(carry)
+    # Each carried value rises in the lattice a few times at most.
+    for _ in range(4 * count + 2):
+        outs = eqn.run(key, part, whole, [*consts, *carry, *slices])
+        edits = eqn.inner[key]
+        joined = []
+        for index, (before, after) in enumerate(zip(carry, outs[:count], strict=True)):
+            value = _join(before, after, atoms[index])
+            joined.append(value)
+        if joined == carry:
+            break
+        carry = joined
+    else:
+        raise NoRule
+    # What is carried must be of that kind from the start, and again after each iteration.
+    for index, value in enumerate(carry):
+        if value.is_proved:
+            eqn.ins[first_carry + index] = _raise_start(eqn, first_carry + index, value)
+            scale = _scale_between(outs[index], value, atoms[index])
+            if scale:
+                if not eqn.interpreter.can_edit:
+                    raise NotProved("carries a number that depends on the size of the batch")
+                edits.outs[index] = Scale(scale)
+    return carry, outs[count:]
+
+
+def _raise_start(eqn: Equation, position: int, value: Value) -> Value:
+    start = eqn.ins[position]
+    scale = _scale_between(start, value, eqn.part.invars[position])
+    if scale:
+        eqn._scale(position, scale)
+    return value
+
+
+def _scale_between(found: Value, wanted: Value, atom: Any) -> int:
+    """The power of `n` by which a value is multiplied so that it is of another kind."""
+    if found.kind is Kind.ZERO:
+        return 0
+    power = found.power - wanted.power
+    if found.kind is Kind.FREE and wanted.kind is Kind.SUM:
+        power -= 1
+    if power and not is_inexact(atom):
+        raise NotProved("adds an integer that does not depend on the batch to a sum over examples")
+    return power
+
+
+def _join(one: Value, other: Value, atom: Any) -> Value:
+    """What two values have in common, each of which a variable may have."""
+    hoistable = one.hoistable and other.hoistable
+    for value in (one, other):
+        if not value.is_proved:
+            return value.but(hoistable=hoistable)
+    if one.kind is Kind.ZERO or other.kind is Kind.ZERO:
+        found = other if one.kind is Kind.ZERO else one
+        if found.kind in (Kind.MAX, Kind.MIN, Kind.INDEX, Kind.COLUMNS):
+            return _not_joined(hoistable)
+        return found.but(hoistable=hoistable)
+    kinds = {one.kind, other.kind}
+    if kinds == {Kind.FREE} or kinds == {Kind.SUM}:
+        return one.but(hoistable=hoistable)
+    if kinds == {Kind.ROWS} and one.dim == other.dim:
+        outer = join_outer(one.outer, other.outer)
+        if outer is not None:
+            return one.but(outer=outer, hoistable=hoistable)
+    if kinds == {Kind.FREE, Kind.SUM} and is_inexact(atom):
+        found = one if one.kind is Kind.SUM else other
+        return found.but(hoistable=hoistable)
+    if len(kinds) == 1 and one.but(hoistable=hoistable) == other.but(hoistable=hoistable):
+        return one.but(hoistable=hoistable)
+    return _not_joined(hoistable)
+
+
+def _not_joined(hoistable: bool) -> Value:
+    reason = Reason("", "", "carries on from one iteration, or returns from one branch, what is no sum in another")
+    return Value(Kind.MIXED, hoistable=hoistable, reason=reason)
+
+
+def _over_examples(eqn: Equation, num_consts: int, num_carry: int) -> list[Value]:
+    """A loop with an iteration for each example, or each group of them.
+
+    The iterations are the same computation in both programs, and what differs between examples is free inside of it:
+    both programs have the same value at the same example. What is carried may only be added to.
+    """
+    if eqn.whole_params["length"] != eqn.n * eqn.params["length"]:
+        raise NotProved("loops another number of times for another batch size")
+    first_slice = num_consts + num_carry
+    part, _ = _compat.split(eqn.params["jaxpr"])
+    for index in range(len(eqn.ins)):
+        if num_consts <= index < first_slice:
+            continue
+        value, slices = eqn.plain(index), index >= first_slice
+        eqn.ins[index] = value
+        if slices and not (value.kind is Kind.ROWS and value.dim == 0 and value.outer in (1, ANY)):
+            raise NotProved("loops over examples and over something else at once")
+        if not slices and value.kind is not Kind.FREE:
+            raise NotProved("reads all examples in a loop over them")
+    carry = eqn.ins[num_consts:first_slice]
+    grows, sums = _accumulators(part, num_consts, num_carry)
+    inside = [FREE.but(hoistable=value.hoistable, power=value.power) for value in eqn.ins]
+    for index, start in enumerate(carry):
+        if not grows[index]:
+            raise NotProved(
+                "carries a value from one example to the next",
+                "Microbatches do not see each other's examples: compute such values outside of the function.",
+            )
+        if grows[index] == "same" and start.kind not in (Kind.FREE, Kind.ZERO):
+            raise NotProved("reads all examples in a loop over them")
+        # Nothing reads a sum but the additions to it, so that inside it is as good as zero.
+        inside[num_consts + index] = start if grows[index] == "same" else ZERO.but(hoistable=start.hoistable)
+    outs = eqn.run("jaxpr", eqn.params["jaxpr"], eqn.whole_params["jaxpr"], inside)
+    edits = eqn.inner["jaxpr"]
+    if any(value.kind not in (Kind.FREE, Kind.ZERO) for value in outs):
+        raise NotProved("computes of every example what has no proof")
+    changed = [part.eqns[index].invars[position] for index, position in edits.operands]
+    if any(_compat.is_var(atom) and atom in sums for atom in changed):
+        raise NotProved("loops over the examples with numbers that depend on the size of the batch")
+    results = []
+    for index, start in enumerate(carry):
+        if grows[index] == "same":
+            results.append(start)
+            continue
+        position, found = num_consts + index, outs[index]
+        if start.kind is Kind.FREE and start.power != found.power + 1:
+            if not eqn.is_inexact(position):
+                raise NotProved("adds up examples to an integer that does not depend on the batch")
+            eqn._scale(position, start.power - found.power - 1)
+        elif start.kind not in (Kind.ZERO, Kind.FREE):
+            raise NotProved("adds up examples to something that depends on the batch")
+        results.append(SUM.but(power=found.power, hoistable=found.hoistable and start.hoistable))
+    for value in outs[num_carry:]:
+        results.append(rows(0).but(power=value.power, hoistable=value.hoistable))
+    return results
+
+
+def _accumulators(jaxpr: Any, num_consts: int, num_carry: int) -> tuple[list[str], set[Any]]:
+    """How each carried value of a loop's body changes ("sum", "same", or "" for anything else); the sums' variables."""
+    carried = jaxpr.invars[num_consts : num_consts + num_carry]
+    # Each carried variable, and what comes of it by additions alone.
+    chain: dict[Any, int] = {var: index for index, var in enumerate(carried)}
+    spoilt: set[int] = set()
+    uses: dict[Any, int] = {}
+    for eqn in jaxpr.eqns:
+        reads = [atom for atom in eqn.invars if _compat.is_var(atom) and atom in chain]
+        for atom in reads:
+            uses[atom] = uses.get(atom, 0) + 1
+        if len(reads) == 1 and _is_addition(eqn, reads[0]):
+            chain[eqn.outvars[0]] = chain[reads[0]]
+        else:
+            spoilt |= {chain[atom] for atom in reads}
+    kinds = []
+    for index, (before, after) in enumerate(zip(carried, jaxpr.outvars[:num_carry], strict=True)):
+        mine = _compat.is_var(after) and chain.get(after) == index
+        links = [var for var, owner in chain.items() if owner == index]
+        # Every link is read once, by the next: else what is stacked, or another carry, sees the sum.
+        once = all(uses.get(var, 0) + sum(out is var for out in jaxpr.outvars) <= 1 for var in links)
+        if after is before:
+            kinds.append("same")
+        else:
+            kinds.append("sum" if mine and once and index not in spoilt else "")
+    return kinds, {var for var, owner in chain.items() if kinds[owner] == "sum"}
+
+
+def _is_addition(eqn: Any, to: Any) -> bool:
+    """Whether an equation adds to a value, subtracts from it or leaves it as it is."""
+    (out, *others), name = eqn.outvars, eqn.primitive.name
+    if others or not _compat.is_var(out) or out.aval.dtype != to.aval.dtype or shape_of(out) != shape_of(to):
+        return False
+    if name == "sub":
+        return eqn.invars[0] is to
+    return name in ("add", "add_any", "convert_element_type", "copy")
+
+
+@rule("while", loose=("cond_jaxpr", "body_jaxpr"))
+def while_loop(eqn: Equation) -> list[Value]:
+    """A loop whose number of iterations does not depend on the examples."""
+    for index, value in enumerate(eqn.ins):
+        if value.kind in (Kind.INDEX, Kind.COLUMNS):
+            eqn.ins[index] = eqn.plain(index)
+    cond_consts, body_consts = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    first_carry = cond_consts + body_consts
+    carry, _ = _fixed_point(
+        eqn,
+        "body_jaxpr",
+        eqn.params["body_jaxpr"],
+        eqn.whole_params["body_jaxpr"],
+        eqn.ins[cond_consts:first_carry],
+        eqn.ins[first_carry:],
+        (),
+        eqn.part.outvars,
+        first_carry,
+    )
+    part, whole = eqn.params["cond_jaxpr"], eqn.whole_params["cond_jaxpr"]
+    (goes_on,) = eqn.run("cond_jaxpr", part, whole, [*eqn.ins[:cond_consts], *carry])
+    if goes_on.kind not in (Kind.FREE, Kind.ZERO):
+        raise NotProved(
+            "loops for as long as examples together say",
+            "Give the loop a fixed number of iterations, such as jax.lax.fori_loop with a number.",
+        )
+    return carry
+
+
+@rule("cond", loose=("branches",))
+def cond(eqn: Equation) -> list[Value]:
+    """One of several branches, chosen by what does not depend on the examples."""
+    for index, value in enumerate(eqn.ins):
+        if value.kind in (Kind.INDEX, Kind.COLUMNS):
+            eqn.ins[index] = eqn.plain(index)
+    eqn.scale_to(0, 0)
+    if eqn.ins[0].kind is not Kind.FREE:
+        raise NotProved(
+            "chooses a branch by what the examples together say",
+            "Choose for each example with jnp.where, or by something that is computed from the batch alone.",
+        )
+    branches = list(zip(eqn.params["branches"], eqn.whole_params["branches"], strict=True))
+    results: list[list[Value]] = []
+    for key, (part, whole) in enumerate(branches):
+        results.append(eqn.run(("branches", key), part, whole, eqn.ins[1:]))
+    joined = []
+    for position, each in enumerate(zip(*results, strict=True)):
+        atom = eqn.part.outvars[position]
+        value = each[0]
+        for other in each[1:]:
+            value = _join(value, other, atom)
+        value = value.but(hoistable=value.hoistable and eqn.ins[0].hoistable)
+        if value.is_proved:
+            for key, found in enumerate(each):
+                power = _scale_between(found, value, atom)
+                if power:
+                    if not eqn.interpreter.can_edit:
+                        raise NotProved("returns from one branch what depends on the size of the batch")
+                    eqn.inner["branches", key].outs[position] = Scale(power)
+        joined.append(value)
+    return joined

@@ -1,0 +1,83 @@
+"""Random numbers: a draw for each example is a fresh one in every microbatch."""
+
+from __future__ import annotations
+
+from mmruntime._exactness.lattice import ANY, FREE, Kind, Value, rows
+from mmruntime._exactness.rules.elementwise import entry_by_entry, reject_totals
+from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, rule
+
+
+@rule("random_bits", "random_split", loose=("shape",))
+def draws(eqn: Equation) -> Value:
+    """Bits, or keys, of a shape.
+
+    Which numbers the examples of a microbatch get is not what is proved: they are draws from the same distribution.
+    """
+    key = eqn.plain(0)
+    reject_totals(eqn, [key])
+    rank, grown = len(eqn.shape(0)), eqn.grown()
+    if key.kind is Kind.ROWS:
+        if grown != [key.dim] or key.dim >= rank:
+            raise NotProved("draws random numbers in several dimensions of examples")
+        return key
+    if len(grown) > 1:
+        raise NotProved("draws random numbers in several dimensions of examples")
+    if grown:
+        eqn.interpreter.note_draw(eqn)
+        return rows(grown[0], ANY)
+    return FREE
+
+
+rule("random_fold_in", "random_clone")(entry_by_entry)
+
+
+@rule("random_seed")
+def seed(eqn: Equation) -> Value:
+    """Keys of integers, one for each."""
+    value = eqn.unscaled()[0]
+    reject_totals(eqn, [value])
+    return value
+
+
+@rule("random_wrap")
+def wrap(eqn: Equation) -> Value:
+    """Key data as keys: without the last dimensions."""
+    value = eqn.unscaled()[0]
+    reject_totals(eqn, [value])
+    if value.kind is Kind.ROWS and value.dim >= len(eqn.out_shape()):
+        raise NotProved("makes random keys of the examples")
+    return value
+
+
+@rule("random_unwrap")
+def unwrap(eqn: Equation) -> Value:
+    """Keys as key data: with more dimensions at the end."""
+    value = eqn.unscaled()[0]
+    reject_totals(eqn, [value])
+    return value
+
+
+@rule("random_gamma")
+def gamma(eqn: Equation) -> Value:
+    """Draws of a distribution with parameters of the same shape."""
+    values = eqn.unscaled()
+    reject_totals(eqn, values)
+    value = common_rows(values) or FREE
+    if value.kind is Kind.ROWS:
+        eqn.interpreter.note_draw(eqn)
+    return value
+
+
+@rule("rng_bit_generator", loose=("shape",))
+def rng_bit_generator(eqn: Equation) -> list[Value]:
+    """A new key, and bits of a shape."""
+    key = eqn.unscaled()[0]
+    if key.kind is not Kind.FREE:
+        raise NotProved("draws random numbers from a key that depends on the examples")
+    bits = FREE
+    if grown := eqn.grown(1):
+        if len(grown) > 1:
+            raise NotProved("draws random numbers in several dimensions of examples")
+        eqn.interpreter.note_draw(eqn)
+        bits = rows(grown[0], ANY)
+    return [FREE, bits]

@@ -1,0 +1,220 @@
+"""Split a proved function: what is computed once on the whole batch, and what is computed for each microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mmruntime import _compat
+from mmruntime._exactness.prove import Proof
+from mmruntime._exactness.rules.control import CALLS
+from mmruntime._exactness.rules.equation import Edit, Edits, Hoisted, Scale
+
+
+@dataclass(frozen=True)
+class Split:
+    """A proved function in two parts.
+
+    Attributes:
+        before: A closed jaxpr of the arguments for the whole batch: the hoisted values, then the results at `same`.
+        body: A closed jaxpr of the arguments for a microbatch, then the hoisted values or their rows: the results at
+            `combined`.
+        hoisted: What each hoisted value is, in order.
+        same: Positions of the results that `before` gives.
+        combined: Positions of the results that the microbatches' results make up.
+    """
+
+    before: Any
+    body: Any
+    hoisted: tuple[Hoisted, ...]
+    same: tuple[int, ...]
+    combined: tuple[int, ...]
+
+
+def split(proof: Proof) -> Split:
+    """Split a function all of whose results are proved, or are to be summed up anyway.
+
+    Results without proof are among `combined`.
+    """
+    same = tuple(i for i, verdict in enumerate(proof.verdicts) if verdict.kind == "same")
+    combined = tuple(i for i in range(len(proof.verdicts)) if i not in same)
+    body, hoisted = _Body(proof.num_microbatches).build(proof.part, proof.edits, combined)
+    before = _before(proof.whole, proof.edits, hoisted, same)
+    return Split(before, body, tuple(hoisted), same, combined)
+
+
+class _Body:
+    """Applies the changes of a proof to the microbatch's program."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def build(self, closed: Any, edits: Edits, keep: Sequence[int] | None = None) -> tuple[Any, list[Hoisted]]:
+        """A closed jaxpr with its changes, hoisted values as further arguments, and which these are.
+
+        Args:
+            closed: The jaxpr, open or closed.
+            edits: What has to change.
+            keep: Positions of the results that are wanted; all if left out.
+        """
+        jaxpr, consts = _compat.split(closed)
+        extra: dict[int, tuple[Any, Hoisted]] = {}
+        eqns: list[Any] = []
+
+        def instead(hoisted: Hoisted) -> Any:
+            if isinstance(hoisted.whole, _compat.Literal):
+                return hoisted.whole
+            key = id(hoisted.part)
+            if key not in extra:
+                extra[key] = _compat.new_var(hoisted.part.aval), hoisted
+            return extra[key][0]
+
+        def read(atom: Any, edit: Edit | None, like: Any) -> Any:
+            if isinstance(edit, Hoisted):
+                return instead(edit)
+            if _compat.is_var(atom) and atom in edits.hoisted:
+                atom = instead(edits.hoisted[atom])
+            if isinstance(edit, Scale):
+                target = _compat.new_var(atom.aval)
+                added = _compat.scale_eqns(atom, float(self.n) ** edit.power, target)
+                if like is not None:
+                    added = [eqn.replace(source_info=like.source_info) for eqn in added]
+                eqns.extend(added)
+                return target
+            return atom
+
+        for index, eqn in enumerate(jaxpr.eqns):
+            invars = [
+                read(atom, edits.operands.get((index, position)), eqn) for position, atom in enumerate(eqn.invars)
+            ]
+            eqns.append(self._equation(eqn.replace(invars=invars), edits.inner.get(index, {}), instead))
+        producers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+        outvars = [
+            read(atom, edits.outs.get(position), producers.get(atom) if _compat.is_var(atom) else None)
+            for position, atom in enumerate(jaxpr.outvars)
+            if keep is None or position in keep
+        ]
+        eqns, reads = needed(eqns, outvars, keep_effects=True)
+        used = [(var, hoisted) for var, hoisted in extra.values() if var in reads]
+        invars = [*jaxpr.invars, *(var for var, _ in used)]
+        values = dict(zip(jaxpr.constvars, consts, strict=True))
+        return _closed(jaxpr, values, invars, outvars, eqns), [hoisted for _, hoisted in used]
+
+    def _equation(self, eqn: Any, inner: dict[Any, Edits], instead: Any) -> Any:
+        if all(edits.is_empty for edits in inner.values()):
+            return eqn
+        params = dict(eqn.params)
+        extra: list[Any] = []
+        for key, edits in inner.items():
+            if isinstance(key, tuple):
+                name, position = key
+                branches = list(params[name])
+                branches[position], hoisted = self.build(branches[position], edits)
+                params[name] = tuple(branches)
+            else:
+                changed, hoisted = self.build(params[key], edits)
+                params[key] = changed if hasattr(params[key], "consts") else _compat.split(changed)[0]
+            extra += map(instead, hoisted)
+        if eqn.primitive.name in CALLS and eqn.primitive.name.startswith("custom_"):
+            # The function's derivative rules do not know of the changes.
+            closed = params[CALLS[eqn.primitive.name]]
+            call = _compat.call_eqn(closed, [*eqn.invars, *extra], eqn.outvars, eqn.primitive.name)
+            return call.replace(source_info=eqn.source_info)
+        return _compat.with_extra_inputs(eqn.replace(params=params), extra)
+
+
+def _closed(
+    like: Any, consts: Mapping[Any, Any], invars: Sequence[Any], outvars: Sequence[Any], eqns: Sequence[Any]
+) -> Any:
+    effects = frozenset[Any]().union(*[eqn.effects for eqn in eqns]) if eqns else frozenset[Any]()
+    jaxpr = like.replace(
+        constvars=list(consts), invars=list(invars), outvars=list(outvars), eqns=list(eqns), effects=effects
+    )
+    return _compat.with_consts(jaxpr, list(consts.values()))
+
+
+def needed(eqns: Sequence[Any], wanted: Iterable[Any], *, keep_effects: bool) -> tuple[list[Any], set[Any]]:
+    """The equations that atoms come from, in order, and all variables that they or the atoms read."""
+    reads = {atom for atom in wanted if _compat.is_var(atom)}
+    kept = []
+    for eqn in reversed(eqns):
+        used = [_compat.is_var(var) and var in reads for var in eqn.outvars]
+        if not any(used) and not (keep_effects and _compat.acts(eqn)):
+            continue
+        kept.append(eqn)
+        reads.update(atom for atom in eqn.invars if _compat.is_var(atom))
+    return kept[::-1], reads
+
+
+def _before(closed: Any, edits: Edits, hoisted: Sequence[Hoisted], same: Sequence[int]) -> Any:
+    """The part of the whole batch's program that hoisted values, and the results at `same`, come from."""
+    jaxpr, consts = _compat.split(closed)
+    opened = _Opened([], {}, {}, {id(each.part) for each in hoisted})
+    env: dict[Any, Any] = {var: var for var in jaxpr.invars}
+    opened.constants(jaxpr, consts, env)
+    outs = opened.equations(jaxpr, edits, env, None)
+    outvars = [*(opened.found[id(each.part)] for each in hoisted), *(outs[position] for position in same)]
+    eqns, reads = [], {atom for atom in outvars if _compat.is_var(atom)}
+    for eqn in reversed(opened.eqns):
+        used = [_compat.is_var(var) and var in reads for var in eqn.outvars]
+        if not any(used):
+            continue
+        part = _compat.needed_part(eqn, used)
+        eqns.append(part)
+        reads.update(atom for atom in part.invars if _compat.is_var(atom))
+    used_consts = {var: value for var, value in opened.consts.items() if var in reads}
+    return _closed(jaxpr, used_consts, jaxpr.invars, outvars, eqns[::-1])
+
+
+@dataclass
+class _Opened:
+    """The whole batch's program, with the calls opened that hoisted values are in."""
+
+    eqns: list[Any]
+    consts: dict[Any, Any]
+    found: dict[int, Any]
+    wanted: set[int]
+
+    def constants(self, jaxpr: Any, consts: Sequence[Any], env: dict[Any, Any]) -> None:
+        for var, value in zip(jaxpr.constvars, consts, strict=True):
+            env[var] = fresh = _compat.new_var(var.aval)
+            self.consts[fresh] = value
+
+    def equations(self, jaxpr: Any, edits: Edits, env: dict[Any, Any], stack: Any) -> list[Any]:
+        def read(atom: Any) -> Any:
+            return env[atom] if _compat.is_var(atom) else atom
+
+        for index, eqn in enumerate(jaxpr.eqns):
+            names = eqn.source_info.name_stack if stack is None else stack + eqn.source_info.name_stack
+            inner = edits.inner.get(index, {})
+            invars = [read(atom) for atom in eqn.invars]
+            if any(map(self._has_wanted, inner.values())):
+                ((key, inner_edits),) = inner.items()
+                body, consts = _compat.split(eqn.params[key])
+                inner_env = dict(zip(body.invars, invars, strict=True))
+                self.constants(body, consts, inner_env)
+                outs = self.equations(body, inner_edits, inner_env, names)
+                env.update(zip(eqn.outvars, outs, strict=True))
+                continue
+            outvars = []
+            for var in eqn.outvars:
+                fresh = _compat.new_var(var.aval) if _compat.is_var(var) else var
+                env[var] = fresh
+                outvars.append(fresh)
+            source_info = eqn.source_info.replace(name_stack=names)
+            self.eqns.append(eqn.replace(invars=invars, outvars=outvars, source_info=source_info))
+        for hoisted in _own(edits):
+            if id(hoisted.part) in self.wanted:
+                self.found[id(hoisted.part)] = read(hoisted.whole)
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _has_wanted(self, edits: Edits) -> bool:
+        if any(id(hoisted.part) in self.wanted for hoisted in _own(edits)):
+            return True
+        return any(self._has_wanted(inner) for each in edits.inner.values() for inner in each.values())
+
+
+def _own(edits: Edits) -> list[Hoisted]:
+    found = [*edits.hoisted.values(), *edits.operands.values(), *edits.outs.values()]
+    return [hoisted for hoisted in found if isinstance(hoisted, Hoisted)]

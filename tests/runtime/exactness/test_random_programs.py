@@ -1,0 +1,42 @@
+"""Random programs: whatever is proved of them is so in numbers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import jax
+import pytest
+
+from tests.runtime.exactness.checking import assert_exact, case_of
+from tests.runtime.exactness.random_programs import Program
+
+# With everything that may be hoisted, with nothing, and the function as it is written.
+MODES = [{"hoists": True}, {"hoists": False}, {"as_written": True}]
+
+
+def check(seed: int, mode: dict[str, Any]) -> list[str]:
+    """Hold what is proved of a random program, or of its gradients, against numbers; the words that were proved."""
+    program = Program(seed)
+    fun = program.run if seed % 3 else program.value_and_grad
+    try:
+        case = case_of(fun, (program.params, program.batch), num_microbatches=program.n, **mode)
+    except ValueError as error:
+        assert "Reverse-mode differentiation does not work" in str(error)
+        return []
+    assert_exact(case)
+    return case.words
+
+
+def test_verdicts_are_never_wrong() -> None:
+    words = [word for seed in range(24) for word in check(seed, MODES[seed % 3])]
+    # The programs are not all alike.
+    assert {"same", "sum", "mean", "concat", "max", "mixed"} <= set(words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 3000, 25))
+def test_verdicts_are_never_wrong_at_length(first: int) -> None:
+    for seed, mode in itertools.product(range(first, first + 25), MODES):
+        check(seed, mode)
+    jax.clear_caches()
