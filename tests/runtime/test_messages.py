@@ -155,7 +155,11 @@ def total(w, x):
             TypeError,
             r"custom_schedule must be rows of task names.*\(schedule= takes such a value\)",
         ),
-        ({"count": 2, "reduce": "max"}, ValueError, r'reduce must be "sum", "mean" or "concat" .*, got \'max\''),
+        (
+            {"count": 2, "reduce": "max"},
+            ValueError,
+            r'reduce must be "exact", or "sum", "mean" or "concat" .*, got \'max\'',
+        ),
         (
             {"count": 2, "reduce": ("sum", "sum")},
             ValueError,

@@ -156,7 +156,9 @@ def train_step(one):
         )
         fun = jax.value_and_grad(jax.checkpoint(loss_fn) if one.remat else loss_fn, has_aux=one.has_aux)
         if one.count is not None:
-            fun = mm.microbatch(fun, argnum=2, rng=3, count=one.count, schedule=one.schedule, reduce=one.reduce)
+            fun = mm.microbatch(
+                fun, argnum=2, rng=3, count=one.count, schedule=one.schedule, reduce=one.reduce, check=False
+            )
         value, grads = fun(trained, frozen, batch, key)
         grads = {**jax.tree.map(jnp.zeros_like, state["params"]), **grads}
         if one.optimizer == "clipped":

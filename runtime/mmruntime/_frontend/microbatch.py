@@ -15,6 +15,7 @@ from mmruntime import _check, _compat, schedules
 from mmruntime._core.marks import LOOPS, LoopSpec, Rows
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.constraint import check_specs, constrain
+from mmruntime._frontend.microbatch_exact import ExactLoop, check_reduce, cut, trace_and_prove
 from mmruntime._frontend.nnx_objects import made_anew
 
 R = TypeVar("R")
@@ -33,8 +34,9 @@ def microbatch(
     custom_schedule: Any = None,
     *,
     count: int | None = None,
-    reduce: Any = "sum",
+    reduce: Any = None,
     rng: int | Sequence[int] | None = None,
+    check: bool = True,
 ) -> Callable[..., R]:
     """Call `fun` once per microbatch and accumulate its results.
 
@@ -63,17 +65,23 @@ def microbatch(
             `mmruntime.schedules.custom` takes as rows. The name of a task is its forward pass; `<name>_bwd` is its
             backward pass.
         count: Number of microbatches.
-        reduce: "sum", "mean" (the sum divided by the number of microbatches), "concat" (for results with one entry
-            per example along `dim`, which are joined in order), or a pytree of them that is a prefix of the result.
+        reduce: "exact" for the results of the function on the whole batch: the traced program proves how those of
+            microbatches make them up, and an error names the line where examples meet in another way. What the batch
+            alone decides, such as the number of tokens, is computed once on the whole batch.
+            Or "sum" (if left out), "mean" (the sum divided by the number of microbatches), "concat" (for results with
+            one entry per example along `dim`, which are joined in order), or a pytree of these three that is a prefix
+            of the result.
         rng: Position (or positions) of PRNG keys among the arguments. The microbatch's index is folded into each key
             (`jax.random.fold_in`); without `rng` every microbatch gets the same key.
+        check: Whether a `reduce` that is given and not "exact" is held against the proof as well.
 
     Returns:
         A function with the signature of `fun`.
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
-            `fun` changes an nnx object among its arguments, or an entry of `reduce` is not "sum", "mean" or "concat".
+            `fun` changes an nnx object among its arguments, an entry of `reduce` is not "sum", "mean" or "concat", or
+            results are not those of the whole batch.
         TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
             be added up.
     """
@@ -105,11 +113,15 @@ def microbatch(
     sliced = _positions("argnum", argnum)
     # One argument is sliced itself, several as a tuple.
     is_one = not isinstance(argnum, Iterable)
+    check = _check.flag("microbatch", "check", check)
+    is_checked = check and reduce is not None
+    is_exact = isinstance(reduce, str) and reduce == "exact"
+    reduce = "sum" if reduce is None or is_exact else reduce
     kinds = jax.tree.leaves(reduce, is_leaf=lambda kind: kind is None)
     for kind in kinds:
         if not isinstance(kind, str) or kind not in ("sum", "mean", "concat"):
             raise ValueError(
-                'microbatch: reduce must be "sum", "mean" or "concat" (or a prefix tree of them), got '
+                'microbatch: reduce must be "exact", or "sum", "mean" or "concat" (or a prefix tree of these), got '
                 f"{_check.shown(kind)}."
             )
     check_specs(arg_shardings, "microbatch: arg_shardings")
@@ -134,15 +146,27 @@ def microbatch(
         pieces, num_microbatches = _slice(batch, dim, size, count, label_of(fun))
         rest = [None if position in sliced else arg for position, arg in enumerate(args)]
 
+        def call(batch: Any, own_keys: Any) -> R:
+            arguments = list(rest)
+            for position, part in zip(sliced, (batch,) if is_one else batch, strict=True):
+                arguments[position] = part
+            for position, key in zip(keys, own_keys, strict=True):
+                arguments[position] = key
+            (arguments, keywords), check_unchanged = made_anew((arguments, kwargs), label_of(fun))
+            result = fun(*arguments, **keywords)
+            check_unchanged()
+            return result
+
+        given_keys = [args[key] for key in keys]
+
+        def folded(index: Any) -> list[Any]:
+            keys_of_it: list[Any] = jax.tree.map(
+                lambda key: jax.random.fold_in(key, index), given_keys, is_leaf=_is_key
+            )
+            return keys_of_it
+
         def once(piece: Any, index: Any) -> R:
-            call = list(rest)
-            for position, part in zip(sliced, (piece,) if is_one else piece, strict=True):
-                call[position] = part
-            for key in keys:
-                call[key] = jax.tree.map(lambda k: jax.random.fold_in(k, index), call[key], is_leaf=_is_key)
-            (call, keywords), check = made_anew((call, kwargs), label_of(fun))
-            result = fun(*call, **keywords)
-            check()
+            result = call(piece, folded(index) if keys else [])
             return _in_rows(result, reduce, index, num_microbatches) if "concat" in kinds else result
 
         spec = LoopSpec(
@@ -152,6 +176,17 @@ def microbatch(
             num_stages=num_stages,
             interleave=interleave,
         )
+        if is_exact or (is_checked and num_microbatches > 1):
+            others = [arg for position, arg in enumerate(rest) if position not in keys]
+            parameters = jax.tree.leaves((others, kwargs))
+            traced = trace_and_prove(
+                call, batch, given_keys, dim, num_microbatches, parameters, as_written=not is_exact
+            )
+            if is_exact:
+                loop = ExactLoop(traced, label_of(fun))
+                result: R = _exactly(loop, pieces, folded if keys else None, spec, label_of(fun))
+                return result
+            check_reduce(traced, _kinds_of_leaves(reduce, traced.tree), dim, label_of(fun))
         total = accumulate_pieces(once, pieces, bool(keys) or "concat" in kinds, spec, label_of(fun))
         return _reduce(total, reduce, num_microbatches, dim)
 
@@ -161,6 +196,28 @@ def microbatch(
 def label_of(fun: Any) -> str:
     """The name of a function in messages and marks."""
     return getattr(fun, "__name__", type(fun).__name__)
+
+
+def _exactly(loop: ExactLoop, pieces: Any, keys: Callable[[Any], Any] | None, spec: LoopSpec, label: str) -> Any:
+    """Run a proved function as a microbatch loop."""
+
+    def once(piece: Any, index: Any) -> list[Any]:
+        batch, slices = piece
+        own_keys = [] if keys is None else jax.tree.leaves(keys(index))
+        return loop.once(jax.tree.leaves(batch), own_keys, slices, index)
+
+    needs_index = keys is not None or loop.needs_index
+    totals = accumulate_pieces(once, (pieces, loop.slices()), needs_index, spec, label, loop.shapes())
+    return loop.result(totals)
+
+
+def _kinds_of_leaves(how: Any, tree: Any) -> list[str]:
+    """The kind of every leaf of a result."""
+    result = jax.tree.unflatten(tree, [None] * tree.num_leaves)
+    spread = _over_prefix(
+        lambda kind, subtree: jax.tree.map(lambda _: kind, subtree, is_leaf=lambda leaf: leaf is None), how, result
+    )
+    return jax.tree.leaves(spread)
 
 
 def _is_key(value: Any) -> bool:
@@ -192,14 +249,7 @@ def _slice(batch: Any, dim: int, size: int | None, count: int | None, label: str
             f"Choose a divisor of {length}, or pad the batch."
         )
     num = length // each if size is not None else each
-    per = length // num
-
-    def cut(leaf: Any) -> Any:
-        axis = dim % np.ndim(leaf)
-        shape = np.shape(leaf)
-        return jnp.moveaxis(jnp.reshape(leaf, (*shape[:axis], num, per, *shape[axis + 1 :])), axis, 0)
-
-    return jax.tree.map(cut, batch), num
+    return jax.tree.map(lambda leaf: cut(leaf, dim, num), batch), num
 
 
 def accumulate_pieces(
@@ -208,6 +258,7 @@ def accumulate_pieces(
     needs_index: bool,
     spec: LoopSpec,
     label: str,
+    shapes: Any = None,
 ) -> R:
     """Sum `once(piece, index)` over the leading dimension of `pieces`, leaf by leaf, in a marked microbatch loop.
 
@@ -217,6 +268,7 @@ def accumulate_pieces(
         needs_index: Whether `once` uses the index. It gets one, too, if there are no pieces.
         spec: How the loop runs.
         label: Name of the loop in messages and marks.
+        shapes: What `once` gives, a pytree of shapes and types, if that is known.
 
     Raises:
         TypeError: If a result is a bool or a key, which cannot be added up.
@@ -224,11 +276,17 @@ def accumulate_pieces(
     needs_index = needs_index or not jax.tree.leaves(pieces)
     index = jnp.arange(spec.count, dtype=jnp.uint32) if needs_index else None
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (pieces, index))
-    # The zeros need the shapes of the results. The body of the scan evaluates this trace, so that the user's function
-    # is traced once.
-    traced, shapes = jax.make_jaxpr(once, return_shape=True)(*first)
-    tree = jax.tree.structure(shapes)
-    compute = _compat.as_fun(traced)
+    body_of_it: Callable[[Any, Any], R] = once
+    if shapes is None:
+        # The zeros need the shapes of the results. The body of the scan evaluates this trace, so that the user's
+        # function is traced once.
+        traced, shapes = jax.make_jaxpr(once, return_shape=True)(*first)
+        tree, compute = jax.tree.structure(shapes), _compat.as_fun(traced)
+
+        def body_of_it(piece: Any, index: Any) -> R:
+            result: R = jax.tree.unflatten(tree, compute(*jax.tree.leaves((piece, index))))
+            return result
+
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or leaf.dtype == np.bool_:
             raise TypeError(
@@ -241,8 +299,7 @@ def accumulate_pieces(
     # The partitioner recognises this form: one scan, whose new carry is `add(carry, result)` leaf by leaf.
     def loop(zeros: Any, pieces: Any) -> Any:
         def body(total: Any, piece: Any) -> tuple[Any, None]:
-            result = jax.tree.unflatten(tree, compute(*jax.tree.leaves(piece)))
-            return jax.tree.map(jax.lax.add, total, result), None
+            return jax.tree.map(jax.lax.add, total, body_of_it(*piece)), None
 
         return jax.lax.scan(body, zeros, pieces)[0]
 

@@ -1,0 +1,267 @@
+"""`microbatch(..., reduce="exact")`: the numbers of the whole batch in a pipeline, or an error with the line."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from flax import nnx
+
+import mmruntime as mm
+from tests.runtime.helpers import assert_close, stages
+
+pytestmark = pytest.mark.usefixtures("double", "as_people_write")
+
+STAGES = 4
+
+
+@pytest.fixture
+def as_people_write() -> Iterator[None]:
+    """Promotions of ranks and types are left to JAX."""
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def params_of(seed: int = 0) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [jnp.asarray(rng.normal(size=(8, 8)) / 3) for _ in range(STAGES)]
+
+
+def batch_of(size: int = 16) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2, size, 8))
+    return {"x": jnp.asarray(x), "y": jnp.asarray(y), "keep": jnp.asarray(rng.random((size, 8)) > 0.5)}
+
+
+def model(params: Any, x: Any) -> Any:
+    for index, w in enumerate(params):
+        x = mm.task(lambda x, w: jnp.tanh(x @ w), task=mm.stage(index, STAGES), name=f"layer_{index}")(x, w)
+    return x
+
+
+def masked_loss(params: Any, batch: Any) -> Any:
+    e = (model(params, batch["x"]) - batch["y"]) ** 2
+    keep = batch["keep"].astype(e.dtype)
+    decay = sum((w**2).sum() for w in params)
+    aux = {
+        "tokens": batch["keep"].sum(),
+        "rows": e.mean(axis=-1),
+        "kept": batch["keep"],
+        "signs": e > 1,
+        "worst": e.max(),
+        "best": e.min(axis=0),
+        "any": (e > 3).any(),
+        "all": (e < 1e3).all(),
+        "norm": params[0].sum(),
+        "mean": e.mean(),
+        "ones": e.shape[0],
+        "count": (e > 1).sum(),
+    }
+    return (e * keep).sum() / keep.sum() + 0.1 * decay, aux
+
+
+def exactly(fun: Any, **options: Any) -> Any:
+    return mm.microbatch(fun, **{"argnum": 1, "size": 4, "reduce": "exact", **options})
+
+
+def same_types(one: Any, other: Any) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert (left.shape, left.dtype) == (right.shape, right.dtype)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_the_whole_batch_in_a_pipeline(schedule: str) -> None:
+    grad = jax.value_and_grad(masked_loss, has_aux=True)
+    mesh = stages(STAGES)
+    with mesh:
+        expected = jax.jit(grad)(params_of(), batch_of())
+    step = mm.mjit(exactly(grad, schedule=schedule), mesh=mesh)
+    found = step(params_of(), batch_of())
+    same_types(found, expected)
+    assert_close(found, expected, 1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 16])
+def test_sizes_without_a_mesh(size: int) -> None:
+    grad = jax.value_and_grad(masked_loss, has_aux=True)
+    expected = jax.jit(grad)(params_of(), batch_of())
+    for run in (exactly(grad, size=size), jax.jit(exactly(grad, size=size))):
+        found = run(params_of(), batch_of())
+        same_types(found, expected)
+        assert_close(found, expected, 1e-12)
+        assert found[0][1]["ones"].weak_type
+
+
+def test_what_the_batch_decides_is_computed_before_the_loop() -> None:
+    jaxpr = jax.make_jaxpr(exactly(jax.value_and_grad(masked_loss, has_aux=True)))(params_of(), batch_of())
+    (loop,) = [eqn for eqn in jaxpr.eqns if eqn.params.get("name", "").startswith("mm_microbatch_")]
+    before = [eqn.primitive.name for eqn in jaxpr.eqns[: jaxpr.eqns.index(loop)]]
+    assert "reduce_sum" in before
+    assert not {"tanh", "dot_general", "jit"} & set(before)
+
+
+def test_other_dimensions_several_arguments_and_keys() -> None:
+    def loss(x: Any, params: Any, key: Any, y: Any) -> Any:
+        z = model(params, x["in"].T).T
+        return ((z - y) ** 2).mean() * (1 + 0 * jax.random.uniform(key)), z
+
+    x, y = {"in": batch_of()["x"].T}, batch_of()["y"].T
+    grad = jax.value_and_grad(loss, argnums=1, has_aux=True)
+    expected = grad(x, params_of(), jax.random.key(0), y)
+    run = mm.microbatch(grad, argnum=(0, 3), dim=1, count=4, rng=2, reduce="exact")
+    assert_close(jax.jit(run)(x, params_of(), jax.random.key(0), y), expected, 1e-12)
+
+
+def test_draws_differ_between_microbatches() -> None:
+    def draw(batch: Any, key: Any) -> Any:
+        return jax.random.normal(key, batch.shape)
+
+    run = mm.microbatch(draw, count=2, rng=1, reduce="exact")
+    found = run(jnp.zeros((4, 3)), jax.random.key(0))
+    assert found.shape == (4, 3)
+    assert not np.allclose(found[:2], found[2:])
+
+
+def here(function: Any) -> str:
+    lines, first = inspect.getsourcelines(function)
+    (number,) = [first + index for index, line in enumerate(lines) if "# here" in line]
+    return f"{__file__}:{number} "
+
+
+def centred(params: Any, batch: Any) -> Any:
+    z = model(params, batch["x"])
+    z = z - z.mean(axis=0)  # here
+    return jnp.mean((z - batch["y"]) ** 2)
+
+
+@pytest.mark.parametrize("reduce", ["exact", "mean", "sum", ("mean", "sum")])
+def test_an_error_names_the_line(reduce: Any) -> None:
+    run = exactly(jax.value_and_grad(centred), reduce=reduce)
+    for call in (run, jax.jit(run), mm.mjit(run, mesh=stages(STAGES))):
+        with pytest.raises(ValueError, match=r"^microbatch: reduce=") as error:
+            call(params_of(), batch_of())
+        assert here(centred) in str(error.value)
+        assert "combines a sum over examples with single examples (`sub`)" in str(error.value)
+        assert "check=False" in str(error.value)
+
+
+def test_check_false_and_a_bare_call_insist() -> None:
+    for options in ({"reduce": "sum", "check": False}, {"reduce": None}):
+        loss, _ = exactly(jax.value_and_grad(centred), **options)(params_of(), batch_of())
+        parts = [centred(params_of(), jax.tree.map(lambda a, k=k: a[k : k + 4], batch_of())) for k in range(0, 16, 4)]
+        assert_close(loss, sum(parts), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fun", "reduce", "message"),
+    [
+        (lambda p, b: model(p, b["x"]).sum(), "mean", 'reduce="mean" for result of .* is the sum of what microb'),
+        (lambda p, b: model(p, b["x"]).mean(), "sum", 'reduce="sum" for result of .* is the mean of what microb'),
+        (lambda p, b: model(p, b["x"]).max(), "sum", 'reduce="sum" for result of .* is the maximum of what'),
+        (lambda p, b: (b["x"].mean(), p[0]), "mean", None),
+        (lambda p, b: (b["x"].mean(), p[0]), ("mean", "sum"), r'reduce="sum" for result\[1\] .* is what every microb'),
+        (lambda p, b: model(p, b["x"]).T, "concat", 'reduce="concat" for result of .* is what microbatches give, j'),
+        (lambda p, b: (model(p, b["x"]), 0 * p[0], jnp.asarray(b["x"].shape[0])), ("concat", "sum", "sum"), None),
+        (lambda p, b: ({"n": (b["x"] > 0).sum()}, b["x"].mean()), ("sum", "mean"), None),
+    ],
+)  # fmt: skip
+def test_a_given_reduce_is_held_against_the_proof(fun: Any, reduce: Any, message: str | None) -> None:
+    run = exactly(fun, reduce=reduce)
+    if message is None:
+        assert_close(run(params_of(), batch_of()), jax.jit(fun)(params_of(), batch_of()), 1e-12)
+        return
+    with pytest.raises(ValueError, match=message):
+        run(params_of(), batch_of())
+
+
+def test_what_has_no_rule_is_said() -> None:
+    def fun(params: Any, batch: Any) -> Any:
+        z = model(params, batch["x"])
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(z.shape, z.dtype), z).sum()  # here
+
+    with pytest.raises(ValueError, match=r"has no rule for `pure_callback`") as error:
+        exactly(fun)(params_of(), batch_of())
+    assert here(fun) in str(error.value)
+    with pytest.warns(UserWarning, match=r"has no rule for `pure_callback`"):
+        found = exactly(fun, reduce="sum")(params_of(), batch_of())
+    assert_close(found, fun(params_of(), batch_of()), 1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exactly(fun, reduce="sum", check=False)(params_of(), batch_of())
+
+
+class Net(nn.Module):
+    normalise: bool
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        x = nn.Dense(8, param_dtype=np.float64)(x)
+        if self.normalise:
+            x = nn.BatchNorm(use_running_average=False, param_dtype=np.float64)(x)
+        else:
+            x = nn.LayerNorm(param_dtype=np.float64)(x)
+        return nn.Dense(8, param_dtype=np.float64)(nn.gelu(x))
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_linen_model(normalise: bool) -> None:
+    net = Net(normalise)
+    variables = net.init(jax.random.key(0), batch_of()["x"])
+
+    def loss(params: Any, batch: Any) -> Any:
+        z, _ = net.apply({**variables, "params": params}, batch["x"], mutable=["batch_stats"])
+        labels = jnp.argmax(batch["y"], axis=-1)
+        return optax.softmax_cross_entropy_with_integer_labels(z, labels).mean()
+
+    grad = jax.value_and_grad(loss)
+    if normalise:
+        with pytest.raises(ValueError, match=rf"{__file__}:\d+ \(Net.__call__\)"):
+            exactly(grad)(variables["params"], batch_of())
+        return
+    assert_close(jax.jit(exactly(grad))(variables["params"], batch_of()), grad(variables["params"], batch_of()), 1e-12)
+
+
+def test_an_nnx_model() -> None:
+    net = nnx.Linear(8, 8, rngs=nnx.Rngs(0), param_dtype=np.float64)
+
+    def loss(net: Any, batch: Any) -> Any:
+        return ((net(batch["x"]) - batch["y"]) ** 2).mean(where=batch["keep"])
+
+    grad = nnx.value_and_grad(loss)
+    assert_close(nnx.jit(exactly(grad))(net, batch_of()), grad(net, batch_of()), 1e-12)
+
+
+def test_multi_steps_of_a_masked_language_model() -> None:
+    """Masked tokens, counted over the whole batch, and MultiSteps around adamw: what strangers' programs have."""
+    optimizer = optax.MultiSteps(optax.adamw(1e-2), every_k_schedule=2)
+
+    def train(cut: bool) -> Any:
+        grad = jax.value_and_grad(masked_loss, has_aux=True)
+        grad = exactly(grad, schedule="1f1b") if cut else grad
+
+        def step(state: Any, batch: Any) -> Any:
+            params, moments = state
+            (loss, aux), grads = grad(params, batch)
+            updates, moments = optimizer.update(grads, moments, params)
+            return (optax.apply_updates(params, updates), moments), (loss, aux["tokens"])
+
+        return step
+
+    state = (params_of(), optimizer.init(params_of()))
+    mesh = stages(STAGES)
+    whole, cut = jax.jit(train(cut=False)), mm.mjit(train(cut=True), mesh=mesh)
+    expected = found = state
+    for _ in range(2):
+        with mesh:
+            expected, _ = whole(expected, batch_of())
+        found, _ = cut(found, batch_of())
+    assert_close(found, expected, 1e-10)
