@@ -605,15 +605,13 @@ def add_eqn(left: Any, right: Any, target: Var) -> Any:
     return template.replace(invars=[left, right], outvars=[target])
 
 
-def scale_eqns(source: Any, factor: float, target: Var) -> list[Any]:
-    """Equations that multiply an atom by a number."""
+def scale_eqns(source: Any, n: int, power: int, target: Var) -> list[Any]:
+    """Equations that multiply an atom by `n**power`, which is exact for integers if `power` is not negative."""
     aval = target.aval
     abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-    number: Any = int(factor) if jnp.issubdtype(aval.dtype, jnp.integer) else factor
-    # Dividing rounds once where `1 / factor` is a whole number.
-    by = round(1 / factor) if 0 < factor < 1 else 0
-    function = (lambda x: x / by) if by and by * factor == 1 else (lambda x: x * number)
-    jaxpr, consts = split(jax.make_jaxpr(function)(abstract))
+    number = n ** abs(power)
+    # A division rounds once, the product with a rounded reciprocal twice.
+    jaxpr, consts = split(jax.make_jaxpr(lambda x: x * number if power > 0 else x / number)(abstract))
     assert not consts
     env = {jaxpr.invars[0]: source, jaxpr.outvars[0]: target}
     eqns = []

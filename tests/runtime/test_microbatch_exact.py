@@ -90,6 +90,25 @@ def test_the_whole_batch_in_a_pipeline(schedule: str) -> None:
     assert_close(found, expected, 1e-12)
 
 
+def test_explain_says_what_is_proved() -> None:
+    grad = jax.value_and_grad(masked_loss, has_aux=True)
+    step = mm.mjit(exactly(grad, schedule="1f1b"), mesh=stages(STAGES))
+    step(params_of(), batch_of())
+    lines, first = inspect.getsourcelines(masked_loss)
+    (line,) = [first + number for number, text in enumerate(lines) if "keep.sum()" in text]
+    assert step.explain().proofs == (
+        "the whole batch's results, proved",
+        "the sum of microbatches' results: result[0][0], result[0][1]['count'], result[1][0] and 3 more",
+        "the minimum of microbatches' results: result[0][1]['all'], result[0][1]['best']",
+        "the maximum of microbatches' results: result[0][1]['any'], result[0][1]['worst']",
+        "microbatches' results joined: result[0][1]['kept'], result[0][1]['rows'], result[0][1]['signs']",
+        "the mean of microbatches' results: result[0][1]['mean']",
+        "computed once: result[0][1]['norm'], result[0][1]['ones'], result[0][1]['tokens']",
+        f"computed once on the whole batch: reduce_sum at {__file__}:{line} (masked_loss), float64[], 8 B",
+    )
+    assert step.explain().proofs[0] in str(step.explain())
+
+
 @pytest.mark.parametrize("size", [1, 2, 8, 16])
 def test_sizes_without_a_mesh(size: int) -> None:
     grad = jax.value_and_grad(masked_loss, has_aux=True)

@@ -54,6 +54,7 @@ class LoopSpec:
         custom: Rows of task names per submesh, as `schedules.custom` takes them, or None.
         num_stages: How many stages the user expects the tasks to make, or None.
         interleave: How many of them on each submesh, or None.
+        proof: How the results make up those of the whole batch, in lines for people.
     """
 
     count: int
@@ -62,6 +63,7 @@ class LoopSpec:
     custom: Rows | None = None
     num_stages: int | None = None
     interleave: int | None = None
+    proof: tuple[str, ...] = ()
 
 
 TASKS: _Marks[Task] = _Marks("mm_task_")

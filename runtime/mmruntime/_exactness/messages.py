@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from mmruntime._exactness.lattice import Reason
 from mmruntime._exactness.prove import Proof, Verdict
+from mmruntime._exactness.rules.equation import Hoisted
 
 # Results in one message; the rest of the list says no more.
 _SHOWN = 3
@@ -74,4 +76,36 @@ _DESCRIPTIONS = {
     "concat": "what microbatches give, joined",
     "max": "the maximum of what microbatches give",
     "min": "the minimum of what microbatches give",
+}
+
+
+def summary(proof: Proof, names: Sequence[str], hoisted: Sequence[Hoisted]) -> tuple[str, ...]:
+    """What is proved, in lines: which results are put together how, and what is computed before the loop.
+
+    Args:
+        proof: The proof.
+        names: What each result is called.
+        hoisted: The values that are computed on the whole batch.
+    """
+    by_word: dict[str, list[str]] = {}
+    for name, verdict in zip(names, proof.verdicts, strict=True):
+        by_word.setdefault(verdict.word, []).append(name)
+    lines = [f"{_COMBINED[word]}: {listed(found)}" for word, found in by_word.items()]
+    for each in hoisted:
+        aval = each.whole.aval
+        size = math.prod(aval.shape) * (getattr(aval.dtype, "itemsize", 8) or 8)
+        place = f" at {each.line}" if each.line else ""
+        lines.append(f"computed once on the whole batch: {each.primitive}{place}, {aval.str_short()}, {size:,} B")
+    if proof.draws:
+        lines.append(f"drawn anew for each microbatch: random numbers at {listed(proof.draws)}")
+    return ("the whole batch's results, proved", *lines)
+
+
+_COMBINED = {
+    "same": "computed once",
+    "sum": "the sum of microbatches' results",
+    "mean": "the mean of microbatches' results",
+    "concat": "microbatches' results joined",
+    "max": "the maximum of microbatches' results",
+    "min": "the minimum of microbatches' results",
 }

@@ -77,7 +77,7 @@ class _Body:
                 atom = instead(edits.hoisted[atom])
             if isinstance(edit, Scale):
                 target = _compat.new_var(atom.aval)
-                added = _compat.scale_eqns(atom, float(self.n) ** edit.power, target)
+                added = _compat.scale_eqns(atom, self.n, edit.power, target)
                 if like is not None:
                     added = [eqn.replace(source_info=like.source_info) for eqn in added]
                 eqns.extend(added)

@@ -184,6 +184,7 @@ def microbatch(
             )
             if is_exact:
                 loop = ExactLoop(traced, label_of(fun))
+                spec = dataclasses.replace(spec, proof=loop.summary())
                 result: R = _exactly(loop, pieces, folded if keys else None, spec, label_of(fun))
                 return result
             check_reduce(traced, _kinds_of_leaves(reduce, traced.tree), dim, label_of(fun))

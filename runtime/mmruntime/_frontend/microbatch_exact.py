@@ -13,7 +13,7 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._exactness.lattice import Kind
-from mmruntime._exactness.messages import because, contradiction, not_exact
+from mmruntime._exactness.messages import because, contradiction, not_exact, summary
 from mmruntime._exactness.prove import Argument, Proof, Verdict, prove
 from mmruntime._exactness.split import split
 
@@ -146,6 +146,10 @@ class ExactLoop:
     def needs_index(self) -> bool:
         """Whether the body writes to rows."""
         return any(verdict.kind != "sum" for verdict in self.verdicts)
+
+    def summary(self) -> tuple[str, ...]:
+        """What `explain()` says of the proof."""
+        return summary(self.traced.proof, self.traced.names, self.parts.hoisted)
 
     def slices(self) -> list[Any]:
         """Hoisted values with an entry for each example, with a new leading dimension of microbatches."""

@@ -177,6 +177,7 @@ class Report:
         names: Logical names that did not shard a dimension that carries them.
         runs_per_step: How many program runs a step issues, small ones such as zeroing accumulators included.
         pulled: Carried state that lives away from its stage, and the line that pulled it there.
+        proofs: How the results of microbatches make up those of the whole batch, in lines.
     """
 
     name: str
@@ -188,6 +189,7 @@ class Report:
     names: tuple[NameRow, ...]
     runs_per_step: int
     pulled: tuple[PulledState, ...] = ()
+    proofs: tuple[str, ...] = ()
 
     @property
     def tasks(self) -> tuple[TaskRow, ...]:
@@ -267,6 +269,7 @@ def report(
         tuple(NameRow(*key, outcome) for key, outcome in shardings.unused_axis_names.items()),
         sum(isinstance(item, RunInstruction) for item in program.instructions),
         pulled_state(step, placement, names),
+        tuple(line for region in step.regions if region.loop is not None for line in region.loop.proof),
     )
 
 

@@ -37,7 +37,7 @@ def headlines(report: Report) -> tuple[str, ...]:
             f"{', '.join(map(str, loop.stages))}, at most {', '.join(map(str, loop.live))} in flight"
         )
         lines += loop.choice.reasons if loop.choice is not None else ()
-    return tuple(lines)
+    return (*lines, *report.proofs)
 
 
 def tables(report: Report) -> tuple[ReportTable, ...]:
