@@ -473,7 +473,21 @@ def compile_lowered(lowered: Any) -> CompiledProgram:
     """Compile a lowered program, and note whether JAX found it in its persistent cache."""
     _cache_hits.seen = False
     executable = lowered.compile()
+    _forget_packing(executable._executable)
     return CompiledProgram(executable, lowered if _cache_hits.seen else None)
+
+
+def _forget_packing(executable: Any) -> None:
+    """Let an executable take arrays of int4 and other types of less than a byte, as those of plain `jax.jit` do.
+
+    XLA says of an argument how many bits an element has and of an array nothing, so that JAX's check of arguments sees
+    two layouts where there is one. Only programs that are compiled ahead of time have this check.
+    """
+    layouts = getattr(executable, "_xla_in_layouts", None) or ()
+    if any(getattr(layout, "sub_byte_element_size_in_bits", 0) for layout in layouts):
+        executable._xla_in_layouts = [
+            None if getattr(layout, "sub_byte_element_size_in_bits", 0) else layout for layout in layouts
+        ]
 
 
 def _serialize(program: CompiledProgram, unloaded: Any) -> bytes | None:
@@ -550,7 +564,9 @@ def load_elsewhere(program: CompiledProgram, borders: Borders, elsewhere: Sequen
             copy = dataclasses.replace(
                 unloaded, xla_executable=loaded, device_list=device_list, input_shardings=ins, output_shardings=outs
             )
-            copies.append(jax.stages.Compiled(copy.load(), [], compiled.args_info, compiled.out_tree))
+            executable = copy.load()
+            _forget_packing(executable)
+            copies.append(jax.stages.Compiled(executable, [], compiled.args_info, compiled.out_tree))
     except (jax.errors.JaxRuntimeError, NotImplementedError, ImportError, AttributeError, TypeError) as error:
         log.debug("Cannot copy a compiled program to other devices, so it is compiled for each: %s", error)
         return [None] * len(elsewhere)
