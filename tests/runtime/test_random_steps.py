@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
+from mmruntime import schedules
+from mmruntime.schedules._registry import NAMED_SCHEDULES
 from tests.runtime.helpers import adam, adam_state, assert_close, batches, normal, sgd, stages, weights
 
 pytestmark = pytest.mark.optimized
@@ -183,6 +185,7 @@ def compare(one):
         found, piped = step(found, batch, jax.random.key(index))
         assert_close(piped, plainly, 1e-10)
         assert_close(found, expected, 1e-10)
+    return step
 
 
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -198,3 +201,75 @@ def test_steps(one):
 def test_three_hundred_steps(one):
     with jax.enable_x64(True):
         compare(one)
+
+
+def placement_of(name):
+    """Stages on four submeshes as a schedule wants them; two on each where it takes any number."""
+    rule = NAMED_SCHEDULES[name].placements
+    return rule.pattern(NUM_STAGES, 2) or rule.pattern(NUM_STAGES, rule.chunks)
+
+
+@st.composite
+def scheduled_steps(draw):
+    """Steps with the stages of a named schedule, and random pieces outside of tasks before, between and after them."""
+    one, name = draw(steps()), draw(st.sampled_from(schedules.names()))
+    glue = st.lists(st.sampled_from(sorted(BODIES)), max_size=1)
+    pieces = []
+    for stage in (*placement_of(name), None):
+        for body in draw(glue):
+            pieces.append(Piece(body, 0, draw(st.integers(0, len(pieces))), None, "plain", False))
+        if stage is not None:
+            # Each stage reads the one before it; what skips stages is read outside of tasks.
+            body = draw(st.sampled_from(("dense", "vmapped", "nested jit", "scan", "cond", "dropout")))
+            weight, skip = draw(st.integers(0, NUM_WEIGHTS - 1)), len(pieces)
+            wrapper = draw(st.sampled_from(sorted(WRAPPERS)))
+            pieces.append(Piece(body, weight, skip, stage, wrapper, False))
+    return dataclasses.replace(
+        one, pieces=tuple(pieces), count=draw(st.sampled_from((4, 8))), schedule=name, has_aux=True
+    )
+
+
+def check_scheduled(one):
+    compiled = compare(one)
+    (loop,) = compiled.explain().loops
+    assert len(loop.stages) == len(placement_of(one.schedule)), "nothing but tasks makes stages"
+
+
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(scheduled_steps())
+def test_every_schedule_takes_any_program_on_its_stages(one):
+    with jax.enable_x64(True):
+        check_scheduled(one)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scheduled_steps())
+def test_every_schedule_takes_a_hundred_programs(one):
+    with jax.enable_x64(True):
+        check_scheduled(one)
+
+
+@pytest.mark.parametrize("num_metrics", [3, 40])
+@pytest.mark.parametrize("schedule", schedules.names())
+def test_metrics_and_results_of_each_example_are_no_stages(schedule, num_metrics):
+    placement = placement_of(schedule)
+
+    def loss(params, x):
+        for index, (w, stage) in enumerate(zip(params, placement, strict=True)):
+            x = mm.task(lambda w, x: jnp.tanh(x @ w), f"layer{index}", mesh_slice={"stage": stage})(w, x)
+        loss = (x**2).mean()
+        return loss, (jnp.stack([loss * k for k in range(num_metrics)]), (x**2).mean(-1))
+
+    step = mm.mjit(
+        mm.microbatch(
+            jax.value_and_grad(loss, has_aux=True),
+            count=8,
+            argnum=1,
+            schedule=schedule,
+            reduce=(("mean", ("mean", "concat")), "mean"),
+        ),
+        mesh=stages(NUM_STAGES),
+    )
+    (loop,) = step.plan(weights(len(placement)), normal(8, 4)).loops
+    assert len(loop.stages) == len(placement)
