@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, order=True)
@@ -27,13 +27,17 @@ class Edit:
 
 @dataclass(frozen=True, order=True)
 class Refusal:
-    """A site that was left alone, with the reason and what the user may write instead."""
+    """A site that was left alone, with the reason and what the user may write instead.
+
+    `hint` is the hint that is not rewritten because of it, None where no hint is.
+    """
 
     path: str
     line: int
     column: int
     reason: str
     codemod: str
+    hint: HintReference | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}:{self.column}: {self.reason} [{self.codemod}]"

@@ -61,6 +61,7 @@ HINTS = {
         "mesh(stage=4)  # why",
     ),
 }
+CARRIERS = ("# mm: ", "# mm: ", "# mm: ", "# MM: ", "#mm:", "# mm ", "# mm ; ", "## mm: ", "# # mm: ", "# mn: ")
 NAMES = ("x", "params", "batch", "key", "loss_fn", "blocks", "self", "mesh", "mm", "i", "jax", "step", "größe")
 IMPORTS = (
     "import jax",
@@ -344,7 +345,7 @@ def _indented(lines: list[str]) -> list[str]:
 def hinted(draw: st.DrawFn, lines: list[str], kind: str) -> list[str]:
     """The lines with a hint above, at the end of the first, or, rarely, a wrong hint or one somewhere else."""
     if draw(st.integers(0, 29)) == 0:
-        comment = f"# mm: {draw(st.sampled_from(HINTS['wrong']))}".rstrip()
+        comment = f"{draw(st.sampled_from(CARRIERS))}{draw(st.sampled_from(HINTS['wrong']))}".rstrip()
         place = draw(st.sampled_from(("above", "first", "last", "any", "below")))
     else:
         known = [*HINTS.get(kind, ()), *HINTS.get(kind, ()), *HINTS["any"]]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accounting import without_outcome
 from fixture_files import FIXTURES, hint_cases, run, source_files, tree
 from hint_calls_of import with_calls
 
@@ -156,6 +157,10 @@ def test_every_directive_and_codemod_has_fixtures_with_calls() -> None:
     assert set(DIRECTIVES) <= words
     of_comments = {name for name, codemod in REGISTRY.items() if set(codemod.kinds) != {CALL}}
     assert of_comments <= {folder.parent.name for folder in CALLS}
+
+
+def test_every_hint_has_an_outcome(case: Case) -> None:
+    assert {path: without_outcome(result) for path, result in case.results.items() if without_outcome(result)} == {}
 
 
 def test_second_run_changes_nothing(case: Case) -> None:

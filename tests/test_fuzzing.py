@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+from accounting import without_outcome
 from hypothesis import HealthCheck, assume, given, settings
 from programs import parses, programs
 
@@ -28,6 +29,7 @@ def check(source: str) -> Rewrite:
     assert first.original == source.encode()
     if first.errors:
         assert not first.changed
+    assert without_outcome(first) == []
     text = SourceText.decode(first.result).text
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

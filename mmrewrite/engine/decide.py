@@ -268,7 +268,8 @@ class _Decider:
         facts, hint = self._hints[key]
         start = "left as it is" if hint.record.whole_module else _TOGETHER
         name = next(iter(_codemods_of(hint, self._codemods)), hint.directive)
-        return Refusal(facts.path, hint.reference.line, hint.reference.column, f"{start}: {reason}", name)
+        place = hint.reference
+        return Refusal(facts.path, place.line, place.column, f"{start}: {reason}", name, place)
 
     def redraft_reexporters(self, unreadable: Sequence[SourceFile]) -> None:
         """Draft modules that re-export hint functions again, now that it is known which hints go away."""

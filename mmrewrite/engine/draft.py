@@ -89,7 +89,9 @@ def _run(
                 codemod(site).rewrite()
                 draft.done.add(hint)
             except SiteRefused as refusal:
-                refused[hint.start] = Refusal(facts.path, refusal.line, refusal.column, refusal.reason, name)
+                refused[hint.start] = Refusal(
+                    facts.path, refusal.line, refusal.column, refusal.reason, name, hint.reference
+                )
                 return _same_site(hint, active)
             except HintMistake as mistake:
                 errors.append(_hint_error(facts, mistake.start, mistake.length, mistake.message))
@@ -104,7 +106,7 @@ def _run(
                 place = hint.reference
                 reason = f"left as it is: the `{owner}(...)` that it belongs to stays"
                 name = next(name for name, codemod in codemods.items() if codemod.consumes(hint))
-                refused[hint.start] = Refusal(facts.path, place.line, place.column, reason, name)
+                refused[hint.start] = Refusal(facts.path, place.line, place.column, reason, name, place)
             return {hint.start}
     return set()
 
