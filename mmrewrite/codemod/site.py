@@ -296,10 +296,9 @@ class Site:
         target = statement or self.statement
         if not begins_its_line(source, target):
             self.refuse("a new statement must go above this one; give it a line of its own", target)
-        if statement is None and self.hint.own_line:
-            line, _ = source.position(self.hint.carrier_start)
-        else:
-            line, _ = source.position(self.start_of(target))
+        line, _ = source.position(self.start_of(target))
+        if statement is None:
+            line = self._line_of(self.hint)
         self._insert(source.line_starts[line - 1], code, indentation(source, target), target, apart)
 
     def insert_below(self, code: str, statement: ast.stmt, *, apart: bool = False) -> None:
@@ -345,9 +344,25 @@ class Site:
     def insert_with(self, code: str, other: Hint, *, apart: bool = False) -> None:
         """Insert a statement where another hint inserted its own, after that."""
         source = self.facts.source
-        first = other.carrier_start if other.own_line else self.start_of(other.statement)
-        line, _ = source.position(first)
+        line = self._line_of(other)
         self._insert(source.line_starts[line - 1], code, indentation(source, other.statement), other.statement, apart)
+
+    def _line_of(self, hint: Hint) -> int:
+        """The line above which a statement in the place of a hint goes.
+
+        Hints that stay above it are about the next statement, so the new one must not come in between.
+        """
+        source = self.facts.source
+        if not hint.own_line:
+            return source.position(self.start_of(hint.statement))[0]
+        line, _ = source.position(hint.carrier_start)
+        for holder in self.facts.hints.comments:
+            comment = holder.comment
+            goes = any(cut.start <= comment.start < cut.end for cut in self.draft.cuts)
+            is_above = comment.own_line and comment.line < line and not goes
+            if is_above and any(other.statement is hint.statement for other in holder.hints):
+                line = comment.line
+        return line
 
     def insert_blank_above(self, statement: ast.stmt) -> None:
         """Insert the blank lines above a statement, and above its comments, that a `def` in its place would have."""
