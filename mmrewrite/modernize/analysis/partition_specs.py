@@ -12,7 +12,7 @@ from mmrewrite.modernize.site import OldNameSite
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 
 _SPEC = "jax.sharding.PartitionSpec"
-_OLD_SPECS = frozenset(
+SPECS = frozenset(
     (
         _SPEC,
         "jax.P",
@@ -128,7 +128,7 @@ def kind_of(module: ModuleUses, spec: ast.expr) -> str:
         return "tree"
     if isinstance(spec, ast.Call):
         made = names.resolve(spec.func, scope) or ""
-        if made in _OLD_SPECS:
+        if made in SPECS:
             return "spec"
         return "sharding" if made.startswith("jax.sharding.") and made.endswith("Sharding") else "unknown"
     if isinstance(spec, ast.Name | ast.Attribute) and names.resolve(spec, scope) in GONE_VALUES:
