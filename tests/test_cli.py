@@ -369,11 +369,14 @@ class TestBuild:
             "from ..model import LAYERS",
             "from .. import model as m",
         ]
-        assert Path("out/pkg/main.py").read_text().splitlines()[:4] == [
+        assert Path("out/pkg/main.py").read_text().splitlines()[:7] == [
             "#!/usr/bin/env python",
             "# -*- coding: utf-8 -*-",
             "# Written by mmrewrite from src/pkg/main.py",
-            "from . import model",
+            "if __package__:",
+            "    from . import model",
+            "else:",
+            "    from pkg import model",
         ]
 
     def test_it_imports_beside_the_original(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,6 +453,39 @@ class TestBuild:
         finally:
             for name in [name for name in sys.modules if name.startswith(("whole", "mirror"))]:
                 del sys.modules[name]
+
+    @pytest.mark.parametrize("mark", ["guard", "shebang"])
+    def test_a_module_of_a_package_is_run_by_path_and_imported(self, folder: Path, mark: str) -> None:
+        put("tool/__init__.py", "")
+        put("tool/layers.py", "from tool import names\n\nNAME = __name__\nOTHER = names.NAME\n")
+        put("tool/names.py", "NAME = __name__\n")
+        put("tool/bin/__init__.py", "")
+        guard = "\n\nif __name__ == '__main__':\n    print(*main())\n" if mark == "guard" else "\n\nprint(*main())\n"
+        put(
+            "tool/bin/train.py",
+            ("" if mark == "guard" else "#!/usr/bin/env python\n")
+            + "import os, tool.names\nfrom tool.layers import (\n    NAME,\n    OTHER,\n)  # ours\n\n\n"
+            + "def main():\n    from tool import names as n\n    return NAME, OTHER, tool.names.NAME, n.NAME, os.sep\n"
+            + guard,
+        )
+        assert run("build", "tool", "--out", "made").exit_code == 0
+        assert "from tool.layers import" in Path("made/tool/bin/train.py").read_text()
+        assert "from . import names" in Path("made/tool/layers.py").read_text()
+        for command, prefix, path in (
+            (["tool/bin/train.py"], "tool", "."),
+            (["made/tool/bin/train.py"], "tool", "made"),
+            (["-m", "tool.bin.train"], "tool", "made"),
+            (["-c", "import made.tool.bin.train as t; print(*t.main())"], "made.tool", "."),
+        ):
+            done = subprocess.run(
+                [sys.executable, *command],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            )
+            names = [f"{prefix}.layers", *[f"{prefix}.names"] * 3, os.sep]
+            assert done.stdout.splitlines()[-1] == " ".join(names), (command, done.stdout)
 
     def test_the_manifest_has_hashes_and_the_mirror_is_no_source(self) -> None:
         self.package()

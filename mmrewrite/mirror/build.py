@@ -1,7 +1,8 @@
 """Write a rewritten mirror of packages and scripts, with a manifest of the sources and hashes of its files.
 
 A package is mirrored whole, and its modules import each other relatively there, so that the mirror can be imported
-beside the original.
+beside the original. Modules that are run by their path as well, where Python knows no package, keep their own imports
+for that.
 """
 
 from __future__ import annotations
@@ -192,22 +193,41 @@ def _relative_imports(source: SourceText, path: str, modules: set[str]) -> list[
     if not (below or file.is_package) or top not in source.text:
         return []
     package = file.module.split(".") if file.is_package else file.module.split(".")[:-1]
+    tree = parse_any(source.text)
+    by_path = _runs_by_path(tree, source)
     edits = []
-    for node in ast.walk(parse_any(source.text)):
-        if isinstance(node, ast.ImportFrom) and not node.level and node.module in modules:
-            start = source.offset(node.lineno, node.col_offset)
-            match = _FROM.match(source.text, start)
-            if match and node.module.split(".")[0] == top:
-                edits.append(Edit(match.start(2), match.end(2), _relative(package, node.module), (), ()))
-        elif isinstance(node, ast.Import):
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        start = source.offset(node.lineno, node.col_offset)
+        end = source.offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
+        original = source.text[start:end]
+        text = original
+        if isinstance(node, ast.Import):
             parts = [_relative_import(alias, package, modules) for alias in node.names]
+            plain = (f"import {ast.unparse(alias)}" for alias in node.names)
             if any(parts):
-                start = source.offset(node.lineno, node.col_offset)
-                end = source.offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
-                plain = (f"import {ast.unparse(alias)}" for alias in node.names)
                 text = "; ".join(part or other for part, other in zip(parts, plain, strict=True))
-                edits.append(Edit(start, end, text, (), ()))
+        elif not node.level and node.module in modules and node.module.split(".")[0] == top:
+            text = _FROM.sub(lambda match: f"from{match[1]}{_relative(package, match[2])}{match[3]}import", original, 1)
+        if text == original:
+            continue
+        if by_path:
+            indent = source.line(node.lineno)[: node.col_offset]
+            rest = source.text[end : source.line_end(node.end_lineno or node.lineno)].strip()
+            if indent.strip() or not (rest == "" or rest.startswith("#")):
+                # Two statements on one line: the one that runs by path is kept.
+                continue
+            lines = ("if __package__:", f"    {text}", "else:", f"    {original}")
+            text = f"{source.newline}{indent}".join(lines)
+        edits.append(Edit(start, end, text, (), ()))
     return sorted(edits, key=lambda edit: edit.start)
+
+
+def _runs_by_path(tree: ast.Module, source: SourceText) -> bool:
+    """Whether a module of a package is also a script: Python gives it no package when it is run by its path."""
+    tests = (ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If))
+    return source.text.startswith("#!") or any("__name__" in test and "__main__" in test for test in tests)
 
 
 def _relative_import(alias: ast.alias, package: Sequence[str], modules: set[str]) -> str | None:
