@@ -43,6 +43,9 @@ __all__ = (
 Names = str | tuple[str, ...] | None
 """The logical names of one dimension: one name, several, or None."""
 
+Positions = int | str | tuple[int | str, ...] | None
+"""Which arguments of a function: positions, or names of parameters; one or several."""
+
 _Value = TypeVar("_Value")
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
@@ -104,10 +107,11 @@ def microbatch(
     *,
     count: int | None = None,
     dim: int = 0,
-    argnum: int | None = None,
+    argnum: Positions = None,
     schedule: str | None = None,
-    reduce: str | None = None,
-    rng: int | None = None,
+    reduce: object = None,
+    check: bool = True,
+    rng: Positions = None,
 ) -> _Value: ...
 @overload
 def microbatch(
@@ -115,10 +119,11 @@ def microbatch(
     size: int | None = None,
     count: int | None = None,
     dim: int = 0,
-    argnum: int | None = None,
+    argnum: Positions = None,
     schedule: str | None = None,
-    reduce: str | None = None,
-    rng: int | None = None,
+    reduce: object = None,
+    check: bool = True,
+    rng: Positions = None,
 ) -> Mark: ...
 def microbatch(*subject: Any, **details: Any) -> Any:
     """Take the gradient microbatch by microbatch: `hints.microbatch(jax.value_and_grad(f), size=8)(params, batch)`.

@@ -16,6 +16,7 @@ HINTS = {
         'microbatch(count=4, schedule="1f1b", argnum=1, reduce="mean", rng=None)',
         'microbatch(size=2, argnum=("x", 1), rng="key")',
         'microbatch(size=2, argnum="batch", reduce="mean")',
+        'microbatch(size=2, reduce=(("mean", "concat"), "mean"), check=False)',
         'shard("batch", None)',
         'shard("batch", None); task(stage=1)',
         "mjit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import libcst as cst
@@ -51,6 +52,21 @@ RING = Directive(
 
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_reductions_are_those_of_the_runtime() -> None:
+    pytest.importorskip("jax")
+    import mmruntime as mm
+
+    reduce = DIRECTIVES["microbatch"].parameter("reduce")
+    assert reduce is not None
+    for how in (*reduce.choices, reduce.nested):
+        mm.microbatch(len, size=1, reduce=how)
+    with pytest.raises(ValueError, match="reduce must be") as known:
+        mm.microbatch(len, size=1, reduce="first")
+    assert set(re.findall(r'"(\w+)"', str(known.value))) == set(reduce.choices)
+    with pytest.raises(ValueError, match="reduce must be"):
+        mm.microbatch(len, size=1, reduce=("exact",))
 
 
 class OffloadValue(MeshCodemod):

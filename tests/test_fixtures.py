@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Case:
     left: list[str] = field(default_factory=list)
     numbers: bool = True
     calls: bool = True
+    raises: list[str] = field(default_factory=list)
 
     @property
     def is_single(self) -> bool:
@@ -224,8 +225,12 @@ NUMBERS = [
 
 @pytest.mark.parametrize("folder", NUMBERS, ids=name_of)
 def test_numbers_are_equal(folder: Path) -> None:
-    """Both versions end in `out = ...`, and their results are equal, also where hints are calls without effect."""
-    jax = pytest.importorskip("jax")
+    """Both versions end in `out = ...`, and their results are equal, also where hints are calls without effect.
+
+    Where `case.toml` says what the rewritten program raises, `out` are functions: each runs as written, and raises
+    the message of its position when it is rewritten.
+    """
+    jax, np = pytest.importorskip("jax"), pytest.importorskip("numpy")
     case = read_case(folder)
     if not case.numbers:
         pytest.skip("case.toml says that this one cannot run")
@@ -237,8 +242,17 @@ def test_numbers_are_equal(folder: Path) -> None:
         pytest.importorskip(library)
     before = run(called(folder) if folder in CALLS else case.before["before.py"], jax)
     after = run(case.after["before.py"], jax)
+    if case.raises:
+        assert all(np.isfinite(leaf).all() for function in before for leaf in jax.tree.leaves(function()))
+        assert [message_of(function) for function in after] == case.raises
+        return
     assert jax.tree.structure(before) == jax.tree.structure(after)
-    import numpy as np
-
     for one, other in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-6)
+
+
+def message_of(function: Callable[[], object]) -> str:
+    """What a function raises because results would not be those of the whole batch."""
+    with pytest.raises(ValueError) as raised:
+        function()
+    return str(raised.value)

@@ -2,17 +2,20 @@
 
     loss, grads = jax.value_and_grad(loss_fn)(params, batch)  # mm: microbatch(size=8, schedule="1f1b")
     ->  loss, grads = mm.microbatch(
-            jax.value_and_grad(loss_fn), dim=0, size=8, argnum=1, schedule="1f1b", reduce="mean"
+            jax.value_and_grad(loss_fn), dim=0, size=8, argnum=1, schedule="1f1b", reduce="exact"
         )(params, batch)
+
+With `reduce="exact"`, the runtime proves from the traced program how results of microbatches make up those of the whole
+batch, or raises at the line where examples meet in another way. A `reduce=` in the hint is copied, and held against the
+proof as well.
 
 A `jax.lax.scan` or `jax.lax.fori_loop` that accumulates gradients becomes `mm.microbatch_scan(jax.lax.scan)(...)`.
 When the step is traced, that refuses a loop which does more than add to its carry.
 A batch that the loss closes over becomes a parameter, and a batch by keyword becomes positional.
 
 Refused: `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps; and, because each of these
-would silently change the numbers, star-args, several arguments that could be the batch, a loss that does not visibly
-end in a mean or a sum without `reduce=`, a `reduce=` that contradicts the loss (a sum over the batch divided by the
-size of the whole batch is a sum), batch normalisation, and a random key without `rng=`.
+would change the numbers or hide what is cut, star-args, several arguments that could be the batch, batch normalisation,
+and a random key without `rng=`.
 A Python loop is the work of `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
@@ -37,7 +40,6 @@ from mmrewrite.analysis.losses import (
     keys_of_the_module,
     looks_like_key,
 )
-from mmrewrite.analysis.reductions import MEAN, SUM, Fixed, by_example, fixed_divisor, is_size, reduction_of
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.project.reach import Reach
 
@@ -52,7 +54,7 @@ class MicrobatchGrad(MeshCodemod):
     directive = "microbatch"
 
     def rewrite(self) -> None:
-        """Find the batch, the reduction of the results, and the treatment of random keys."""
+        """Find the batch and the treatment of random keys."""
         self.target: cst.Call | None = None
         self.loop: cst.Call | None = None
         self.uses: list[cst.Call] = []
@@ -69,7 +71,7 @@ class MicrobatchGrad(MeshCodemod):
             self.check_state(loss)
         self.batch = choose_batch(self.site, self.gradient, loss)
         self.check_keys(loss)
-        self.arguments = self.keywords(self.reduce(loss))
+        self.arguments = self.keywords()
         self.target = self.site.call(self.site.statement, self.gradient.wrapped_call)
         self.site.transform(self.site.statement, self)
         self.change_calls(loss)
@@ -116,10 +118,10 @@ class MicrobatchGrad(MeshCodemod):
                     call,
                 )
 
-    def keywords(self, reduce: str) -> dict[str, str]:
+    def keywords(self) -> dict[str, str]:
         """Arguments of `mm.microbatch`, as source text."""
-        hint = self.hint
-        dim, size, count, schedule = (hint.argument(name) for name in ("dim", "size", "count", "schedule"))
+        names = ("dim", "size", "count", "schedule", "reduce", "check")
+        dim, size, count, schedule, reduce, check = (self.hint.argument(name) for name in names)
         arguments = {"dim": dim.text if dim else "0"}
         arguments |= {"size": size.text} if size else {}
         arguments |= {"count": count.text} if count else {}
@@ -128,7 +130,8 @@ class MicrobatchGrad(MeshCodemod):
             arguments["rng"] = self.batch.rng
         if schedule is not None:
             arguments["schedule"] = schedule.text
-        arguments["reduce"] = reduce
+        arguments["reduce"] = reduce.text if reduce else '"exact"'
+        arguments |= {"check": check.text} if check else {}
         return arguments
 
     # Random keys
@@ -189,37 +192,6 @@ class MicrobatchGrad(MeshCodemod):
             return (self.site.resolve(node.func) or "").startswith("jax.random.")
         return False
 
-    # Reduction of the results
-
-    def reduce(self, loss: Loss | None) -> str:
-        """The hint's `reduce`, else the reduction in which the loss visibly ends."""
-        written = self.hint.argument("reduce")
-        fixed = Fixed(loss, self.cut(), frozenset(self.batch.appended)) if loss is not None else None
-        found = None
-        if loss is not None and fixed is not None:
-            found = reduction_of(self.site, loss, self.gradient.has_aux, fixed)
-            if written is not None:
-                self.check_written(written.value, loss, found, fixed)
-        if written is not None:
-            return written.text
-        rows = (
-            by_example(self.site, loss, fixed)
-            if found is not None and loss and fixed and self.gradient.has_aux
-            else None
-        )
-        if rows is not None:
-            tree = f'(("{found}", "concat"), "{found}")' if self.gradient.with_value else f'("{found}", "concat")'
-            self.refuse(
-                f"the loss also returns `{rows}`, which has one entry per example, and a {found} of it over "
-                f"microbatches is something else; write reduce={tree}, with the words where the results are"
-            )
-        if found is None:
-            what = f"`{self.site.text(self.gradient.function)}`"
-            self.refuse(
-                f'cannot see whether {what} ends in a mean or a sum over the batch; write reduce="mean" or reduce="sum"'
-            )
-        return f'"{found}"'
-
     def cut(self) -> frozenset[int] | None:
         """Positions of the arguments that are cut, None where they are computed."""
         try:
@@ -227,31 +199,6 @@ class MicrobatchGrad(MeshCodemod):
         except ValueError:
             return None
         return frozenset(value if isinstance(value, tuple | list) else (value,))
-
-    def check_written(self, written: ast.expr, loss: Loss, found: str | None, fixed: Fixed) -> None:
-        """Refuses a `reduce=` that contradicts the loss: the result would be off by the number of microbatches."""
-        words = self.words_of_loss(written) & {MEAN, SUM}
-        divisor = fixed_divisor(loss, self.gradient.has_aux, fixed)
-        if divisor is not None and MEAN in words and (found == SUM or (found is None and is_size(loss, divisor))):
-            self.refuse(
-                f'the loss divides by `{ast.unparse(divisor)}`, which is the same in every microbatch, and "mean" '
-                'would divide once more, by their number; write reduce="sum", or divide by the size of an argument '
-                "of the loss"
-            )
-        if found is not None and words - {found}:
-            effect = "divide it by" if found == SUM else "multiply it with"
-            self.refuse(
-                f"the loss ends in a {found} over the batch, and this reduce= would {effect} the number of "
-                f'microbatches; write "{found}" for it'
-            )
-
-    def words_of_loss(self, written: ast.expr) -> set[object]:
-        """The words of a literal `reduce=` that apply to the loss and its gradients."""
-        items: list[ast.expr] = [written]
-        if isinstance(written, ast.Tuple) and written.elts:
-            items = [written.elts[0], *(written.elts[-1:] if self.gradient.with_value else [])]
-            items = [item.elts[0] if isinstance(item, ast.Tuple) and item.elts else item for item in items]
-        return {item.value for item in items if isinstance(item, ast.Constant)}
 
     def check_state(self, loss: Loss) -> None:
         """Refuses state that each microbatch would change in turn."""

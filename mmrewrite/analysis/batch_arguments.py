@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over
 from mmrewrite.analysis.gradients import Gradient
 from mmrewrite.analysis.losses import Loss, looks_like_key, names_one_key
-from mmrewrite.analysis.reductions import is_size
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument
@@ -195,7 +194,7 @@ class _Chooser:
 
     def is_size(self, name: str) -> bool:
         """Whether a closed-over value is the size of something."""
-        return self.loss is not None and is_size(self.loss, ast.Name(name, ast.Load()))
+        return self.loss is not None and _is_size(self.loss, ast.Name(name, ast.Load()))
 
     def argument_call(self) -> ast.Call:
         """A call that stands for all calls of the gradient function."""
@@ -240,3 +239,13 @@ class _Chooser:
                     "arguments are evaluated; pass it by position"
                 )
             self.batch.moved = moved
+
+
+def _is_size(loss: Loss, node: ast.expr) -> bool:
+    """Whether an expression, or the value of a name, is a number of rows: `x.shape[0]`, `len(x)`."""
+    if isinstance(node, ast.Name):
+        binding = loss.facts.names.binding(node.id, loss.scope)
+        return binding is not None and binding.value is not None and _is_size(loss, binding.value)
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"

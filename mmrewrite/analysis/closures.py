@@ -74,7 +74,7 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
         return None if node is gradient.function else "the loss is a `lambda` that has a name; write it as a `def`"
     outside = site.facts.scope_of(node)
     for decorator in node.decorator_list:
-        if is_gradient_decorator(site.facts.names, decorator, outside) is None and not keeps_values(
+        if not is_gradient_decorator(site.facts.names, decorator, outside) and not keeps_values(
             site.facts, decorator, outside
         ):
             return f"`@{site.text(decorator)}` may look at the parameters of the loss"

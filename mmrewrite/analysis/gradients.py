@@ -37,8 +37,6 @@ class Gradient:
     Attributes:
         function: The function that is differentiated.
         argnums: Positions of the differentiated arguments; empty where they are computed and the hint has `argnum=`.
-        has_aux: Whether the function returns auxiliary data too.
-        with_value: Whether the gradient function returns the value too.
         wrapped_call: The call to wrap: `jax.grad(...)` itself or, if `by_name`, a call of a name for it.
         by_name: Whether the hinted statement calls the gradient function by a name.
         uses: The calls that can be seen.
@@ -47,8 +45,6 @@ class Gradient:
 
     function: ast.expr
     argnums: frozenset[int]
-    has_aux: bool
-    with_value: bool
     wrapped_call: ast.Call
     by_name: bool
     uses: tuple[Use, ...]
@@ -66,7 +62,6 @@ class _Maker:
 
     function: ast.expr | None
     arguments: ast.Call | None
-    name: str
 
 
 def find_gradient(site: Site) -> Gradient:
@@ -77,7 +72,7 @@ def find_gradient(site: Site) -> Gradient:
         site.refuse("more than one gradient in this statement; give each a statement of its own")
     if made:
         uses, complete = _uses(site, made[0], calls)
-        maker = _Maker(_function(site, made[0]), made[0], site.resolve(made[0].func) or "")
+        maker = _Maker(_function(site, made[0]), made[0])
         return _gradient(site, maker, made[0], by_name=False, uses=uses, complete=complete)
     named = [(call, _made_by_name(site, call.func, site.scope)) for call in calls]
     found = [(call, maker) for call, maker in named if maker is not None]
@@ -105,14 +100,14 @@ def _refuse_bound_twice(site: Site, calls: list[ast.Call]) -> None:
             site.refuse(f"`{name}` has several meanings ({lines}); give this gradient function a name of its own", call)
 
 
-def is_gradient_decorator(names: Module, decorator: ast.expr, scope: Scope) -> str | None:
-    """The gradient transformation of a decorator: `@jax.grad`, `@partial(jax.grad, ...)`, `@eqx.filter_grad(...)`."""
+def is_gradient_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
+    """Whether a decorator differentiates: `@jax.grad`, `@partial(jax.grad, ...)`, `@eqx.filter_grad(...)`."""
     found = names.resolve(decorator, scope)
     if isinstance(decorator, ast.Call):
         found = names.resolve(decorator.func, scope)
         if found == "functools.partial" and len(decorator.args) == 1:
             found = names.resolve(decorator.args[0], scope)
-    return found if found in GRADIENTS else None
+    return found in GRADIENTS
 
 
 def _function(site: Site, maker: ast.Call) -> ast.expr | None:
@@ -132,15 +127,10 @@ def _gradient(
     if maker.arguments is not None:
         keywords = {keyword.arg: keyword.value for keyword in maker.arguments.keywords}
         positional = maker.arguments.args
-    # Flax and Equinox take `has_aux` by keyword only.
-    is_jax = maker.name.startswith("jax.")
     argnums = keywords.get("argnums", positional[1] if len(positional) > 1 else None)
-    has_aux = keywords.get("has_aux", positional[2] if is_jax and len(positional) > 2 else None)
     return Gradient(
         maker.function or wrapped.func,
         _argnums(site, argnums),
-        _flag(site, has_aux),
-        "value_and_grad" in maker.name,
         wrapped,
         by_name,
         uses,
@@ -158,14 +148,6 @@ def _argnums(site: Site, node: ast.expr | None) -> frozenset[int]:
             return frozenset()
         site.refuse("`argnums` is computed, so the batch cannot be told from what is differentiated; write `argnum=`")
     return frozenset(found)
-
-
-def _flag(site: Site, node: ast.expr | None) -> bool:
-    if node is None:
-        return False
-    if not isinstance(node, ast.Constant):
-        site.refuse("`has_aux` is computed; write True or False", node)
-    return bool(node.value)
 
 
 def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use, ...], bool]:
@@ -225,13 +207,12 @@ def _made_by_name(site: Site, node: ast.expr, scope: Scope) -> _Maker | None:
     owner = scope.owner(node.id) or scope
     if binding is not None and isinstance(binding.node, ast.FunctionDef):
         for decorator in binding.node.decorator_list:
-            name = is_gradient_decorator(site.facts.names, decorator, owner)
-            if name is not None:
-                return _Maker(node, decorator if isinstance(decorator, ast.Call) else None, name)
+            if is_gradient_decorator(site.facts.names, decorator, owner):
+                return _Maker(node, decorator if isinstance(decorator, ast.Call) else None)
     while isinstance(value, ast.Call) and site.resolve(value.func, owner) == "jax.jit" and value.args:
         value = value.args[0]
     if isinstance(value, ast.Name) and value.id != node.id:
         return _made_by_name(site, value, owner)
     if isinstance(value, ast.Call) and site.resolve(value.func, owner) in GRADIENTS:
-        return _Maker(_function(site, value), value, site.resolve(value.func, owner) or "")
+        return _Maker(_function(site, value), value)
     return None

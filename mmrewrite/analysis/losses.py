@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
-from mmrewrite.source.functions import own_nodes, returns_of
+from mmrewrite.source.functions import own_nodes
 from mmrewrite.source.names import Scope, all_arguments, dotted_name
 
 _KEY_WORDS = re.compile(r"(^|_)(rngs?|keys?|prng|prngs)\d*($|_)|rng\d*$|[a-z]key\d*$")
@@ -53,13 +53,6 @@ class Loss:
     def by_keyword(self) -> frozenset[str]:
         """Names of the keyword-only parameters."""
         return frozenset(argument.arg for argument in self.node.args.kwonlyargs)
-
-    def results(self) -> Iterator[ast.expr]:
-        """The expressions that it returns."""
-        if isinstance(self.node, ast.Lambda):
-            yield self.node.body
-        else:
-            yield from (statement.value for statement in returns_of(self.node) if statement.value is not None)
 
     def nodes(self) -> Iterator[ast.AST]:
         """The nodes of its body, without those of functions inside it."""

@@ -124,7 +124,7 @@ def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Ar
         named = directive.parameters[index].name if directive.positional and directive.parameters else None
         parameter = directive.parameter(named) if named else directive.more
         if named and parameter:
-            _check_literal(directive, parameter, named, value, start, length)
+            _check_value(written, directive, parameter, named, value)
         present.add(named)
         yield Argument(named, text[start:end], value, start)
     for keyword in written.keywords:
@@ -139,31 +139,53 @@ def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Ar
             raise Problem(name_start, len(keyword.arg), message)
         if keyword.arg in present:
             raise Problem(name_start, len(keyword.arg), f"`{keyword.arg}` is given twice")
-        _check_literal(directive, parameter, keyword.arg, keyword.value, start, end - start)
+        _check_value(written, directive, parameter, keyword.arg, keyword.value)
         present.add(keyword.arg)
         yield Argument(keyword.arg, text[start:end], keyword.value, start)
 
 
-def _check_literal(
-    directive: Directive, parameter: Parameter, name: str, value: ast.expr, start: int, length: int
-) -> None:
+def _check_value(written: Written, directive: Directive, parameter: Parameter, name: str, value: ast.expr) -> None:
+    """Check a literal, or each literal in a tree of them."""
+    leaves = list(_leaves(value)) if parameter.nested else [value]
+    for leaf in leaves:
+        problem = _problem_of(leaf, directive, parameter, name, is_nested=leaf is not value)
+        if problem is not None:
+            start, end = written.span(leaf)
+            raise Problem(start, end - start, problem)
+
+
+def _leaves(value: ast.expr) -> Iterator[ast.expr]:
+    """The expressions in a tree of tuples, lists and dicts."""
+    match value:
+        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Dict(values=items):
+            for item in items:
+                yield from _leaves(item)
+        case _:
+            yield value
+
+
+def _problem_of(
+    value: ast.expr, directive: Directive, parameter: Parameter, name: str, *, is_nested: bool
+) -> str | None:
+    """What is wrong with a literal; None for an expression, which may be anything."""
     # In `ast`, `-1` is a minus and a constant.
     inner = value.operand if isinstance(value, ast.UnaryOp) else value
     if not isinstance(inner, ast.Constant) or not parameter.literals:
-        return
+        return None
     # Not `isinstance`: True is an `int` to Python, but no whole number to a reader.
     if type(inner.value) not in parameter.literals:
-        got = ast.unparse(value)
-        raise Problem(start, length, f"`{directive.name}({name}={got})`: `{name}` must be {parameter.words}")
-    if parameter.choices and inner.value not in parameter.choices:
-        word = str(inner.value)
-        if len(parameter.choices) > _FEW:
-            message = f"there is no {name} {ast.unparse(value)}{nearest(word.lower(), parameter.choices)}"
-            raise Problem(start, length, message)
-        choices = " or ".join(f'"{choice}"' for choice in parameter.choices)
-        close = nearest(word, parameter.choices) if len(word) > 2 else ""
-        suggestion = close if close.startswith("; did") else ""
-        raise Problem(start, length, f"`{name}` must be {choices}, not {ast.unparse(value)}{suggestion}")
+        return f"`{directive.name}({name}={ast.unparse(value)})`: `{name}` must be {parameter.words}"
+    choices, where = (parameter.nested, " within a tree") if is_nested else (parameter.choices, "")
+    if not choices or inner.value in choices:
+        return None
+    word = str(inner.value)
+    if len(choices) > _FEW:
+        return f"there is no {name} {ast.unparse(value)}{nearest(word.lower(), choices)}"
+    close = nearest(word, choices) if len(word) > 2 else ""
+    suggestion = close if close.startswith("; did") else ""
+    *first, last = (f'"{choice}"' for choice in choices)
+    listed = f"{', '.join(first)} or {last}" if first else last
+    return f"`{name}` must be {listed}{where}, not {ast.unparse(value)}{suggestion}"
 
 
 def _check_together(written: Written, directive: Directive, arguments: tuple[Argument, ...]) -> None:

@@ -49,13 +49,15 @@ class Parameter:
     """An argument of a directive.
 
     `literals` are the types that a literal may have, and `words` says so in messages; an expression may be anything.
-    `choices` are the strings allowed, all if empty. A literal number below `minimum` gets the message `too_small`.
+    `choices` are the strings allowed, all if empty, and `nested` those that a tuple, list or dict may hold, none if
+    empty. A literal number below `minimum` gets the message `too_small`.
     """
 
     name: str
     literals: tuple[type, ...]
     words: str
     choices: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()
     minimum: int | None = None
     too_small: str = ""
 
@@ -190,6 +192,8 @@ _NOT_EMPTY = _beyond(message="`{0.name}` says nothing; write `{0.example}`")
 _WHERE = _beyond(
     "name", "regex", message="`{0.name}` does not say where; write an axis and a slice of it: `{0.example}`"
 )
+# Ways to put results of microbatches together, as the runtime knows them.
+_REDUCTIONS = ("mean", "sum", "concat")
 _TASK_OR_STAGES = "`task` and `stages` about one loop contradict each other; keep one"
 
 # The names and aliases of the runtime's schedules, which need not be installed where the tool runs. A test holds them
@@ -277,7 +281,10 @@ DIRECTIVES = {
                 _whole("dim"),
                 Parameter("argnum", (int, str), "a whole number, or the name of a parameter in quotes"),
                 _text("schedule", *SCHEDULES),
-                _text("reduce", "mean", "sum"),
+                Parameter(
+                    "reduce", (str,), "a string, or a tree of strings", ("exact", *_REDUCTIONS), nested=_REDUCTIONS
+                ),
+                Parameter("check", (bool,), "True or False"),
                 Parameter(
                     "rng",
                     (int, str, type(None)),
@@ -287,6 +294,10 @@ DIRECTIVES = {
             positional=1,
             requirements=(
                 _at_most_one_of("size", "count", message="`size=` and `count=` contradict each other; keep one"),
+                Requirement(
+                    lambda present: "check" not in present or "reduce" in present,
+                    '`check=` is about a `reduce=` that is not proved; write that too, such as reduce="mean"',
+                ),
                 _one_of("size", "count", message="`microbatch` needs `size=` (examples in one) or `count=` (how many)"),
             ),
             runtime=("microbatch", "microbatch_loop", "microbatch_scan"),
