@@ -20,7 +20,28 @@ for block in blocks:  # mm: stages
 REFUSED = """
 import jax
 
-grads = jax.grad(unknown)(params, batch)  # mm: microbatch(size=2)
+grads = jax.grad(loss_fn)(params, inputs, targets)  # mm: microbatch(size=2)
+"""
+MEETING = """
+import jax
+import jax.numpy as jnp
+
+
+def loss_fn(params, batch):
+    return jnp.mean((batch @ params) ** 2) ** 2
+
+
+def make():
+    return jnp.ones((4, 2)), jnp.ones((8, 4))
+
+
+def reference(params, batch):
+    return (jax.grad(loss_fn)(params, batch),)
+
+
+def step(params, batch):
+    grads = jax.grad(loss_fn)(params, batch)  # mm: microbatch(size=2)
+    return (grads,)
 """
 
 
@@ -61,8 +82,10 @@ def test_not_a_number_is_never_equal(script: ModuleType) -> None:
     [
         (HINTED, 'expect = "rewritten"', "rewritten", True),
         (HINTED, 'expect = "refused"', "rewritten, for another reason", False),
-        (REFUSED, 'expect = "refused"\nrefusal = "unknown"', "refused", True),
+        (REFUSED, 'expect = "refused"\nrefusal = "more than one argument"', "refused", True),
         (REFUSED, 'expect = "refused"\nrefusal = "no such reason"', "refused, for another reason", False),
+        (MEETING, 'expect = "raises"\nrun = "program"\nrefusal = "program.py:8 .loss_fn."', "raises", True),
+        (MEETING, 'expect = "refused"\nrefusal = "more than one"', "rewritten, for another reason", False),
     ],
 )
 def test_a_case_is_scored_by_what_became_of_its_text(

@@ -6,12 +6,14 @@ Each folder in FOLDER is one case: hinted Python files and a `score.toml` with
 
     title = "what it is"
     expect = "rewritten"            # or "refused": nothing changes, a refusal matches `refusal`, `check --strict` fails
+                                    # or "raises": the rewritten step raises what matches `refusal`, the original runs
     refusal = "a regular expression"
     run = "run"                     # optional: a module of the case that runs it
     tolerance = 1e-4                # optional: of the scale of each array
 
 The module that `run` names has `make()`, which returns the arguments, `step(*arguments)`, the hinted step, and
-`reference(*arguments)`, the same on one device, microbatch by microbatch. The rewritten copy runs `step` on eight
+`reference(*arguments)`, the same on one device: on the whole batch, or microbatch by microbatch with the keys of each
+where random numbers are drawn. The rewritten copy runs `step` on eight
 virtual devices, and the original runs `reference` on one. Both return a tuple, such as (loss, gradients), which is
 compared leaf by leaf, by path.
 
@@ -95,12 +97,17 @@ def score(case: Path) -> Score:
         largest, places, equal = "", "", True
         if found == expected == "rewritten" and "run" in told:
             largest, places, equal = compare(case, copy, told["run"], told.get("tolerance", 1e-4), Path(scratch))
+        if found == "rewritten" and expected == "raises":
+            original = run(case, told["run"], "reference", 1, Path(scratch))
+            raised = run(copy, told["run"], "step", 8, Path(scratch))
+            found = "raises" if raised and not original else found
+            largest, messages = (original or raised)[:120], [raised]
         wanted = re.compile(told.get("refusal", ""))
-        explained = expected != "refused" or any(wanted.search(line) for line in messages)
+        explained = expected == "rewritten" or any(wanted.search(line) for line in messages)
         stable = again.returncode == 0
         if not stable:
             found += ", not stable"
-        if expected == "refused" and not explained:
+        if not explained:
             found += ", for another reason"
         if found == "refused" and tool("check", "--strict", str(copy)).returncode != 1:
             found += ", and `check --strict` passes"
@@ -119,14 +126,10 @@ def compare(case: Path, copy: Path, module: str, tolerance: float, scratch: Path
     """Largest difference relative to the scale of its array, number of places, and whether all is well."""
     results = {}
     for folder, name, devices in ((case, "reference", 1), (copy, "step", 8)):
-        file = scratch / f"{name}.npz"
-        command = [sys.executable, "-c", RUNNER, module, name, str(file)]
-        done = subprocess.run(
-            command, cwd=folder, env=environment(devices, folder), capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            return done.stderr.strip().splitlines()[-1][:120], "", False
-        with np.load(file) as arrays:
+        error = run(folder, module, name, devices, scratch)
+        if error:
+            return error[:120], "", False
+        with np.load(scratch / f"{name}.npz") as arrays:
             results[name] = dict(arrays)
     one, many = results["reference"], results["step"]
     places = int(many.pop("places"))
@@ -137,6 +140,15 @@ def compare(case: Path, copy: Path, module: str, tolerance: float, scratch: Path
     worst = max(differences, key=differences.__getitem__)
     equal = differences[worst] <= tolerance
     return f"{differences[worst]:.1e}" + ("" if equal else f" at {worst}"), str(places), equal and places > 1
+
+
+def run(folder: Path, module: str, name: str, devices: int, scratch: Path) -> str:
+    """Call a function of a case's module and save what it returns as `name` in `scratch`; its error, empty if none."""
+    command = [sys.executable, "-c", RUNNER, module, name, str(scratch / f"{name}.npz")]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(devices, folder), capture_output=True, text=True, check=False
+    )
+    return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
 
 
 def relative(one: dict[str, np.ndarray], many: dict[str, np.ndarray]) -> dict[str, float]:
