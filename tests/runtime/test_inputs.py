@@ -218,3 +218,24 @@ def test_an_indivisible_dimension_is_an_error_that_names_the_parameter() -> None
         mm.mjit(lambda w: mm.task(doubled, mesh_slice={"stage": 0})(w), mesh=make_mesh())(
             {"k": nn.Partitioned(jnp.ones(3), names=("mlp",))}
         )
+
+
+def test_random_streams_of_nnx_as_the_key_of_a_loop_get_advice_that_works() -> None:
+    def loss(w, x, rngs):
+        return ((x * jax.random.bernoulli(rngs.dropout(), 0.5, x.shape)) @ w).sum()
+
+    def refused(w, x, rngs):
+        return mm.microbatch(nnx.grad(loss), size=2, argnum=1, rng=2)(w, x, rngs)
+
+    def advised(w, x, rngs):
+        grad = jax.grad(lambda w, x, key: loss(w, x, nnx.Rngs(dropout=key)))
+        return mm.microbatch(grad, size=2, argnum=1, rng=2)(w, x, rngs.dropout())
+
+    arguments = jnp.eye(8), jnp.ones((8, 8)), nnx.Rngs(dropout=0)
+    with pytest.raises(
+        TypeError, match=r"rng=2 is the nnx object Rngs, .* Pass a key instead, as in fun\(\.\.\., rngs\.dr"
+    ):
+        mm.mjit(refused, mesh=make_mesh())(*arguments)
+    found = mm.mjit(advised, mesh=make_mesh())(*arguments)
+    np.testing.assert_allclose(found, jax.jit(advised)(*arguments))
+    assert 0 < found.sum() < 512

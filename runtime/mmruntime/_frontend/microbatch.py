@@ -16,7 +16,7 @@ from mmruntime._core.marks import LOOPS, LoopSpec, Rows
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.constraint import check_specs, constrain
 from mmruntime._frontend.microbatch_exact import ExactLoop, check_reduce, cut, trace_and_prove
-from mmruntime._frontend.nnx_objects import made_anew
+from mmruntime._frontend.nnx_objects import is_stateful, made_anew
 
 R = TypeVar("R")
 
@@ -356,6 +356,12 @@ def check_schedule(what: str, schedule: Any) -> None:
 
 def _check_keys(position: int, argument: Any) -> None:
     for leaf in jax.tree.leaves(argument, is_leaf=_is_key):
+        if is_stateful(leaf):
+            raise TypeError(
+                f"microbatch: rng={position} is the nnx object {type(leaf).__name__}, whose counts change in each "
+                "microbatch. Pass a key instead, as in fun(..., rngs.dropout()), and make nnx.Rngs(dropout=key) of it "
+                "inside the function."
+            )
         dtype = getattr(leaf, "dtype", None)
         if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
             raise TypeError(
