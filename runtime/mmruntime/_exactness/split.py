@@ -160,7 +160,7 @@ def _before(closed: Any, edits: Edits, hoisted: Sequence[Hoisted], same: Sequenc
         used = [_compat.is_var(var) and var in reads for var in eqn.outvars]
         if not any(used):
             continue
-        part = _compat.needed_part(eqn, used)
+        part = _compat.needed_part(eqn, used) or eqn
         eqns.append(part)
         reads.update(atom for atom in part.invars if _compat.is_var(atom))
     used_consts = {var: value for var, value in opened.consts.items() if var in reads}
