@@ -284,3 +284,47 @@ def test_multi_steps_of_a_masked_language_model() -> None:
             expected, _ = whole(expected, batch_of())
         found, _ = cut(found, batch_of())
     assert_close(found, expected, 1e-10)
+
+
+def _steps_of_another_program(params, batch):
+    return jnp.mean(batch @ params) if batch.shape[0] > 4 else jnp.sum(batch @ params)
+
+
+def _one_row_after_the_other(params, batch):
+    return sum(jnp.sum((row @ params) ** 2) for row in batch) / len(batch)
+
+
+@pytest.mark.parametrize("loss", [_steps_of_another_program, _one_row_after_the_other])
+@pytest.mark.parametrize("wrap", [lambda function: function, jax.jit], ids=["eager", "jit"])
+def test_a_program_that_differs_for_another_size_is_an_error_and_not_hoisted(loss, wrap):
+    """Its parameters are captured by the trace; it would be computed on the whole batch, without microbatches."""
+    step = wrap(mm.microbatch(jax.grad(loss), size=2, argnum=1, reduce="exact"))
+    with pytest.raises(ValueError, match="does other operations for another batch size"):
+        step(jnp.ones((4, 2)), jnp.ones((8, 4)))
+
+
+def _dropped(params, batch, key):
+    return jnp.mean((batch * jax.random.bernoulli(key, 0.5, batch.shape)) @ params)
+
+
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
+@pytest.mark.parametrize("form", ["captured", "traced", "argument"])
+def test_a_key_that_rng_does_not_name_is_said(make, form, caplog):
+    params, batch, key = jnp.ones((4, 2)), jnp.ones((8, 4)), make(0)
+
+    def step(params, batch, key):
+        if form == "argument":
+            return mm.microbatch(jax.grad(_dropped), size=2, argnum=1, reduce="exact")(params, batch, key)
+        captured = make(1) if form == "captured" else key
+        loss = jax.grad(lambda params, batch: _dropped(params, batch, captured))
+        return mm.microbatch(loss, size=2, argnum=1, reduce="exact")(params, batch)
+
+    jax.jit(step)(params, batch, key)
+    assert "draws the same random numbers at" in caplog.text
+    assert "test_microbatch_exact.py" in caplog.text
+
+
+def test_a_key_that_rng_names_is_fine(caplog):
+    step = mm.microbatch(jax.grad(_dropped), size=2, argnum=1, rng=2, reduce="exact")
+    jax.jit(step)(jnp.ones((4, 2)), jnp.ones((8, 4)), jax.random.key(0))
+    assert not caplog.records

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from mmruntime import _compat
 from mmruntime._exactness.lattice import Kind
-from mmruntime._exactness.prove import Argument, Proof, Verdict
+from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict
 from mmruntime._exactness.split import split
 
 
-def run_split(proof: Proof, arguments: Sequence[Argument], values: Sequence[Any]) -> list[Any]:
+def run_split(proof: Proof, arguments: Sequence[ArgumentSpec], values: Sequence[Any]) -> list[Any]:
     """The results of a proved function for the whole batch, computed from microbatches.
 
     Args:

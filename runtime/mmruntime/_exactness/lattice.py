@@ -61,7 +61,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class AbstractValue:
     """What is known of one variable.
 
     Attributes:
@@ -79,7 +79,7 @@ class Value:
     outer: int = 1
     power: int = 0
     hoistable: bool = False
-    columns: tuple[Value, ...] = ()
+    columns: tuple[AbstractValue, ...] = ()
     reason: Reason | None = None
 
     @property
@@ -92,25 +92,25 @@ class Value:
         """Whether its shape counts examples."""
         return self.kind in (Kind.ROWS, Kind.INDEX, Kind.COLUMNS)
 
-    def but(self, **changes: Any) -> Value:
+    def but(self, **changes: Any) -> AbstractValue:
         """The value with other fields."""
         return dataclasses.replace(self, **changes)
 
-    def at(self, dim: int) -> Value:
+    def at(self, dim: int) -> AbstractValue:
         """The same rows along another dimension."""
         return dataclasses.replace(self, dim=dim)
 
 
-ZERO = Value(Kind.ZERO)
-FREE = Value(Kind.FREE)
-SUM = Value(Kind.SUM)
-MAX = Value(Kind.MAX)
-MIN = Value(Kind.MIN)
+ZERO = AbstractValue(Kind.ZERO)
+FREE = AbstractValue(Kind.FREE)
+SUM = AbstractValue(Kind.SUM)
+MAX = AbstractValue(Kind.MAX)
+MIN = AbstractValue(Kind.MIN)
 
 
-def rows(dim: int, outer: int = 1, power: int = 0) -> Value:
+def rows(dim: int, outer: int = 1, power: int = 0) -> AbstractValue:
     """A value with one entry, or several, for each example along `dim`."""
-    return Value(Kind.ROWS, dim, outer, power)
+    return AbstractValue(Kind.ROWS, dim, outer, power)
 
 
 def join_outer(one: int, other: int) -> int | None:

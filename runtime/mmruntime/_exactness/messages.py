@@ -98,6 +98,8 @@ def summary(proof: Proof, names: Sequence[str], hoisted: Sequence[Hoisted]) -> t
         lines.append(f"computed once on the whole batch: {each.primitive}{place}, {aval.str_short()}, {size:,} B")
     if proof.draws:
         lines.append(f"drawn anew for each microbatch: random numbers at {listed(proof.draws)}")
+    if proof.repeated_draws:
+        lines.append(f"the same in every microbatch: random numbers at {listed(proof.repeated_draws)}")
     return ("the whole batch's results, proved", *lines)
 
 

@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._exactness.lattice import FREE, ZERO, Kind, Reason, Value, rows
+from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, rows
 from mmruntime._exactness.rules import (
     collectives,
     contraction,
@@ -90,7 +92,8 @@ class Proof:
         num_microbatches: How many microbatches the batch has.
         verdicts: One for each result.
         edits: What has to change in `part` for the verdicts to hold.
-        draws: Lines that draw random numbers for every example.
+        draws: Lines that draw random numbers for every example, from keys among the arguments.
+        repeated_draws: Lines that draw them from keys that are no arguments, the same for every microbatch.
     """
 
     part: Any
@@ -99,6 +102,7 @@ class Proof:
     verdicts: tuple[Verdict, ...]
     edits: Edits
     draws: tuple[str, ...]
+    repeated_draws: tuple[str, ...]
 
     @property
     def is_exact(self) -> bool:
@@ -107,7 +111,7 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Argument:
+class ArgumentSpec:
     """What a flat argument of the function is.
 
     Attributes:
@@ -122,7 +126,7 @@ class Argument:
 def prove(
     part: Any,
     whole: Any,
-    arguments: Sequence[Argument],
+    arguments: Sequence[ArgumentSpec],
     num_microbatches: int,
     *,
     as_written: bool = False,
@@ -146,7 +150,7 @@ def prove(
         # Whatever it computes, the one microbatch is the whole batch; booleans cannot be added up.
         atoms = _compat.split(part)[0].outvars
         alone = tuple(Verdict("max" if atom.aval.dtype == np.bool_ else "sum") for atom in atoms)
-        return Proof(part, whole, 1, alone, Edits(), ())
+        return Proof(part, whole, 1, alone, Edits(), (), ())
     run = _Run(num_microbatches, can_edit=not as_written, parameters=parameters)
     ins = [
         FREE.but(hoistable=argument.hoistable)
@@ -163,14 +167,15 @@ def prove(
             raise ValueError(f"Argument {position} has shape {shape_of(other)} in the whole batch, not {expected}.")
     outs, edits = run.run(part, whole, ins, hoists=not as_written)
     verdicts = tuple(_verdict(value, can_hoist=not as_written) for value in outs)
-    return Proof(part, whole, num_microbatches, verdicts, edits, tuple(dict.fromkeys(run.draws)))
+    draws, repeated = (tuple(dict.fromkeys(lines)) for lines in (run.draws, run.repeated_draws))
+    return Proof(part, whole, num_microbatches, verdicts, edits, draws, repeated)
 
 
 _SAME = (Kind.ZERO, Kind.FREE)
 _UNPROVED = (Kind.MIXED, Kind.UNKNOWN)
 
 
-def _verdict(value: Value, *, can_hoist: bool) -> Verdict:
+def _verdict(value: AbstractValue, *, can_hoist: bool) -> Verdict:
     if value.kind is Kind.FREE:
         return Verdict("same", value.power)
     if value.kind is Kind.ROWS:
@@ -191,16 +196,26 @@ class _Run(Interpreter):
         self.parameters = parameters
         self.can_edit = can_edit
         self.draws: list[str] = []
+        self.repeated_draws: list[str] = []
+        # The line of the innermost call that has one. JAX traces `bernoulli` and the like once, for whoever is first.
+        self.call_line = ""
 
     def note_draw(self, eqn: Equation) -> None:
-        self.draws.append(line_of(eqn.part))
+        # Keys among the arguments are the only ones that cannot be hoisted.
+        lines = self.repeated_draws if eqn.ins[0].hoistable else self.draws
+        lines.append(line_of(eqn.part) or self.call_line)
 
-    def run(self, part: Any, whole: Any, ins: Sequence[Value], *, hoists: bool) -> tuple[list[Value], Edits]:
+    def run(
+        self, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool
+    ) -> tuple[list[AbstractValue], Edits]:
         one, consts = _compat.split(part)
         other, whole_consts = _compat.split(whole)
         edits = Edits()
         if not same_program(one, other):
-            return self._another_program(one, other, ins), edits
+            captured = zip(one.constvars, consts, strict=True)
+            hoistable = all(value.hoistable for value in ins)
+            hoistable = hoistable and not any(self.is_parameter(var, const) for var, const in captured)
+            return self._another_program(one, other, hoistable), edits
         frame = _Frame(self, edits, hoists)
         for var, twin, value, whole_value in zip(one.constvars, other.constvars, consts, whole_consts, strict=True):
             frame.bind_constant(var, twin, value, whole_value)
@@ -216,7 +231,12 @@ class _Run(Interpreter):
             outs.append(value)
         return outs, edits
 
-    def _another_program(self, part: Any, whole: Any, ins: Sequence[Value]) -> list[Value]:
+    def is_parameter(self, var: Any, captured: Any) -> bool:
+        """Whether a captured array may be differentiated, so that nothing may be hoisted on its account."""
+        can_be = id(captured) in self.parameters or _compat.is_tracer(captured)
+        return can_be and not _is_integral(var) and not jnp.issubdtype(var.aval.dtype, jax.dtypes.prng_key)
+
+    def _another_program(self, part: Any, whole: Any, hoistable: bool) -> list[AbstractValue]:
         eqn = first_difference(part, whole)
         reason = Reason(
             "" if eqn is None else eqn.primitive.name,
@@ -224,8 +244,7 @@ class _Run(Interpreter):
             "does other operations for another batch size, so that the two programs cannot be compared",
             "Let the number of examples not decide which operations are done.",
         )
-        hoistable = all(value.hoistable for value in ins)
-        return [Value(Kind.UNKNOWN, hoistable=hoistable, reason=reason) for _ in part.outvars]
+        return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=reason) for _ in part.outvars]
 
 
 @dataclass
@@ -235,22 +254,21 @@ class _Frame:
     run: _Run
     edits: Edits
     hoists: bool
-    env: dict[Any, Value] = field(default_factory=dict)
+    env: dict[Any, AbstractValue] = field(default_factory=dict)
 
-    def bind(self, var: Any, twin: Any, value: Value) -> None:
+    def bind(self, var: Any, twin: Any, value: AbstractValue) -> None:
         self.env[var] = value
 
     def bind_constant(self, var: Any, twin: Any, one: Any, other: Any) -> None:
-        is_parameter = id(one) in self.run.parameters or (_compat.is_tracer(one) and not _is_integral(var))
-        hoistable = not is_parameter
+        hoistable = not self.run.is_parameter(var, one)
         if shape_of(var) == shape_of(twin) and same_value(one, other):
             self.env[var] = FREE.but(hoistable=hoistable)
             return
         reason = Reason("", "", "captures an array that differs for another batch size")
-        value = Value(Kind.MIXED, hoistable=hoistable, reason=reason)
+        value = AbstractValue(Kind.MIXED, hoistable=hoistable, reason=reason)
         self.env[var] = self._hoisted(var, twin, value, "constant", "")
 
-    def read(self, atom: Any, twin: Any) -> tuple[Value, Hoisted | None]:
+    def read(self, atom: Any, twin: Any) -> tuple[AbstractValue, Hoisted | None]:
         """The value of an operand; for a number of the whole batch's program, what is read in its place."""
         if not isinstance(atom, _compat.Literal):
             return self.env[atom], None
@@ -265,7 +283,7 @@ class _Frame:
             value = FREE.but(hoistable=True)
             return value, Hoisted(atom, twin, value, "literal", "")
         reason = Reason("", "", "computes with a number that depends on the size of the batch")
-        return Value(Kind.MIXED, hoistable=True, reason=reason), None
+        return AbstractValue(Kind.MIXED, hoistable=True, reason=reason), None
 
     def step(self, index: int, part: Any, whole: Any) -> None:
         """Interpret one equation."""
@@ -292,10 +310,12 @@ class _Frame:
             if eqn.inner:
                 self.edits.inner[index] = eqn.inner
 
-    def _outs(self, eqn: Equation, ins: Sequence[Value]) -> list[Value]:
+    def _outs(self, eqn: Equation, ins: Sequence[AbstractValue]) -> list[AbstractValue]:
         part, whole, count = eqn.part, eqn.whole, len(eqn.part.outvars)
         hoistable = all(value.hoistable for value in ins) and not _compat.acts(part) and eqn.name not in _DRAWS
         is_call = bool(eqn.name in _WITH_JAXPRS)
+        if is_call:
+            self.run.call_line = line_of(part) or self.run.call_line
         if not is_call:
             if eqn.name in _ZERO_TIMES and any(value.kind is Kind.ZERO for value in ins):
                 return [ZERO.but(hoistable=hoistable)] * count
@@ -303,7 +323,7 @@ class _Frame:
                 return [ins[1].but(hoistable=hoistable)]
             for value in ins:
                 if not value.is_proved:
-                    return [Value(value.kind, hoistable=hoistable, reason=value.reason)] * count
+                    return [AbstractValue(value.kind, hoistable=hoistable, reason=value.reason)] * count
         function = RULES.get(eqn.name)
         reason: Reason | None
         try:
@@ -311,25 +331,25 @@ class _Frame:
                 raise NoRule
             if not same_params(part.params, whole.params, LOOSE[eqn.name]):
                 why = Reason(eqn.name, line_of(part), "does something else for another batch size")
-                return [Value(Kind.UNKNOWN, hoistable=hoistable, reason=why)] * count
+                return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=why)] * count
             found = function(eqn)
         except NotProved as error:
             reason = Reason(eqn.name, line_of(part), error.problem, error.advice)
             reason = next((value.reason for value in ins if not value.is_proved), reason)
-            return [Value(Kind.MIXED, hoistable=hoistable, reason=reason)] * count
+            return [AbstractValue(Kind.MIXED, hoistable=hoistable, reason=reason)] * count
         except NoRule:
             if not _compat.acts(part) and self._is_free(eqn, ins):
                 return [FREE.but(hoistable=hoistable)] * count
             reason = Reason(eqn.name, line_of(part), f"has no rule for `{eqn.name}`")
-            return [Value(Kind.UNKNOWN, hoistable=hoistable, reason=reason)] * count
-        if isinstance(found, Value):
+            return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=reason)] * count
+        if isinstance(found, AbstractValue):
             found = [found] * count
         if is_call:
             # Which result depends on what, the rule has found out.
             return [value.but(hoistable=value.hoistable and not _compat.acts(part)) for value in found]
         return [value.but(hoistable=hoistable) for value in found]
 
-    def _is_free(self, eqn: Equation, ins: Sequence[Value]) -> bool:
+    def _is_free(self, eqn: Equation, ins: Sequence[AbstractValue]) -> bool:
         """Whether both programs do one and the same, unknown, operation."""
         if any(value.kind not in (Kind.FREE, Kind.ZERO) or (value.power and value.kind is Kind.FREE) for value in ins):
             return False
@@ -339,7 +359,7 @@ class _Frame:
         same_shapes = all(shape_of(one) == shape_of(other) for one, other in pairs)
         return same_shapes and same_params(eqn.part.params, eqn.whole.params, ())
 
-    def _checked(self, eqn: Equation, position: int, value: Value) -> Value:
+    def _checked(self, eqn: Equation, position: int, value: AbstractValue) -> AbstractValue:
         """A rule's value, held against the shapes: no rule may be right about examples and wrong about sizes."""
         if not value.is_proved or value.kind is Kind.ZERO:
             if value.reason is not None and not value.reason.line:
@@ -351,9 +371,9 @@ class _Frame:
         if fits(value, one, other, self.run.n):
             return value
         shapes = Reason(eqn.name, line_of(eqn.part), "gives other shapes than its rule expects")
-        return Value(Kind.UNKNOWN, hoistable=value.hoistable, reason=shapes)
+        return AbstractValue(Kind.UNKNOWN, hoistable=value.hoistable, reason=shapes)
 
-    def _hoisted(self, var: Any, twin: Any, value: Value, name: str, eqn: Any) -> Value:
+    def _hoisted(self, var: Any, twin: Any, value: AbstractValue, name: str, eqn: Any) -> AbstractValue:
         """A variable that is computed on the whole batch before the loop, where that is possible."""
         if not (value.hoistable and self.hoists) or not _compat.is_var(var):
             return value
@@ -376,14 +396,14 @@ _WITH_JAXPRS = {
 
 
 def _is_integral(var: Any) -> bool:
-    return bool(np.issubdtype(var.aval.dtype, np.integer) or var.aval.dtype == np.bool_)
+    return bool(jnp.issubdtype(var.aval.dtype, np.integer) or var.aval.dtype == np.bool_)
 
 
 def _number(value: Any) -> Any:
     return np.asarray(value)
 
 
-def fits(value: Value, part: Sequence[int], whole: Sequence[int], n: int) -> bool:
+def fits(value: AbstractValue, part: Sequence[int], whole: Sequence[int], n: int) -> bool:
     """Whether shapes are those of a value of this kind."""
     expected = list(part)
     if value.shape_grows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ import numpy as np
 from mmruntime import _compat
 from mmruntime._exactness.lattice import Kind
 from mmruntime._exactness.messages import because, contradiction, not_exact, summary
-from mmruntime._exactness.prove import Argument, Proof, Verdict, prove
+from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
 from mmruntime._exactness.split import split
+
+log = logging.getLogger("mmruntime")
 
 
 class NotExactWarning(UserWarning):
@@ -23,7 +26,7 @@ class NotExactWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Traced:
+class ProvedFunction:
     """A function of a batch and keys, traced for one microbatch and for the whole batch.
 
     Attributes:
@@ -48,7 +51,7 @@ def trace_and_prove(
     parameters: Sequence[Any],
     *,
     as_written: bool = False,
-) -> Traced:
+) -> ProvedFunction:
     """Trace a function at both sizes and prove what it gives.
 
     Args:
@@ -79,14 +82,14 @@ def trace_and_prove(
     part, whole = (
         jax.make_jaxpr(flat)(*(abstract(leaf, parts) for leaf in leaves), *rest) for parts in (num_microbatches, 1)
     )
-    arguments = [*(Argument(dim, hoistable=True) for _ in leaves), *(Argument() for _ in rest)]
+    arguments = [*(ArgumentSpec(dim, hoistable=True) for _ in leaves), *(ArgumentSpec() for _ in rest)]
     ids = {id(leaf) for leaf in parameters}
     proof = prove(part, whole, arguments, num_microbatches, as_written=as_written, parameters=ids)
     names = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shape)]
-    return Traced(proof, jax.tree.structure(shape), names, [*leaves, *key_leaves])
+    return ProvedFunction(proof, jax.tree.structure(shape), names, [*leaves, *key_leaves])
 
 
-def check_reduce(traced: Traced, kinds: Sequence[str], dim: int, label: str) -> None:
+def check_reduce(traced: ProvedFunction, kinds: Sequence[str], dim: int, label: str) -> None:
     """Hold the way in which results are put together against the proof of the function as it is written.
 
     Raises:
@@ -127,12 +130,19 @@ class ExactLoop:
         ValueError: If a result is not proved.
     """
 
-    def __init__(self, traced: Traced, label: str) -> None:
+    def __init__(self, traced: ProvedFunction, label: str) -> None:
         if not traced.proof.is_exact:
             raise ValueError(
                 f'microbatch: reduce="exact" cannot be kept for {not_exact(label, traced.proof, traced.names)} '
                 'If microbatches are to differ from the whole batch, say how with reduce="sum" or "mean", and '
                 "check=False."
+            )
+        if traced.proof.repeated_draws:
+            log.warning(
+                "microbatch: every microbatch of %s draws the same random numbers at %s, since their key is not named "
+                "by rng=. Pass the key as an argument and its position as rng=, which folds the microbatch index in.",
+                label,
+                ", ".join(traced.proof.repeated_draws),
             )
         self.traced = traced
         self.count = traced.proof.num_microbatches

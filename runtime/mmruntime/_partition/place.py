@@ -25,7 +25,7 @@ from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes
 from mmruntime._partition.partial_sums import regroup_scalars, split_loop_sums
-from mmruntime._partition.take_apart import Location, gathers, take_apart
+from mmruntime._partition.take_apart import Whereabouts, gathers, take_apart
 from mmruntime._partition.trace import remove_dead_code
 
 # A result is sent, not recomputed where it is read, if its inputs are more than this many times its size.
@@ -241,19 +241,19 @@ class _Placer:
             parts.append(part)
         return parts
 
-    def _location(self, var: Var) -> Location:
+    def _location(self, var: Var) -> Whereabouts:
         """Where a value is; inputs that no task reads, or several submeshes, may come to lie with anything."""
         source = self._source(var)
         if source is not None and source in self.depth:
-            return Location(self.of[source][0], self.depth[source])
+            return Whereabouts(self.of[source][0], self.depth[source])
         if is_tiny(var):
-            return Location(None)
+            return Whereabouts(None)
         if source is None:
             var = self._input(var)
-            return Location(self.task_homes.get(var, var), -1)
+            return Whereabouts(self.task_homes.get(var, var), -1)
         inputs = [atom for atom in source.reads() if not is_tiny(atom)]
         # A cast of a parameter, say, lies with it.
-        return self._location(inputs[0]) if len(inputs) == 1 else Location(source if inputs else None)
+        return self._location(inputs[0]) if len(inputs) == 1 else Whereabouts(source if inputs else None)
 
     def _stay_near(self, op: Op, other: Op) -> None:
         task = other.task or self.near.get(other)

@@ -36,7 +36,7 @@ Key = Hashable
 
 
 @dataclass(frozen=True)
-class Location:
+class Whereabouts:
     """Where a value is.
 
     Attributes:
@@ -48,7 +48,7 @@ class Location:
     depth: int = 0
 
 
-_ANYWHERE = Location(None)
+_ANYWHERE = Whereabouts(None)
 # The part of what is computed from scalars alone.
 _SCALARS = "scalars"
 
@@ -58,7 +58,7 @@ class _CannotCutError(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class EquationPart:
     """A part of an equation.
 
     Attributes:
@@ -81,7 +81,7 @@ def gathers(eqn: Any) -> bool:
     return len(shapes) > 1 or any(True for _ in _compat.inner_jaxprs(eqn))
 
 
-def take_apart(eqn: Any, locate: Callable[[Var], Location]) -> list[Part] | None:
+def take_apart(eqn: Any, locate: Callable[[Var], Whereabouts]) -> list[EquationPart] | None:
     """The equations that one with a body is cut into; None where it has only one part, or cannot be cut.
 
     Args:
@@ -100,7 +100,7 @@ def take_apart(eqn: Any, locate: Callable[[Var], Location]) -> list[Part] | None
     found = []
     for part in parts:
         key = locations.root(locations.where[id(part)])
-        found.append(Part(part, key if isinstance(key, int) else None, key in locations.gathering))
+        found.append(EquationPart(part, key if isinstance(key, int) else None, key in locations.gathering))
     return found
 
 
@@ -149,7 +149,7 @@ def _fresh(jaxpr: Any) -> tuple[list[Var], list[Any], list[Any]]:
 class _Locations:
     """Where values are. Values that are computed with each other come to lie together."""
 
-    def __init__(self, of: dict[Var, Location]) -> None:
+    def __init__(self, of: dict[Var, Whereabouts]) -> None:
         self.of = of
         # Where each equation runs, by its identity.
         self.where: dict[int, Key] = {}
@@ -162,12 +162,12 @@ class _Locations:
             key = self._parent[key]
         return key
 
-    def at(self, atom: Atom) -> Location:
+    def at(self, atom: Atom) -> Whereabouts:
         """Where an atom is now."""
         if not is_var(atom):
             return _ANYWHERE
         found = self.of.get(atom, _ANYWHERE)
-        return Location(self.root(found.key), found.depth)
+        return Whereabouts(self.root(found.key), found.depth)
 
     def join(self, one: Key, other: Key) -> Key:
         """Let two places be one, if they are not two submeshes; the first of them or the submesh."""
@@ -183,7 +183,7 @@ class _Locations:
         self._parent[other] = one
         return one
 
-    def place(self, eqn: Any) -> Location:
+    def place(self, eqn: Any) -> Whereabouts:
         """Where an equation runs: with the latest of its arrays, else of its scalars; its results are there."""
         arrays = [(self.at(var), num_bytes(var)) for var in _arrays(eqn.invars)]
         arrays = [(each, size) for each, size in arrays if each.key is not None]
@@ -201,11 +201,11 @@ class _Locations:
             key = None
         return self.settle(eqn, key)
 
-    def settle(self, eqn: Any, key: Key) -> Location:
+    def settle(self, eqn: Any, key: Key) -> Whereabouts:
         """Have an equation run in a place."""
         key = None if key == _SCALARS else self.root(key)
         every = [each for atom in eqn.invars if (each := self.at(atom)).key is not None]
-        found = Location(key, max((each.depth + (each.key != key) for each in every), default=0))
+        found = Whereabouts(key, max((each.depth + (each.key != key) for each in every), default=0))
         self.where[id(eqn)] = key
         self.of.update((var, found) for var in eqn.outvars if is_var(var))
         return found
@@ -634,9 +634,9 @@ class _Loop:
             found = locations.at(operand)
             if found.key is None and not is_tiny(operand):
                 # An array of no particular place, of which all slices have to come from one.
-                found = Location(("argument", position, id(body)))
+                found = Whereabouts(("argument", position, id(body)))
             # Scalars that some submesh made, also one for each iteration, are sent to each part before the loop.
-            locations.of[var] = _ANYWHERE if is_tiny(var) else Location(found.key)
+            locations.of[var] = _ANYWHERE if is_tiny(var) else Whereabouts(found.key)
         carried = invars[num_consts : num_consts + num_carry]
         parts = eqns
         # Scalars that are computed from arrays are where these are, in the next iteration too.
@@ -646,7 +646,7 @@ class _Loop:
             for var, out in zip(carried, outs, strict=False):
                 one, other = locations.at(var), locations.at(out)
                 if other.key is not None:
-                    locations.of[var] = Location(locations.join(one.key, other.key) if one.key else other.key)
+                    locations.of[var] = Whereabouts(locations.join(one.key, other.key) if one.key else other.key)
             if [locations.at(var).key for var in carried] == before:
                 break
         keys = [locations.at(out).key for out in outs]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime._exactness.combine import combine, microbatch_of, run_split
-from mmruntime._exactness.prove import Argument, Proof, Verdict, prove
+from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
 
 # Of sums over a few thousand numbers of size one in float64.
 TOLERANCE = 1e-12
@@ -24,7 +24,7 @@ class Case:
 
     fun: Callable[..., list[Any]]
     values: list[Any]
-    arguments: list[Argument]
+    arguments: list[ArgumentSpec]
     proof: Proof
     as_written: bool
 
@@ -46,15 +46,15 @@ def case_of(
     """Trace a function at both sizes and prove it."""
     positions = {batch} if isinstance(batch, int) else set(batch)
     leaves, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, tuple(args)))
-    arguments: list[Argument] = []
+    arguments: list[ArgumentSpec] = []
     for position, arg in enumerate(args):
-        argument = Argument(dim, hoists) if position in positions else Argument()
+        argument = ArgumentSpec(dim, hoists) if position in positions else ArgumentSpec()
         arguments += [argument] * len(jax.tree.leaves(arg))
 
     def flat(*values: Any) -> list[Any]:
         return jax.tree.leaves(fun(*jax.tree.unflatten(tree, values)))
 
-    def first(value: Any, argument: Argument) -> Any:
+    def first(value: Any, argument: ArgumentSpec) -> Any:
         return value if argument.dim is None else microbatch_of(value, argument.dim, num_microbatches, 0)
 
     part = jax.make_jaxpr(flat)(*map(first, leaves, arguments))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mmruntime._exactness.lattice import FREE, Kind, Value
+from mmruntime._exactness.lattice import FREE, AbstractValue, Kind
 from mmruntime._exactness.rules.equation import Equation, NotProved, repeated, rule
 from mmruntime._exactness.rules.shape import shifted
 
 
-def _linear(eqn: Equation, index: int = 0) -> Value:
+def _linear(eqn: Equation, index: int = 0) -> AbstractValue:
     value = eqn.ins[index]
     if value.kind in (Kind.MAX, Kind.MIN):
         raise NotProved(f"computes `{eqn.name}` of a maximum or minimum over examples")
@@ -20,21 +20,21 @@ def _positions(eqn: Equation) -> list[int]:
 
 
 @rule("psum", "psum_invariant", "unreduced_psum")
-def psum(eqn: Equation) -> list[Value]:
+def psum(eqn: Equation) -> list[AbstractValue]:
     """Sums over devices."""
     positions = _positions(eqn)
     values = [_linear(eqn, index) for index in range(len(eqn.ins))]
     return [_reduced(value, positions, Kind.SUM) for value in values]
 
 
-def _reduced(value: Value, positions: list[int], kind: Kind) -> Value:
+def _reduced(value: AbstractValue, positions: list[int], kind: Kind) -> AbstractValue:
     if value.kind is Kind.ROWS and value.dim in positions:
-        return Value(kind, power=value.power)
+        return AbstractValue(kind, power=value.power)
     return shifted(value, positions)
 
 
 @rule("pmax", "pmin", "unreduced_pmax", "unreduced_pmin")
-def pmax(eqn: Equation) -> list[Value]:
+def pmax(eqn: Equation) -> list[AbstractValue]:
     """The largest, or smallest, over devices."""
     own, positions = (Kind.MAX if "max" in eqn.name else Kind.MIN), _positions(eqn)
     values = [value if value.kind in (own, Kind.ZERO) else eqn.plain(index) for index, value in enumerate(eqn.ins)]
@@ -44,19 +44,19 @@ def pmax(eqn: Equation) -> list[Value]:
 
 
 @rule("ppermute", "pbroadcast")
-def ppermute(eqn: Equation) -> Value:
+def ppermute(eqn: Equation) -> AbstractValue:
     """Another device's value; zeros where none sends."""
     return _linear(eqn)
 
 
 @rule("axis_index")
-def axis_index(eqn: Equation) -> Value:
+def axis_index(eqn: Equation) -> AbstractValue:
     """The device's position along a mesh axis."""
     return FREE
 
 
 @rule("all_gather", "all_gather_invariant", "all_gather_reduced")
-def all_gather(eqn: Equation) -> Value:
+def all_gather(eqn: Equation) -> AbstractValue:
     """All devices' values, along a dimension of their own or behind each other."""
     value, dim = _linear(eqn), eqn.params["all_gather_dimension"]
     if not value.shape_grows:
@@ -67,7 +67,7 @@ def all_gather(eqn: Equation) -> Value:
 
 
 @rule("reduce_scatter", "unreduced_reduce_scatter")
-def reduce_scatter(eqn: Equation) -> Value:
+def reduce_scatter(eqn: Equation) -> AbstractValue:
     """Sums over devices, of which each keeps a part."""
     value, dim = _linear(eqn), eqn.params["scatter_dimension"]
     if not value.shape_grows:
@@ -78,7 +78,7 @@ def reduce_scatter(eqn: Equation) -> Value:
 
 
 @rule("all_to_all")
-def all_to_all(eqn: Equation) -> Value:
+def all_to_all(eqn: Equation) -> AbstractValue:
     """Parts of all devices' values."""
     value, from_dim, to_dim = _linear(eqn), eqn.params["split_axis"], eqn.params["concat_axis"]
     if not value.shape_grows:

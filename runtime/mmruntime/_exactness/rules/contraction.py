@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmruntime._exactness.lattice import FREE, ZERO, Kind, Value, join_outer
+from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, join_outer
 from mmruntime._exactness.rules.elementwise import reject_totals
 from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, rule
 
@@ -13,7 +13,7 @@ _PAIRS = (
 
 
 @rule("dot_general")
-def dot_general(eqn: Equation) -> Value:
+def dot_general(eqn: Equation) -> AbstractValue:
     """Contractions: linear in each operand."""
     if any(value.kind is Kind.ZERO for value in eqn.ins):
         return ZERO
@@ -30,7 +30,7 @@ def dot_general(eqn: Equation) -> Value:
         if outer is None or not (contracted or batched):
             raise NotProved(*_PAIRS)
         if contracted:
-            return Value(Kind.SUM, power=power)
+            return AbstractValue(Kind.SUM, power=power)
         return left.but(dim=[int(dim) for dim in left_batch].index(left.dim), outer=outer, power=power)
     if left.kind is right.kind:
         return FREE.but(power=power)
@@ -46,7 +46,7 @@ def dot_general(eqn: Equation) -> Value:
     return value.but(dim=before + free.index(value.dim), power=power)
 
 
-def _linear_in_one(eqn: Equation, left: Value, right: Value) -> Value | None:
+def _linear_in_one(eqn: Equation, left: AbstractValue, right: AbstractValue) -> AbstractValue | None:
     """The product of a sum and something free; None if neither is reduced over examples."""
     kinds = (left.kind, right.kind)
     if Kind.SUM in kinds:
@@ -58,7 +58,7 @@ def _linear_in_one(eqn: Equation, left: Value, right: Value) -> Value | None:
 
 
 @rule("conv_general_dilated", loose=("feature_group_count", "batch_group_count"))
-def conv_general_dilated(eqn: Equation) -> Value:
+def conv_general_dilated(eqn: Equation) -> AbstractValue:
     """Convolutions: examples are independent, or contracted in the gradient of the kernel."""
     if any(value.kind is Kind.ZERO for value in eqn.ins):
         return ZERO
@@ -85,7 +85,7 @@ def conv_general_dilated(eqn: Equation) -> Value:
     elif left.kind is right.kind is Kind.ROWS:
         outer = join_outer(left.outer, right.outer)
         if same_groups and outer is not None and left.dim == left_features and right.dim == right_in and features == 1:
-            return Value(Kind.SUM, power=power)
+            return AbstractValue(Kind.SUM, power=power)
         # A group for each example: kernels of their own.
         own = groups[1] == (features * eqn.n, batches) and batches == 1 and left.outer == right.outer == 1
         if own and left.dim == left_features and right.dim == right_out:
@@ -96,7 +96,7 @@ def conv_general_dilated(eqn: Equation) -> Value:
 
 
 @rule("triangular_solve")
-def triangular_solve(eqn: Equation) -> Value:
+def triangular_solve(eqn: Equation) -> AbstractValue:
     """Solves for every right-hand side alone, linear in these."""
     matrix = eqn.unscaled((0,))[0]
     sides = eqn.ins[1] if eqn.ins[1].kind in (Kind.ZERO, Kind.SUM) else eqn.plain(1)
@@ -113,12 +113,12 @@ def triangular_solve(eqn: Equation) -> Value:
 @rule("cholesky", "lu", "qr", "eigh", "svd", "eig", "householder_product", "tridiagonal_solve",
       "lu_pivots_to_permutation", "schur", "hessenberg", "tridiagonal", "cholesky_update", "geqrf", "geqp3", "ormqr",
       loose=("shape",))  # fmt: skip
-def matrices(eqn: Equation) -> list[Value]:
+def matrices(eqn: Equation) -> list[AbstractValue]:
     """Linear algebra on the last two dimensions of each operand, for every matrix alone."""
     return [_for_every_matrix(eqn)] * len(eqn.part.outvars)
 
 
-def _for_every_matrix(eqn: Equation) -> Value:
+def _for_every_matrix(eqn: Equation) -> AbstractValue:
     values = eqn.unscaled()
     reject_totals(eqn, values)
     value = common_rows(values)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmruntime import _compat
-from mmruntime._exactness.lattice import ANY, FREE, SUM, ZERO, Kind, Reason, Value, join_outer, rows
+from mmruntime._exactness.lattice import ANY, FREE, SUM, ZERO, AbstractValue, Kind, Reason, join_outer, rows
 from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Scale, is_inexact, repeated, rule, shape_of
 
 # Where a call's jaxpr is. Derivative rules of custom functions have been used, or are not needed, where they are met.
@@ -31,27 +31,27 @@ _DERIVATIVES = (
 
 
 @rule(*CALLS, loose=(*CALLS.values(), *_DERIVATIVES))
-def call(eqn: Equation) -> list[Value]:
+def call(eqn: Equation) -> list[AbstractValue]:
     """What the inner jaxpr gives; values inside of it can be hoisted as well."""
     key = CALLS[eqn.name]
     return eqn.run(key, eqn.params[key], eqn.whole_params[key], eqn.ins, hoists=eqn.may_hoist)
 
 
 @rule("composite", "xla_metadata_call", loose=("jaxpr", "call_jaxpr"))
-def closed(eqn: Equation) -> list[Value]:
+def closed(eqn: Equation) -> list[AbstractValue]:
     """What the inner jaxpr gives."""
     key = "jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"
     return eqn.run(key, eqn.params[key], eqn.whole_params[key], eqn.ins)
 
 
 @rule("custom_vmap_call", loose=("call", "rule", "in_tree", "out_tree"))
-def custom_vmap_call(eqn: Equation) -> list[Value]:
+def custom_vmap_call(eqn: Equation) -> list[AbstractValue]:
     """What the function gives; the rule for mapping it has been used, or is not needed."""
     return eqn.run("call", eqn.params["call"], eqn.whole_params["call"], eqn.ins)
 
 
 @rule("custom_linear_solve", loose=("jaxprs",))
-def custom_linear_solve(eqn: Equation) -> list[Value]:
+def custom_linear_solve(eqn: Equation) -> list[AbstractValue]:
     """What the solver gives for its constants and the right-hand sides."""
     lengths = eqn.params["const_lengths"]
     first = lengths.matvec + lengths.vecmat
@@ -65,7 +65,7 @@ def custom_linear_solve(eqn: Equation) -> list[Value]:
 
 
 @rule("shard_map", loose=("jaxpr",))
-def shard_map(eqn: Equation) -> list[Value]:
+def shard_map(eqn: Equation) -> list[AbstractValue]:
     """What the function of shards gives: on each device both programs are compared as elsewhere.
 
     A mesh axis may share out what examples follow each other in, but not the examples themselves: the shards of the
@@ -97,7 +97,7 @@ def shard_map(eqn: Equation) -> list[Value]:
     return results
 
 
-def _inward(value: Value) -> Value:
+def _inward(value: AbstractValue) -> AbstractValue:
     """A scanned operand as the body reads it: without the leading dimension."""
     if not value.shape_grows:
         return value
@@ -106,12 +106,12 @@ def _inward(value: Value) -> Value:
     return value.at(value.dim - 1)
 
 
-def _outward(value: Value) -> Value:
+def _outward(value: AbstractValue) -> AbstractValue:
     return value.at(value.dim + 1) if value.shape_grows else value
 
 
 @rule("scan", loose=("jaxpr", "length", "ft_in", "ft_out"))
-def scan(eqn: Equation) -> list[Value]:
+def scan(eqn: Equation) -> list[AbstractValue]:
     """A loop over the leading dimension of arrays: layers, time steps, or the examples themselves."""
     num_consts, num_carry = _compat.scan_counts(eqn.part)
     part, whole = eqn.params["jaxpr"], eqn.whole_params["jaxpr"]
@@ -132,12 +132,12 @@ def _fixed_point(
     key: Any,
     part: Any,
     whole: Any,
-    consts: Sequence[Value],
-    carry: Sequence[Value],
-    slices: Sequence[Value],
+    consts: Sequence[AbstractValue],
+    carry: Sequence[AbstractValue],
+    slices: Sequence[AbstractValue],
     atoms: Sequence[Any],
     first_carry: int,
-) -> tuple[list[Value], list[Value]]:
+) -> tuple[list[AbstractValue], list[AbstractValue]]:
     """The values that a loop carries, true before and after every iteration, and what the body gives besides."""
     carry = list(carry)
     count = len(carry)
@@ -166,7 +166,7 @@ def _fixed_point(
     return carry, outs[count:]
 
 
-def _raise_start(eqn: Equation, position: int, value: Value) -> Value:
+def _raise_start(eqn: Equation, position: int, value: AbstractValue) -> AbstractValue:
     start = eqn.ins[position]
     scale = _scale_between(start, value, eqn.part.invars[position])
     if scale:
@@ -174,7 +174,7 @@ def _raise_start(eqn: Equation, position: int, value: Value) -> Value:
     return value
 
 
-def _scale_between(found: Value, wanted: Value, atom: Any) -> int:
+def _scale_between(found: AbstractValue, wanted: AbstractValue, atom: Any) -> int:
     """The power of `n` by which a value is multiplied so that it is of another kind."""
     if found.kind is Kind.ZERO:
         return 0
@@ -186,7 +186,7 @@ def _scale_between(found: Value, wanted: Value, atom: Any) -> int:
     return power
 
 
-def _join(one: Value, other: Value, atom: Any) -> Value:
+def _join(one: AbstractValue, other: AbstractValue, atom: Any) -> AbstractValue:
     """What two values have in common, each of which a variable may have."""
     hoistable = one.hoistable and other.hoistable
     for value in (one, other):
@@ -212,12 +212,12 @@ def _join(one: Value, other: Value, atom: Any) -> Value:
     return _not_joined(hoistable)
 
 
-def _not_joined(hoistable: bool) -> Value:
+def _not_joined(hoistable: bool) -> AbstractValue:
     reason = Reason("", "", "carries on from one iteration, or returns from one branch, what is no sum in another")
-    return Value(Kind.MIXED, hoistable=hoistable, reason=reason)
+    return AbstractValue(Kind.MIXED, hoistable=hoistable, reason=reason)
 
 
-def _over_examples(eqn: Equation, num_consts: int, num_carry: int) -> list[Value]:
+def _over_examples(eqn: Equation, num_consts: int, num_carry: int) -> list[AbstractValue]:
     """A loop with an iteration for each example, or each group of them.
 
     The iterations are the same computation in both programs, and what differs between examples is free inside of it:
@@ -313,7 +313,7 @@ def _is_addition(eqn: Any, to: Any) -> bool:
 
 
 @rule("while", loose=("cond_jaxpr", "body_jaxpr"))
-def while_loop(eqn: Equation) -> list[Value]:
+def while_loop(eqn: Equation) -> list[AbstractValue]:
     """A loop whose number of iterations does not depend on the examples."""
     for index, value in enumerate(eqn.ins):
         if value.kind in (Kind.INDEX, Kind.COLUMNS):
@@ -342,7 +342,7 @@ def while_loop(eqn: Equation) -> list[Value]:
 
 
 @rule("cond", loose=("branches",))
-def cond(eqn: Equation) -> list[Value]:
+def cond(eqn: Equation) -> list[AbstractValue]:
     """One of several branches, chosen by what does not depend on the examples."""
     for index, value in enumerate(eqn.ins):
         if value.kind in (Kind.INDEX, Kind.COLUMNS):
@@ -354,7 +354,7 @@ def cond(eqn: Equation) -> list[Value]:
             "Choose for each example with jnp.where, or by something that is computed from the batch alone.",
         )
     branches = list(zip(eqn.params["branches"], eqn.whole_params["branches"], strict=True))
-    results: list[list[Value]] = []
+    results: list[list[AbstractValue]] = []
     for key, (part, whole) in enumerate(branches):
         results.append(eqn.run(("branches", key), part, whole, eqn.ins[1:]))
     joined = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mmruntime._exactness.lattice import FREE, ZERO, Kind, Value
+from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind
 from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, is_inexact, is_integer, rule
 
 # Entry by entry, in operands of one shape or scalars.
@@ -22,7 +22,7 @@ _INCREASING = {
 }  # fmt: skip
 
 
-def entry_by_entry(eqn: Equation) -> Value:
+def entry_by_entry(eqn: Equation) -> AbstractValue:
     """Any function of the entries at one position."""
     if len(eqn.ins) == 1 and eqn.name in _INCREASING and eqn.ins[0].kind in (Kind.MAX, Kind.MIN):
         if eqn.ins[0].power == 0:
@@ -33,7 +33,7 @@ def entry_by_entry(eqn: Equation) -> Value:
     return common_rows(values) or FREE
 
 
-def reject_totals(eqn: Equation, values: list[Value]) -> None:
+def reject_totals(eqn: Equation, values: list[AbstractValue]) -> None:
     """Refuse operands that are reduced over examples."""
     for value in values:
         if value.kind is Kind.SUM:
@@ -49,18 +49,18 @@ rule(*_ANY_FUNCTION.split())(entry_by_entry)
 
 
 @rule("square")
-def square(eqn: Equation) -> Value:
+def square(eqn: Equation) -> AbstractValue:
     """Powers of a number that depends on the batch's size double."""
     return _to_the_power(eqn, 2)
 
 
 @rule("integer_pow")
-def integer_pow(eqn: Equation) -> Value:
+def integer_pow(eqn: Equation) -> AbstractValue:
     """As `square`."""
     return _to_the_power(eqn, eqn.params["y"])
 
 
-def _to_the_power(eqn: Equation, exponent: int) -> Value:
+def _to_the_power(eqn: Equation, exponent: int) -> AbstractValue:
     value = eqn.ins[0]
     if value.kind is Kind.ZERO and exponent > 0:
         return ZERO
@@ -72,7 +72,7 @@ def _to_the_power(eqn: Equation, exponent: int) -> Value:
 
 
 @rule("add", "sub", "add_any")
-def add(eqn: Equation) -> Value:
+def add(eqn: Equation) -> AbstractValue:
     """Sums of sums; what does not depend on the batch is counted once."""
     left, right = eqn.ins
     kinds = {left.kind, right.kind}
@@ -94,7 +94,7 @@ def add(eqn: Equation) -> Value:
     return eqn.aligned((0, 1))
 
 
-def flipped(value: Value) -> Value:
+def flipped(value: AbstractValue) -> AbstractValue:
     """The negative of a value that is reduced, a maximum becomes a minimum."""
     if value.kind is Kind.MAX:
         return value.but(kind=Kind.MIN)
@@ -102,7 +102,7 @@ def flipped(value: Value) -> Value:
 
 
 @rule("neg")
-def neg(eqn: Equation) -> Value:
+def neg(eqn: Equation) -> AbstractValue:
     """The negative."""
     if eqn.ins[0].kind in (Kind.INDEX, Kind.COLUMNS):
         return eqn.plain(0)
@@ -113,7 +113,7 @@ def neg(eqn: Equation) -> Value:
 
 
 @rule("mul")
-def mul(eqn: Equation) -> Value:
+def mul(eqn: Equation) -> AbstractValue:
     """Products: linear in one factor where the other is free."""
     left, right = eqn.ins
     if Kind.ZERO in (left.kind, right.kind):
@@ -133,7 +133,7 @@ _LINEAR = "Multiply each example before the reduction, or outside of the microba
 
 
 @rule("div")
-def div(eqn: Equation) -> Value:
+def div(eqn: Equation) -> AbstractValue:
     """Quotients: linear in the numerator where the denominator is free."""
     over, under = eqn.ins
     if over.kind is Kind.ZERO and eqn.is_inexact(0):
@@ -156,7 +156,7 @@ def div(eqn: Equation) -> Value:
 
 
 @rule("convert_element_type", "reduce_precision", "real", "imag", "conj", "copy", "copy_p", "stop_gradient")
-def linear(eqn: Equation) -> Value:
+def linear(eqn: Equation) -> AbstractValue:
     """Maps that keep sums and scaling, up to rounding."""
     value = eqn.ins[0]
     source, target = eqn.part.invars[0], eqn.part.outvars[0]
@@ -180,7 +180,7 @@ def linear(eqn: Equation) -> Value:
 
 
 @rule("max", "or", "min", "and")
-def extreme(eqn: Equation) -> Value:
+def extreme(eqn: Equation) -> AbstractValue:
     """The larger or the smaller one; of booleans, `or` and `and`."""
     totals = {value.kind for value in eqn.ins} & {Kind.MAX, Kind.MIN}
     if len(totals) != 1 or (eqn.name in ("or", "and") and eqn.part.invars[0].aval.dtype != bool):
@@ -197,7 +197,7 @@ def extreme(eqn: Equation) -> Value:
 
 
 @rule("not")
-def negation(eqn: Equation) -> Value:
+def negation(eqn: Equation) -> AbstractValue:
     """Of booleans: all are not, where not any is."""
     if eqn.ins[0].kind in (Kind.MAX, Kind.MIN) and eqn.part.invars[0].aval.dtype == bool:
         return flipped(eqn.ins[0])
@@ -205,7 +205,7 @@ def negation(eqn: Equation) -> Value:
 
 
 @rule("clamp")
-def clamp(eqn: Equation) -> Value:
+def clamp(eqn: Equation) -> AbstractValue:
     """Between two bounds, which may be free where a maximum is clamped."""
     if eqn.ins[1].kind in (Kind.MAX, Kind.MIN) and eqn.ins[1].power == 0:
         bounds = eqn.unscaled((0, 2))
@@ -215,7 +215,7 @@ def clamp(eqn: Equation) -> Value:
 
 
 @rule("lt", "ge")
-def compare(eqn: Equation) -> Value:
+def compare(eqn: Equation) -> AbstractValue:
     """Comparisons; positions are not negative, as indexing with `arange` asks."""
     if eqn.name == "lt" and eqn.ins[0].kind is Kind.INDEX and eqn.ins[1].kind is Kind.ZERO:
         return ZERO
@@ -223,7 +223,7 @@ def compare(eqn: Equation) -> Value:
 
 
 @rule("select_n")
-def select(eqn: Equation) -> Value:
+def select(eqn: Equation) -> AbstractValue:
     """One of several cases: linear in all of them where the choice is free."""
     which, cases = eqn.ins[0], range(1, len(eqn.ins))
     if which.kind is Kind.ZERO:

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._exactness.lattice import ANY, Kind, Value, join_outer, rows
+from mmruntime._exactness.lattice import ANY, AbstractValue, Kind, join_outer, rows
 
-Rule = Callable[["Equation"], "Value | Sequence[Value]"]
+Rule = Callable[["Equation"], "AbstractValue | Sequence[AbstractValue]"]
 
 
 class NotProved(Exception):
@@ -54,7 +54,7 @@ class Hoisted:
 
     part: Any
     whole: Any
-    value: Value
+    value: AbstractValue
     primitive: str = ""
     line: str = ""
 
@@ -92,7 +92,9 @@ class Interpreter:
     n: int
     can_edit: bool
 
-    def run(self, part: Any, whole: Any, ins: Sequence[Value], *, hoists: bool) -> tuple[list[Value], Edits]:
+    def run(
+        self, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool
+    ) -> tuple[list[AbstractValue], Edits]:
         """Interpret a jaxpr inside an equation.
 
         Args:
@@ -126,7 +128,7 @@ class Equation:
     __slots__ = ("edits", "inner", "ins", "interpreter", "may_hoist", "n", "part", "whole", "zeros")
 
     def __init__(
-        self, part: Any, whole: Any, ins: Sequence[Value], interpreter: Interpreter, *, may_hoist: bool
+        self, part: Any, whole: Any, ins: Sequence[AbstractValue], interpreter: Interpreter, *, may_hoist: bool
     ) -> None:
         self.part = part
         self.whole = whole
@@ -179,7 +181,7 @@ class Equation:
         """Whether an operand is of floating-point or complex numbers."""
         return is_inexact(self.part.invars[index])
 
-    def plain(self, index: int) -> Value:
+    def plain(self, index: int) -> AbstractValue:
         """An operand as an ordinary value: `FREE`, `ROWS` and what is reduced; positions and zeros are made so."""
         value = self.ins[index]
         if value.kind is Kind.ZERO:
@@ -227,14 +229,14 @@ class Equation:
             raise NotProved("reads a hoisted value times a number that depends on the size of the batch")
         self.edits[index] = Scale(power)
 
-    def unscaled(self, indices: Iterable[int] | None = None) -> list[Value]:
+    def unscaled(self, indices: Iterable[int] | None = None) -> list[AbstractValue]:
         """Operands as ordinary values of power 0."""
         every = range(len(self.ins)) if indices is None else indices
         for index in every:
             self.scale_to(index, 0)
         return [self.ins[index] for index in every]
 
-    def aligned(self, indices: Sequence[int]) -> Value:
+    def aligned(self, indices: Sequence[int]) -> AbstractValue:
         """What operands have in common, in an operation that is linear in all of them together.
 
         Sums stay sums: what does not depend on the batch is added once, so it is scaled by `1 / n` in each microbatch.
@@ -263,7 +265,7 @@ class Equation:
             return place.but(power=power)
         return next(value for value in values if value.kind is not Kind.ZERO).but(power=power)
 
-    def _aligned_totals(self, indices: Sequence[int]) -> Value:
+    def _aligned_totals(self, indices: Sequence[int]) -> AbstractValue:
         kinds = {self.ins[index].kind for index in indices} - {Kind.ZERO}
         total = next(self.ins[index] for index in indices if self.ins[index].kind in (Kind.SUM, Kind.MAX, Kind.MIN))
         if total.kind is not Kind.SUM:
@@ -286,7 +288,9 @@ class Equation:
                 self._scale(index, value.power - total.power - 1)
         return total
 
-    def run(self, key: Any, part: Any, whole: Any, ins: Sequence[Value], *, hoists: bool = False) -> list[Value]:
+    def run(
+        self, key: Any, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool = False
+    ) -> list[AbstractValue]:
         """Interpret a jaxpr among the parameters; `key` says where it is."""
         outs, self.inner[key] = self.interpreter.run(part, whole, ins, hoists=hoists)
         return outs
@@ -310,24 +314,24 @@ def is_integer(atom: Any) -> bool:
     return bool(jnp.issubdtype(getattr(atom.aval, "dtype", np.bool_), np.integer))
 
 
-def constant(part: Any, whole: Any) -> Value:
+def constant(part: Any, whole: Any) -> AbstractValue:
     """A value that is one number everywhere: rows of it where its shape grows."""
     one, other = shape_of(part), shape_of(whole)
     dims = [dim for dim, (small, large) in enumerate(zip(one, other, strict=True)) if small != large]
     if not dims:
-        return Value(Kind.FREE)
+        return AbstractValue(Kind.FREE)
     if len(dims) > 1:
         raise NotProved("has several dimensions of examples")
     return rows(dims[0], ANY)
 
 
-def common_rows(values: Iterable[Value]) -> Value | None:
+def common_rows(values: Iterable[AbstractValue]) -> AbstractValue | None:
     """The rows that all values with rows agree on, None if none has rows.
 
     Raises:
         NotProved: If they do not agree.
     """
-    found: Value | None = None
+    found: AbstractValue | None = None
     for value in values:
         if value.kind is not Kind.ROWS:
             continue
@@ -341,7 +345,7 @@ def common_rows(values: Iterable[Value]) -> Value | None:
     return found
 
 
-def repeated(value: Value, count: int) -> Value:
+def repeated(value: AbstractValue, count: int) -> AbstractValue:
     """Rows of several devices behind each other."""
     return value if count == 1 else value.but(outer=max(value.outer, 1) * count)
 

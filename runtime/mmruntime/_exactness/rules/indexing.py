@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmruntime._exactness.lattice import ANY, ZERO, Kind, Value, join_outer, rows
+from mmruntime._exactness.lattice import ANY, ZERO, AbstractValue, Kind, join_outer, rows
 from mmruntime._exactness.rules.elementwise import reject_totals
 from mmruntime._exactness.rules.equation import Equation, NotProved, is_inexact, rule
 
@@ -23,7 +23,7 @@ def _may_fill(eqn: Equation) -> bool:
 
 
 @rule("gather", loose=("slice_sizes",))
-def gather(eqn: Equation) -> Value:
+def gather(eqn: Equation) -> AbstractValue:
     """Slices of an array at positions that an array gives."""
     operand, indices = eqn.ins
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
@@ -71,7 +71,7 @@ def gather(eqn: Equation) -> Value:
     return operand.at(numbers.offset_dims[kept.index(grows)])
 
 
-def _index_rows(eqn: Equation, position: int) -> Value | None:
+def _index_rows(eqn: Equation, position: int) -> AbstractValue | None:
     """The rows of an array of indices, whose last dimension is the index itself; None if it is free."""
     eqn.scale_to(position, 0)
     value = eqn.ins[position]
@@ -83,7 +83,7 @@ def _index_rows(eqn: Equation, position: int) -> Value | None:
     return value
 
 
-def _is_position(indices: Value, operand: Value, index_map: Sequence[int]) -> bool:
+def _is_position(indices: AbstractValue, operand: AbstractValue, index_map: Sequence[int]) -> bool:
     """Whether indices say for each example its own position in an operand's examples."""
     if operand.dim not in index_map or operand.outer not in (1, ANY):
         return False
@@ -99,7 +99,7 @@ _ANY_UPDATE = ("update_jaxpr", "update_consts")
 
 
 @rule("scatter-add", "scatter_add", "scatter-sub", "scatter_sub", loose=_ANY_UPDATE)
-def scatter_add(eqn: Equation) -> Value:
+def scatter_add(eqn: Equation) -> AbstractValue:
     """Adds slices to an array: a sum over the examples where each of them says where."""
     operand, _, updates = eqn.ins
     if operand.kind is updates.kind is Kind.ZERO:
@@ -116,7 +116,7 @@ def scatter_add(eqn: Equation) -> Value:
     return place
 
 
-def _accumulated(eqn: Equation) -> Value:
+def _accumulated(eqn: Equation) -> AbstractValue:
     """Every example adds somewhere in an array that does not count them."""
     operand, _, updates = eqn.ins
     numbers = eqn.params["dimension_numbers"]
@@ -136,10 +136,10 @@ def _accumulated(eqn: Equation) -> Value:
         eqn._scale(0, operand.power - updates.power - 1)
     elif operand.kind is Kind.SUM and operand.power != updates.power:
         eqn._scale(0, operand.power - updates.power)
-    return Value(Kind.SUM, power=updates.power)
+    return AbstractValue(Kind.SUM, power=updates.power)
 
 
-def _scatter_place(eqn: Equation) -> Value | None:
+def _scatter_place(eqn: Equation) -> AbstractValue | None:
     """What a scatter gives where examples write to their own rows, or nothing depends on examples; None otherwise."""
     numbers = eqn.params["dimension_numbers"]
     indices = eqn.ins[1]
@@ -162,7 +162,7 @@ def _scatter_place(eqn: Equation) -> Value | None:
         raise NotProved(*_BY_POSITION)
     dim = operand.dim
     scatter_dims = _kept(len(eqn.shape(2)), numbers.update_window_dims)
-    index: Value | None
+    index: AbstractValue | None
     index_map = numbers.scatter_dims_to_operand_dims
     own = indices.kind is Kind.COLUMNS and _is_position(indices, operand, index_map)
     own = own or (
@@ -196,7 +196,7 @@ def _scatter_place(eqn: Equation) -> Value | None:
 
 
 @rule("scatter", loose=_ANY_UPDATE)
-def scatter(eqn: Equation) -> Value:
+def scatter(eqn: Equation) -> AbstractValue:
     """Replaces slices of an array."""
     operand, _, updates = eqn.ins
     if operand.kind is updates.kind is Kind.ZERO:
@@ -213,7 +213,7 @@ def scatter(eqn: Equation) -> Value:
 
 
 @rule("scatter_max", "scatter_min", "scatter-max", "scatter-min", "scatter_mul", "scatter-mul", loose=_ANY_UPDATE)
-def scatter_other(eqn: Equation) -> Value:
+def scatter_other(eqn: Equation) -> AbstractValue:
     """Takes the larger, or the product, of entries and slices."""
     eqn.scale_to(0, 0)
     eqn.scale_to(2, 0)
@@ -226,7 +226,7 @@ def scatter_other(eqn: Equation) -> Value:
         alike = own and index is not None and join_outer(index.outer, updates.outer) is not None
         if not alike or operand.kind is not Kind.FREE or "mul" in eqn.name:
             raise NotProved(*_BY_POSITION)
-        return Value(Kind.MAX if "max" in eqn.name else Kind.MIN)
+        return AbstractValue(Kind.MAX if "max" in eqn.name else Kind.MIN)
     reject_totals(eqn, [eqn.ins[0], eqn.ins[2]])
     place = _scatter_place(eqn)
     if place is None:

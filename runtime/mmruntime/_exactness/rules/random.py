@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mmruntime._exactness.lattice import ANY, FREE, Kind, Value, rows
+from mmruntime._exactness.lattice import ANY, FREE, AbstractValue, Kind, rows
 from mmruntime._exactness.rules.elementwise import entry_by_entry, reject_totals
 from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, rule
 
 
 @rule("random_bits", "random_split", loose=("shape",))
-def draws(eqn: Equation) -> Value:
+def draws(eqn: Equation) -> AbstractValue:
     """Bits, or keys, of a shape.
 
     Which numbers the examples of a microbatch get is not what is proved: they are draws from the same distribution.
@@ -32,7 +32,7 @@ rule("random_fold_in", "random_clone")(entry_by_entry)
 
 
 @rule("random_seed")
-def seed(eqn: Equation) -> Value:
+def seed(eqn: Equation) -> AbstractValue:
     """Keys of integers, one for each."""
     value = eqn.unscaled()[0]
     reject_totals(eqn, [value])
@@ -40,7 +40,7 @@ def seed(eqn: Equation) -> Value:
 
 
 @rule("random_wrap")
-def wrap(eqn: Equation) -> Value:
+def wrap(eqn: Equation) -> AbstractValue:
     """Key data as keys: without the last dimensions."""
     value = eqn.unscaled()[0]
     reject_totals(eqn, [value])
@@ -50,7 +50,7 @@ def wrap(eqn: Equation) -> Value:
 
 
 @rule("random_unwrap")
-def unwrap(eqn: Equation) -> Value:
+def unwrap(eqn: Equation) -> AbstractValue:
     """Keys as key data: with more dimensions at the end."""
     value = eqn.unscaled()[0]
     reject_totals(eqn, [value])
@@ -58,7 +58,7 @@ def unwrap(eqn: Equation) -> Value:
 
 
 @rule("random_gamma")
-def gamma(eqn: Equation) -> Value:
+def gamma(eqn: Equation) -> AbstractValue:
     """Draws of a distribution with parameters of the same shape."""
     values = eqn.unscaled()
     reject_totals(eqn, values)
@@ -69,7 +69,7 @@ def gamma(eqn: Equation) -> Value:
 
 
 @rule("rng_bit_generator", loose=("shape",))
-def rng_bit_generator(eqn: Equation) -> list[Value]:
+def rng_bit_generator(eqn: Equation) -> list[AbstractValue]:
     """A new key, and bits of a shape."""
     key = eqn.unscaled()[0]
     if key.kind is not Kind.FREE:

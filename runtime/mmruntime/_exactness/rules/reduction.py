@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mmruntime._exactness.lattice import FREE, ZERO, Kind, Value
+from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind
 from mmruntime._exactness.rules.elementwise import reject_totals
 from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, common_rows, rule
 from mmruntime._exactness.rules.shape import shifted
 
 
 @rule("reduce_sum")
-def reduce_sum(eqn: Equation) -> Value:
+def reduce_sum(eqn: Equation) -> AbstractValue:
     """A sum over dimensions."""
     value, axes = eqn.ins[0], eqn.params["axes"]
     if value.kind in (Kind.ZERO, Kind.SUM):
@@ -17,23 +17,23 @@ def reduce_sum(eqn: Equation) -> Value:
     value = eqn.plain(0)
     reject_totals(eqn, [value])
     if value.kind is Kind.ROWS and value.dim in axes:
-        return Value(Kind.SUM, power=value.power)
+        return AbstractValue(Kind.SUM, power=value.power)
     return shifted(value, axes)
 
 
 @rule("reduce_max", "reduce_or")
-def reduce_max(eqn: Equation) -> Value:
+def reduce_max(eqn: Equation) -> AbstractValue:
     """The largest over dimensions; of booleans, whether any is true."""
     return _extreme(eqn, Kind.MAX)
 
 
 @rule("reduce_min", "reduce_and")
-def reduce_min(eqn: Equation) -> Value:
+def reduce_min(eqn: Equation) -> AbstractValue:
     """The smallest over dimensions; of booleans, whether all are true."""
     return _extreme(eqn, Kind.MIN)
 
 
-def _extreme(eqn: Equation, kind: Kind) -> Value:
+def _extreme(eqn: Equation, kind: Kind) -> AbstractValue:
     value, axes = eqn.ins[0], eqn.params["axes"]
     if value.kind is Kind.ZERO and eqn.name in ("reduce_max", "reduce_min"):
         return value
@@ -44,23 +44,23 @@ def _extreme(eqn: Equation, kind: Kind) -> Value:
     if value.kind is Kind.ROWS and value.dim in axes:
         if eqn.name in ("reduce_or", "reduce_and") and eqn.part.invars[0].aval.dtype != bool:
             raise NotProved(f"computes bitwise `{eqn.name}` over examples")
-        return Value(kind, power=value.power)
+        return AbstractValue(kind, power=value.power)
     return shifted(value, axes)
 
 
 @rule("reduce_prod", "reduce_xor", "argmax", "argmin")
-def reduce_other(eqn: Equation) -> Value:
+def reduce_other(eqn: Equation) -> AbstractValue:
     """Reductions that microbatches' results cannot be put together of."""
     return _within_examples(eqn, eqn.params["axes"], "reduces over examples")
 
 
 @rule("reduce", loose=("computation",))
-def reduce_by_function(eqn: Equation) -> list[Value]:
+def reduce_by_function(eqn: Equation) -> list[AbstractValue]:
     """A reduction by a function that the program gives."""
     return [_within_examples(eqn, eqn.params["dimensions"], "reduces over examples")] * len(eqn.part.outvars)
 
 
-def _within_examples(eqn: Equation, axes: tuple[int, ...], problem: str) -> Value:
+def _within_examples(eqn: Equation, axes: tuple[int, ...], problem: str) -> AbstractValue:
     values = eqn.unscaled()
     reject_totals(eqn, values)
     value = common_rows(values)
@@ -72,12 +72,12 @@ def _within_examples(eqn: Equation, axes: tuple[int, ...], problem: str) -> Valu
 
 
 @rule("cumsum")
-def cumsum(eqn: Equation) -> Value:
+def cumsum(eqn: Equation) -> AbstractValue:
     """Sums so far, linear."""
     return _along_linear(eqn, eqn.params["axis"])
 
 
-def _along_linear(eqn: Equation, *axes: int) -> Value:
+def _along_linear(eqn: Equation, *axes: int) -> AbstractValue:
     value = eqn.ins[0]
     if value.kind in (Kind.ZERO, Kind.SUM):
         return value
@@ -89,12 +89,12 @@ def _along_linear(eqn: Equation, *axes: int) -> Value:
 
 
 @rule("cummax", "cummin", "cumprod", "cumlogsumexp")
-def cumulative(eqn: Equation) -> Value:
+def cumulative(eqn: Equation) -> AbstractValue:
     """Other values so far."""
     return _along(eqn, eqn.params["axis"])
 
 
-def _along(eqn: Equation, *axes: int) -> Value:
+def _along(eqn: Equation, *axes: int) -> AbstractValue:
     values = eqn.unscaled()
     reject_totals(eqn, values)
     value = common_rows(values)
@@ -107,20 +107,20 @@ def _along(eqn: Equation, *axes: int) -> Value:
 
 
 @rule("sort")
-def sort(eqn: Equation) -> list[Value]:
+def sort(eqn: Equation) -> list[AbstractValue]:
     """Arrays sorted together; all have one shape, so that all count examples or none does."""
     return [_along(eqn, eqn.params["dimension"])] * len(eqn.part.outvars)
 
 
 @rule("top_k")
-def top_k(eqn: Equation) -> list[Value]:
+def top_k(eqn: Equation) -> list[AbstractValue]:
     """The largest along one dimension."""
     axis = eqn.params.get("axis", eqn.params.get("dimension", -1))
     return [_along(eqn, axis % len(eqn.shape(0)))] * len(eqn.part.outvars)
 
 
 @rule("approx_top_k")
-def approx_top_k(eqn: Equation) -> list[Value]:
+def approx_top_k(eqn: Equation) -> list[AbstractValue]:
     """The largest along one dimension, approximately."""
     return [_along(eqn, eqn.params["reduction_dimension"] % len(eqn.shape(0)))] * len(eqn.part.outvars)
 
@@ -128,7 +128,7 @@ def approx_top_k(eqn: Equation) -> list[Value]:
 _WINDOWS = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
 
 
-def _windows(eqn: Equation, value: Value) -> Value:
+def _windows(eqn: Equation, value: AbstractValue) -> AbstractValue:
     """Rows through windows that hold one example each."""
     if value.kind is not Kind.ROWS:
         return value
@@ -141,7 +141,7 @@ def _windows(eqn: Equation, value: Value) -> Value:
 
 
 @rule("reduce_window_sum")
-def reduce_window_sum(eqn: Equation) -> Value:
+def reduce_window_sum(eqn: Equation) -> AbstractValue:
     """Sums over windows, linear."""
     value = eqn.ins[0]
     if value.kind in (Kind.ZERO, Kind.SUM):
@@ -152,7 +152,7 @@ def reduce_window_sum(eqn: Equation) -> Value:
 
 
 @rule("reduce_window_max", "reduce_window_min", "select_and_gather_add")
-def reduce_window_extreme(eqn: Equation) -> Value:
+def reduce_window_extreme(eqn: Equation) -> AbstractValue:
     """The largest in windows."""
     values = eqn.unscaled()
     reject_totals(eqn, values)
@@ -160,7 +160,7 @@ def reduce_window_extreme(eqn: Equation) -> Value:
 
 
 @rule("reduce_window")
-def reduce_window(eqn: Equation) -> list[Value]:
+def reduce_window(eqn: Equation) -> list[AbstractValue]:
     """Windows reduced by a function that the program gives."""
     if eqn.params.get("consts"):
         raise NoRule
@@ -170,7 +170,7 @@ def reduce_window(eqn: Equation) -> list[Value]:
 
 
 @rule("select_and_scatter_add")
-def select_and_scatter_add(eqn: Equation) -> Value:
+def select_and_scatter_add(eqn: Equation) -> AbstractValue:
     """The transposed pooling: what arrives at each window goes to its largest entry."""
     if eqn.ins[0].kind is Kind.ZERO:
         return ZERO
@@ -187,7 +187,7 @@ def select_and_scatter_add(eqn: Equation) -> Value:
 
 
 @rule("fft", loose=("fft_lengths",))
-def fft(eqn: Equation) -> Value:
+def fft(eqn: Equation) -> AbstractValue:
     """The discrete Fourier transform over the last dimensions, linear."""
     if eqn.params["fft_lengths"] != eqn.whole_params["fft_lengths"] and not eqn.ins[0].shape_grows:
         raise NoRule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mmruntime._exactness.lattice import ANY, FREE, ZERO, Kind, Value, rows
+from mmruntime._exactness.lattice import ANY, FREE, ZERO, AbstractValue, Kind, rows
 from mmruntime._exactness.rules.elementwise import reject_totals
 from mmruntime._exactness.rules.equation import Equation, NotProved, constant, rule
 
@@ -13,7 +13,7 @@ _SEVERAL = "makes several dimensions of examples, which meet each other there"
 
 
 @rule("broadcast_in_dim", loose=("shape",))
-def broadcast_in_dim(eqn: Equation) -> Value:
+def broadcast_in_dim(eqn: Equation) -> AbstractValue:
     """Copies along new dimensions."""
     value, grown = eqn.ins[0], eqn.grown()
     if value.kind is Kind.ZERO:
@@ -42,7 +42,7 @@ _TOTALS = {Kind.SUM: "sum or mean", Kind.MAX: "maximum", Kind.MIN: "minimum"}
 
 
 @rule("reshape", loose=("new_sizes",))
-def reshape(eqn: Equation) -> Value:
+def reshape(eqn: Equation) -> AbstractValue:
     """Splits and merges dimensions; the entries of one microbatch have to stay together.
 
     Flattened, rows are (before, microbatches, after): the examples' new dimension begins at a divisor of `before`.
@@ -66,7 +66,9 @@ def reshape(eqn: Equation) -> Value:
     return place
 
 
-def reshaped(value: Value, old: Sequence[int], new: Sequence[int], whole: Sequence[int]) -> Value | None:
+def reshaped(
+    value: AbstractValue, old: Sequence[int], new: Sequence[int], whole: Sequence[int]
+) -> AbstractValue | None:
     """Where rows of shape `old` are after a reshape to `new`, which is `whole` for the whole batch."""
     grown = [dim for dim, (one, other) in enumerate(zip(new, whole, strict=True)) if one != other]
     if len(grown) != 1:
@@ -82,7 +84,7 @@ def reshaped(value: Value, old: Sequence[int], new: Sequence[int], whole: Sequen
 
 
 @rule("squeeze")
-def squeeze(eqn: Equation) -> Value:
+def squeeze(eqn: Equation) -> AbstractValue:
     """Drops dimensions of one entry."""
     value, rank = eqn.ins[0], len(eqn.shape(0))
     dropped = [dim % rank for dim in eqn.params["dimensions"]]
@@ -91,7 +93,7 @@ def squeeze(eqn: Equation) -> Value:
     return shifted(value, dropped)
 
 
-def shifted(value: Value, dropped: Sequence[int]) -> Value:
+def shifted(value: AbstractValue, dropped: Sequence[int]) -> AbstractValue:
     """A value without some dimensions, none of which counts examples."""
     if not value.shape_grows:
         return value
@@ -101,7 +103,7 @@ def shifted(value: Value, dropped: Sequence[int]) -> Value:
 
 
 @rule("expand_dims")
-def expand_dims(eqn: Equation) -> Value:
+def expand_dims(eqn: Equation) -> AbstractValue:
     """New dimensions of one entry."""
     value = eqn.plain(0)
     if value.kind is not Kind.ROWS:
@@ -112,7 +114,7 @@ def expand_dims(eqn: Equation) -> Value:
 
 
 @rule("transpose")
-def transpose(eqn: Equation) -> Value:
+def transpose(eqn: Equation) -> AbstractValue:
     """Dimensions in another order."""
     value, order = eqn.ins[0], list(eqn.params["permutation"])
     if value.kind is Kind.COLUMNS and order[-1] != len(order) - 1:
@@ -121,7 +123,7 @@ def transpose(eqn: Equation) -> Value:
 
 
 @rule("rev")
-def rev(eqn: Equation) -> Value:
+def rev(eqn: Equation) -> AbstractValue:
     """Dimensions the other way round."""
     value = eqn.ins[0] if eqn.ins[0].kind is not Kind.COLUMNS else eqn.plain(0)
     if value.shape_grows and value.dim in eqn.params["dimensions"]:
@@ -132,7 +134,7 @@ def rev(eqn: Equation) -> Value:
 
 
 @rule("concatenate")
-def concatenate(eqn: Equation) -> Value:
+def concatenate(eqn: Equation) -> AbstractValue:
     """Operands behind each other."""
     dim, every = eqn.params["dimension"], range(len(eqn.ins))
     if dim == len(eqn.out_shape()) - 1 and any(value.kind in (Kind.INDEX, Kind.COLUMNS) for value in eqn.ins):
@@ -144,8 +146,8 @@ def concatenate(eqn: Equation) -> Value:
     return eqn.aligned(every)
 
 
-def _columns(eqn: Equation) -> Value | None:
-    columns: list[Value] = []
+def _columns(eqn: Equation) -> AbstractValue | None:
+    columns: list[AbstractValue] = []
     for index, value in enumerate(eqn.ins):
         if value.kind is Kind.COLUMNS:
             columns.extend(value.columns)
@@ -160,10 +162,10 @@ def _columns(eqn: Equation) -> Value | None:
     ((dim, outer),) = places
     if dim == last or outer != 1:
         return None
-    return Value(Kind.COLUMNS, dim, columns=tuple(columns))
+    return AbstractValue(Kind.COLUMNS, dim, columns=tuple(columns))
 
 
-def _stacked_examples(eqn: Equation, dim: int) -> Value:
+def _stacked_examples(eqn: Equation, dim: int) -> AbstractValue:
     """Several arrays of examples behind each other, such as two views of the same."""
     every = range(len(eqn.ins))
     for index in every:
@@ -185,21 +187,21 @@ def _stacked_examples(eqn: Equation, dim: int) -> Value:
 
 
 @rule("stack")
-def stack(eqn: Equation) -> Value:
+def stack(eqn: Equation) -> AbstractValue:
     """Operands along a new dimension."""
     value, axis = eqn.aligned(range(len(eqn.ins))), eqn.params["axis"]
     return value.at(value.dim + (value.dim >= axis)) if value.shape_grows else value
 
 
 @rule("unstack")
-def unstack(eqn: Equation) -> list[Value]:
+def unstack(eqn: Equation) -> list[AbstractValue]:
     """The entries along a dimension."""
     value = eqn.ins[0] if not eqn.ins[0].shape_grows else eqn.plain(0)
     return [shifted(value, (eqn.params["axis"] % len(eqn.shape(0)),))] * len(eqn.part.outvars)
 
 
 @rule("tile", loose=("reps",))
-def tile(eqn: Equation) -> Value:
+def tile(eqn: Equation) -> AbstractValue:
     """Copies behind each other."""
     reps, whole_reps = eqn.params["reps"], eqn.whole_params["reps"]
     differ = [dim for dim, (one, other) in enumerate(zip(reps, whole_reps, strict=True)) if one != other]
@@ -221,13 +223,13 @@ def tile(eqn: Equation) -> Value:
 
 
 @rule("zeros_like")
-def zeros_like(eqn: Equation) -> Value:
+def zeros_like(eqn: Equation) -> AbstractValue:
     """Zeros of the shape of something."""
     return ZERO
 
 
 @rule("pad", loose=("padding_config",))
-def pad(eqn: Equation) -> Value:
+def pad(eqn: Equation) -> AbstractValue:
     """A border around an array; along the examples it may be of as many as there are, as a slice's gradient has it."""
     array, border = eqn.ins
     if array.kind is border.kind is Kind.ZERO:
@@ -256,14 +258,14 @@ def pad(eqn: Equation) -> Value:
     return value
 
 
-def reject_shapes(eqn: Equation, value: Value, index: int = 0) -> None:
+def reject_shapes(eqn: Equation, value: AbstractValue, index: int = 0) -> None:
     """Refuse a value whose kind says otherwise than the shape of the result whether it counts examples."""
     if value.kind is not Kind.ZERO and bool(eqn.grown(index)) != value.shape_grows:
         raise NotProved("cuts or joins the dimension of the examples")
 
 
 @rule("slice", loose=("start_indices", "limit_indices"))
-def slice_(eqn: Equation) -> Value:
+def slice_(eqn: Equation) -> AbstractValue:
     """A part of each dimension, which has to be all of the examples."""
     value = eqn.ins[0]
     names = ("start_indices", "limit_indices")
@@ -321,7 +323,7 @@ def _keeps_examples(
 
 
 @rule("split", loose=("sizes",))
-def split(eqn: Equation) -> list[Value]:
+def split(eqn: Equation) -> list[AbstractValue]:
     """Parts of one dimension."""
     value, axis, count = eqn.ins[0], eqn.params["axis"], len(eqn.part.outvars)
     if value.kind is Kind.ZERO:
@@ -342,7 +344,7 @@ def split(eqn: Equation) -> list[Value]:
 
 
 @rule("dynamic_slice", loose=("slice_sizes",))
-def dynamic_slice(eqn: Equation) -> Value:
+def dynamic_slice(eqn: Equation) -> AbstractValue:
     """A part of each dimension from positions on, which have to be free."""
     reject_positions(eqn, range(1, len(eqn.ins)))
     value = eqn.ins[0] = eqn.ins[0] if not eqn.ins[0].shape_grows else eqn.plain(0)
@@ -360,7 +362,7 @@ def dynamic_slice(eqn: Equation) -> Value:
 
 
 @rule("dynamic_update_slice")
-def dynamic_update_slice(eqn: Equation) -> Value:
+def dynamic_update_slice(eqn: Equation) -> AbstractValue:
     """An array with a part of it replaced, at positions that have to be free."""
     reject_positions(eqn, range(2, len(eqn.ins)))
     for index in (0, 1):
@@ -382,7 +384,7 @@ def reject_positions(eqn: Equation, indices: Sequence[int]) -> None:
 
 
 @rule("iota", loose=("shape",))
-def iota(eqn: Equation) -> Value:
+def iota(eqn: Equation) -> AbstractValue:
     """Positions along a dimension."""
     grown = eqn.grown()
     if not grown:
@@ -392,11 +394,11 @@ def iota(eqn: Equation) -> Value:
     dim = grown[0]
     if dim != eqn.params["dimension"]:
         return rows(dim, ANY)
-    return Value(Kind.INDEX, dim)
+    return AbstractValue(Kind.INDEX, dim)
 
 
 @rule("bitcast_convert_type")
-def bitcast_convert_type(eqn: Equation) -> Value:
+def bitcast_convert_type(eqn: Equation) -> AbstractValue:
     """Other types of the same bits, with a last dimension more or less where they are of other sizes."""
     value = eqn.unscaled()[0]
     reject_totals(eqn, [value])
@@ -406,12 +408,12 @@ def bitcast_convert_type(eqn: Equation) -> Value:
 
 
 @rule("optimization_barrier")
-def optimization_barrier(eqn: Equation) -> list[Value]:
+def optimization_barrier(eqn: Equation) -> list[AbstractValue]:
     """Every operand as it is."""
     return list(eqn.ins)
 
 
 @rule("empty", "empty2", "full", loose=("shape",))
-def empty(eqn: Equation) -> Value:
+def empty(eqn: Equation) -> AbstractValue:
     """An array whose entries nobody reads."""
     return constant(eqn.part.outvars[0], eqn.whole.outvars[0])
