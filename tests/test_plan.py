@@ -224,14 +224,14 @@ class TestSource:
 
     def test_what_is_refused_is_not_planned_and_said(self) -> None:
         put(loop="count=4")
-        text = Path("train.py").read_text().replace("jnp.mean(x * x)", "jnp.max(x)")
+        text = Path("train.py").read_text().replace("(model)(params, x)", "(model)(*(params, x))")
         Path("train.py").write_text(text)
         result = run("--format", "json", "--html", "plan.html")
         found = json.loads(result.stdout)
         assert found["sections"] == []
-        assert any("cannot see whether `model` ends in a mean" in problem for problem in found["problems"])
-        assert "cannot see whether" in result.stderr
-        assert "cannot see whether" in Path("plan.html").read_text()
+        assert any("star-args hide which argument is the batch" in problem for problem in found["problems"])
+        assert "star-args hide" in result.stderr
+        assert "star-args hide" in Path("plan.html").read_text()
 
     def test_an_error_in_a_hint_is_the_exit_status(self) -> None:
         put(task="stagse")
