@@ -217,6 +217,20 @@ def recurrent(params, batch):
 
 
 @exact("mean")
+def gated_recurrence_from_zeros(params, batch):
+    def cell(carry, x):
+        h, c = carry
+        gate = jax.nn.sigmoid(h @ params["w"] + 0.5)
+        c = gate * c + x @ params["v"]
+        h = jnp.tanh(c) + params["table"][0]
+        return (h, c), h
+
+    start = (jnp.zeros_like(batch["x"]), jnp.zeros_like(batch["x"]))
+    _, hidden = jax.lax.scan(cell, start, jnp.stack([batch["x"], batch["y"]]))
+    return (hidden**2).mean()
+
+
+@exact("mean")
 def layers_in_a_scan(params, batch):
     stacked = jnp.stack([params["w"], params["v"]])
     z, _ = jax.lax.scan(jax.checkpoint(lambda x, w: (jnp.tanh(x @ w), None)), batch["x"], stacked)

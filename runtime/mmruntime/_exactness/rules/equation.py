@@ -253,7 +253,8 @@ class Equation:
         if any(value.kind in (Kind.SUM, Kind.MAX, Kind.MIN) for value in values):
             return self._aligned_totals(indices)
         for index in indices:
-            if self.ins[index].kind is not Kind.ZERO:
+            # Zeros for each example make rows of what is broadcast to them.
+            if self.ins[index].kind is not Kind.ZERO or self.shape(index) != self.whole_shape(index):
                 self.ins[index] = self.plain(index)
         values = [self.ins[index] for index in indices]
         power = self.power_of(index for index in indices if self.ins[index].kind is not Kind.ZERO)
