@@ -458,7 +458,7 @@ def test_draws_are_not_hoisted() -> None:
 
     case = case_of(fun, (W, BATCH), num_microbatches=N)
     assert case.words == ["mixed"]
-    assert case.proof.draws
+    assert case.proof.repeated_draws
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
