@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -223,3 +225,14 @@ def devices_of(executable: Any) -> set[int]:
 def ids(array: Any) -> set[int]:
     """Ids of the devices that hold an array."""
     return {device.id for device in array.devices()}
+
+
+def assert_same_bits(found: Any, expected: Any) -> None:
+    """Equal arrays, bit for bit; where `.ci/run` compiles without optimization, within rounding.
+
+    Initialisers promise the bits of `jax.jit`, and one program on two submeshes gives the same ones only if XLA fuses
+    the same operations in it. Tests that call this have the mark `optimized`.
+    """
+    quick = os.environ.get("MMREWRITE_TESTS_QUICK") == "1"
+    compare = functools.partial(np.testing.assert_allclose, rtol=1e-6) if quick else np.testing.assert_array_equal
+    jax.tree.map(compare, found, expected)
