@@ -176,7 +176,7 @@ class _Placer:
                 outvars[result] = copy.eqn.outvars[0]
                 homes[var] = home
                 continue
-            if home is not None and len(source.eqn.outvars) == 1:
+            if home in places and len(source.eqn.outvars) == 1:
                 self.of[source] = (home, *(where for where in places if where != home))
             homes[var] = self.of[source][0]
             if home is None and source in self.gathered and not is_tiny(var):
