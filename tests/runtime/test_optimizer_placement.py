@@ -382,6 +382,7 @@ def test_state_away_from_its_stage_is_a_warning_with_names_bytes_and_line(update
     assert re.match(f"WARNING: {text}", str(compiled.explain()))
 
 
+@pytest.mark.usefixtures("double")
 def test_a_line_inside_of_a_package_is_followed_by_the_users():
     params = trees([(4, 4)])
     with pytest.warns(UserWarning, match=rf"_layouts\.py:\d+.*, called at .*{Path(__file__).name}:\d+ \(.*step\)"):
