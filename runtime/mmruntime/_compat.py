@@ -26,7 +26,7 @@ from jax._src.core import (
 )
 from jax._src.interpreters import pxla
 from jax._src.state.types import AbstractRef, RefEffect
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.extend import core as jex
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
@@ -277,7 +277,7 @@ def acts(eqn: Any) -> bool:
 
 def is_tracer(value: Any) -> bool:
     """Whether a value is only known while tracing."""
-    return isinstance(value, jax.core.Tracer)
+    return isinstance(value, Tracer)
 
 
 def running_linen_module() -> Any:

@@ -58,7 +58,8 @@ def _same_types(ones: Any, others: Any, twin: dict[Any, Any]) -> bool:
 def _same_atom(one: Any, other: Any, twin: dict[Any, Any]) -> bool:
     if isinstance(one, _compat.Literal) or isinstance(other, _compat.Literal):
         both = isinstance(one, _compat.Literal) and isinstance(other, _compat.Literal)
-        return both and one.aval.dtype == other.aval.dtype
+        dtype, other_dtype = (getattr(atom.aval, "dtype", None) for atom in (one, other))
+        return both and dtype == other_dtype
     return twin.get(one) is other
 
 
@@ -87,7 +88,7 @@ def same_value(one: Any, other: Any) -> bool:
         if type(one) is not type(other) or len(one) != len(other):
             return False
         return all(map(same_value, one, other))
-    if isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
+    if _compat.is_tracer(one) or _compat.is_tracer(other):
         return False
     if isinstance(one, np.ndarray | jax.Array) or isinstance(other, np.ndarray | jax.Array):
         return _same_array(one, other)

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from mmruntime import _compat
 from mmruntime._execution.compile import Compiled
 from mmruntime._partition.instructions import Program, RunInstruction
@@ -74,7 +76,7 @@ def throttled(program: Program, compiled: Compiled, shardings: Shardings) -> dic
 
     limited: dict[RunInstruction, Callable[..., Any]] = {}
     for item in runs:
-        devices = tuple(shardings.replicated(item.spec.submesh).mesh.devices.flat)
+        devices = tuple(np.asarray(shardings.replicated(item.spec.submesh).mesh.devices).flat)
         if len(devices) > 1 and _compat.deadlocks_far_ahead(devices[0].platform):
             probe = min(range(len(item.results)), key=lambda position: cost(item.results[position]))
             limited[item] = throttle_of(devices).limited(compiled.programs[item.spec], probe)

@@ -54,6 +54,7 @@ class Transport(Protocol):
         The function leaves its arguments intact and may be given arrays that are not computed yet. The arrays may be
         donated to a program as soon as it returns.
         """
+        ...
 
     def put(self, values: Sequence[Any], shardings: Sequence[Sharding], /) -> Sequence[Any]:
         """Place values at the border of a step: arguments, captured arrays, copies of scalars.
@@ -62,9 +63,11 @@ class Transport(Protocol):
             values: Arrays of any layout, NumPy arrays and numbers.
             shardings: The layout that each shall have. A value that has it already may be returned as it is.
         """
+        ...
 
     def copy(self, arrays: Sequence[Any], shardings: Sequence[Sharding], /) -> Sequence[Any]:
         """The same, with memory of their own: results that the caller may donate or delete."""
+        ...
 
 
 class DevicePutTransport:

@@ -277,16 +277,18 @@ def accumulate_pieces(
     needs_index = needs_index or not jax.tree.leaves(pieces)
     index = jnp.arange(spec.count, dtype=jnp.uint32) if needs_index else None
     first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (pieces, index))
-    body_of_it: Callable[[Any, Any], R] = once
+    body_of_it = once
     if shapes is None:
         # The zeros need the shapes of the results. The body of the scan evaluates this trace, so that the user's
         # function is traced once.
         traced, shapes = jax.make_jaxpr(once, return_shape=True)(*first)
         tree, compute = jax.tree.structure(shapes), _compat.as_fun(traced)
 
-        def body_of_it(piece: Any, index: Any) -> R:
+        def evaluated(piece: Any, index: Any) -> R:
             result: R = jax.tree.unflatten(tree, compute(*jax.tree.leaves((piece, index))))
             return result
+
+        body_of_it = evaluated
 
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) or leaf.dtype == np.bool_:

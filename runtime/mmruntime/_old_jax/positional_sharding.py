@@ -67,14 +67,15 @@ class PositionalSharding(ShardingByRank):
 
     def like(self, found: NamedSharding, rank: int | None) -> PositionalSharding:
         """The grid that lays arrays of `rank` dimensions out as a `NamedSharding`; `None` if that replicates them."""
-        sizes = found.mesh.devices.shape
+        devices = np.asarray(found.mesh.devices)
+        sizes = devices.shape
         strides = {name: math.prod(sizes[index + 1 :]) for index, name in enumerate(found.mesh.axis_names)}
         grid: list[tuple[_Run, ...]] = []
         for index in range(1 if rank is None else rank):
             entry = found.spec[index] if rank is not None and index < len(found.spec) else None
             names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
             grid.append(_joined((found.mesh.shape[name], strides[name]) for name in names))
-        return _restore(type(self), tuple(found.mesh.devices.flat), tuple(grid), found.memory_kind)
+        return _restore(type(self), tuple(devices.flat), tuple(grid), found.memory_kind)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -147,7 +147,7 @@ class _SubmeshTranslation:
         if self.eqn.primitive is _compat.jit_p:
             what = f"jax.jit of {self.eqn.params['name']}, by its in_shardings or out_shardings,"
         else:
-            what = _NAMES.get(name, name)
+            what = str(_NAMES.get(name, name))
         line = _compat.source_lines(self.eqn)
         return f"{what} at {line}" if line else what
 
