@@ -69,6 +69,7 @@ MAY_IMPORT = {
     ),
     "mmruntime._check": "numpy",
     "mmruntime._compat": "jax numpy",
+    "mmruntime._processes": "jax ._compat",
     "mmruntime._core": "jax numpy ._check ._compat .schedules",
     "mmruntime._jaxpr": "jax numpy ._compat ._core",
     "mmruntime._exactness": "jax numpy ._compat",

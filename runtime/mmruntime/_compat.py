@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +91,47 @@ def backends_started() -> bool:
     from jax._src import xla_bridge  # noqa: PLC0415  (private: asking a public function would start them)
 
     return bool(xla_bridge.backends_are_initialized())
+
+
+class KeyValueClient(Protocol):
+    """The part of JAX's distributed client that keeps texts for all processes. Its errors are `JaxRuntimeError`s."""
+
+    def key_value_set(self, key: str, value: str, allow_overwrite: bool = False) -> None:
+        """Set a text; an error ("ALREADY_EXISTS") if there is one and it may not be overwritten."""
+
+    def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
+        """Wait for a text; an error ("DEADLINE_EXCEEDED") if it does not come in time."""
+        ...
+
+    def key_value_try_get(self, key: str) -> str:
+        """A text; an error ("NOT_FOUND") if there is none."""
+        ...
+
+    def key_value_dir_get(self, key: str) -> list[tuple[str, str]]:
+        """All keys that begin with `key`, and their texts."""
+        ...
+
+    def key_value_delete(self, key: str) -> None:
+        """Forget a key, and all that begin with it and a slash."""
+
+    def wait_at_barrier(self, barrier_id: str, timeout_in_ms: int, process_ids: Sequence[int] | None = None) -> None:
+        """Wait until all processes have called it with this name."""
+
+
+def key_value_client() -> KeyValueClient | None:
+    """The client of `jax.distributed`; None if it was not initialised."""
+    from jax._src.distributed import global_state  # noqa: PLC0415  (private: there is no public way to the store)
+
+    client: KeyValueClient | None = global_state.client
+    return client
+
+
+def coordinator_address() -> str | None:
+    """The `host:port` of the coordinator; None if `jax.distributed` was not initialised."""
+    from jax._src.distributed import global_state  # noqa: PLC0415  (private: it has no public name)
+
+    address: str | None = global_state.coordinator_address
+    return address
 
 
 def split(jaxpr: Any) -> tuple[Any, list[Any]]:

@@ -1,0 +1,1 @@
+"""What processes tell each other besides arrays: where they are, what they run, whether they live."""

@@ -1,0 +1,115 @@
+"""Exchange: the key-value store of `jax.distributed`, in which the processes of a program leave short texts.
+
+It is a service of the coordinator, so every call is a message to one process. What all processes do, each does with a
+fixed number of calls, whatever their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+
+from mmruntime import _compat
+
+# Keys of other libraries are in the same store.
+_ROOT = "mmruntime"
+# A blocking call is cut into turns of this length, so that Ctrl-C and exceptions set from other threads get through.
+_TURN_S = 5.0
+
+
+class Exchange:
+    """The store, with the names of this package in front of every key.
+
+    Args:
+        client: The client of `jax.distributed`; that of this process if left out.
+
+    Raises:
+        RuntimeError: If this process has none: `jax.distributed` was not initialised.
+    """
+
+    def __init__(self, client: _compat.KeyValueClient | None = None) -> None:
+        found = _compat.key_value_client() if client is None else client
+        if found is None:
+            raise RuntimeError(
+                "exchange: jax.distributed is not initialised in this process. Call mm.init(...) or "
+                "jax.distributed.initialize(...) in every process before JAX is used."
+            )
+        self._client = found
+
+    def put(self, key: str, value: str, *, replace: bool = False) -> None:
+        """Leave a text under a key.
+
+        Args:
+            key: Parts of it are separated by slashes.
+            value: The text.
+            replace: Whether there may be one already.
+
+        Raises:
+            jax.errors.JaxRuntimeError: If the coordinator cannot be reached, or the key is taken.
+        """
+        self._client.key_value_set(f"{_ROOT}/{key}", value, allow_overwrite=replace)
+
+    def get(self, key: str, timeout: float) -> str:
+        """The text under a key; waits until there is one.
+
+        Args:
+            key: The key.
+            timeout: Seconds to wait.
+
+        Raises:
+            TimeoutError: If there is none by then.
+            jax.errors.JaxRuntimeError: If the coordinator cannot be reached.
+        """
+        left = timeout
+        while True:
+            turn = min(left, _TURN_S)
+            try:
+                return self._client.blocking_key_value_get(f"{_ROOT}/{key}", max(1, int(turn * 1000)))
+            except jax.errors.JaxRuntimeError as error:
+                left -= turn
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    raise
+                if left <= 0:
+                    raise TimeoutError(f"exchange: nothing under {key!r} after {timeout:g} s") from error
+
+    def look(self, key: str) -> str | None:
+        """The text under a key now; None if there is none.
+
+        Raises:
+            jax.errors.JaxRuntimeError: If the coordinator cannot be reached.
+        """
+        try:
+            return self._client.key_value_try_get(f"{_ROOT}/{key}")
+        except jax.errors.JaxRuntimeError as error:
+            if "NOT_FOUND" not in str(error):
+                raise
+            return None
+
+    def folder(self, key: str) -> dict[str, str]:
+        """All texts whose keys begin with `key` and a slash, by the rest of their keys.
+
+        Raises:
+            jax.errors.JaxRuntimeError: If the coordinator cannot be reached.
+        """
+        prefix = f"{_ROOT}/{key}/"
+        return {found.removeprefix(prefix): value for found, value in self._client.key_value_dir_get(prefix)}
+
+    def drop(self, key: str) -> None:
+        """Forget the text under a key, and all under keys that begin with it and a slash."""
+        self._client.key_value_delete(f"{_ROOT}/{key}")
+
+    def meet(self, name: str, timeout: float, processes: Sequence[int] | None = None) -> None:
+        """Wait until all processes have come here.
+
+        Args:
+            name: The same in all of them, and used once.
+            timeout: Seconds to wait.
+            processes: Those that meet; all if left out.
+
+        Raises:
+            jax.errors.JaxRuntimeError: If one has not come by then ("DEADLINE_EXCEEDED"), or the coordinator cannot be
+                reached.
+        """
+        members = None if processes is None else list(processes)
+        self._client.wait_at_barrier(f"{_ROOT}/{name}", int(timeout * 1000), members)

@@ -1,0 +1,180 @@
+"""Progress: where this process is in its steps, and what it waits for.
+
+The thread that runs steps writes it, for every instruction, so a write is a store or an `append` and takes no lock. The
+thread that watches over faults reads it whenever it likes; it may see a state that is a moment old.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+# Waits that nobody looks at are forgotten from the oldest on, so that a process without a watch keeps few arrays.
+_MOST_WAITS = 256
+# Calls that are remembered, to compare them with those of other processes.
+_MOST_CALLS = 64
+
+
+class Awaited(NamedTuple):
+    """What an instruction needs of other processes.
+
+    Attributes:
+        what: In words for a message: "float32[16,16] from submesh 1 to submesh 0, microbatch 3".
+        processes: The processes that it comes from, or that run the instruction together with this one.
+    """
+
+    what: str
+    processes: tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class Itinerary:
+    """What is constant in the progress of one compiled step.
+
+    Attributes:
+        label: The step's name.
+        num_instructions: How many instructions it has, those of other processes included.
+        awaited: By the index of the instruction, what it needs of other processes; no entry if nothing.
+        tasks: By the index of the instruction, its tasks and microbatch in words.
+    """
+
+    label: str
+    num_instructions: int
+    awaited: Mapping[int, Awaited]
+    tasks: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """An array that comes from other processes, or that is computed together with them.
+
+    Attributes:
+        since: When it was issued, by `time.monotonic()`.
+        call: The number of the call that issued it.
+        itinerary: The step.
+        index: The instruction.
+        array: A small array of this process; once it is ready, the wait is over.
+    """
+
+    since: float
+    call: int
+    itinerary: Itinerary
+    index: int
+    array: Any
+
+    @property
+    def awaited(self) -> Awaited:
+        """What is awaited, and from whom."""
+        return self.itinerary.awaited[self.index]
+
+    def over(self) -> bool:
+        """Whether the array has come, or came so early that a later program has taken its memory."""
+        return bool(self.array.is_deleted() or self.array.is_ready())
+
+
+class Blocked(NamedTuple):
+    """That the thread itself waits for other processes, before or between the instructions of a step.
+
+    Attributes:
+        since: From when on, by `time.monotonic()`.
+        what: What it waits for, in words for a message: "the other processes to compile train_step".
+        processes: Those that it may be waiting for; empty if they are not known.
+    """
+
+    since: float
+    what: str
+    processes: tuple[int, ...]
+
+
+class CallRecord(NamedTuple):
+    """A call of a step, as every process must have made it.
+
+    Attributes:
+        number: Counts the calls of all steps over several processes, from 1.
+        label: The step's name.
+        token: Depends on this call and on all before it: two processes whose tokens for a number differ have made
+            different calls.
+    """
+
+    number: int
+    label: str
+    token: str
+
+
+class Progress:
+    """Where a process is.
+
+    Attributes:
+        call: How many calls of steps over several processes it has begun.
+        inside: Whether it is inside of one now; else user code runs, or `blocked` says for what it waits.
+        itinerary: The step that was called last; None before the first.
+        index: The instruction that is issued now, or was issued last.
+        waits: What was issued and may not have come yet, oldest first. The reader takes off the left what is over.
+        blocked: What the thread waits for outside of instructions; None if it does not.
+        calls: The latest calls, oldest first.
+        failure: What ended the latest step in this process; empty if nothing has.
+    """
+
+    def __init__(self) -> None:
+        self.call = 0
+        self.inside = False
+        self.itinerary: Itinerary | None = None
+        self.index = 0
+        self.waits: deque[Wait] = deque(maxlen=_MOST_WAITS)
+        self.blocked: Blocked | None = None
+        self.calls: deque[CallRecord] = deque(maxlen=_MOST_CALLS)
+        self.failure = ""
+
+    # For the thread that runs steps. What it does for every instruction, it does without a call: `progress.index = i`,
+    # `progress.waits.append(Wait(...))`.
+
+    def begin(self, itinerary: Itinerary, token: str) -> None:
+        """Note that a step is called."""
+        self.index = 0
+        self.itinerary = itinerary
+        self.call += 1
+        self.calls.append(CallRecord(self.call, itinerary.label, token))
+        self.inside = True
+
+    def end(self) -> None:
+        """Note that all of the call's instructions are issued; `waits` may still hold some of them."""
+        self.inside = False
+
+    def fail(self, error: BaseException) -> None:
+        """Note that the call ended with an exception."""
+        self.inside = False
+        self.failure = f"{type(error).__name__}: {error}"
+
+    @contextmanager
+    def waiting(self, what: str, processes: Sequence[int] = ()) -> Iterator[None]:
+        """While the thread waits for other processes outside of instructions; see `Blocked`."""
+        before, self.blocked = self.blocked, Blocked(time.monotonic(), what, tuple(processes))
+        try:
+            yield
+        finally:
+            self.blocked = before
+
+    # For the thread that watches.
+
+    def oldest(self) -> Wait | None:
+        """The oldest wait that is not over; forgets those before it. For one reading thread."""
+        waits = self.waits
+        while waits:
+            try:
+                wait = waits[0]
+                if not wait.over():
+                    return wait
+                # The runner may have pushed it out meanwhile; then the next one is looked at in the next round.
+                if waits[0] is wait:
+                    waits.popleft()
+            except IndexError:
+                return None
+        return None
+
+
+# A process has one thread that runs steps over several processes, and so one progress.
+progress = Progress()

@@ -1,0 +1,132 @@
+"""What the watch over faults reads of a process, and what processes read of each other."""
+
+import jax
+import pytest
+
+from mmruntime._processes.exchange import Exchange
+from mmruntime._processes.progress import Awaited, Itinerary, Progress, Wait
+
+
+class Arriving:
+    """Stands for an array that has not come yet."""
+
+    def __init__(self, ready=False, deleted=False):
+        self.ready, self.deleted = ready, deleted
+
+    def is_ready(self):
+        if self.deleted:
+            raise RuntimeError("Array has been deleted.")
+        return self.ready
+
+    def is_deleted(self):
+        return self.deleted
+
+
+STEP = Itinerary("train", 9, {3: Awaited("float32[2] from submesh 1 to submesh 0", (1,))})
+
+
+def test_the_oldest_wait_is_the_first_that_is_not_over():
+    progress = Progress()
+    assert progress.oldest() is None
+    arrays = [Arriving(ready=True), Arriving(deleted=True), Arriving(), Arriving()]
+    for number, array in enumerate(arrays):
+        progress.waits.append(Wait(float(number), 1, STEP, 3, array))
+    oldest = progress.oldest()
+    assert oldest is not None
+    assert oldest.array is arrays[2]
+    assert oldest.awaited.processes == (1,)
+    assert len(progress.waits) == 2
+    arrays[2].ready = arrays[3].ready = True
+    assert progress.oldest() is None
+    assert not progress.waits
+
+
+def test_calls_are_counted_and_remembered():
+    progress = Progress()
+    for number in range(100):
+        progress.begin(STEP, f"token {number}")
+        assert progress.inside
+        progress.end()
+    assert progress.call == 100
+    assert [record.number for record in progress.calls] == list(range(37, 101))
+    assert progress.calls[-1].token == "token 99"
+    progress.begin(STEP, "")
+    progress.fail(ValueError("no"))
+    assert not progress.inside
+    assert progress.failure == "ValueError: no"
+
+
+def test_what_blocks_the_thread_is_said_while_it_does():
+    progress = Progress()
+    with progress.waiting("outer", (1, 2)):
+        with pytest.raises(KeyError), progress.waiting("inner"):
+            assert progress.blocked is not None
+            assert progress.blocked.what == "inner"
+            raise KeyError
+        assert progress.blocked is not None
+        assert progress.blocked.processes == (1, 2)
+    assert progress.blocked is None
+
+
+class Store:
+    """The key-value store of `jax.distributed`, for one process; errors as seen with JAX 0.10 and 0.12."""
+
+    def __init__(self):
+        self.texts = {}
+        self.asked = 0
+
+    def key_value_set(self, key, value, allow_overwrite=False):
+        if key in self.texts and not allow_overwrite:
+            raise jax.errors.JaxRuntimeError(f"ALREADY_EXISTS: key {key} already exists.")
+        self.texts[key] = value
+
+    def blocking_key_value_get(self, key, timeout_in_ms):
+        self.asked += 1
+        if key not in self.texts:
+            raise jax.errors.JaxRuntimeError(f"DEADLINE_EXCEEDED: GetKeyValue() timed out with key: {key}")
+        return self.texts[key]
+
+    def key_value_try_get(self, key):
+        if key not in self.texts:
+            raise jax.errors.JaxRuntimeError(f"NOT_FOUND: Config key {key} not found.")
+        return self.texts[key]
+
+    def key_value_dir_get(self, key):
+        return [(found, value) for found, value in self.texts.items() if found.startswith(key)]
+
+    def key_value_delete(self, key):
+        self.texts = {found: value for found, value in self.texts.items() if not f"{found}/".startswith(f"{key}/")}
+
+    def wait_at_barrier(self, barrier_id, timeout_in_ms, process_ids=None):
+        raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out.")
+
+
+def test_texts_are_left_under_names_of_their_own():
+    store = Store()
+    exchange = Exchange(store)
+    exchange.put("at/0", "here")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="ALREADY_EXISTS"):
+        exchange.put("at/0", "there")
+    exchange.put("at/0", "there", replace=True)
+    exchange.put("at/1", "too")
+    exchange.put("attic/1", "other")
+    assert store.texts["mmruntime/at/0"] == "there"
+    assert exchange.get("at/0", 1) == exchange.look("at/0") == "there"
+    assert exchange.folder("at") == {"0": "there", "1": "too"}
+    exchange.drop("at")
+    assert exchange.look("at/0") is None
+    assert exchange.folder("attic") == {"1": "other"}
+
+
+def test_waiting_for_a_text_ends_and_is_cut_into_turns():
+    store = Store()
+    with pytest.raises(TimeoutError, match="nothing under 'plan/1' after 12 s"):
+        Exchange(store).get("plan/1", 12)
+    assert store.asked == 3
+    with pytest.raises(jax.errors.JaxRuntimeError, match="DEADLINE"):
+        Exchange(store).meet("compiled", 1)
+
+
+def test_without_processes_there_is_no_exchange():
+    with pytest.raises(RuntimeError, match=r"not initialised in this process. Call mm.init"):
+        Exchange()
