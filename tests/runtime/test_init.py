@@ -8,7 +8,6 @@ import jax
 import pytest
 
 import mmruntime as mm
-from mmruntime._frontend.init import launched
 
 
 def run(program: str, **environment: str) -> str:
@@ -53,24 +52,6 @@ def test_starts_distributed_when_told_to() -> None:
     assert run(program) == "True 1 2"
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        pytest.param({}, False, id="nothing"),
-        pytest.param({"OMPI_COMM_WORLD_SIZE": "4"}, True, id="mpi"),
-        pytest.param({"OMPI_COMM_WORLD_SIZE": "1"}, False, id="mpi_alone"),
-        pytest.param({"PMI_SIZE": "2"}, True, id="pmi"),
-        pytest.param({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8"}, False, id="slurm_shell"),
-        pytest.param({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "8"}, True, id="slurm_step"),
-        pytest.param({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False, id="pod"),
-        pytest.param({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True, id="indexed_job"),
-        pytest.param({"JAX_COORDINATOR_ADDRESS": "host:1"}, True, id="jax"),
-    ],
-)
-def test_launchers(environment, expected) -> None:
-    assert launched(environment) is expected
-
-
 def test_says_what_has_no_effect() -> None:
     with pytest.warns(UserWarning, match=r"init: fbmem, network configured MultiMesh's own runtime and have no effect"):
         mm.init(cpus=8, fbmem=4000, network="ucx")
@@ -92,6 +73,24 @@ def test_says_what_has_no_effect() -> None:
         pytest.param({"cpus": "8"}, TypeError, r"init: cpus must be an integer, 0 or more, got '8'", id="text"),
         pytest.param({"gpus": 1.5}, TypeError, r"init: gpus must be an integer, 0 or more, got 1\.5", id="float"),
         pytest.param({"dump": 3}, TypeError, r"init: dump must be a non-empty string, got 3", id="number"),
+        pytest.param(
+            {"coordinator_address": "node1"},
+            ValueError,
+            r"init: coordinator_address must be host:port, such as node1:12345, got 'node1'",
+            id="no_port",
+        ),
+        pytest.param(
+            {"num_processes": 2, "process_id": 2},
+            ValueError,
+            r"init: process_id=2, but with num_processes=2 they go from 0 to 1",
+            id="index",
+        ),
+        pytest.param(
+            {"fault_timeout": -1}, ValueError, r"init: fault_timeout must be a number .* got -1", id="timeout"
+        ),
+        pytest.param(
+            {"fault_timeout": "a"}, TypeError, r"init: fault_timeout must be a number of s.*'a'", id="seconds"
+        ),
         pytest.param(
             {"distributed": "mpi"}, TypeError, r"init: distributed must be True or False, got 'mpi'", id="flag"
         ),

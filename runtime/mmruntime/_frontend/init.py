@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 
 from mmruntime import _check, _compat
+from mmruntime._processes.launchers import NUM_DEVICES
+from mmruntime._processes.start import ProcessArguments, start_processes
 
 # Arguments that configured MultiMesh's own runtime, and their defaults there.
 _WITHOUT_EFFECT = {
@@ -48,15 +48,21 @@ def init(
     cluster_detection_method: str | None = None,
     initialization_timeout: int = 300,
     coordinator_bind_address: str | None = None,
+    fault_timeout: float | None = None,
 ) -> None:
     """Set up devices and processes. A program for the devices of one process does not need it.
+
+    Several processes find each other by the arguments here, by what their launcher has set (`mmrewrite run`, Slurm,
+    Open MPI, MPICH, an indexed job of Kubernetes, Cloud TPU), or have done so: after `jax.distributed.initialize`
+    nothing is started again.
 
     Call it before JAX is first used; `import jax` may come earlier. It replaces no function of JAX: for logical names
     use `mm.with_sharding_constraint`, not `jax.lax.with_sharding_constraint`.
 
     Args:
         disable_gc: No effect.
-        cpus: Number of virtual CPU devices; without `gpus`, JAX then uses the CPU only.
+        cpus: Number of virtual CPU devices of this process; without `gpus`, JAX then uses the CPU only. Under
+            `mmrewrite run --devices-per-process K` it is K, whatever is written here.
         gpus: With 0, JAX uses the CPU only; another number of GPUs is not enforced.
         fbmem: No effect, like `sysmem`, `zcmem`, `debug`, `network`, `kthreads`, `profile` and `realm_argv`: JAX
             manages memory, transports and profiles (`jax.profiler`) itself.
@@ -67,28 +73,33 @@ def init(
         kthreads: No effect.
         profile: No effect.
         distributed: Whether to start `jax.distributed`. If left out, it is started when a coordinator is given, or a
-            launcher (MPI, Slurm, Kubernetes, `JAX_COORDINATOR_ADDRESS`) has started several processes.
+            launcher has started several processes. On Cloud TPU machines without Kubernetes, say True.
         dump: Folder for XLA's dumps of what it compiles.
         dump_all_passes: Whether the dumps show every pass.
         realm_argv: No effect.
-        coordinator_address: `host:port` of process 0, for `jax.distributed.initialize`, like the rest.
+        coordinator_address: `host:port` of process 0. What is left out here and in the next two is read from
+            `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`, or else from what the launcher set.
         num_processes: How many processes there are.
         process_id: The index of this one.
-        local_device_ids: The devices of this process.
-        cluster_detection_method: How JAX finds out the arguments above that are left out.
+        local_device_ids: The GPUs of this process, among those of its machine.
+        cluster_detection_method: Have JAX find out the arguments above that are left out, in this way; see
+            `jax.distributed.initialize`.
         initialization_timeout: How long to wait for the other processes, in seconds.
         coordinator_bind_address: The address that process 0 listens on, if not the coordinator's.
+        fault_timeout: Seconds within which the other processes end when one has died, stopped, failed or left; 15, or
+            what `MMRUNTIME_FAULT_TIMEOUT` says. With 0 nothing watches them.
 
     Raises:
         RuntimeError: If JAX was used before, so that `cpus`, `gpus` or `dump` would come too late.
         TypeError: If something is of another type.
-        ValueError: If `cpus` or `gpus` is negative.
+        ValueError: If `cpus`, `gpus` or `fault_timeout` is negative, or what the launcher has set is malformed or not
+            enough.
 
     Warns:
         UserWarning: If arguments without effect are given; it names them.
     """
-    arguments = {name: value for name, value in locals().items() if name in _WITHOUT_EFFECT}
-    idle = [name for name, value in arguments.items() if value != _WITHOUT_EFFECT[name]]
+    given_idle = {name: value for name, value in locals().items() if name in _WITHOUT_EFFECT}
+    idle = [name for name, value in given_idle.items() if value != _WITHOUT_EFFECT[name]]
     if idle:
         warnings.warn(
             f"init: {', '.join(idle)} configured MultiMesh's own runtime and have no effect here: JAX manages memory, "
@@ -100,22 +111,21 @@ def init(
     if dump is not None:
         _check.text("init", "dump", dump)
     _check.flag("init", "dump_all_passes", dump_all_passes)
-    if distributed is not None:
-        _check.flag("init", "distributed", distributed)
-    _set_devices(cpus, gpus)
+    arguments = ProcessArguments(
+        distributed,
+        coordinator_address,
+        num_processes,
+        process_id,
+        local_device_ids,
+        cluster_detection_method,
+        initialization_timeout,
+        coordinator_bind_address,
+        fault_timeout,
+    ).checked()
+    given = os.environ.get(NUM_DEVICES)
+    _set_devices(int(given) if given else cpus, gpus)
     _set_dump(dump, dump_all_passes)
-    if distributed is None:
-        distributed = coordinator_address is not None or launched(os.environ)
-    if distributed and not jax.distributed.is_initialized():
-        jax.distributed.initialize(
-            coordinator_address=coordinator_address,
-            num_processes=num_processes,
-            process_id=process_id,
-            local_device_ids=local_device_ids,
-            cluster_detection_method=cluster_detection_method,
-            initialization_timeout=initialization_timeout,
-            coordinator_bind_address=coordinator_bind_address,
-        )
+    start_processes(arguments, os.environ)
 
 
 def _set_devices(cpus: int | None, gpus: int | None) -> None:
@@ -155,23 +165,3 @@ def _set_dump(dump: str | None, dump_all_passes: bool) -> None:
         )
     flags = [f"--xla_dump_to={dump}", *(["--xla_dump_hlo_pass_re=.*"] if dump_all_passes else [])]
     os.environ["XLA_FLAGS"] = " ".join([*filter(None, [os.environ.get("XLA_FLAGS")]), *flags])
-
-
-def launched(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher started this process as one of several.
-
-    Args:
-        environment: The environment variables.
-    """
-    if environment.get("JAX_COORDINATOR_ADDRESS"):
-        return True
-    # Open MPI and PMI launchers; Slurm's own step (an interactive shell has no step of several tasks); indexed jobs.
-    counts = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-    if any(_count(environment.get(name)) > 1 for name in counts):
-        return True
-    return "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment
-
-
-def _count(value: Any) -> int:
-    match = re.match(r"\d+", value or "")
-    return int(match.group()) if match else 0

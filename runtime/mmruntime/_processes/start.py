@@ -1,0 +1,193 @@
+"""Start the processes: with the addresses given, with those that a launcher has set, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+import jax
+
+from mmruntime import _check
+from mmruntime._processes.launchers import Environment, Launched, find_launched
+
+FAULT_TIMEOUT = "MMRUNTIME_FAULT_TIMEOUT"
+DEFAULT_FAULT_TIMEOUT = 15.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessArguments:
+    """What `mm.init` was told about processes; see there."""
+
+    distributed: bool | None = None
+    coordinator_address: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+    local_device_ids: int | Sequence[int] | None = None
+    cluster_detection_method: str | None = None
+    initialization_timeout: int = 300
+    coordinator_bind_address: str | None = None
+    fault_timeout: float | None = None
+
+    def checked(self) -> ProcessArguments:
+        """The same with plain numbers.
+
+        Raises:
+            TypeError: If something is of another type.
+            ValueError: If a number is too small or an address has no port.
+        """
+        if self.distributed is not None:
+            _check.flag("init", "distributed", self.distributed)
+        for name in ("coordinator_address", "coordinator_bind_address"):
+            address = getattr(self, name)
+            if address is not None:
+                _check.text("init", name, address)
+                if not re.fullmatch(r"(\[[^\]]+\]|[^:\[\]]+):\d+", address):
+                    raise ValueError(f"init: {name} must be host:port, such as node1:12345, got {address!r}.")
+        timeout = self.fault_timeout
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise _check.wrong("init", "fault_timeout", "a number of seconds", timeout)
+        if timeout is not None and not 0 <= timeout < math.inf:
+            raise ValueError(f"init: fault_timeout must be a number of seconds, 0 or more, got {timeout}.")
+        processes = _check.optional_integer("init", "num_processes", self.num_processes, 1)
+        process = _check.optional_integer("init", "process_id", self.process_id, 0)
+        if processes is not None and process is not None and process >= processes:
+            raise ValueError(
+                f"init: process_id={process}, but with num_processes={processes} they go from 0 to {processes - 1}."
+            )
+        return dataclasses.replace(
+            self,
+            num_processes=processes,
+            process_id=process,
+            initialization_timeout=_check.integer("init", "initialization_timeout", self.initialization_timeout, 1),
+        )
+
+
+def start_processes(arguments: ProcessArguments, environment: MutableMapping[str, str]) -> None:
+    """Start `jax.distributed` if the arguments or a launcher ask for it, and nobody has started it.
+
+    Args:
+        arguments: What the user said, checked.
+        environment: The environment variables. `PJRT_NPROC` is added to them.
+
+    Raises:
+        RuntimeError: If JAX was used before, or process 0 cannot be reached.
+        ValueError: If not enough is known, or what the launcher has set is malformed.
+    """
+    if arguments.distributed is False or jax.distributed.is_initialized():
+        return
+    try:
+        found = find_launched(environment)
+    except ValueError as problem:
+        raise ValueError(f"init: {problem}") from None
+    if arguments.distributed is None and arguments.coordinator_address is None and found is None:
+        return
+    job = _joined(arguments, found)
+    detects = _jax_detects(arguments, found, job)
+    if job.missing() and not detects:
+        raise ValueError(f"init: {_what_is_missing(job)}")
+    prepare_cpu(environment, job.num_processes)
+    limit = jax_timeout(fault_timeout(arguments.fault_timeout, environment))
+    try:
+        jax.distributed.initialize(
+            coordinator_address=job.coordinator_address,
+            num_processes=job.num_processes,
+            process_id=job.process_id,
+            local_device_ids=job.local_device_ids,
+            cluster_detection_method=arguments.cluster_detection_method if detects else "deactivate",
+            initialization_timeout=arguments.initialization_timeout,
+            coordinator_bind_address=arguments.coordinator_bind_address,
+            heartbeat_timeout_seconds=limit,
+            shutdown_timeout_seconds=limit,
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise RuntimeError(
+            f"init: process {job.process_id} of {job.num_processes} ({job.launcher}) and process 0 at "
+            f"{job.coordinator_address} did not come together: {error}\nDo all of them run, with the same address, and "
+            "is its port open?"
+        ) from error
+
+
+def fault_timeout(given: float | None, environment: Environment) -> float:
+    """The seconds of `fault_timeout`: the argument, else the variable, else the default.
+
+    Raises:
+        ValueError: If the variable is not a number of seconds.
+    """
+    if given is not None:
+        return float(given)
+    text = environment.get(FAULT_TIMEOUT, "").strip()
+    if not text:
+        return DEFAULT_FAULT_TIMEOUT
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise ValueError(f"init: {FAULT_TIMEOUT} must be a number of seconds, 0 or more, got {text!r}.")
+    return float(text)
+
+
+def jax_timeout(seconds: float) -> int:
+    """JAX's own limits for heartbeats and for the end, in seconds: a second net, so longer than our own limit."""
+    return max(10, math.ceil(2 * (seconds or DEFAULT_FAULT_TIMEOUT)))
+
+
+def prepare_cpu(environment: MutableMapping[str, str], num_processes: int | None) -> None:
+    """What the CPU needs for several processes, where it is not set: collectives between them, and enough threads.
+
+    With fewer threads than programs of several devices in flight, they wait for each other for ever.
+    """
+    config: Any = jax.config
+    if num_processes == 1 or "cpu" not in (config.jax_platforms or "cpu"):
+        return
+    if config.jax_cpu_collectives_implementation in (None, "none"):
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", environment.get("XLA_FLAGS", ""))
+    devices = max(config.jax_num_cpu_devices, int(flag[1]) if flag else 1)
+    environment.setdefault("PJRT_NPROC", str(max(os.cpu_count() or 1, 4 * devices)))
+
+
+def _joined(arguments: ProcessArguments, found: Launched | None) -> Launched:
+    """What the user said, and where that is nothing, what the launcher said."""
+    devices = arguments.local_device_ids
+    given = Launched(
+        "mm.init",
+        arguments.coordinator_address,
+        arguments.num_processes,
+        arguments.process_id,
+        None if devices is None else (devices,) if isinstance(devices, int) else tuple(devices),
+        advice="Give them to mm.init, or start the program by a launcher.",
+    )
+    if found is None or not given.missing():
+        return given
+    return Launched(
+        found.launcher,
+        given.coordinator_address or found.coordinator_address,
+        found.num_processes if given.num_processes is None else given.num_processes,
+        found.process_id if given.process_id is None else given.process_id,
+        given.local_device_ids or found.local_device_ids,
+        found.advice,
+    )
+
+
+def _jax_detects(arguments: ProcessArguments, found: Launched | None, job: Launched) -> bool:
+    """Whether JAX has to find out more: it was told how, or it may know of a cluster that we do not."""
+    method = arguments.cluster_detection_method
+    if method is not None:
+        return method != "deactivate"
+    if not job.missing():
+        return False
+    # The metadata of Cloud TPU machines, for one. A launcher that we know has a message that says more.
+    return arguments.distributed is True and found is None
+
+
+def _what_is_missing(job: Launched) -> str:
+    known = [
+        f"{name}={getattr(job, name)!r}"
+        for name in ("coordinator_address", "num_processes", "process_id")
+        if name not in job.missing()
+    ]
+    return (
+        f"started by {job.launcher}: {' and '.join(job.missing())} must be known"
+        f"{', besides ' + ', '.join(known) if known else ''}. {job.advice}"
+    )
