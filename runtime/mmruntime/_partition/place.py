@@ -24,8 +24,9 @@ from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes
+from mmruntime._partition.locations import Whereabouts, gathers
 from mmruntime._partition.partial_sums import regroup_scalars, split_loop_sums
-from mmruntime._partition.take_apart import Whereabouts, gathers, take_apart
+from mmruntime._partition.take_apart import take_apart
 from mmruntime._partition.trace import remove_dead_code
 
 # A result is sent, not recomputed where it is read, if its inputs are more than this many times its size.
