@@ -388,3 +388,63 @@ def test_a_line_inside_of_a_package_is_followed_by_the_users():
     with pytest.warns(UserWarning, match=rf"_layouts\.py:\d+.*, called at .*{Path(__file__).name}:\d+ \(.*step\)"):
         _, (params, _) = train(optax.flatten(adamw()), params, steps=1)
     assert misplaced(params) == []
+
+
+def swapped(p, m, g, c):
+    return p, [m[2] + g[2], m[1] + g[1], m[0] + g[0]], c
+
+
+def mixed(p, m, g, c):
+    return p, [0.9 * m[0] + m[2] + g[2], m[1] + g[1], m[2] + g[2]], c
+
+
+def only_written(p, m, g, c):
+    return p, [g[1] * 2, g[1] * 3, g[2] * 2], c
+
+
+def conditionally(p, m, g, c):
+    return *jax.lax.cond(c >= 0, swapped, lambda p, m, g, c: (p, m, c), p, m, g, c)[:2], c
+
+
+@pytest.mark.parametrize(
+    ("update", "away"),
+    [(swapped, {0: 2, 2: 0}), (mixed, {0: 2}), (only_written, {0: 1}), (conditionally, {})],
+)
+def test_state_whose_next_value_is_made_on_another_stage_is_a_warning(update, away):
+    step, x = step_of(update, 2), normal(4, 4, dtype=np.float32)
+    compiled = mm.mjit(step, mesh=stages(3))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = compiled(*state_of_three(), x)
+    told = [str(each.message) for each in caught if str(each.message).startswith("mjit: state of")]
+    assert len(told) == len(away)
+    here = rf"at .*{Path(__file__).name}:\d+:\d+ \({update.__name__}\)"
+    for text, (stage, where) in zip(told, away.items(), strict=True):
+        expected = (
+            rf"mjit: state of submesh {stage} lives on submesh {where}, 64 bytes: m\[{stage}\]\. "
+            rf"Its next value is made there by '\w+' {here}"
+        )
+        assert re.match(expected, text), text
+        assert text.removeprefix("mjit: ") in str(compiled.explain())
+    homes = [{each.id for each in leaf.devices()} for leaf in found[1]]
+    assert homes == [{away.get(index, index)} for index in range(3)]
+    assert_close(found, jax.jit(step)(*state_of_three(), x), 1e-5)
+
+
+def test_state_that_tasks_read_or_that_has_no_namesake_is_no_warning():
+    """A teacher that tasks of another stage read, and a cache whose shape is that of no parameter."""
+
+    def step(p, teacher, cache, x):
+        def loss(p):
+            y = small_loss(p, x)
+            other = mm.task(lambda w: w.sum(), task=on(2))(teacher[0])
+            return y + jax.lax.stop_gradient(other)
+
+        value, grads = jax.value_and_grad(loss)(p)
+        return p, [teacher[0] * 0.9 + grads[0]], [cache[0] + grads[1][:2]], value
+
+    args = state_of_three()[0], [jnp.eye(4)], [jnp.ones((2, 4))], normal(4, 4, dtype=np.float32)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="mjit")
+        _, teacher, cache, _ = mm.mjit(step, mesh=stages(3))(*args)
+    assert [{each.id for each in leaf.devices()} for leaf in (*teacher, *cache)] == [{2}, {1}]

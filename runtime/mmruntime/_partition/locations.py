@@ -47,11 +47,11 @@ def gathers(eqn: Any) -> bool:
 
     An equation on arrays of one shape, such as a sum of two stages' gradients of one weight, does not.
     """
-    shapes = {var.aval.shape for var in arrays((*eqn.invars, *eqn.outvars))}
+    shapes = {var.aval.shape for var in arrays_of((*eqn.invars, *eqn.outvars))}
     return len(shapes) > 1 or any(True for _ in _compat.inner_jaxprs(eqn))
 
 
-def arrays(atoms: Iterable[Atom]) -> list[Var]:
+def arrays_of(atoms: Iterable[Atom]) -> list[Var]:
     """The variables that are worth a place: all but scalars and the like."""
     return [atom for atom in atoms if is_var(atom) and not is_tiny(atom)]
 
@@ -140,7 +140,7 @@ class Locations:
 
     def place(self, eqn: Any) -> Whereabouts:
         """Where an equation runs: with the latest of its arrays, else of its scalars; its results are there."""
-        arrays = [(self.at(var), num_bytes(var)) for var in arrays(eqn.invars)]
+        arrays = [(self.at(var), num_bytes(var)) for var in arrays_of(eqn.invars)]
         arrays = [(each, size) for each, size in arrays if each.key is not None]
         every = [each for atom in eqn.invars if (each := self.at(atom)).key is not None]
         if arrays:
@@ -167,7 +167,7 @@ class Locations:
 
     def parts(self, eqn: Any) -> list[Any]:
         """The equations that one is cut into, placed; itself if it is not cut."""
-        keys = {self.at(var).key for var in arrays(eqn.invars)} - {None}
+        keys = {self.at(var).key for var in arrays_of(eqn.invars)} - {None}
         if len(keys) > 1:
             call = _body_of_call(eqn)
             if call is not None and not call[1]:

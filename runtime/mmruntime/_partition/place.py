@@ -58,6 +58,7 @@ class Placement:
         near: For equations outside of tasks, the task whose results they work on or, failing that, whose operands
             they make; its logical axes hold for them.
         pulled: For carried state that lives with that of other stages, the equation that made it so.
+        makers: For carried state that no task reads, the equation that makes its next value, and with that its home.
     """
 
     submeshes: Submeshes
@@ -67,6 +68,7 @@ class Placement:
     floating: frozenset[Op]
     near: Mapping[Op, Task]
     pulled: Mapping[Var, Op]
+    makers: Mapping[Var, Op]
 
 
 def place(step: Step, multimesh: MultiMesh) -> tuple[Step, Placement]:
@@ -149,19 +151,21 @@ class _Placer:
         self._clone_to_users(presence, homes)
         for var in (*self.step.invars, *self.step.constants):
             homes.setdefault(var, min(presence[var], default=0))
-        pulled = self._follow_carried(homes)
-        placement = Placement(self.submeshes, self.task_meshes, self.of, homes, floating, self.near, pulled)
+        pulled, makers = self._follow_carried(homes)
+        placement = Placement(self.submeshes, self.task_meshes, self.of, homes, floating, self.near, pulled, makers)
         return self.step, placement
 
-    def _follow_carried(self, homes: dict[Var, int]) -> dict[Var, Op]:
+    def _follow_carried(self, homes: dict[Var, int]) -> tuple[dict[Var, Op], dict[Var, Op]]:
         """Carried state lives where its next value is made, so that it stays there from step to step.
 
         A parameter lives on the stage whose tasks read it: its next value is sent there.
 
         Returns:
-            For state that lives away from its stage, the equation that pulled it there.
+            For state that lives with that of other stages, the equation that pulled it there; and for state that no
+            task reads, the equation that makes its next value.
         """
         pulled: dict[Var, Op] = {}
+        makers: dict[Var, Op] = {}
         outvars, copies = list(self.step.outvars), []
         for position, result in self.step.carried.items():
             var, atom = self.step.invars[position], self.step.outvars[result]
@@ -180,13 +184,15 @@ class _Placer:
             if home in places and len(source.eqn.outvars) == 1:
                 self.of[source] = (home, *(where for where in places if where != home))
             homes[var] = self.of[source][0]
+            if home is None and source.task is None and not is_tiny(var):
+                makers[var] = source
             if home is None and source in self.gathered and not is_tiny(var):
                 pulled[var] = self.gathered[source]
         if copies:
             *before, last = self.step.regions
             last = replace(last, ops=(*last.ops, *copies))
             self.step = replace(self.step, regions=(*before, last), outvars=tuple(outvars))
-        return pulled
+        return pulled, makers
 
     def _source(self, var: Var) -> Op | None:
         """The equation that a value comes from, through loop sums and slices; None for an input."""

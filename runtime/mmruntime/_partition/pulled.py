@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mmruntime import _compat
+from mmruntime._compat import Var
 from mmruntime._jaxpr.ir import Op, Step, num_bytes
 from mmruntime._partition.place import Placement
+
+# A step in the user's name of a leaf, such as ['w'], [0] or .kernel.
+_STEP = re.compile(r"\[[^\]]*\]|\.\w+")
 
 
 @dataclass(frozen=True)
 class PulledState:
-    """Parameters or optimizer state of several stages that one equation put on one submesh.
+    """Parameters or optimizer state that one equation put on a submesh which is not their stage.
 
     Attributes:
         names: The user's names for them.
@@ -21,6 +27,7 @@ class PulledState:
         submesh: Where they live.
         line: The line of the equation, and the user's line that led to it; empty if it is not known.
         operation: The name of its primitive.
+        stage: The submesh of their stage; None if they are state of several stages.
     """
 
     names: tuple[str, ...]
@@ -28,10 +35,17 @@ class PulledState:
     submesh: int
     line: str
     operation: str
+    stage: int | None = None
 
     def __str__(self) -> str:
         shown = ", ".join(self.names[:4]) + (f" and {len(self.names) - 4} more" if len(self.names) > 4 else "")
         where = f" at {self.line}" if self.line else ""
+        if self.stage is not None:
+            return (
+                f"state of submesh {self.stage} lives on submesh {self.submesh}, {self.size:,} bytes: {shown}. Its "
+                f"next value is made there by {self.operation!r}{where}. Compute it from values of its own stage, "
+                "with nothing but scalars of other stages, for it to live there."
+            )
         return (
             f"state of several stages lives on submesh {self.submesh}, {self.size:,} bytes: {shown}. It is pulled "
             f"there by {self.operation!r}{where}, which works on arrays of several submeshes at once. Update each "
@@ -47,10 +61,14 @@ def pulled_state(step: Step, placement: Placement, names: Sequence[str]) -> tupl
         placement: Where it runs.
         names: The user's names for the step's inputs.
     """
-    groups: dict[tuple[Op, int], list[int]] = {}
+    stages = _stages(step, placement, names)
+    groups: dict[tuple[Op, int, int | None], list[int]] = defaultdict(list)
     for position, var in enumerate(step.invars):
+        home = placement.homes.get(var)
         if var in placement.pulled:
-            groups.setdefault((placement.pulled[var], placement.homes[var]), []).append(position)
+            groups[placement.pulled[var], placement.homes[var], None].append(position)
+        elif var in placement.makers and home is not None and stages.get(var, home) != home:
+            groups[placement.makers[var], home, stages[var]].append(position)
     return tuple(
         PulledState(
             tuple(names[position] for position in positions),
@@ -58,9 +76,47 @@ def pulled_state(step: Step, placement: Placement, names: Sequence[str]) -> tupl
             where,
             _compat.source_lines_outside_packages(op.eqn),
             op.eqn.primitive.name,
+            stage,
         )
-        for (op, where), positions in groups.items()
+        for (op, where, stage), positions in groups.items()
     )
+
+
+def _stages(step: Step, placement: Placement, names: Sequence[str]) -> Mapping[Var, int]:
+    """The stage of carried state that no task reads, where it has one.
+
+    It is that of the parameter whose name and shape the state has, as in `m['w']` beside `params['w']`. Failing that it
+    is the one submesh that reads the state.
+    """
+    tasks: dict[Var, set[int]] = defaultdict(set)
+    readers: dict[Var, set[int]] = defaultdict(set)
+    for op, places in placement.of.items():
+        for var in op.reads():
+            readers[var].update(places)
+            if op.task is not None:
+                tasks[var].update(places)
+    parameters: dict[tuple[object, ...], set[int]] = defaultdict(set)
+    carried = [position for position in step.carried if position < len(names)]
+    for position in carried:
+        path, found = _path(names[position]), tasks.get(step.invars[position])
+        if path and found:
+            parameters[(*path, step.invars[position].aval.shape)] |= found
+    stages: dict[Var, int] = {}
+    for position in carried:
+        var, path = step.invars[position], _path(names[position])
+        if var not in placement.makers:
+            continue
+        namesakes = next(
+            (found for first in range(len(path)) if (found := parameters.get((*path[first:], var.aval.shape)))), None
+        )
+        found = namesakes or readers[var]
+        if len(found) == 1:
+            (stages[var],) = found
+    return stages
+
+
+def _path(name: str) -> tuple[str, ...]:
+    return tuple(_STEP.findall(name))
 
 
 def warn_of_pulled_state(step: Step, placement: Placement, names: Sequence[str]) -> None:

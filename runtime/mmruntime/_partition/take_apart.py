@@ -24,7 +24,7 @@ from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._partition.cut_conditional import cut_cond
 from mmruntime._partition.cut_loop import cut_scan, cut_while
-from mmruntime._partition.locations import Locations, Whereabouts, arrays
+from mmruntime._partition.locations import Locations, Whereabouts, arrays_of
 
 _CUTS = {"cond": cut_cond, "while": cut_while, "scan": cut_scan}
 
@@ -53,7 +53,7 @@ def take_apart(eqn: Any, locate: Callable[[Var], Whereabouts]) -> list[EquationP
     """
     if not any(True for _ in _compat.inner_jaxprs(eqn)):
         return None
-    keys = {locate(var).key for var in arrays(eqn.invars)} - {None}
+    keys = {locate(var).key for var in arrays_of(eqn.invars)} - {None}
     if len(keys) < 2:
         return None
     locations = Locations({atom: locate(atom) for atom in eqn.invars if is_var(atom)}, _CUTS)
