@@ -220,22 +220,81 @@ def test_an_indivisible_dimension_is_an_error_that_names_the_parameter() -> None
         )
 
 
-def test_random_streams_of_nnx_as_the_key_of_a_loop_get_advice_that_works() -> None:
-    def loss(w, x, rngs):
-        return ((x * jax.random.bernoulli(rngs.dropout(), 0.5, x.shape)) @ w).sum()
+def streams_of(rngs: nnx.Rngs, index: int) -> nnx.Rngs:
+    """The random streams of a microbatch, written by hand."""
+    own = nnx.clone(rngs)
+    for stream in (own.dropout, own.noise):
+        stream.key[...] = jax.random.fold_in(stream.key[...], index)
+    return own
 
+
+def dropped(w, x, rngs):
+    kept = jax.random.bernoulli(rngs.dropout(), 0.5, x.shape)
+    return ((x * kept) @ w).sum() + (jax.random.normal(rngs.noise(), x.shape) @ w).sum()
+
+
+@pytest.mark.parametrize("reduce", ["sum", "exact"])
+def test_each_microbatch_has_random_streams_of_its_own(reduce) -> None:
+    def step(w, x, rngs):
+        rngs.dropout()
+        loss, grads = mm.microbatch(nnx.value_and_grad(dropped), size=2, argnum=1, rng=2, reduce=reduce)(w, x, rngs)
+        return loss, grads, rngs.dropout.count[...], rngs.noise.count[...]
+
+    w, x, rngs = jnp.eye(8), jnp.ones((8, 8)), nnx.Rngs(dropout=0, noise=1)
+    once = nnx.clone(rngs)
+    once.dropout()
+    by_hand = [nnx.value_and_grad(dropped)(w, x[2 * i : 2 * i + 2], streams_of(once, i)) for i in range(4)]
+    expected = jax.tree.map(lambda *each: sum(each), *by_hand)
+    for compiled in (jax.jit(step), mm.mjit(step, mesh=make_mesh())):
+        *found, dropout, noise = compiled(w, x, rngs)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), tuple(found), expected)
+        # As one call on the whole batch counts.
+        assert (int(dropout), int(noise)) == (2, 1)
+    # Draws of microbatches differ from each other.
+    assert len({float(loss) for loss, _ in by_hand}) == 4
+
+
+def test_what_leaves_its_arguments_alone_advances_no_stream() -> None:
+    def gradient(w, x, rngs):
+        return jax.grad(lambda w: dropped(w, x, nnx.clone(rngs)))(w)
+
+    def step(w, x, rngs):
+        grads = mm.microbatch(gradient, size=2, argnum=1, rng=2)(w, x, rngs)
+        return grads, rngs.dropout.count[...]
+
+    arguments = jnp.eye(8), jnp.ones((8, 8)), nnx.Rngs(dropout=0, noise=1)
+    (found, count), (expected, _) = mm.mjit(step, mesh=make_mesh())(*arguments), jax.jit(step)(*arguments)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert int(count) == 0
+
+
+def test_a_transformation_that_does_not_carry_streams_gets_advice_that_works() -> None:
     def refused(w, x, rngs):
-        return mm.microbatch(nnx.grad(loss), size=2, argnum=1, rng=2)(w, x, rngs)
+        return mm.microbatch(jax.grad(dropped), size=2, argnum=1, rng=2)(w, x, rngs)
 
     def advised(w, x, rngs):
-        grad = jax.grad(lambda w, x, key: loss(w, x, nnx.Rngs(dropout=key)))
+        grad = jax.grad(lambda w, x, key: dropped(w, x, nnx.Rngs(dropout=key, noise=1)))
         return mm.microbatch(grad, size=2, argnum=1, rng=2)(w, x, rngs.dropout())
 
-    arguments = jnp.eye(8), jnp.ones((8, 8)), nnx.Rngs(dropout=0)
+    arguments = jnp.eye(8), jnp.ones((8, 8)), nnx.Rngs(dropout=0, noise=1)
     with pytest.raises(
-        TypeError, match=r"rng=2 is the nnx object Rngs, .* Pass a key instead, as in fun\(\.\.\., rngs\.dr"
+        TypeError, match=r"dropped draws from the nnx object at rng=2 .* Use nnx\.grad .* or pass a key"
     ):
         mm.mjit(refused, mesh=make_mesh())(*arguments)
     found = mm.mjit(advised, mesh=make_mesh())(*arguments)
-    np.testing.assert_allclose(found, jax.jit(advised)(*arguments))
-    assert 0 < found.sum() < 512
+    np.testing.assert_allclose(found, jax.jit(advised)(*arguments), rtol=1e-5)
+
+
+def test_streams_that_were_split_have_a_key_for_each_entry() -> None:
+    def loss(w, x, rngs):
+        keys = jax.vmap(jax.random.fold_in)(rngs.dropout.key[...], jnp.arange(2))
+        return sum((jax.random.normal(key, x.shape) @ w).sum() for key in keys)
+
+    def step(w, x, rngs):
+        return mm.microbatch(jax.grad(loss), size=4, argnum=1, rng=2)(w, x, rngs.split(2))
+
+    arguments = jnp.eye(8), jnp.ones((8, 8)), nnx.Rngs(dropout=0)
+    found = mm.mjit(step, mesh=make_mesh())(*arguments)
+    np.testing.assert_allclose(found, jax.jit(step)(*arguments), rtol=1e-5)
+    with pytest.raises(TypeError, match=r"rng=2 must be the position of a PRNG key.* or of an nnx .* Param there has"):
+        mm.microbatch(jax.grad(loss), size=4, argnum=1, rng=2)(*arguments[:2], nnx.Param(jnp.eye(8)))

@@ -15,8 +15,9 @@ from mmruntime import _check, _compat, schedules
 from mmruntime._core.marks import LOOPS, LoopSpec, Rows
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.constraint import check_specs, constrain
+from mmruntime._frontend.loop_keys import LoopKeys
 from mmruntime._frontend.microbatch_exact import ExactLoop, check_reduce, cut, trace_and_prove
-from mmruntime._frontend.nnx_objects import is_stateful, made_anew
+from mmruntime._frontend.nnx_objects import made_anew
 
 R = TypeVar("R")
 
@@ -72,7 +73,9 @@ def microbatch(
             one entry per example along `dim`, which are joined in order), or a pytree of these three that is a prefix
             of the result.
         rng: Position (or positions) of PRNG keys among the arguments. The microbatch's index is folded into each key
-            (`jax.random.fold_in`); without `rng` every microbatch gets the same key.
+            (`jax.random.fold_in`); without `rng` every microbatch gets the same key. An nnx object, such as an
+            `nnx.Rngs` or a model with dropout, stands for the keys of its random streams. Their counts advance as in
+            one call of `fun` on the whole batch.
         check: Whether a `reduce` that is given and not "exact" is held against the proof as well.
 
     Returns:
@@ -139,34 +142,28 @@ def microbatch(
         for key in keys:
             if not 0 <= key < len(args) or key in sliced:
                 raise TypeError(f"microbatch: rng={key} must be the position of another positional argument.")
-            _check_keys(key, args[key])
         batch = args[sliced[0]] if is_one else tuple(args[position] for position in sliced)
         if arg_shardings is not None:
             batch = constrain(batch, arg_shardings, "microbatch: arg_shardings")
         pieces, num_microbatches = _slice(batch, dim, size, count, label_of(fun))
         rest = [None if position in sliced else arg for position, arg in enumerate(args)]
 
-        def call(batch: Any, own_keys: Any) -> R:
+        loop_keys = LoopKeys(args, keys)
+
+        def call_and_count(batch: Any, own_keys: Any) -> tuple[R, list[list[Any]]]:
             arguments = list(rest)
             for position, part in zip(sliced, (batch,) if is_one else batch, strict=True):
                 arguments[position] = part
-            for position, key in zip(keys, own_keys, strict=True):
-                arguments[position] = key
-            (arguments, keywords), check_unchanged = made_anew((arguments, kwargs), label_of(fun))
-            result = fun(*arguments, **keywords)
-            check_unchanged()
-            return result
+            loop_keys.place(arguments, own_keys)
+            streams = [each for found in loop_keys.objects.values() for each in found]
+            (arguments, keywords), watch = made_anew((arguments, kwargs), label_of(fun), streams)
+            return loop_keys.call(lambda: fun(*arguments, **keywords), arguments, own_keys, watch, label_of(fun))
 
-        given_keys = [args[key] for key in keys]
-
-        def folded(index: Any) -> list[Any]:
-            keys_of_it: list[Any] = jax.tree.map(
-                lambda key: jax.random.fold_in(key, index), given_keys, is_leaf=_is_key
-            )
-            return keys_of_it
+        def call(batch: Any, own_keys: Any) -> R:
+            return call_and_count(batch, own_keys)[0]
 
         def once(piece: Any, index: Any) -> R:
-            result = call(piece, folded(index) if keys else [])
+            result = call(piece, loop_keys.folded(index) if keys else [])
             return _in_rows(result, reduce, index, num_microbatches) if "concat" in kinds else result
 
         spec = LoopSpec(
@@ -177,18 +174,20 @@ def microbatch(
             interleave=interleave,
         )
         if is_exact or (is_checked and num_microbatches > 1):
-            others = [arg for position, arg in enumerate(rest) if position not in keys]
+            others = [arg for position, arg in enumerate(rest) if position not in keys or position in loop_keys.objects]
             parameters = jax.tree.leaves((others, kwargs))
             traced = trace_and_prove(
-                call, batch, given_keys, dim, num_microbatches, parameters, as_written=not is_exact
+                call, batch, loop_keys.given, dim, num_microbatches, parameters, as_written=not is_exact
             )
             if is_exact:
                 loop = ExactLoop(traced, label_of(fun))
                 spec = dataclasses.replace(spec, proof=loop.summary())
-                result: R = _exactly(loop, pieces, folded if keys else None, spec, label_of(fun))
+                result: R = _exactly(loop, pieces, loop_keys.folded if keys else None, spec, label_of(fun))
+                loop_keys.advance(lambda batch, own_keys: call_and_count(batch, own_keys)[1], batch)
                 return result
             check_reduce(traced, _kinds_of_leaves(reduce, traced.tree), dim, label_of(fun))
         total = accumulate_pieces(once, pieces, bool(keys) or "concat" in kinds, spec, label_of(fun))
+        loop_keys.advance(lambda batch, own_keys: call_and_count(batch, own_keys)[1], batch)
         return _reduce(total, reduce, num_microbatches, dim)
 
     return accumulate
@@ -219,10 +218,6 @@ def _kinds_of_leaves(how: Any, tree: Any) -> list[str]:
         lambda kind, subtree: jax.tree.map(lambda _: kind, subtree, is_leaf=lambda leaf: leaf is None), how, result
     )
     return jax.tree.leaves(spread)
-
-
-def _is_key(value: Any) -> bool:
-    return value is not None and not isinstance(value, dict | list | tuple)
 
 
 def _slice(batch: Any, dim: int, size: int | None, count: int | None, label: str) -> tuple[Any, int]:
@@ -354,22 +349,6 @@ def check_schedule(what: str, schedule: Any) -> None:
     elif not isinstance(schedule, schedules.Schedule | schedules.Auto | None):
         expected = "a name of mmruntime.schedules.names(), a schedules.Schedule or a schedules.Auto"
         raise _check.wrong(what, "schedule", expected, schedule)
-
-
-def _check_keys(position: int, argument: Any) -> None:
-    for leaf in jax.tree.leaves(argument, is_leaf=_is_key):
-        if is_stateful(leaf):
-            raise TypeError(
-                f"microbatch: rng={position} is the nnx object {type(leaf).__name__}, whose counts change in each "
-                "microbatch. Pass a key instead, as in fun(..., rngs.dropout()), and make nnx.Rngs(dropout=key) of it "
-                "inside the function."
-            )
-        dtype = getattr(leaf, "dtype", None)
-        if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
-            raise TypeError(
-                f"microbatch: rng={position} must be the position of a PRNG key, such as jax.random.key(0), but the "
-                f"argument there is {_check.shown(leaf)}."
-            )
 
 
 def _in_rows(result: R, how: Any, index: Any, num: int) -> R:

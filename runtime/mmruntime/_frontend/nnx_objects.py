@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -15,12 +16,25 @@ def is_stateful(value: Any) -> bool:
     return nnx is not None and isinstance(value, nnx.Pytree | nnx.Variable)
 
 
+def stateful_leaves(tree: Any) -> tuple[Any, ...]:
+    """The nnx objects in a tree."""
+    if "flax.nnx" not in sys.modules:
+        return ()
+    return tuple(leaf for leaf in jax.tree.leaves(tree, is_leaf=is_stateful) if is_stateful(leaf))
+
+
 def has_stateful(tree: Any) -> bool:
     """Whether a tree holds nnx objects."""
-    return "flax.nnx" in sys.modules and any(map(is_stateful, jax.tree.leaves(tree, is_leaf=is_stateful)))
+    return bool(stateful_leaves(tree))
 
 
-def made_anew(tree: Any, label: str) -> tuple[Any, Callable[[], None]]:
+def is_trace_error(error: Exception) -> bool:
+    """Whether nnx refused to change an object in another trace than it was made in."""
+    errors = sys.modules.get("flax.errors")
+    return errors is not None and isinstance(error, errors.TraceContextError)
+
+
+def made_anew(tree: Any, label: str, may_count: Sequence[Any] = ()) -> tuple[Any, Callable[[], Callable[[], None]]]:
     """The tree with its nnx objects cloned in the current trace.
 
     nnx refuses to change an object in another trace than it was made in; nnx's own transformations clone likewise.
@@ -28,34 +42,46 @@ def made_anew(tree: Any, label: str) -> tuple[Any, Callable[[], None]]:
     Args:
         tree: Arguments of a function, of any kind.
         label: What messages call the function.
+        may_count: The objects of the tree whose random streams (`nnx.RngStream`) may advance.
 
     Returns:
-        The tree, and a check to call after the traced function. It raises a ValueError if a clone was changed, because
-        the change would be lost.
+        The tree, and a function that begins to watch the clones. It gives a check to call after the traced function,
+        which raises a ValueError if a clone was changed, because the change would be lost.
     """
     if not has_stateful(tree):
-        return tree, lambda: None
+        return tree, lambda: lambda: None
     from flax import nnx  # noqa: PLC0415  (imported by the caller already; nothing else here needs Flax)
 
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_stateful)
+    objects = [leaf for leaf in leaves if is_stateful(leaf)]
     # In one call, because objects may share variables.
-    copies = nnx.clone(tuple(leaf for leaf in leaves if is_stateful(leaf)))
+    copies = nnx.clone(tuple(objects))
     rest = iter(copies)
     copied = jax.tree.unflatten(structure, [next(rest) if is_stateful(leaf) else leaf for leaf in leaves])
+    counting = [copy for leaf, copy in zip(objects, copies, strict=True) if any(leaf is each for each in may_count)]
+    counts = {id(node) for copy in counting for _, node in nnx.iter_graph(copy) if isinstance(node, nnx.RngCount)}
+    kept = {path for path, node in nnx.iter_graph(copies) if isinstance(node, nnx.Variable) and id(node) not in counts}
 
     def values() -> dict[str, Any]:
-        named = jax.tree_util.tree_leaves_with_path(nnx.state(copies))
-        return {jax.tree_util.keystr(path[1:], simple=True, separator="."): leaf for path, leaf in named}
+        flat = [(path, variable) for path, variable in nnx.to_flat_state(nnx.state(copies)) if path in kept]
+        return {".".join(map(str, path[1:])): jax.tree.leaves(variable) for path, variable in flat}
 
-    before = values()
+    def watch() -> Callable[[], None]:
+        before = values()
 
-    def check() -> None:
-        changed = [name for name, value in values().items() if before.get(name) is not value]
-        if changed:
-            raise ValueError(
-                f"microbatch: {label} changes {', '.join(changed)} of an nnx object among its arguments in every "
-                "microbatch, and these changes would be lost. Use a normalisation without running statistics, and "
-                "give dropout its key as an argument: microbatch(..., rng=<its position>), and nnx.Rngs(key) inside."
-            )
+        def check() -> None:
+            changed = [
+                name
+                for name, leaves in values().items()
+                if name not in before or any(a is not b for a, b in zip_longest(before[name], leaves))
+            ]
+            if changed:
+                raise ValueError(
+                    f"microbatch: {label} changes {', '.join(changed)} of an nnx object among its arguments in every "
+                    "microbatch, and these changes would be lost. Use a normalisation without running statistics. For "
+                    "dropout, name the argument that holds the random streams: microbatch(..., rng=<its position>)."
+                )
 
-    return copied, check
+        return check
+
+    return copied, watch
