@@ -51,9 +51,10 @@ MAY_IMPORT = {
     "mmrewrite.mirror": ".results .source .engine .files",
     "mmrewrite.plan": "mmruntime.schedules .results .directives .project .files .mirror",
     "mmrewrite.verify": ".results .project .files .mirror .plan",
+    "mmrewrite.launch": "",
     "mmrewrite.cli": (
         "click mmrewrite .results .source .directives .codemod .engine .modernize.settings .modernize .files .mirror "
-        ".plan .verify"
+        ".plan .verify .launch"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",

@@ -5,6 +5,7 @@ Modules of the engine are imported inside the commands, so that `--help` and `--
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -182,6 +183,41 @@ def verify(
     session.show("verify", verified)
     session.print_messages("would change")
     session.exit(found=verified.failed, incomplete=verified.incomplete)
+
+
+@cli.command(context_settings={"allow_interspersed_args": False})
+@click.option("--processes", type=click.IntRange(1), required=True, metavar="N", help="How many processes to start.")
+@click.option(
+    "--devices-per-process",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Virtual CPU devices for each; with JAX_PLATFORMS=cuda, GPUs. Default: what JAX finds.",
+)
+@click.option(
+    "--max-restarts", type=click.IntRange(0), default=0, metavar="R", help="Start again, up to R times, if one fails."
+)
+@click.option(
+    "--min-processes",
+    type=click.IntRange(1),
+    metavar="M",
+    help="Start again without the processes that a signal killed, with M or more.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    command: tuple[str, ...],
+    processes: int,
+    devices_per_process: int | None,
+    max_restarts: int,
+    min_processes: int | None,
+) -> None:
+    """Start COMMAND in N processes on this machine, which `mm.init()` connects.
+
+    Every line of output begins with the number of its process. When one fails, all are ended, its last lines come last,
+    and its exit status is that of the run. Ctrl-C ends all. Write `--` before COMMAND.
+    """
+    from mmrewrite.cli.run import RunOptions, run_job
+
+    sys.exit(run_job(command, RunOptions(processes, devices_per_process, max_restarts, min_processes)))
 
 
 @cli.command()

@@ -6,6 +6,8 @@ import dataclasses
 import math
 import os
 import re
+import sys
+import threading
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
@@ -74,7 +76,7 @@ def start_processes(arguments: ProcessArguments, environment: MutableMapping[str
         environment: The environment variables. `PJRT_NPROC` is added to them.
 
     Raises:
-        RuntimeError: If JAX was used before, or process 0 cannot be reached.
+        RuntimeError: If JAX was used before.
         ValueError: If not enough is known, or what the launcher has set is malformed.
     """
     if arguments.distributed is False or jax.distributed.is_initialized():
@@ -91,6 +93,10 @@ def start_processes(arguments: ProcessArguments, environment: MutableMapping[str
         raise ValueError(f"init: {_what_is_missing(job)}")
     prepare_cpu(environment, job.num_processes)
     limit = jax_timeout(fault_timeout(arguments.fault_timeout, environment))
+    # When the time is over, JAX aborts the process and names nobody.
+    notice = threading.Timer(min(30.0, 0.7 * arguments.initialization_timeout), _say_who_waits, [job])
+    notice.daemon = True
+    notice.start()
     try:
         jax.distributed.initialize(
             coordinator_address=job.coordinator_address,
@@ -103,12 +109,8 @@ def start_processes(arguments: ProcessArguments, environment: MutableMapping[str
             heartbeat_timeout_seconds=limit,
             shutdown_timeout_seconds=limit,
         )
-    except jax.errors.JaxRuntimeError as error:
-        raise RuntimeError(
-            f"init: process {job.process_id} of {job.num_processes} ({job.launcher}) and process 0 at "
-            f"{job.coordinator_address} did not come together: {error}\nDo all of them run, with the same address, and "
-            "is its port open?"
-        ) from error
+    finally:
+        notice.cancel()
 
 
 def fault_timeout(given: float | None, environment: Environment) -> float:
@@ -145,6 +147,15 @@ def prepare_cpu(environment: MutableMapping[str, str], num_processes: int | None
     flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", environment.get("XLA_FLAGS", ""))
     devices = max(config.jax_num_cpu_devices, int(flag[1]) if flag else 1)
     environment.setdefault("PJRT_NPROC", str(max(os.cpu_count() or 1, 4 * devices)))
+
+
+def _say_who_waits(job: Launched) -> None:
+    print(
+        f"init: process {job.process_id} of {job.num_processes} ({job.launcher}) still waits for all processes to "
+        f"reach {job.coordinator_address}. Do all of them run, with this address, and is its port open?",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _joined(arguments: ProcessArguments, found: Launched | None) -> Launched:
