@@ -75,10 +75,13 @@ MAY_IMPORT = {
     "mmruntime._jaxpr": "jax numpy ._compat ._core",
     "mmruntime._exactness": "jax numpy ._compat",
     "mmruntime._frontend": "jax numpy flax ._check ._compat ._processes .schedules ._core ._jaxpr ._exactness",
+    "mmruntime._calling": "jax numpy flax ._check ._core ._frontend",
     "mmruntime._partition": "jax numpy ._check ._compat .schedules ._core ._jaxpr ._frontend",
     "mmruntime._execution": "jax numpy ._compat ._jaxpr ._partition",
     "mmruntime._inspect": "jax numpy .schedules ._jaxpr ._partition ._execution",
-    "mmruntime._step": "jax numpy ._check ._compat ._core ._jaxpr ._frontend ._partition ._execution ._inspect",
+    "mmruntime._step": (
+        "jax numpy ._check ._compat ._core ._jaxpr ._frontend ._calling ._partition ._execution ._inspect"
+    ),
     "mmruntime._old_jax": "jax numpy ._compat",
     "mmruntime.flax": "jax numpy flax optax ._check ._core ._frontend ._step",
     "mmruntime._commands": "jax numpy ml_dtypes ._inspect ._step",

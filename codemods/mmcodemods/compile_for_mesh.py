@@ -3,8 +3,11 @@
     step = jax.jit(step, donate_argnums=0)  # mm: mjit
     ->  step = mm.mjit(step, mesh=mesh, donate_argnums=0)
 
-Refused: shardings and devices among the arguments of `jax.jit`, because the mesh and the tasks decide them; `nnx.jit`
-and others, which do more than compile; a step without a mesh. Reported: a step that reaches a task, or calls the model
+`nnx.jit`, `eqx.filter_jit` and `jax.pmap` are replaced likewise, as `like=nnx.jit` and so on, and so is an expression
+that is one of these or `jax.jit` in every case. Their callers see no difference.
+
+Refused: devices among the arguments, because the mesh decides them; `hk.jit`, `nn.jit` and `eqx.filter_pmap`; a step
+without a mesh. Reported: a step that reaches a task, or calls the model
 of a `TrainState`, but is compiled by plain `jax.jit`, where tasks are inlined; a mesh without a compiled step; an
 import of a file with hints that is not among those to rewrite.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
@@ -18,7 +21,8 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from mmrewrite.analysis.jit_calls import carried, jit_call, jit_decorator
+from mmrewrite.analysis.compilers import carried
+from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.calls import own_expressions
@@ -27,7 +31,7 @@ from mmrewrite.project.facts import RUNTIME, Facts, place_of
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.results import Refusal
-from mmrewrite.source.functions import JIT, is_jit_decorator
+from mmrewrite.source.functions import COMPILERS, is_jit_decorator
 
 
 class CompileForMesh(MeshCodemod):
@@ -41,15 +45,14 @@ class CompileForMesh(MeshCodemod):
         """Find the `jax.jit` and the mesh."""
         statement = self.site.statement
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            position = jit_decorator(self.site, statement)
-            if position is None:
+            found = jit_decorator(self.site, statement)
+            if found is None:
                 self.refuse("`mjit` replaces `jax.jit`, and this function has no such decorator; add `@jax.jit`")
-            self.position, decorator = position, statement.decorator_list[position]
-            keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-            self.arguments = carried(self.site, keywords, decorator)
+            self.position, used, keywords = found
+            self.arguments = carried(self.site, used, keywords, statement.decorator_list[self.position])
         else:
             jit = jit_call(self.site, self.directive)
-            self.arguments = carried(self.site, jit.keywords, jit.call)
+            self.arguments = carried(self.site, jit.compiler, jit.keywords, jit.call)
             self.target = self.site.call(statement, jit.call)
         self.arguments = {"mesh": mesh_expression(self.site), **self.arguments}
         self.site.transform(statement, self)
@@ -209,7 +212,7 @@ def _plain_steps(facts: Facts, hinted: set[ast.stmt]) -> Iterator[ast.FunctionDe
             for node in ast.walk(statement):
                 if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Name):
                     continue
-                if names.resolve(node.func, scope) == JIT:
+                if names.resolve(node.func, scope) in COMPILERS:
                     binding = next(
                         iter((scope.owner(node.args[0].id) or scope).bindings.get(node.args[0].id, ())), None
                     )

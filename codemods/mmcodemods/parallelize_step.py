@@ -11,10 +11,12 @@ See https://docs.jax.dev/en/latest/_autosummary/jax.eval_shape.html for how thei
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 import libcst as cst
 
-from mmrewrite.analysis.jit_calls import carried, jit_call, jit_decorator
+from mmrewrite.analysis.compilers import Compiler, carried
+from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.collect import Argument
@@ -62,14 +64,17 @@ class ParallelizeStep(MeshCodemod):
 
     def of_function(self, function: ast.FunctionDef) -> str:
         """The step is this function; its `jax.jit` decorator goes."""
-        self.position = jit_decorator(self.site, function)
+        found = jit_decorator(self.site, function)
+        if found is not None:
+            self.position = found[0]
         if self.position:
             above = function.decorator_list[0]
             self.refuse(
                 "a decorator above `jax.jit` wraps the compiled step; move it below, or compile by a call", above
             )
-        if self.position is not None:
-            self.check_options(function.decorator_list[self.position])
+        if found is not None:
+            position, used, keywords = found
+            self.check_options(used, keywords, function.decorator_list[position])
         self.check_step(function)
         return function.name
 
@@ -81,20 +86,25 @@ class ParallelizeStep(MeshCodemod):
         (target,) = statement.targets
         if not isinstance(target, ast.Name):
             self.refuse("`parallelize` gives several names; assign the step to one name first", target)
-        self.check_options(ast.Call(jit.function, [], list(jit.keywords)), jit.call)
+        self.check_options(jit.compiler, jit.keywords, jit.call)
         binding = self.binding(jit.function)
         if binding is not None and isinstance(binding.node, ast.FunctionDef):
             self.check_step(binding.node)
         self.target = self.site.call(statement, jit.call)
         return target.id
 
-    def check_options(self, compiler: ast.expr, place: ast.expr | None = None) -> None:
-        """Refuses options of `jax.jit`, since `parallelize` has none of them."""
-        keywords = compiler.keywords if isinstance(compiler, ast.Call) else []
-        found = carried(self.site, keywords, place or compiler)
+    def check_options(self, used: Compiler, keywords: Sequence[ast.keyword], place: ast.expr) -> None:
+        """Refuses options of `jax.jit`, since `parallelize` has none of them, and other functions that compile."""
+        if not used.is_plain_jit:
+            self.refuse(
+                f"`parallelize` takes the place of `jax.jit` alone, and this is `{self.site.text(used.node)}`; write "
+                "`mjit` in its place",
+                place,
+            )
+        found = carried(self.site, used, keywords, place)
         if found:
             name = next(iter(found))
-            self.refuse(f"`parallelize` has no `{name}=`; remove it, or write `mjit` in its place", place or compiler)
+            self.refuse(f"`parallelize` has no `{name}=`; remove it, or write `mjit` in its place", place)
 
     def check_step(self, function: ast.FunctionDef) -> None:
         """Refuses a step with other arguments than parameters and a batch."""

@@ -1,4 +1,4 @@
-"""The forms in which a program compiles a function, and the arguments of `jax.jit` that a pipeline accepts."""
+"""The forms in which a program compiles a function: as a call, in two steps, as a decorator."""
 
 from __future__ import annotations
 
@@ -6,31 +6,19 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.analysis.compilers import Compiler, compiler, names_in
 from mmrewrite.codemod.site import Site
-from mmrewrite.source.functions import JIT, is_jit_decorator
 
-CARRIED = ("donate_argnums", "donate_argnames", "static_argnums", "static_argnames")
-# These change how XLA is called, but no value.
-_WITHOUT_EFFECT = ("inline", "keep_unused")
-_LAYOUTS = ("in_shardings", "out_shardings")
 _PARTIAL = "functools.partial"
-
-_COPIES = (
-    "`{}` runs copies of the step that know of each other; write it for one device with `jax.jit`, and let an axis of "
-    "the mesh spread the batch"
-)
+_NAMES = ast.Name | ast.Attribute | ast.Subscript | ast.IfExp
 
 # Other functions that compile: why `mjit` cannot replace them, and what to write.
 _OTHERS = {
-    "flax.nnx.jit": "`nnx.jit` writes changed state back into the modules among its arguments; make the step a "
-    "function of state, `nnx.split` before it and `nnx.merge` in it, compile that with `jax.jit`, and hint it",
     "flax.linen.jit": "`nn.jit` compiles a module within a step; compile the whole step with `jax.jit`, and hint that",
-    "equinox.filter_jit": "`eqx.filter_jit` looks at each call for what is an array; split the model with "
-    "`eqx.partition(model, eqx.is_array)`, compile a function of the arrays with `jax.jit`, and hint that",
     "haiku.jit": "`hk.jit` carries Haiku's state along; apply `hk.transform` to the whole step, compile what it gives "
     "with `jax.jit`, and hint that",
-    "jax.pmap": _COPIES.format("jax.pmap"),
-    "mmruntime.compat.pmap": _COPIES.format("compat.pmap"),
+    "equinox.filter_pmap": "`eqx.filter_pmap` chooses for each leaf whether it has a row for each device; write "
+    "`jax.pmap` with `in_axes=`, which says it",
     "jax.experimental.pjit.pjit": "`pjit` is called `jax.jit` today; run `mmrewrite modernize` first",
 }
 
@@ -63,11 +51,15 @@ _ABSENT = {
 
 @dataclass(frozen=True)
 class Jit:
-    """A call that compiles: `jax.jit(f, ...)`, `jax.jit(...)(f)` or `functools.partial(jax.jit, ...)(f)`."""
+    """A call that compiles: `jax.jit(f, ...)`, `jax.jit(...)(f)` or `functools.partial(jax.jit, ...)(f)`.
+
+    `compiler` stands for `jax.jit`, and may be another function that compiles.
+    """
 
     call: ast.Call
     function: ast.expr
     keywords: tuple[ast.keyword, ...]
+    compiler: Compiler
 
 
 def jit_call(site: Site, directive: str) -> Jit:
@@ -99,39 +91,30 @@ def jit_call(site: Site, directive: str) -> Jit:
     return jit
 
 
-def jit_decorator(site: Site, function: ast.FunctionDef | ast.AsyncFunctionDef) -> int | None:
-    """Position of the decorator that compiles the function, None where there is none."""
+def jit_decorator(
+    site: Site, function: ast.FunctionDef | ast.AsyncFunctionDef
+) -> tuple[int, Compiler, Sequence[ast.keyword]] | None:
+    """Position of the decorator that compiles the function, which function it is, and its options; None without one."""
     for index, decorator in enumerate(function.decorator_list):
-        if is_jit_decorator(site.facts.names, decorator, site.scope):
+        found = _in_decorator(site, decorator)
+        if found is not None:
             if site.scope.kind != "class":
                 refuse_uses(site, function.name)
-            return index
-    names = [part for decorator in function.decorator_list for part in _parts(decorator)]
-    _refuse_others(site, iter(names))
+            return index, *found
+    _refuse_others(site, names_in(function.decorator_list))
     return None
 
 
-def carried(site: Site, keywords: Sequence[ast.keyword], place: ast.expr) -> dict[str, str]:
-    """The arguments of `jax.jit` that a pipeline accepts, as source text; refuses others that have an effect."""
-    found = {}
-    for keyword in keywords:
-        name = keyword.arg
-        if name is None:
-            site.refuse("`**` hides the arguments of `jax.jit`; write them out", place)
-        if name in CARRIED:
-            found[name] = site.text(keyword.value)
-        elif name in _LAYOUTS and not _says_nothing(keyword.value):
-            site.refuse(
-                f"`{name}=` lays arrays out over one mesh, and here the mesh and the tasks decide that; remove it, and "
-                "write `shard(...)` hints where a layout matters",
-                place,
-            )
-        elif name not in (*_WITHOUT_EFFECT, *_LAYOUTS):
-            site.refuse(
-                f"`mjit` has no `{name}=`: the mesh says which devices, and each task is compiled alone; remove it",
-                place,
-            )
-    return found
+def _in_decorator(site: Site, decorator: ast.expr) -> tuple[Compiler, Sequence[ast.keyword]] | None:
+    """`@jax.jit`, `@jax.jit(...)` or `@functools.partial(jax.jit, ...)`."""
+    if isinstance(decorator, ast.Call):
+        is_partial = site.resolve(decorator.func) == _PARTIAL and len(decorator.args) == 1
+        found = compiler(site, decorator.args[0] if is_partial else decorator.func)
+        if found is not None and (is_partial or (found.is_curried and not decorator.args)):
+            return found, decorator.keywords
+        return None
+    found = compiler(site, decorator)
+    return None if found is None else (found, ())
 
 
 def refuse_uses(site: Site, name: str) -> None:
@@ -152,20 +135,22 @@ def _refuse_absent(site: Site, node: ast.Attribute, name: str) -> None:
 
 def _jits(site: Site, statement: ast.stmt) -> Iterator[Jit]:
     for call in site.calls(statement):
-        if any(isinstance(argument, ast.Starred) for argument in call.args):
-            if site.resolve(call.func) == JIT:
-                site.refuse("`*` hides what `jax.jit` compiles; pass it by position", call)
-            continue
-        if site.resolve(call.func) == JIT and len(call.args) == 1:
-            yield Jit(call, call.args[0], tuple(call.keywords))
+        used = compiler(site, call.func) if isinstance(call.func, _NAMES) else None
+        if used is not None and call.args:
+            name = site.text(call.func)
+            if any(isinstance(argument, ast.Starred) for argument in call.args):
+                site.refuse(f"`*` hides what `{name}` compiles; pass it by position", call)
+            named = used.positional()
+            if len(call.args) > 1 + len(named):
+                site.refuse(f"this `{name}` is given more than a function by position; name its other arguments", call)
+            by_position = [ast.keyword(option, value) for option, value in zip(named, call.args[1:], strict=False)]
+            yield Jit(call, call.args[0], (*by_position, *call.keywords), used)
         elif isinstance(call.func, ast.Call) and len(call.args) == 1 and not call.keywords:
             maker = call.func
-            name = site.resolve(maker.func)
-            is_partial = name == _PARTIAL and len(maker.args) == 1 and site.resolve(maker.args[0]) == JIT
-            if is_partial or (name == JIT and not maker.args):
-                yield Jit(call, call.args[0], tuple(maker.keywords))
-        elif site.resolve(call.func) == JIT and call.args:
-            site.refuse("this `jax.jit` is given more than a function by position; name its other arguments", call)
+            is_partial = site.resolve(maker.func) == _PARTIAL and len(maker.args) == 1
+            used = compiler(site, maker.args[0] if is_partial else maker.func)
+            if used is not None and (is_partial or (used.is_curried and not maker.args)):
+                yield Jit(call, call.args[0], tuple(maker.keywords), used)
 
 
 def _refuse_others(site: Site, names: Iterator[ast.expr]) -> None:
@@ -173,13 +158,6 @@ def _refuse_others(site: Site, names: Iterator[ast.expr]) -> None:
         reason = _OTHERS.get(site.resolve(node) or "")
         if reason is not None:
             site.refuse(reason, node)
-
-
-def _parts(decorator: ast.expr) -> Iterator[ast.expr]:
-    yield decorator
-    if isinstance(decorator, ast.Call):
-        yield decorator.func
-        yield from decorator.args
 
 
 def _targets(statement: ast.stmt) -> list[ast.expr]:
@@ -198,10 +176,3 @@ def _is_repeated(site: Site) -> bool:
         if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return False
     return False
-
-
-def _says_nothing(value: ast.expr) -> bool:
-    """Whether a layout is `None` throughout."""
-    if isinstance(value, ast.Tuple | ast.List):
-        return all(_says_nothing(item) for item in value.elts)
-    return isinstance(value, ast.Constant) and value.value is None

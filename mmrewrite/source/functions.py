@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from mmrewrite.source.names import Module, Scope
 
 JIT = "jax.jit"
+# The functions that compile a step, of which `mjit` takes the place.
+COMPILERS = frozenset((JIT, "jax.pmap", "flax.nnx.jit", "equinox.filter_jit", "mmruntime.compat.pmap"))
 
 _VARYING = frozenset(("builtins.next", "builtins.open", "builtins.input"))
 _VARYING_MODULES = ("numpy.random.", "random.", "time.")
@@ -36,15 +38,15 @@ def is_generator(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def is_jit_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:
-    """Whether a decorator is `@jax.jit`, `@jax.jit(...)` or `@partial(jax.jit, ...)`."""
-    if names.resolve(decorator, scope) == JIT:
+    """Whether a decorator compiles: `@jax.jit`, `@jax.jit(...)`, `@partial(jax.jit, ...)`, or another such function."""
+    if names.resolve(decorator, scope) in COMPILERS:
         return True
     if not isinstance(decorator, ast.Call):
         return False
-    if names.resolve(decorator.func, scope) == JIT:
+    if names.resolve(decorator.func, scope) in COMPILERS:
         return not decorator.args
     is_partial = names.resolve(decorator.func, scope) == "functools.partial"
-    return is_partial and len(decorator.args) == 1 and names.resolve(decorator.args[0], scope) == JIT
+    return is_partial and len(decorator.args) == 1 and names.resolve(decorator.args[0], scope) in COMPILERS
 
 
 def required_parameters(function: ast.FunctionDef | ast.Lambda) -> list[str]:

@@ -7,7 +7,8 @@ import ast
 import pytest
 from hinted_sites import refusal_of, site_of
 
-from mmrewrite.analysis.jit_calls import carried, jit_call, jit_decorator
+from mmrewrite.analysis.compilers import carried
+from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
 
 HEAD = "import functools\nimport jax\nimport equinox as eqx\nfrom flax import nnx\n"
 
@@ -22,6 +23,9 @@ HEAD = "import functools\nimport jax\nimport equinox as eqx\nfrom flax import nn
         ),
         pytest.param("s = jax.jit(jax.grad(f))  # mm: mjit", "jax.grad(f)", [], id="of an expression"),
         pytest.param("y = jax.jit(f)(x)  # mm: mjit", "f", [], id="called at once"),
+        pytest.param("s = nnx.jit(graph=True)(f)  # mm: mjit", "f", ["graph"], id="of another library"),
+        pytest.param("s = jax.pmap(f, 'i')  # mm: mjit", "f", ["axis_name"], id="an option by position"),
+        pytest.param("c = nnx.jit\ns = c(f)  # mm: mjit", "f", [], id="by an alias"),
     ],
 )
 def test_calls_that_compile(text: str, function: str, keywords: list[str]) -> None:
@@ -68,10 +72,16 @@ def test_calls_that_compile(text: str, function: str, keywords: list[str]) -> No
             id="in a loop",
         ),
         pytest.param(
-            "s = eqx.filter_jit(f)  # mm: mjit",
-            "`eqx.filter_jit` looks at each call for what is an array; split the model with "
-            "`eqx.partition(model, eqx.is_array)`, compile a function of the arrays with `jax.jit`, and hint that",
+            "s = eqx.filter_pmap(f)  # mm: mjit",
+            "`eqx.filter_pmap` chooses for each leaf whether it has a row for each device; write `jax.pmap` with "
+            "`in_axes=`, which says it",
             id="another library's",
+        ),
+        pytest.param(
+            "c = jax.jit if x else lambda f: f\ns = c(f)  # mm: mjit",
+            "`c` may be `lambda f: f` (line 5), which is none of `jax.jit`, `nnx.jit`, `eqx.filter_jit` and "
+            "`jax.pmap`; let every choice be one of them",
+            id="a choice that does not compile",
         ),
     ],
 )
@@ -85,6 +95,7 @@ def test_statements_that_are_refused(text: str, reason: str) -> None:
         pytest.param(["jax.jit"], 0, id="by its name"),
         pytest.param(["other", "jax.jit(inline=True)"], 1, id="with options, below another"),
         pytest.param(["functools.partial(jax.jit, static_argnums=0)"], 0, id="a partial"),
+        pytest.param(["eqx.filter_jit(donate='all')"], 0, id="of another library"),
         pytest.param(["jax.checkpoint"], None, id="none"),
     ],
 )
@@ -92,7 +103,8 @@ def test_decorators_that_compile(decorators: list[str], position: int | None) ->
     lines = "\n".join(f"@{decorator}" for decorator in decorators)
     site = site_of(f"{HEAD}# mm: mjit\n{lines}\ndef f(x):\n    return x\n")
     assert isinstance(site.statement, ast.FunctionDef)
-    assert jit_decorator(site, site.statement) == position
+    found = jit_decorator(site, site.statement)
+    assert (found and found[0]) == position
 
 
 @pytest.mark.parametrize(
@@ -101,12 +113,13 @@ def test_decorators_that_compile(decorators: list[str], position: int | None) ->
         ("donate_argnums=(0, 1)", {"donate_argnums": "(0, 1)"}),
         ("static_argnames='x', inline=True, keep_unused=True", {"static_argnames": "'x'"}),
         ("in_shardings=None, out_shardings=(None, [None])", {}),
+        ("in_shardings=(None, s)", {"in_shardings": "(None, s)"}),
     ],
 )
 def test_options_that_a_compiled_step_has_too(options: str, expected: dict[str, str]) -> None:
     site = site_of(f"{HEAD}s = jax.jit(f, {options})  # mm: mjit\n")
     jit = jit_call(site, "mjit")
-    assert carried(site, jit.keywords, jit.call) == expected
+    assert carried(site, jit.compiler, jit.keywords, jit.call) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,14 +130,45 @@ def test_options_that_a_compiled_step_has_too(options: str, expected: dict[str, 
             "device=d",
             "`mjit` has no `device=`: the mesh says which devices, and each task is compiled alone; remove it",
         ),
-        (
-            "in_shardings=(None, s)",
-            "`in_shardings=` lays arrays out over one mesh, and here the mesh and the tasks decide that; remove it, "
-            "and write `shard(...)` hints where a layout matters",
-        ),
     ],
 )
 def test_options_that_say_more(options: str, reason: str) -> None:
     site = site_of(f"{HEAD}s = jax.jit(f, {options})  # mm: mjit\n")
     jit = jit_call(site, "mjit")
-    assert refusal_of(lambda: carried(site, jit.keywords, jit.call))[1] == reason
+    assert refusal_of(lambda: carried(site, jit.compiler, jit.keywords, jit.call))[1] == reason
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("nnx.jit(f, donate_argnums=0, graph=True)", {"like": "nnx.jit", "donate_argnums": "0"}),
+        ("eqx.filter_jit(f, donate='all')", {"like": "eqx.filter_jit", "donate": "'all'"}),
+        ("jax.pmap(f, 'i', in_axes=1)", {"like": "jax.pmap", "axis_name": "'i'", "in_axes": "1"}),
+        ("(nnx.jit if x else jax.jit)(f)", {"like": "nnx.jit if x else jax.jit"}),
+        ("{'a': nnx.jit, 'b': jax.jit}[k](f)", {"like": "{'a': nnx.jit, 'b': jax.jit}[k]"}),
+        ("functools.partial(jax.pmap, axis_name='i')(f)", {"like": "jax.pmap", "axis_name": "'i'"}),
+    ],
+)
+def test_other_functions_that_compile(call: str, expected: dict[str, str]) -> None:
+    site = site_of(f"{HEAD}s = {call}  # mm: mjit\n")
+    jit = jit_call(site, "mjit")
+    assert carried(site, jit.compiler, jit.keywords, jit.call) == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("nnx.jit(f, in_shardings=s)", "`in_shardings=` of `nnx.jit` lays out arguments that are taken apart here; "),
+        ("jax.pmap(f, devices=d)", "`mjit` has no `devices=`: the mesh says which devices, "),
+        ("eqx.filter_jit(f, **o)", "`**` hides the arguments of `eqx.filter_jit`; write them out"),
+        ("eqx.filter_jit(*f)", "`*` hides what `eqx.filter_jit` compiles; pass it by position"),
+    ],
+)
+def test_what_other_functions_say_more(call: str, reason: str) -> None:
+    site = site_of(f"{HEAD}s = {call}  # mm: mjit\n")
+
+    def options() -> None:
+        jit = jit_call(site, "mjit")
+        carried(site, jit.compiler, jit.keywords, jit.call)
+
+    assert refusal_of(options)[1].startswith(reason)

@@ -210,14 +210,6 @@ def test_integers_have_no_mean():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (
-            "in_shardings",
-            r"in_shardings= is not supported: .*mm\.with_sharding_constraint\(x, P\(\"batch\"\)\).*any layout",
-        ),
-        (
-            "out_shardings",
-            r"out_shardings= is not supported: .*logical_axes= .*jax\.device_put\(result, sharding\) moves",
-        ),
         ("backend", r"backend= is not supported: the devices are those of the mesh"),
         ("donate_argnum", r"unknown option 'donate_argnum'; did you mean 'donate_argnums'\? There are mesh, devices,"),
         ("colour", r"unknown option 'colour'\. There are mesh, devices, donate_argnums"),

@@ -160,24 +160,27 @@ def test_differentiated_loop_is_refused_with_the_way_out():
     assert_close(jax.jit(jax.grad(loss))(*args), expected, 1e-12)
 
 
-def test_mapped_loop_is_refused_with_the_way_out():
+def test_a_mapped_loop_is_a_pipeline():
     def total(w, x):
         return (mm.task(layer, task=on(1))(w, x) ** 2).sum()
 
     w, xs = weights(1)[0], normal(3, 4, WIDTH)
-
-    def outside(w, xs):
-        return jax.vmap(mm.microbatch(jax.value_and_grad(total), argnum=1, count=2), in_axes=(None, 0))(w, xs)
-
-    message = r"loop at .*test_transformations\.py:\d+.* mapped by jax\.vmap.*mm\.microbatch\(jax\.vmap\(fun\), dim=1"
-    with pytest.raises(ValueError, match=message):
-        mm.mjit(outside, mesh=stages(2))(w, xs)
-    directly = jax.vmap(mm.microbatch(lambda x: total(w, x), count=2))
-    with pytest.raises(ValueError, match=r"^microbatch: the loop was itself mapped by jax\.vmap"):
-        mm.mjit(directly, mesh=stages(2))(xs)
+    separate = mm.microbatch(jax.value_and_grad(total), argnum=1, count=2)
+    _, found = same(jax.vmap(separate, in_axes=(None, 0)), stages(2), w, xs)
+    _, over_columns = same(jax.vmap(separate, in_axes=(None, 1), out_axes=-1), stages(2), w, xs.swapaxes(0, 1))
     mapped = jax.vmap(jax.value_and_grad(total), in_axes=(None, 0))
-    _, found = same(mm.microbatch(mapped, dim=1, argnum=1, count=2), stages(2), w, xs)
-    assert_close(found, jax.jit(outside)(w, xs), 1e-12)
+    _, inside = same(mm.microbatch(mapped, dim=1, argnum=1, count=2), stages(2), w, xs)
+    assert_close(found, inside, 1e-12)
+    assert_close(over_columns[1], np.moveaxis(inside[1], 0, -1), 1e-12)
+
+
+def test_a_loop_that_is_differentiated_and_mapped_is_refused():
+    def outside(w, xs):
+        summed = mm.microbatch(lambda w, x: (layer(w, x) ** 2).sum(), argnum=1, count=2)
+        return jax.vmap(jax.grad(summed), in_axes=(None, 0))(w, xs)
+
+    with pytest.raises(ValueError, match=r"loop at .*test_transformations\.py:\d+.* was itself differentiated"):
+        mm.mjit(outside, mesh=stages(2))(weights(1)[0], normal(3, 4, WIDTH))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])

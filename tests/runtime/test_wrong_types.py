@@ -197,6 +197,7 @@ CASES = {
             "static_argnums": "none nothing integer negative integers array",
             "static_argnames": "none nothing text empty names spec",
             "out_like": "none",
+            "like": "none",
             "options": "",
         },
     ),

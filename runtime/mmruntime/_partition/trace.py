@@ -165,15 +165,22 @@ class _Flattener:
             self.constants[fresh] = value
 
     def _open_loop(self, eqn: Any, spec: LoopSpec, env: dict[Var, Atom]) -> None:
-        """Make a region of a microbatch loop, which `microbatch` writes as `jit{scan{body; add(carry, result)}}`."""
+        """Make a region of a microbatch loop, which `microbatch` writes as `jit{scan{body; add(carry, result)}}`.
+
+        `jax.vmap` of one moves dimensions before and after the scan; these equations stay outside of the loop.
+        """
         inner, consts = split(eqn.params["jaxpr"])
-        scans = [e for e in inner.eqns if e.primitive is _compat.scan_p]
-        as_written = len(inner.eqns) == len(scans) == 1 and list(inner.outvars) == list(scans[0].outvars)
-        if not as_written or not _is_sum_over_slices(scans[0], spec):
+        scans = [position for position, e in enumerate(inner.eqns) if e.primitive is _compat.scan_p]
+        as_written = len(inner.eqns) == len(scans) == 1 and list(inner.outvars) == list(inner.eqns[0].outvars)
+        if not (as_written or (len(scans) == 1 and _is_mapped_only(eqn))):
             raise ValueError(_transformed(eqn))
-        (scan,) = scans
+        scan = inner.eqns[scans[0]]
+        if not _is_sum_over_slices(scan, spec):
+            raise ValueError(_transformed(eqn))
         outer_env: dict[Var, Atom] = dict(zip(inner.invars, eqn.invars, strict=True))
         self._bind_constants(inner, consts, outer_env)
+        stack = eqn.source_info.name_stack
+        self._flatten(inner.eqns[: scans[0]], outer_env, stack, None)
         operands = [_read(outer_env, atom) for atom in scan.invars]
         body, body_consts = split(scan.params["jaxpr"])
         num_carry = len(scan.outvars)
@@ -193,9 +200,9 @@ class _Flattener:
         producer = {var: e for e in body.eqns for var in e.outvars}
         additions = [producer.get(atom) if is_var(atom) else None for atom in body.outvars]
         dropped = {id(add) for add in additions}
-        self._flatten([e for e in body.eqns if id(e) not in dropped], body_env, eqn.source_info.name_stack, ops)
+        self._flatten([e for e in body.eqns if id(e) not in dropped], body_env, stack, ops)
         seen: set[Var] = set()
-        for outer, carry, add in zip(eqn.outvars, carries, additions, strict=True):
+        for outer, carry, add in zip(scan.outvars, carries, additions, strict=True):
             assert add is not None
             result = _read(body_env, add.invars[1])
             if not is_var(result) or result in seen or not any(result in op.eqn.outvars for op in ops):
@@ -203,10 +210,16 @@ class _Flattener:
             seen.add(result)
             total = _compat.new_var(carry.aval)
             if is_var(outer):
-                env[outer] = total
+                outer_env[outer] = total
             sums.append((total, result))
         self._close_region()
         self.regions.append(Region(tuple(ops), spec, slices, tuple(sums)))
+        self._flatten(inner.eqns[scans[0] + 1 :], outer_env, stack, None)
+        env.update(
+            (outer, _read(outer_env, atom))
+            for outer, atom in zip(eqn.outvars, inner.outvars, strict=True)
+            if is_var(outer)
+        )
 
     def _as_var(self, atom: Atom) -> Var:
         return atom if is_var(atom) else self._copy(atom, atom.aval, self.ops)
@@ -218,13 +231,14 @@ class _Flattener:
         return var
 
 
+def _is_mapped_only(eqn: Any) -> bool:
+    """Whether `jax.vmap` is the only transformation around an equation."""
+    around = {name for name, is_transformation in _compat.scopes(eqn) if is_transformation}
+    return around == {"vmap"}
+
+
 def _transformed(eqn: Any) -> str:
     """The message about a transformation around a microbatch loop."""
-    if ("vmap", True) in _compat.scopes(eqn):
-        return (
-            f"microbatch: the loop{at_line(eqn)} was itself mapped by jax.vmap, which cannot be pipelined. Put "
-            "jax.vmap inside, and count dim= with the mapped dimension: mm.microbatch(jax.vmap(fun), dim=1, ...)."
-        )
     return (
         f"microbatch: the loop{at_line(eqn)} was itself differentiated, which cannot be pipelined. Put jax.grad or "
         "jax.value_and_grad inside: mm.microbatch(jax.value_and_grad(loss), ...)."

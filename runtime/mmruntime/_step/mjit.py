@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from jax.sharding import Mesh
 
 from mmruntime import _check
+from mmruntime._calling.choose import convention_for, donated_positions, is_option, kind_of, merged
+from mmruntime._calling.convention import Convention
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh, device_list
 from mmruntime._step.initializer import Initializer, initializer
+from mmruntime._step.lifted_function import LiftedFunction
 from mmruntime._step.mesh_function import MeshFunction
 from mmruntime._step.signature import (
     chosen_arguments,
@@ -33,6 +36,15 @@ def mjit(
     static_argnums: int | Sequence[int] | None = (),
     static_argnames: str | Iterable[str] | None = (),
     out_like: None = None,
+    like: Callable[..., Any] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    donate: str = "none",
+    axis_name: Hashable | None = None,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_size: int | None = None,
+    static_broadcasted_argnums: int | Sequence[int] | None = (),
 ) -> MeshFunction[P, R]: ...
 
 
@@ -50,6 +62,7 @@ def mjit(
     static_argnums: int | Sequence[int] | None = (),
     static_argnames: str | Iterable[str] | None = (),
     out_like: MeshFunction[..., Any] | None = None,
+    like: Callable[..., Any] | None = None,
     **options: Any,
 ) -> MeshFunction[P, R] | Initializer[P, R]:
     """Compile a step for a mesh: each of its tasks becomes programs on the task's own submesh.
@@ -68,7 +81,15 @@ def mjit(
             step's arguments, or a tuple of them (found by tree, shapes and types), and comes out where the
             step wants it, bit-equal to `jax.jit(fun)`. Each submesh computes only its own part. Goes alone:
             the mesh is the step's, and other arguments are bound with `functools.partial`.
-        **options: Refused, with advice for those of `jax.jit` such as `in_shardings`.
+        like: The function that compiled the step before, whose calling convention it keeps; `jax.jit` if left out.
+            `nnx.jit`: modules, optimizers, metrics and `nnx.Rngs` among the arguments change in place.
+            `eqx.filter_jit`: what is no array is static. `jax.pmap`: arguments and results have a leading dimension of
+            devices, over which collectives go; its rows lie along the axis of the mesh that is called or mapped from
+            `axis_name`, else "data" or "batch". May be a `functools.partial` of one, with options.
+        **options: Those of that function. `in_shardings` and `out_shardings` of `jax.jit` become constraints: a
+            `PartitionSpec` or `NamedSharding` of axes that the mesh has, or that its `logical_axes` maps. `donate` of
+            `eqx.filter_jit`; `axis_name`, `in_axes`, `out_axes`, `axis_size` and `static_broadcasted_argnums` of
+            `jax.pmap`. Others are refused with advice.
 
     Returns:
         The compiled step; `.explain()` reports what runs where.
@@ -82,8 +103,13 @@ def mjit(
         RuntimeError: When called, if the step of `out_like` was neither called nor planned.
     """
     _check.function("mjit", "fun", fun)
+    kind, inside = kind_of(like)
+    for name in (*options, *inside):
+        if not is_option(name) and name in _INSTEAD:
+            raise _not_taken(name, function_name(fun))
     for name in options:
-        raise _not_taken(name, function_name(fun))
+        if not is_option(name):
+            raise _not_taken(name, function_name(fun))
     if out_like is not None:
         if not isinstance(out_like, MeshFunction):
             raise TypeError(
@@ -97,10 +123,10 @@ def mjit(
             "donate_argnames": donate_argnames,
             "static_argnums": static_argnums,
             "static_argnames": static_argnames,
+            "like": like,
+            **options,
         }
-        also = [
-            name for name, value in others.items() if value is not None and not (isinstance(value, tuple) and not value)
-        ]
+        also = [name for name, value in others.items() if not (value is None or _is_empty(value))]
         if also:
             raise TypeError(
                 f"mjit: out_like= allows no other options, got {', '.join(also)}. The mesh is the step's; bind static "
@@ -123,20 +149,40 @@ def mjit(
         mesh = MultiMesh(global_mesh=mesh)
     if not isinstance(mesh, MultiMesh):
         raise _check.wrong("mjit", "mesh", "a mm.MultiMesh or a jax.sharding.Mesh", mesh)
-    donate, donate_names = chosen_arguments(fun, "donate", donate_argnums, donate_argnames)
-    static, static_names = chosen_arguments(fun, "static", static_argnums, static_argnames)
-    return MeshFunction(fun, mesh, donate, donate_names, static, static_names)
+    common = {
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+    }
+    given = {name: value for name, value in common.items() if not (value is None or _is_empty(value))}
+    options = merged(kind, {**given, **options}, inside)
+    if "static_broadcasted_argnums" in options:
+        options["static_argnums"] = options["static_broadcasted_argnums"]
+    if "donate" in options:
+        positional = list(inspect.signature(fun).parameters.values())
+        varies = any(each.kind is each.VAR_POSITIONAL for each in positional)
+        count = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in positional)
+        donated = donated_positions(options["donate"], None if varies else count, function_name(fun))
+        options["donate_argnums"] = donated
+    donate, donate_names = chosen_arguments(
+        fun, "donate", options.get("donate_argnums"), options.get("donate_argnames")
+    )
+    static, static_names = chosen_arguments(
+        fun, "static", options.get("static_argnums"), options.get("static_argnames")
+    )
+    convention = convention_for(kind, fun, mesh, options, static)
+    if type(convention) is Convention:
+        return MeshFunction(convention.arrays, mesh, donate, donate_names, static, static_names)
+    return LiftedFunction(convention, mesh, donate, donate_names, static, static_names)
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, tuple) and not value
 
 
 # Options of `jax.jit` that a step does not have, and the advice in the message.
-_LAYOUTS = (
-    "is not supported: a task lays out its own arguments and results. Name the axes of a value in {label}, "
-    'mm.with_sharding_constraint(x, P("batch")), and map the names with logical_axes= of the mesh or the task'
-)
 _INSTEAD = {
-    "in_shardings": _LAYOUTS
-    + "; arguments may have any layout, and after {label}.plan(*args), abstract_args() gives the one that they keep.",
-    "out_shardings": _LAYOUTS + "; jax.device_put(result, sharding) moves a result afterwards.",
     "keep_unused": "is not supported: every argument of a step is kept. Leave it out.",
     "inline": "is not supported: a step inside of another is always inlined. Leave it out.",
     "backend": "is not supported: the devices are those of the mesh. Give mesh=, or devices=.",

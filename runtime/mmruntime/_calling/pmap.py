@@ -1,0 +1,88 @@
+"""The convention of `jax.pmap`: arguments and results have a leading dimension of devices, and collectives a name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from mmruntime._calling.convention import Convention
+from mmruntime._calling.layouts import axes_of, lay_out
+from mmruntime._core.multimesh import MultiMesh
+
+# The axis of a mesh that rows are spread over if none has the name that `pmap` gives them.
+_ROWS = ("data", "batch")
+
+
+class MappedRows(Convention):
+    """A step that `jax.pmap` ran once on each device: here on each row of its arguments, in one program.
+
+    Collectives over `axis_name` are over the rows. The rows lie along the axis of the mesh that has that name, that
+    `logical_axes` maps the name to, or that is called "data" or "batch"; without one, every device has all of them.
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        mesh: MultiMesh,
+        axis_name: Any = None,
+        in_axes: Any = 0,
+        out_axes: Any = 0,
+        axis_size: int | None = None,
+        static: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(fun)
+        rows = _axis_of_rows(mesh, axis_name)
+
+        @functools.wraps(fun)
+        def arrays(*args: Any, **kwargs: Any) -> Any:
+            fixed = {position: args[position] for position in static if position < len(args)}
+            mapped = tuple(arg for position, arg in enumerate(args) if position not in fixed)
+
+            def of_one_row(mapped: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                rest = iter(mapped)
+                return fun(*(fixed.get(i) if i in fixed else next(rest) for i in range(len(args))), **kwargs)
+
+            axes = in_axes
+            if type(axes) in (tuple, list):
+                axes = tuple(axis for position, axis in enumerate(axes) if position not in fixed)
+            over_rows = jax.vmap(
+                of_one_row,
+                in_axes=(axes, 0),
+                out_axes=out_axes,
+                axis_name=axis_name,
+                axis_size=axis_size,
+            )
+            if rows is not None:
+                mapped, kwargs = _spread((mapped, kwargs), (axes, 0), mesh, rows)
+            return over_rows(mapped, kwargs)
+
+        self.arrays = self.user = arrays
+
+
+def _axis_of_rows(mesh: MultiMesh, axis_name: Any) -> str | None:
+    if isinstance(axis_name, str):
+        found = axes_of(mesh, axis_name)
+        if found:
+            return found[0]
+    return next((name for name in _ROWS if name in mesh.shape), None)
+
+
+def _spread(tree: Any, axes: Any, mesh: MultiMesh, rows: str) -> Any:
+    """The tree with its mapped leaves laid out along the axis `rows` of the mesh, as far as it cuts them evenly."""
+
+    def spread(axis: int | None, subtree: Any) -> Any:
+        if axis is None:
+            return subtree
+
+        def one(leaf: Any) -> Any:
+            if not isinstance(leaf, jax.Array) or leaf.shape[axis] % mesh.shape[rows]:
+                return leaf
+            return lay_out(leaf, PartitionSpec(*[None] * (axis % leaf.ndim), rows))
+
+        return jax.tree.map(one, subtree)
+
+    return jax.tree.map(spread, axes, tree, is_leaf=lambda axis: axis is None)
