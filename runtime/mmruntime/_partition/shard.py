@@ -69,6 +69,11 @@ class Shardings:
         """The layout with a full copy on each device of a submesh."""
         return self._layouts.replicated(where)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the step is one program."""
+        return self._whole is not None
+
     def whole_function(self) -> Callable[..., list[Any]]:
         """The function that the whole step computes, with constraints in mesh axes."""
         assert self._whole is not None, "the step is one program"
@@ -76,7 +81,11 @@ class Shardings:
 
     def function(self, segment: Segment) -> Callable[..., list[Any]]:
         """The function that a segment computes, `reads` to `writes`, with constraints in mesh axes."""
-        return _compat.as_fun(self._bodies[segment].closed)
+        return _compat.as_fun(self.body(segment))
+
+    def body(self, segment: Segment) -> Any:
+        """A segment as a closed jaxpr, `reads` to `writes`, with constraints in mesh axes."""
+        return self._bodies[segment].closed
 
     def form(self, segment: Segment) -> Hashable:
         """The canonical form of a segment, equal for segments that do the same on submeshes of one shape."""

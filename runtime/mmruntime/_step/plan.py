@@ -22,6 +22,7 @@ from mmruntime._partition.effect_order import check_effects
 from mmruntime._partition.input_layouts import boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
 from mmruntime._partition.loop_schedule import schedule_loops
+from mmruntime._partition.packed_types import check_packed_types
 from mmruntime._partition.place import Placement, place
 from mmruntime._partition.pulled import warn_of_pulled_state
 from mmruntime._partition.segment import Segments, segment
@@ -123,6 +124,7 @@ def make_plan(
             shardings = propagate_segments(step, placement, multimesh, inputs, segments)
             program = build(step, placement, segments, loop_schedules)
         check_effects(step, placement, program)
+        check_packed_types(step, placement, segments, shardings)
 
         # Executables.
         donated = donated_leaves(call.tree, donate, donate_names)
