@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.experimental import io_callback
+from jax.sharding import PartitionSpec
 
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, normal, on, stages
@@ -60,6 +61,11 @@ def agree(fun, log, *args, mesh=None):
     assert_close(found, expected, 1e-5)
     assert found_in_order == in_order
     assert found_counted == counted
+
+
+def laid_out(count, model):
+    """Stages of several devices, over which the logical name "rows" cuts arrays."""
+    return mm.MultiMesh(axis_sizes=(count, model), axis_names=("stage", "model"), logical_axes=[("rows", "model")])
 
 
 def two_readers(log, ordered, task_mark=""):
@@ -142,6 +148,24 @@ def test_calls_in_a_microbatch_loop(schedule, ordered, where):
         assert log.take() == []
     else:
         agree(step, log, *args)
+
+
+@pytest.mark.parametrize("on_stages", [False, True])
+def test_ordered_calls_of_programs_whose_layouts_are_propagated(on_stages):
+    """JAX gives programs with ordered effects an argument and a result more, a token for each kind of effect."""
+    log = Log()
+
+    def piece(x):
+        log.tell("ordered, sharded", x, ordered=True)
+        return mm.with_sharding_constraint(jnp.sin(x), PartitionSpec("rows"))
+
+    def step(x):
+        x = mm.task(piece, task=on(0))(x) if on_stages else piece(x)
+        x = mm.task(jnp.cos, task=on(1))(x) if on_stages else jnp.cos(x)
+        log.tell("ordered, outside", x, ordered=True)
+        return x
+
+    agree(step, log, normal(8, dtype=np.float32), mesh=laid_out(2, 4))
 
 
 def test_prints_that_jax_cannot_order_over_several_devices_are_refused():
@@ -315,7 +339,9 @@ def programs(draw):
         Piece(draw(st.sampled_from((0, 1, 2, 3, None))), draw(st.sampled_from(EFFECTS)), draw(st.booleans()))
         for _ in range(draw(st.integers(1, 5)))
     )
-    return pieces, draw(st.sampled_from((None, 2, 4))), draw(st.sampled_from(("gpipe", "1f1b", "zb-h1")))
+    schedule = draw(st.sampled_from(("gpipe", "1f1b", "zb-h1")))
+    # With two devices for each stage, layouts are propagated.
+    return pieces, draw(st.sampled_from((None, 2, 4))), schedule, draw(st.booleans())
 
 
 def effect(kind, label, x, log, ref):
@@ -343,7 +369,7 @@ def effect(kind, label, x, log, ref):
 
 
 def random_step(program, log):
-    pieces, count, schedule = program
+    pieces, count, schedule, wide = program
 
     def loss(params, x):
         # Around a microbatch loop, iterations on several submeshes would write it.
@@ -352,6 +378,7 @@ def random_step(program, log):
 
             def body(w, x, piece=piece, index=index):
                 y = jnp.tanh(x * w)
+                y = mm.with_sharding_constraint(y, PartitionSpec("rows")) if wide else y
                 return effect(piece.effect, index, y, log, None) if piece.inside else y
 
             fun = body if piece.stage is None else mm.task(body, f"piece{index}", mesh_slice={"stage": piece.stage})
@@ -372,7 +399,7 @@ def check_random(program):
     step = random_step(program, log)
     args = [np.float32(0.5 + index) for index in range(len(program[0]))], normal(8, dtype=np.float32)
     expected, in_order, counted = run(jax.jit(step), log, *args)
-    compiled = mm.mjit(step, mesh=stages(4))
+    compiled = mm.mjit(step, mesh=laid_out(4, 2) if program[3] else stages(4))
     try:
         found, found_in_order, found_counted = run(compiled, log, *args)
     except ValueError as error:

@@ -52,16 +52,21 @@ def propagate(
             if op.operation.name == "func.func" and op.attributes["sym_name"].value == "main"
         )
         attributes = main.attributes
-        ins = [_spec(a) for a in attributes["arg_attrs"]] if "arg_attrs" in attributes else [None] * (len(reads) + 1)
-        outs = [_spec(a) for a in attributes["res_attrs"]] if "res_attrs" in attributes else [None] * len(writes)
+        ins = _specs(attributes["arg_attrs"]) if "arg_attrs" in attributes else [None] * (len(reads) + 1)
+        outs = _specs(attributes["res_attrs"]) if "res_attrs" in attributes else [None] * len(writes)
     return (
         [_trim(_over(mesh, spec), var) for spec, var in zip(ins[1:], reads, strict=True)],
         [_trim(_over(mesh, spec), var) for spec, var in zip(outs, writes, strict=True)],
     )
 
 
-def _spec(attribute: Any) -> PartitionSpec | None:
-    entries = ir.DictAttr(attribute)
+def _specs(attributes: Any) -> list[PartitionSpec | None]:
+    """The spec of each argument or result; the tokens of ordered effects are none of the function's."""
+    entries = [ir.DictAttr(attribute) for attribute in attributes]
+    return [_spec(each) for each in entries if "jax.token" not in each]
+
+
+def _spec(entries: Any) -> PartitionSpec | None:
     if "sdy.sharding" not in entries:
         return None
     dims = sdy.TensorShardingAttr(entries["sdy.sharding"]).dimension_shardings
