@@ -29,7 +29,8 @@ class Edit:
 class Refusal:
     """A site that was left alone, with the reason and what the user may write instead.
 
-    `hint` is the hint that is not rewritten because of it, None where no hint is.
+    `hint` is the hint that is not rewritten because of it, None where no hint is. `is_consequence` says that the site
+    stays only because another one does, so that there is nothing to do about it here.
     """
 
     path: str
@@ -38,6 +39,7 @@ class Refusal:
     reason: str
     codemod: str
     hint: HintReference | None = field(default=None, compare=False)
+    is_consequence: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}:{self.column}: {self.reason} [{self.codemod}]"

@@ -125,7 +125,9 @@ def _read(file: SourceFile, codemods: Codemods, settings: HintSettings, reexport
     if isinstance(facts, Unreadable) or not facts.hints.calls:
         return facts
     ordered = in_order(codemods)
-    reasons = {called.hint.start: _reason_to_leave(called.hint, ordered, settings) for called in facts.hints.calls}
+    reasons = {
+        called.hint.start: _reason_to_leave(called.hint, facts.path, ordered, settings) for called in facts.hints.calls
+    }
     left = {start: reason for start, reason in reasons.items() if reason is not None}
     return read_facts(file, codemods.keys(), left, reexports) if left else facts
 
@@ -175,7 +177,7 @@ class _Decider:
         """The hints to rewrite; the others are left alone."""
         for facts in self._modules:
             for hint in facts.hints.hints:
-                reason = _reason_to_leave(hint, self._codemods, self._settings)
+                reason = _reason_to_leave(hint, facts.path, self._codemods, self._settings)
                 if reason is None:
                     yield (facts.path, hint.start), (facts, hint)
                     continue
@@ -269,7 +271,7 @@ class _Decider:
         start = "left as it is" if hint.record.whole_module else _TOGETHER
         name = next(iter(_codemods_of(hint, self._codemods)), hint.directive)
         place = hint.reference
-        return Refusal(facts.path, place.line, place.column, f"{start}: {reason}", name, place)
+        return Refusal(facts.path, place.line, place.column, f"{start}: {reason}", name, place, is_consequence=True)
 
     def redraft_reexporters(self, unreadable: Sequence[SourceFile]) -> None:
         """Draft modules that re-export hint functions again, now that it is known which hints go away."""
@@ -307,11 +309,13 @@ class _Decider:
         return Outcome(edits, tuple(sorted(refusals)), errors, tuple(sorted(self.left[facts.path])))
 
 
-def _reason_to_leave(hint: Hint, codemods: Codemods, settings: HintSettings) -> str | None:
-    """Why the user wants a hint left alone, else None."""
+def _reason_to_leave(hint: Hint, path: str, codemods: Codemods, settings: HintSettings) -> str | None:
+    """Why the user wants a hint of the file at `path` left alone, else None."""
     for name in _codemods_of(hint, codemods):
         if name in hint.ignored:
             return f"`ignore[{name}]`"
+        if settings.ignores(name, path):
+            return f"{name} is ignored in this file by the configuration"
         if not settings.runs(name):
             return f"{name} is not selected"
     return None

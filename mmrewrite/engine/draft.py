@@ -106,7 +106,9 @@ def _run(
                 place = hint.reference
                 reason = f"left as it is: the `{owner}(...)` that it belongs to stays"
                 name = next(name for name, codemod in codemods.items() if codemod.consumes(hint))
-                refused[hint.start] = Refusal(facts.path, place.line, place.column, reason, name, place)
+                refused[hint.start] = Refusal(
+                    facts.path, place.line, place.column, reason, name, place, is_consequence=True
+                )
             return {hint.start}
     return set()
 

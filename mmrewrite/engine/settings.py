@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,15 +17,21 @@ class Settings:
     """The user's options that every engine has.
 
     `selected` names the codemods that may run, None for those that run unasked. `width` is the longest line that a
-    rewrite may make, in columns; lines that are longer already may stay so.
+    rewrite may make, in columns; lines that are longer already may stay so. `ignored` has the codemods that must not
+    write into a file, by its path.
     """
 
     selected: frozenset[str] | None = None
     width: int = 100
+    ignored: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def runs(self, name: str, *, on_request_only: bool = False) -> bool:
         """Whether the codemod called `name` may write anything."""
         return not on_request_only if self.selected is None else name in self.selected
+
+    def ignores(self, name: str, path: str) -> bool:
+        """Whether the codemod called `name` must not write into the file at `path`."""
+        return name in self.ignored.get(path, ())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,6 +118,8 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Modernize
         return Decision(location, name, guard)
     if name not in context.active:
         return Decision(location, name, f"{name} is not selected")
+    if context.settings.ignores(name, location.path):
+        return Decision(location, name, f"{name} is ignored in this file by the configuration")
     site = OldNameSite(location, ModuleDraft(location.module), context, name)
     try:
         codemods[name](site).rewrite()

@@ -38,6 +38,7 @@ class Decision:
         return LeftAlone(self.location.path, line, column, self.location.text.splitlines()[0], self.reason_left)
 
     def refused(self, reason: str) -> Decision:
-        """The decision to leave the site alone, with a sentence for the user."""
+        """The decision to leave the site alone because of another one, with a sentence for the user."""
         line, column = self.location.position
-        return replace(self, refusal=Refusal(self.location.path, line, column, reason, self.codemod))
+        refusal = Refusal(self.location.path, line, column, reason, self.codemod, is_consequence=True)
+        return replace(self, refusal=refusal)
