@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mmrewrite.cli.pages import to_check
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import DIRECTIVES
@@ -30,6 +31,8 @@ def test_page(registry: Registry | ModernizeRegistry, name: str) -> None:
     assert lines[1] == ""
     assert "    ->  " in page
     assert "\nRefused: " in page
+    assert page.count("\nTo check: ") == 1
+    assert (to_check(name) or "").endswith(".")
     assert sum(line.startswith("See https://") for line in lines) == 1
 
 

@@ -6,6 +6,9 @@
 `nnx.jit`, `eqx.filter_jit` and `jax.pmap` are replaced likewise, as `like=nnx.jit` and so on, and so is an expression
 that is one of these or `jax.jit` in every case. Their callers see no difference.
 
+To check: the step is called with the arguments that it was called with before, and nothing else relies on it being a
+plain `jax.jit`.
+
 Refused: devices among the arguments, because the mesh decides them; `hk.jit`, `nn.jit` and `eqx.filter_pmap`; a step
 without a mesh. Reported: a step that reaches a task, or calls the model
 of a `TrainState`, but is compiled by plain `jax.jit`, where tasks are inlined; a mesh without a compiled step; an

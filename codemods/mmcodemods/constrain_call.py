@@ -8,6 +8,8 @@
 The same for `with_sharding_constraint` of `flax.linen.partitioning`, and for that of `jax.lax` with logical axis names,
 in all modules that a program with hints and a mesh imports.
 
+To check: each logical axis is the dimension that its position says.
+
 Refused: rules or a mesh for a single call, because the mesh has the rules for all; constraints of `jax.lax` that mix
 logical names with others, because the others would have no meaning; a call in the head of a block or in an f-string.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.

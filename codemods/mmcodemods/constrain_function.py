@@ -10,6 +10,8 @@
 `shard(from_annotations=True)` takes the layouts from annotations such as `x: Float[Array, "batch embed"]`; so does
 `jaxtyping = true` in the configuration, for every task.
 
+To check: each logical axis is the dimension that its position says, at every call of the function.
+
 Refused: generators, and results that are several values, because one layout describes one array.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.
 """

@@ -3,6 +3,8 @@
     h = f(x)  # mm: shard("batch", None, "hidden")
     ->  h = mm.with_sharding_constraint(f(x), P("batch", None, "hidden"))
 
+To check: each logical axis is the dimension that its position says.
+
 Refused: several values at once, because one layout describes one array.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for what a constraint is.
 """

@@ -8,6 +8,8 @@
 Without an `axes(...)` hint the logical axes are those of the configuration, else those of the program's own table,
 `logical_axis_rules = [("batch", "data"), ...]`, as far as this mesh has their device axes.
 
+To check: the axis sizes multiply to the number of devices that the program will have.
+
 Refused: a mesh in a class body, because it would become an attribute of the class.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html for meshes and axes.
 """

@@ -13,6 +13,8 @@ A `jax.lax.scan` or `jax.lax.fori_loop` that accumulates gradients becomes `mm.m
 When the step is traced, that refuses a loop which does more than add to its carry.
 A batch that the loss closes over becomes a parameter, and a batch by keyword becomes positional.
 
+To check: the argument at `argnum` is the batch, and `dim` is the dimension of its examples.
+
 Refused: `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps; and, because each of these
 would change the numbers or hide what is cut, star-args, several arguments that could be the batch, batch normalisation,
 and a random key without `rng=`.

@@ -13,6 +13,8 @@ The names that the loop carries between iterations are the sums. The lines of th
 code below it, such as a division by the number of microbatches. When the step is traced, the runtime refuses a loop
 that does more than add to the carried values.
 
+To check: the iterations of the loop depend on each other by the sums alone.
+
 Refused: loops that leave early, that change something other than local names (`losses.append(loss)`), that leave a
 value of their last iteration to later code, or that carry a random key or collections of the model.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.

@@ -3,6 +3,8 @@
     step = jax.jit(train)  # mm: mjit; verify(args=make_example_args)
     ->  step = mm.mjit(train, mesh=mesh)
 
+To check: the example arguments are like those of real runs, in shape and type.
+
 Refused: a function without a name at module level, because another process imports it by that name.
 See https://docs.python.org/3/library/importlib.html for how it is imported.
 """

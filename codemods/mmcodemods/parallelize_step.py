@@ -3,6 +3,8 @@
     step = jax.jit(train)  # mm: parallelize(init_params=init, get_input_batch=load)
     ->  step, init, load = mm.parallelize(train, mesh=mesh, init_params=init, get_input_batch=load)
 
+To check: the initialiser and the input function give the same values when they are traced as when they are called.
+
 Refused: an initialiser that is used otherwise than by a call without arguments, since its name is rebound; an input
 function whose batches differ, since it is traced once; a step with more arguments than parameters and a batch.
 See https://docs.jax.dev/en/latest/_autosummary/jax.eval_shape.html for how their shapes are found.

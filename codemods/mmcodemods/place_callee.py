@@ -3,6 +3,8 @@
     y = hints.task(self.encoder, stage=0)(x)
     ->  y = mm.task(self.encoder, task=mm.Task(name="encoder", mesh_slice={"stage": 0}))(x)
 
+To check: the callee computes with its arguments alone, and its slice of the mesh is the one that is meant.
+
 Refused: a class, because its calls make objects; write `@hints.task(...)` above a Flax module instead.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html for slices of a mesh.
 """

@@ -5,6 +5,8 @@
     ->  @functools.partial(mm.task, task=mm.Task(name="encode", mesh_slice={"stage": 0}))
         def encode(params, x): ...
 
+To check: the function may run on this slice of the mesh wherever it is called.
+
 Refused: `async def` and generators, because a task is one call that returns arrays.
 See https://docs.jax.dev/en/latest/gradient-checkpointing.html for why `jax.checkpoint` stays inside the task.
 """

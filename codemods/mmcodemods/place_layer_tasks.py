@@ -7,6 +7,8 @@
 
 Where no single call is the layer, the loop's body becomes a function, as for `stages`.
 
+To check: the slice that is computed from the loop variable is right for its first and its last value.
+
 Refused: bodies that cannot become a function, such as those that leave the loop or fill a list.
 See https://arxiv.org/abs/1811.06965 for pipeline stages.
 """

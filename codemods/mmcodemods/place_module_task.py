@@ -5,6 +5,8 @@
     ->  @functools.partial(mm.flax.task, task=mm.Task(name="Encoder", mesh_slice={"stage": 0}), keep_paths=True)
         class Encoder(nn.Module): ...
 
+To check: the module may run on this slice of the mesh wherever it is used.
+
 Refused: a class that is not visibly a `flax.linen.Module`, because nothing says which of its methods is the task.
 See https://flax-linen.readthedocs.io/en/latest/api_reference/flax.linen/module.html for modules.
 """

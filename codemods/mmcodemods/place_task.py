@@ -3,6 +3,8 @@
     y = self.encoder(x)  # mm: task(stage=0)
     ->  y = mm.task(self.encoder, task=mm.Task(name="encoder", mesh_slice={"stage": 0}))(x)
 
+To check: the call that became the task is the one that is meant.
+
 Refused: a statement with two calls that could be meant, because only one of them is the task.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html for slices of a mesh.
 """

@@ -7,6 +7,8 @@
 
         mesh.register_task(r"h_(\\d+)", callback=place_h)
 
+To check: the pattern matches the scopes that are meant, and no others.
+
 Refused: a registration inside a function or a class, because it is made once, before anything is traced.
 See https://docs.jax.dev/en/latest/_autosummary/jax.named_scope.html for scopes; Flax modules make one each.
 """

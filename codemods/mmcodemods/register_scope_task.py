@@ -6,6 +6,8 @@
 
 `with hints.task("encoder", stage=0):` without a named scope gets one of that name.
 
+To check: no other scope of the program has this name.
+
 Refused: a scope whose name is computed, because the registration is made before it has a value.
 See https://docs.jax.dev/en/latest/_autosummary/jax.named_scope.html for named scopes.
 """

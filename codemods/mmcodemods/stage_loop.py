@@ -19,6 +19,8 @@ the results:
         for i in range(self.layers):
             x = mm.task(layer, task=mm.stage(i, self.layers, axis="stage"))(x, i)
 
+To check: the call in the loop is one layer, and layers cost about the same, since each stage gets as many of them.
+
 Refused: a loop of unknown length, `while` loops, layers that share a list or dictionary which the loop changes, such
 as a cache, and bodies that cannot become a function: they leave the loop, carry a name that may have no value before
 it, or make closures that a later layer calls.

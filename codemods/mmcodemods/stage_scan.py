@@ -5,6 +5,8 @@
 
 The same for a module under `nn.scan`. Each stage scans its slice of the stack; the parameters stay one stack.
 
+To check: the layers of the stack cost about the same, since each stage gets as many of them.
+
 Refused: `functools.reduce` and comprehensions, because the text has no call of the layer.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html for what a scan does.
 """

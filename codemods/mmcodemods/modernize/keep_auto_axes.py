@@ -12,6 +12,8 @@ both computed in the call, `make_mesh` as a value), `mmruntime.compat.make_mesh`
 
 Sizes are passed by position, since their keyword is `axis_shapes` before JAX 0.12 and `axis_sizes` since then.
 
+To check: the code around it does not use explicit axes on purpose.
+
 Refused: modules that use axis types (`AxisType`, `reshard`, `explicit_axes`, `auto_axes`, `out_sharding=`), since they
 may mean the new default; a `target-jax` before 0.7.
 See https://docs.jax.dev/en/latest/notebooks/explicit-sharding.html

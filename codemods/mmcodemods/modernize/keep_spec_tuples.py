@@ -6,6 +6,8 @@
 This is done in modules that use `PartitionSpec`, if the project uses names that were gone before specs changed, such as
 `jax.experimental.maps` and `pjit`: newer code means what the test says today.
 
+To check: the test means a spec where it said tuple.
+
 Refused: comparisons with a tuple of axis names, such as `spec == ("data", None)`, which are false of every spec today.
 See https://docs.jax.dev/en/latest/jax.sharding.html for the class.
 """

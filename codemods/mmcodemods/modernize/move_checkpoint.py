@@ -5,6 +5,8 @@
 
 Other names of `jax.ad_checkpoint`, such as `checkpoint_name`, stay.
 
+To check: nothing; it is the same function.
+
 Refused: nothing; code that chooses by the version of JAX is left alone.
 See https://docs.jax.dev/en/latest/_autosummary/jax.checkpoint.html
 """

@@ -5,6 +5,8 @@
 
 Uses keep their alias; `pjit.PartitionSpec` and the like get the new name.
 
+To check: nothing; they are the same classes.
+
 Refused: nothing; code that chooses by the version of JAX is left alone.
 See https://docs.jax.dev/en/latest/jax.sharding.html
 """

@@ -3,6 +3,8 @@
     jax.host_count(), jax.host_id()
     ->  jax.process_count(), jax.process_index()
 
+To check: nothing; they are the same functions.
+
 Refused: nothing; code that chooses by the version of JAX is left alone.
 See https://docs.jax.dev/en/latest/_autosummary/jax.process_count.html
 """

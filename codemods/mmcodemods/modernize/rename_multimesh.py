@@ -6,6 +6,8 @@
 `legate.jax` is the older name of MultiMesh, which has `init` in `jax_plugins.multimesh` or `jax_plugins.legate`. Names
 and arguments are the same, also those of the earlier `task(f, devices=..., device_axes=...)`, so uses stay as they are.
 
+To check: the program's own documents and scripts, which may name the old package.
+
 Refused: names that `mmruntime` does not have, `register_task` with the arguments of its first version,
 `task(..., configure=...)`, and star imports; all imports of the module stay then.
 See https://nv-legate.github.io/multimesh-jax/ for MultiMesh.

@@ -8,6 +8,8 @@ Specs change only where the mesh context goes away, as `replace_mesh_context` de
 If the context becomes `compat.mesh_context(mesh)`, the function becomes `compat.with_sharding_constraint`, which takes
 the same arguments.
 
+To check: the mesh that is named is the one in whose context the function was called.
+
 Refused: starred and `**` arguments; regions that cannot be rewritten as a whole.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.with_sharding_constraint.html for the function.
 """

@@ -6,6 +6,8 @@
 `device_put_sharded` is treated the same. The result has a leading axis of devices, as `jax.pmap` takes it. It is not a
 replicated array, so `jax.device_put(x, NamedSharding(mesh, P()))` would be something else.
 
+To check: what reads the result expects the leading axis of devices.
+
 Refused: a `target-jax` before 0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/migrate_pmap.html for what became of them.
 """

@@ -3,6 +3,8 @@
     GSPMDSharding.get_replicated(devices)
     ->  NamedSharding(Mesh(devices, ("devices",)), PartitionSpec())
 
+To check: the devices are those that other shardings of the program have, in the same order.
+
 Refused: `GSPMDSharding(devices, op_sharding)`, whose layout is a value of XLA, and `isinstance` tests for the class:
 arrays have `NamedSharding`s today.
 See https://docs.jax.dev/en/latest/jax.sharding.html

@@ -6,6 +6,8 @@
 Keys are arrays like any other now, so `jax.Array` is exact in annotations, also in strings, in `typing.cast`, and for a
 name that is used for these alone, such as `Key = jax.random.KeyArray`.
 
+To check: nothing; annotations are not run.
+
 Refused: other uses. Keys of `jax.random.PRNGKey` hold integers, those of `jax.random.key` have a dtype of their own, so
 an `isinstance` test must say which keys it means.
 See https://docs.jax.dev/en/latest/jep/9263-typed-keys.html

@@ -14,6 +14,8 @@ are compiled with specs.
 Otherwise it becomes `with compat.mesh_context(mesh):`, which moves no arrays; `compat.pjit` and
 `compat.with_sharding_constraint` look the mesh up when they are called, and so do the sharding hints of Flax's linen.
 
+To check: code that is called inside of the context from places that are not in view.
+
 Refused: contexts that reach code that chooses by the version of JAX, or specs of `jax.jit` and libraries that look only
 for the mesh of `jax.set_mesh`; environments other than `ResourceEnv(mesh, ...)`; call chains of an `xmap`.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for `jax.set_mesh`.

@@ -6,6 +6,8 @@
 `jax.make_mesh` would not do: the type of its axes is another one. `maps.mesh(devices, names)` was a context manager,
 and so is a mesh; `replace_mesh_context` rewrites the `with` around it.
 
+To check: nothing; it is the same class.
+
 Refused: meshes in the call chain of an `xmap`, which has no replacement.
 See https://docs.jax.dev/en/latest/jax.sharding.html for the class.
 """

@@ -14,6 +14,8 @@ at run time go through `mmruntime.compat.replicate_none`. Specs that were left o
 If neither is exact, or no mesh context is in view, `pjit` becomes `compat.pjit`. It takes the same arguments, also by
 `**`, and looks up the mesh in context when it is called.
 
+To check: the mesh that is named is the one in whose context the function was called.
+
 Refused: starred arguments; a fourth or fifth positional argument that does not show which of its three historical
 meanings it has; regions that cannot be rewritten as a whole.
 See https://docs.jax.dev/en/latest/jax.experimental.pjit.html for what became of `pjit`.

@@ -19,6 +19,8 @@ first; now both lie on all devices. `x.addressable_shards[3].data.squeeze(0)` is
 This is not a step towards one program for the whole batch, without a leading axis of devices. That would be equivalent
 only if the loss is a plain mean over the batch, and it changes the data pipeline, the random keys and the checkpoints.
 
+To check: code that reads where the results lie.
+
 Refused: `pmap` of a function that uses `pmap`, which JAX does not run any more; `devices`, `backend`,
 `axis_size` and `global_arg_shapes`; starred arguments; aliases of `pmap`, and `pmap` as a value; a `target-jax` before
 0.10, on which the runtime does not install.

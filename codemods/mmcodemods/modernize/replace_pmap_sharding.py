@@ -6,6 +6,8 @@
 Every device holds the same indices as before. The number of devices follows from the shape, so the runtime makes the
 mesh.
 
+To check: code that reads the class of the sharding.
+
 Refused: `PmapSharding(devices, spec)`, and `isinstance` tests for the class, which no array has any more; a
 `target-jax` before 0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/migrate_pmap.html for what became of it.

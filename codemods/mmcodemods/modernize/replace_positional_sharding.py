@@ -12,6 +12,8 @@ If a chain replicates over the devices of a mesh and is an argument of a JAX fun
     jax.device_put(x, PositionalSharding(mesh.devices).replicate())
     ->  jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
 
+To check: code that reads the class of the sharding.
+
 Refused: a `target-jax` before 0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html
 """

@@ -14,6 +14,8 @@ Elsewhere `mmruntime.compat.shard_map` takes the old arguments and gives the gra
 `**` hide arguments, `shard_map` is used as a value, the mesh of `auto` has no name, or the function takes gradients
 through collectives, whose meaning has changed, or where the source does not show whether it takes any.
 
+To check: gradients through collectives, where the page names them.
+
 Refused: these, with a `target-jax` before 0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/migrate_pmap.html and https://docs.jax.dev/en/latest/notebooks/shard_map.html
 """

@@ -12,6 +12,8 @@
 functions, and an empty mesh if there is none. So guards such as `if mesh.empty` and `mesh.devices.shape == ()` go on
 working, which they do not with `thread_resources` under `jax.set_mesh`.
 
+To check: code that changes `thread_resources` itself.
+
 Refused: everything but `env.physical_mesh` and `env.shape`, also on a local name of an environment.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for today's context.
 """

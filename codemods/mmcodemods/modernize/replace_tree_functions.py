@@ -16,6 +16,8 @@ becomes `mmruntime.compat.tree_map`, which does as before:
 
 If another call raises "different types at key path", write `compat.tree_map` there.
 
+To check: trees that may hold `None` where the source does not show it.
+
 Refused: such a call with a `target-jax` before 0.10, on which the runtime does not install. A name of another module,
 such as `haiku.data_structures.tree_map`, is not one of these.
 See https://docs.jax.dev/en/latest/jax.tree.html for the functions of `jax.tree`.

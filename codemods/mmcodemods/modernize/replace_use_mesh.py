@@ -3,6 +3,8 @@
     with jax.sharding.use_mesh(mesh):
     ->  with jax.set_mesh(mesh):
 
+To check: nothing; it is the same context.
+
 Refused: a `target-jax` before 0.7.1, which has no `jax.set_mesh`.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html
 """

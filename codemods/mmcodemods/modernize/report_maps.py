@@ -7,6 +7,8 @@
 A module that imports one of them does not run on today's JAX. Unused imports are removed, as those of other names of
 that module are.
 
+To check: each use by hand; nothing is written.
+
 Refused: every use, with its replacement.
 See https://docs.jax.dev/en/latest/changelog.html for the removal.
 """

@@ -7,6 +7,8 @@
 A module that imports one of them does not run on today's JAX. Unused imports are removed. Specs of a `pjit` are left to
 `replace_pjit`.
 
+To check: each use by hand; nothing is written.
+
 Refused: every use, with its replacement.
 See https://docs.jax.dev/en/latest/jax.sharding.html for what is public.
 """

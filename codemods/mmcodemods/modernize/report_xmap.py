@@ -8,6 +8,8 @@ mesh contexts that reach them, and all that these contexts reach are left as the
 functions that reach one, and functions that only these reach. The rest of the module, which cannot be imported without
 `xmap`, is left alone by every codemod, unless a `pjit` or a mesh context in it is rewritten.
 
+To check: each use by hand; nothing is written.
+
 Refused: every use.
 See https://docs.jax.dev/en/latest/notebooks/shard_map.html for what to write by hand.
 """
