@@ -17,5 +17,15 @@ def main() -> None:
     cli(prog_name="mmrewrite")
 
 
+def _leave_current_folder() -> None:
+    """Take the current folder from the import path, where `python -m` puts it: it may hold an `ast.py` of the user."""
+    import os
+
+    here = os.getcwd()
+    if sys.path and sys.path[0] in ("", here) and not os.path.isfile(os.path.join(here, "mmrewrite", "__main__.py")):
+        del sys.path[0]
+
+
 if __name__ == "__main__":
+    _leave_current_folder()
     main()

@@ -228,7 +228,7 @@ class TestApply:
         def fail(*_: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(os, "replace", fail)
+        monkeypatch.setattr(os, "rename", fail)
         result = run("apply")
         assert result.exit_code == 2
         assert "a.py: not written: No space left on device" in result.stderr

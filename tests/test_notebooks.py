@@ -151,7 +151,7 @@ def test_files_that_are_no_notebooks() -> None:
 def test_a_mirror_has_the_rewritten_notebook() -> None:
     put(IMPORTS, MESH, STEP)
     before = cells()
-    assert run("build", "--out", "out", ".").exit_code == 0
+    assert run("build", "--out", "out", "train.ipynb").exit_code == 0
     assert cells() == before
     assert "mm.mjit" in cells("out/train.ipynb")[2]
-    assert run("check", "--out", "out", ".").exit_code == 0
+    assert run("check", "--out", "out", "train.ipynb").exit_code == 0

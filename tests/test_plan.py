@@ -220,7 +220,7 @@ class TestSource:
         Path("a.py").write_text("x = 1\n")
         result = run()
         assert (result.exit_code, result.stdout) == (0, "Nothing in these files runs on a mesh.\n")
-        assert planned() == {"format": 1, "sections": [], "traced": None, "problems": []}
+        assert planned() == {"version": 1, "command": "plan", "sections": [], "traced": None, "problems": []}
 
     def test_what_is_refused_is_not_planned_and_said(self) -> None:
         put(loop="count=4")

@@ -20,15 +20,16 @@ pytestmark = pytest.mark.python
 ROOT = Path(__file__).parents[1]
 HINTED = "# mm: mesh(stage=2)\ndef f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
 
+REVIEWS = ["github", "github-review", "html", "json", "markdown", "sarif"]
 FORMATS = {
-    "diff": ["text"],
-    "apply": ["text"],
-    "check": ["text"],
-    "build": ["text"],
+    "diff": ["text", *REVIEWS],
+    "apply": ["text", "json"],
+    "check": ["text", *REVIEWS],
+    "build": ["text", "json"],
     "plan": ["text", "html", "json", "svg"],
-    "modernize": ["text", "json"],
-    "verify": ["text", "json"],
-    "codemods": ["text"],
+    "modernize": ["text", *REVIEWS],
+    "verify": ["text", "json", "markdown"],
+    "codemods": ["text", "json"],
     "explain": ["text"],
 }
 
@@ -69,8 +70,7 @@ def test_every_command_has_the_option_and_its_formats() -> None:
 
 @pytest.mark.parametrize("command", FORMATS)
 def test_an_unknown_format_is_a_usage_error_that_lists_those_of_the_command(command: str) -> None:
-    arguments = [command, *(["place_task"] if command == "explain" else []), "--format", "jsno"]
-    result = run(*arguments)
+    result = run(command, *(["place_task"] if command == "explain" else []), "--format", "jsno")
     assert result.exit_code == 2
     choices = ", ".join(map(repr, FORMATS[command]))
     assert f"Error: Invalid value for '--format': 'jsno' is not one of {choices}.\n" in result.stderr
@@ -79,19 +79,20 @@ def test_an_unknown_format_is_a_usage_error_that_lists_those_of_the_command(comm
 
 @pytest.mark.parametrize("command", FORMATS)
 def test_help_lists_the_formats(command: str) -> None:
-    assert f"--format [{'|'.join(FORMATS[command])}]" in run(command, "--help").stdout
+    shown = "".join(run(command, "--help").stdout.split())
+    assert f"--format[{'|'.join(FORMATS[command])}]" in shown
 
 
 def test_a_format_of_another_command_is_unknown() -> None:
-    assert "'svg' is not one of 'text', 'json'." in run("verify", "--format", "svg").stderr
+    assert "'svg' is not one of 'text', 'json', 'markdown'." in run("verify", "--format", "svg").stderr
 
 
 def test_a_format_is_one_file(shout: None) -> None:
     assert run("diff", "--format", "shout").stdout == "1 FILES!"
     assert run("plan", "--format", "shout").stdout == "PLANNED!"
     assert run("codemods", "--format", "shout").stdout == "CODEMODS!"
-    assert "'shout' is not one of 'text', 'json'." in run("verify", "--format", "shout").stderr
-    assert "--format [text|shout]" in run("diff", "--help").stdout
+    assert "'shout' is not one of 'text', 'json', 'markdown'." in run("verify", "--format", "shout").stderr
+    assert "|shout]" in "".join(run("diff", "--help").stdout.split())
 
 
 def test_text_is_the_default() -> None:
@@ -129,7 +130,7 @@ def test_options_that_write_a_file_are_spellings_of_the_same_formats() -> None:
     assert run("plan", "--format", "html").stdout == Path("plan.html").read_text()
     assert run("plan", "--format", "svg").stdout == Path("plan.svg").read_text()
     assert ET.fromstring(Path("plan.svg").read_text()).tag.endswith("svg")
-    assert json.loads(run("plan", "--format", "json").stdout)["format"] == 1
+    assert json.loads(run("plan", "--format", "json").stdout)["version"] == 1
 
 
 def test_a_result_that_a_format_cannot_show() -> None:
@@ -152,7 +153,7 @@ def test_the_text_of_every_status_is_known() -> None:
 
 # Modules that may print or write: the command line, and the two that it has files written by.
 PRINTING = ("mmrewrite/cli/", "mmrewrite/__main__.py")
-WRITING = (*PRINTING, "mmrewrite/files/write.py", "mmrewrite/mirror/build.py")
+WRITING = (*PRINTING, "mmrewrite/files/write.py", "mmrewrite/files/temporary.py", "mmrewrite/mirror/build.py")
 
 _PRINTS = {"print", "echo", "secho", "exit", "_exit", "input"}
 _WRITES = {

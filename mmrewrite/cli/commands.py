@@ -11,7 +11,15 @@ from typing import Any
 import click
 
 from mmrewrite import __version__
-from mmrewrite.cli.options import SourceOptions, format_option, source_options
+from mmrewrite.cli.options import (
+    SourceOptions,
+    evidence_option,
+    format_option,
+    since_option,
+    source_options,
+    stdin_option,
+)
+from mmrewrite.cli.pages import codemod_names, page_of
 from mmrewrite.cli.reports import render
 from mmrewrite.cli.session import Session
 from mmrewrite.codemod.registry import Registry
@@ -27,6 +35,9 @@ def cli() -> None:
 
 @cli.command()
 @source_options
+@stdin_option
+@since_option
+@evidence_option
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if there are changes.")
 def diff(exit_code: bool, **options: Any) -> None:
     """Print the changes as a git patch. Writes nothing."""
@@ -38,36 +49,45 @@ def diff(exit_code: bool, **options: Any) -> None:
 
 @cli.command()
 @source_options
+@stdin_option
 def apply(**options: Any) -> None:
     """Rewrite the files in place."""
     session = Session(SourceOptions(**options))
+    if session.reads_stdin:
+        session.write_to_stdout()
     session.write_in_place()
     session.show_rewrites("apply", shows_patch=False)
-    session.print_messages("changed")
+    session.print_messages("changed", session.written)
     session.exit()
 
 
 @cli.command()
 @source_options
+@stdin_option
+@since_option
+@evidence_option
 @click.option("--out", type=click.Path(file_okay=False), help="Check the mirror in this folder instead.")
 def check(out: str | None, **options: Any) -> None:
-    """Exit with 1 if `apply` would change anything or, with --out, if `build` would."""
+    """Exit with 1 if `apply` would change anything or, with --out, if `build` would, and if anything is refused."""
+    if out is not None and (options["since"] is not None or options["stdin_filename"] is not None):
+        raise click.UsageError("--out is about a whole mirror; leave out --since and --stdin-filename.")
     session = Session(SourceOptions(**options))
     if out is None:
         session.show_rewrites("check", shows_patch=True)
         session.print_messages("would change")
-        session.exit(changes_matter=True)
-    from mmrewrite.mirror.build import NotBuilt, stale
+        session.exit(changes_matter=True, found=session.refused)
+    from mmrewrite.mirror.build import NotBuilt, check_place, stale
 
     try:
+        check_place(session.paths, out)
         problems = stale(session.paths, out, session.rules, session.results)
     except NotBuilt as problem:
         session.fail(str(problem))
-    session.show_rewrites("check", shows_patch=False)
+    session.show_rewrites("check", shows_patch=False, problems=problems)
     for sentence in problems:
         session.say(sentence)
     session.print_messages("would change")
-    session.exit(found=bool(problems))
+    session.exit(found=bool(problems) or session.refused)
 
 
 @cli.command()
@@ -75,18 +95,22 @@ def check(out: str | None, **options: Any) -> None:
 @click.option("--out", type=click.Path(file_okay=False), help="The folder to write to.")
 def build(out: str | None, **options: Any) -> None:
     """Write a rewritten copy of the sources, and leave the sources alone."""
-    from mmrewrite.mirror.build import NotBuilt, build_mirror
+    from mmrewrite.mirror.build import NotBuilt, build_mirror, check_place
 
     session = Session(SourceOptions(**options))
     target = out or (str(session.config.folder / session.config.out) if session.config.out else None)
     if target is None:
         raise click.UsageError("Where to? Give --out DIR, or `out` in [tool.mmrewrite].")
     try:
-        count = build_mirror(session.paths, target, session.rules, session.results)
+        check_place(session.paths, target)
+        built = build_mirror(session.paths, target, session.rules, session.results)
     except NotBuilt as problem:
         session.fail(str(problem))
+    session.unwritten += built.unwritten
     session.show_rewrites("build", shows_patch=False)
-    session.print_messages(f"of {count} in {target} changed")
+    for sentence in built.problems:
+        session.say(sentence)
+    session.print_messages(f"of {built.count} in {target} changed")
     session.exit()
 
 
@@ -134,6 +158,8 @@ def plan(
 
 @cli.command()
 @source_options
+@stdin_option
+@since_option
 @click.option("--diff", "mode", flag_value="diff", help="Print a git patch instead of writing.")
 @click.option("--check", "mode", flag_value="check", help="Print the patch and exit with 1 if there is one.")
 @click.option("--target-jax", metavar="VERSION", help="The oldest JAX that the result must run on; default 0.10.")
@@ -236,9 +262,7 @@ def codemods(output_format: str) -> None:
 @format_option
 def explain(name: str, output_format: str) -> None:
     """Show a codemod's page: what it rewrites and what it refuses."""
-    registries = Registry(), ModernizeRegistry()
-    for registry in registries:
-        if name in registry:
-            click.echo(render("explain", output_format, registry.page(name)), nl=False)
-            return
-    raise click.UsageError(f"There is no codemod `{name}`{nearest(name, [*registries[0], *registries[1]])}")
+    page = page_of(name)
+    if page is None:
+        raise click.UsageError(f"There is no codemod `{name}`{nearest(name, codemod_names())}")
+    click.echo(render("explain", output_format, page), nl=False)

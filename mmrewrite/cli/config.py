@@ -1,15 +1,19 @@
-"""Read `[tool.mmrewrite]` from the nearest pyproject.toml."""
+"""Read `[tool.mmrewrite]` from the nearest pyproject.toml, or the same keys from mmrewrite.toml beside it."""
 
 from __future__ import annotations
 
+import difflib
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmrewrite.directives.vocabulary import nearest
 
-FILE = "pyproject.toml"
+PYPROJECT = "pyproject.toml"
+OWN_FILE = "mmrewrite.toml"
+TOOL = "mmrewrite"
 DEFAULT_WIDTH = 100
 
 
@@ -22,12 +26,13 @@ class Config:
     """The settings of a project.
 
     Attributes:
-        folder: The folder of the pyproject.toml; other paths are relative to it.
+        folder: The folder of the configuration; other paths are relative to it.
         include: The default for PATH on the command line.
         exclude: Patterns of files to ignore, as in `.gitignore`.
         out: The default for `build --out`.
         select: Codemods to run; none for all.
         ignore: Codemods not to run.
+        per_file_ignores: Patterns of files, as in `.gitignore`, and the codemods that must not write into them.
         axes: Device axis of each logical axis; None for replicated.
         width: The line length of the project's formatter.
         target_jax: The oldest JAX that modernized code must run on.
@@ -40,6 +45,7 @@ class Config:
     out: str | None = None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
     axes: tuple[tuple[str, str | None], ...] = ()
     width: int = DEFAULT_WIDTH
     target_jax: str | None = None
@@ -47,35 +53,70 @@ class Config:
 
 
 _LISTS = ("include", "exclude", "select", "ignore")
-KEYS = (*_LISTS, "out", "axes", "target-jax", "jaxtyping")
+KEYS = (*_LISTS, "out", "axes", "target-jax", "jaxtyping", "per-file-ignores")
 
 
 def read_config(start: Path, named: Path | None = None) -> Config:
-    """The configuration in the file `named`, else in the nearest pyproject.toml at or above `start`.
+    """The configuration in the file `named`, else in the nearest one at or above `start`.
+
+    Where a folder has both files, `mmrewrite.toml` counts, and the line length is still that of `pyproject.toml`.
 
     Raises:
         ConfigError: If the file cannot be read, or has an unknown key or a wrong value.
     """
-    path = named or next((folder / FILE for folder in (start, *start.parents) if (folder / FILE).is_file()), None)
+    path = named or find_config(start)
     if path is None:
         return Config(start)
+    content = _load(path)
+    own = _table(content, "tool", path).get(TOOL)
+    if path.name == PYPROJECT or own is not None:
+        _check_name(_table(content, "tool", path), path)
+        table, prefix, width = own or {}, f"[tool.{TOOL}]", _width(content, path)
+    else:
+        beside = path.with_name(PYPROJECT)
+        table, prefix = content, "the file"
+        width = _width(_load(beside), beside) if beside.is_file() else DEFAULT_WIDTH
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: [tool.{TOOL}] must be a table, not {table!r}")
+    return _config(path, table, prefix, width)
+
+
+def find_config(start: Path) -> Path | None:
+    """The nearest configuration file at or above a folder."""
+    files = (folder / name for folder in (start, *start.parents) for name in (OWN_FILE, PYPROJECT))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _load(path: Path) -> dict[str, Any]:
     try:
-        tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        # UnicodeError and TOMLDecodeError are both of these.
         raise ConfigError(f"{path}: {error}") from None
-    return _config(path, tool.get("mmrewrite", {}), _width(tool))
 
 
-def _config(path: Path, table: dict[str, Any], width: int) -> Config:
+def _table(content: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+    value = content.get(key, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: `{key}` must be a table, not {value!r}")
+    return value
+
+
+def _check_name(tool: dict[str, Any], path: Path) -> None:
+    """Say so if the table of another tool looks like a misspelling of ours."""
+    if TOOL in tool:
+        return
+    for name in difflib.get_close_matches(TOOL, tool, n=1, cutoff=0.8):
+        raise ConfigError(f"{path}: [tool.{name}] is not read; did you mean [tool.{TOOL}]?")
+
+
+def _config(path: Path, table: dict[str, Any], prefix: str, width: int) -> Config:
     for key in table:
         if key not in KEYS:
-            raise ConfigError(f"{path}: [tool.mmrewrite] has no key `{key}`{nearest(key, KEYS)}")
-    lists = {}
-    for key in _LISTS:
-        value = table.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ConfigError(f"{path}: `{key}` must be a list of strings, not {value!r}")
-        lists[key] = tuple(value)
+            raise ConfigError(f"{path}: {prefix} has no key `{key}`{nearest(key, KEYS)}")
+    lists = {key: _strings(path, f"`{key}`", table.get(key, [])) for key in _LISTS}
     out = table.get("out")
     if out is not None and not isinstance(out, str):
         raise ConfigError(f"{path}: `out` must be a folder's name, not {out!r}")
@@ -93,12 +134,39 @@ def _config(path: Path, table: dict[str, Any], width: int) -> Config:
     jaxtyping = table.get("jaxtyping", False)
     if not isinstance(jaxtyping, bool):
         raise ConfigError(f"{path}: `jaxtyping` must be true or false, not {jaxtyping!r}")
-    return Config(path.parent, out=out, axes=tuple(pairs), width=width, target_jax=target, jaxtyping=jaxtyping, **lists)
+    ignores = table.get("per-file-ignores", {})
+    if not isinstance(ignores, dict):
+        raise ConfigError(
+            f'{path}: `per-file-ignores` must be a table of patterns such as "tests/**" = ["NAME"], not {ignores!r}'
+        )
+    per_file = tuple((key, _strings(path, f'per-file-ignores."{key}"', value)) for key, value in ignores.items())
+    return Config(
+        path.parent,
+        out=out,
+        axes=tuple(pairs),
+        width=width,
+        target_jax=target,
+        jaxtyping=jaxtyping,
+        per_file_ignores=per_file,
+        **lists,
+    )
 
 
-def _width(tool: dict[str, Any]) -> int:
+def _strings(path: Path, what: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{path}: {what} must be a list of strings, not {value!r}")
+    return tuple(value)
+
+
+def separated(names: Iterable[str]) -> tuple[str, ...]:
+    """Names that may stand in one text with commas between them."""
+    return tuple(part.strip() for name in names for part in name.split(",") if part.strip())
+
+
+def _width(content: dict[str, Any], path: Path) -> int:
     for formatter in ("ruff", "black"):
-        length = tool.get(formatter, {}).get("line-length")
-        if isinstance(length, int):
+        table = _table(content, "tool", path).get(formatter)
+        length = table.get("line-length") if isinstance(table, dict) else None
+        if isinstance(length, int) and not isinstance(length, bool) and length > 0:
             return length
     return DEFAULT_WIDTH

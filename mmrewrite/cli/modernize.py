@@ -19,17 +19,24 @@ from mmrewrite.results import Rewrite
 
 def run_modernize(options: SourceOptions, mode: str, target: str | None) -> None:
     """Modernize, write unless `mode` is `diff` or `check`, print, and exit."""
+    if mode == "write" and options.since is not None:
+        raise click.UsageError("--since is about reports; give --diff or --check as well.")
     session = _ModernizeSession(options, target)
+    if mode == "write" and session.reads_stdin:
+        session.write_to_stdout()
     if mode == "write":
         session.write_in_place()
     session.show_rewrites("modernize", shows_patch=mode != "write")
-    session.print_messages("changed" if mode == "write" else "would change")
-    refused = any(result.refusals for result in session.results)
-    session.exit(changes_matter=mode == "check", found=mode == "check" and refused)
+    if mode == "write":
+        session.print_messages("changed", session.written)
+    else:
+        session.print_messages("would change")
+    session.exit(changes_matter=mode == "check", found=mode == "check" and session.refused)
 
 
 class _ModernizeSession(Session):
-    looked_for: ClassVar[str] = "old name"
+    noun: ClassVar[str] = "old name"
+    has_plan: ClassVar[bool] = False
 
     def __init__(self, options: SourceOptions, target: str | None) -> None:
         self.registry, self.target = ModernizeRegistry(), target
@@ -44,16 +51,17 @@ class _ModernizeSession(Session):
         settings = ModernizeSettings(
             selected=self.selected(self.registry, Registry(), default),
             width=self.config.width,
+            ignored=self.ignored(self.registry, Registry()),
             target=parse_target(self.target or self.config.target_jax),
         )
         return modernize_project(self.selection.files, self.registry, load=load_file, settings=settings)
 
-    def print_messages(self, verb: str) -> None:
+    def print_messages(self, verb: str, number: int | None = None) -> None:
         """The same, and always the names left alone: nobody marked them, so the user does not know of them yet."""
         if not self.options.quiet and not self.options.verbose:
             for result in self.results:
                 self.print_left_alone(result)
-        super().print_messages(verb)
+        super().print_messages(verb, number)
 
 
 def parse_target(text: str | None) -> tuple[int, ...]:

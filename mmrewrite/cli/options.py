@@ -31,6 +31,9 @@ class SourceOptions:
     config: str | None
     output_format: str
     color: str
+    stdin_filename: str | None = None
+    since: str | None = None
+    evidence: str | None = None
 
 
 # Generic in newer versions of click only.
@@ -69,26 +72,55 @@ def format_option(command: _Command) -> _Command:
 
 
 def source_options(command: _Command) -> _Command:
-    """The options of `SourceOptions`, for every command that reads sources."""
+    """Most options of `SourceOptions`, for every command that reads sources."""
     for decorate in reversed(
         (
             click.argument("paths", nargs=-1, type=click.Path()),
-            click.option("--select", multiple=True, metavar="CODEMOD", help="Run only these codemods."),
-            click.option("--ignore", multiple=True, metavar="CODEMOD", help="Run all codemods but these."),
+            click.option("--select", multiple=True, metavar="CODEMOD,...", help="Run only these codemods."),
+            click.option("--ignore", multiple=True, metavar="CODEMOD,...", help="Run all codemods but these."),
             click.option("--jobs", "-j", type=click.IntRange(1), default=os.cpu_count() or 1, help="Worker processes."),
             click.option("--strict", is_flag=True, help="Exit with 1 if anything was refused."),
             click.option(
                 "--config",
                 type=click.Path(exists=True, dir_okay=False),
-                help="Read this file instead of the nearest pyproject.toml.",
+                help="Read this file instead of the nearest mmrewrite.toml or pyproject.toml.",
             ),
             click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
             click.option("-v", "--verbose", is_flag=True, help="Print the codemods and hints behind each change."),
             format_option,
             click.option(
-                "--color", type=click.Choice(("auto", "always", "never")), default="auto", help="Color the patch."
+                "--color",
+                type=click.Choice(("auto", "always", "never")),
+                default="auto",
+                help="Color the output; auto: on a terminal, unless NO_COLOR is set.",
             ),
         )
     ):
         command = decorate(command)
     return command
+
+
+def stdin_option(command: _Command) -> _Command:
+    """`--stdin-filename`, for commands that an editor runs on a buffer."""
+    return click.option(
+        "--stdin-filename",
+        metavar="FILE",
+        help="With `-` for PATH: read standard input, as the content of this file.",
+    )(command)
+
+
+def since_option(command: _Command) -> _Command:
+    """`--since`, for commands that report and may leave files out."""
+    return click.option(
+        "--since", metavar="REV", help="Report only files that differ from this git revision, and new ones."
+    )(command)
+
+
+def evidence_option(command: _Command) -> _Command:
+    """`--evidence`, for commands that show what `verify` has found."""
+    return click.option(
+        "--evidence",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="With --format markdown or html: show this output of `verify --format json`, if it is about these bytes.",
+    )(command)

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import click
 
-from mmrewrite.cli.config import Config, ConfigError, read_config
+from mmrewrite.cli.config import Config, ConfigError, read_config, separated
 from mmrewrite.cli.options import SourceOptions
 from mmrewrite.cli.reports import NotShown, RewriteReport, render
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import nearest
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
-from mmrewrite.files.select import Rules, Selection, load_file, select_files
+from mmrewrite.engine.workers import WorkerDied
+from mmrewrite.files.select import (
+    BadPattern,
+    Rules,
+    Selection,
+    load_file,
+    matches,
+    patterns,
+    select_files,
+    shown,
+    source_file,
+)
 from mmrewrite.modernize.registry import ModernizeRegistry
-from mmrewrite.results import Rewrite
+from mmrewrite.results import HintError, Rewrite
+
+if TYPE_CHECKING:
+    from mmrewrite.plan.plan import Planned
 
 NOTHING, CHANGES, ERROR = 0, 1, 2
+
+STDIN = "-"
+# Every codemod, in `per-file-ignores`.
+ALL = "all"
 
 
 class Session:
@@ -30,20 +49,69 @@ class Session:
     Everything that a person reads besides the command's output goes to standard error, whatever the format.
     """
 
-    looked_for: ClassVar[str] = "hint"
+    noun: ClassVar[str] = "hint"
+    has_plan: ClassVar[bool] = True
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.color = {"always": True, "never": False}.get(options.color)
-        self.unwritten: list[str] = []
+        self.color = {"always": True, "never": False}.get(options.color, False if os.environ.get("NO_COLOR") else None)
+        self.unwritten: list[tuple[str, str]] = []
+        self.unreported = 0
         try:
             self.config: Config = read_config(Path.cwd(), Path(options.config) if options.config else None)
-        except ConfigError as error:
+            self._check_stdin()
+            self.paths = options.paths or self._included() or (".",)
+            self.rules = Rules(self.config.folder, self.config.exclude)
+            self.selection: Selection = self._select()
+            results = self._rewrite()
+        except (ConfigError, BadPattern) as error:
             _stop(str(error))
-        self.paths = options.paths or tuple(str(self.config.folder / path) for path in self.config.include) or (".",)
-        self.rules = Rules(self.config.folder, self.config.exclude)
-        self.selection: Selection = self.select()
-        self.results: tuple[Rewrite, ...] = self.rewrite()
+        self.results: tuple[Rewrite, ...] = self._reported(results)
+
+    def _included(self) -> tuple[str, ...]:
+        return tuple(str(self.config.folder / path) for path in self.config.include)
+
+    def _check_stdin(self) -> None:
+        if (STDIN in self.options.paths) != (self.options.stdin_filename is not None):
+            raise click.UsageError(
+                "`-` and --stdin-filename go together: the buffer, and the file whose content it is."
+            )
+        if self.reads_stdin and len(self.options.paths) > 1:
+            raise click.UsageError("`-` stands alone; give other files to another run.")
+
+    @property
+    def reads_stdin(self) -> bool:
+        """Whether the one file of the run is standard input."""
+        return self.options.stdin_filename is not None
+
+    def _select(self) -> Selection:
+        if self.options.stdin_filename is None:
+            return self.select()
+        name = self.options.stdin_filename
+        file = source_file(name, sys.stdin.buffer.read())
+        self.paths = (name,)
+        return Selection((file,), {os.path.realpath(name): (name, True)}, ())
+
+    def _rewrite(self) -> tuple[Rewrite, ...]:
+        try:
+            return self.rewrite()
+        except WorkerDied as error:
+            _stop(str(error))
+
+    def _reported(self, results: Sequence[Rewrite]) -> tuple[Rewrite, ...]:
+        """The results to report: with --since, those of files that differ from the revision."""
+        if self.options.since is None:
+            return tuple(results)
+        from mmrewrite.files.revisions import NoRevision, changed_since
+
+        try:
+            changed = changed_since(self.options.since)
+        except NoRevision as problem:
+            _stop(str(problem))
+        kept = tuple(result for result in results if os.path.realpath(result.path) in changed)
+        paths = {result.path for result in kept}
+        self.unreported = sum(result.changed and result.path not in paths for result in results)
+        return kept
 
     def select(self) -> Selection:
         """The files that may change."""
@@ -55,6 +123,7 @@ class Session:
         settings = HintSettings(
             selected=self.selected(registry, ModernizeRegistry(), registry),
             width=self.config.width,
+            ignored=self.ignored(registry, ModernizeRegistry()),
             axes=self.config.axes,
             jobs=self.options.jobs,
             jaxtyping=self.config.jaxtyping,
@@ -82,21 +151,41 @@ class Session:
         Raises:
             click.UsageError: If `select` or `ignore` names a codemod that does not exist.
         """
-        selected = self.options.select or self.config.select
-        ignored = (*self.options.ignore, *self.config.ignore)
-        for name in (*selected, *ignored):
-            if name not in registry and name not in others:
-                raise click.UsageError(f"There is no codemod `{name}`{nearest(name, [*registry, *others])}")
+        selected = separated(self.options.select) or self.config.select
+        ignored = (*separated(self.options.ignore), *self.config.ignore)
+        _check_codemods((*selected, *ignored), [*registry, *others])
         own_selected = [name for name in selected if name in registry]
         own_ignored = [name for name in ignored if name in registry]
         if not own_selected and not own_ignored:
             return None
         return frozenset(own_selected or default) - frozenset(own_ignored)
 
+    def ignored(self, registry: Collection[str], others: Collection[str]) -> Mapping[str, frozenset[str]]:
+        """For each file of the run with `per-file-ignores`: the codemods that must not write into it.
+
+        Raises:
+            click.UsageError: If the configuration names a codemod that does not exist.
+            BadPattern: If one of its patterns is none.
+        """
+        found: dict[str, frozenset[str]] = {}
+        for pattern, names in self.config.per_file_ignores:
+            _check_codemods([name for name in names if name != ALL], [*registry, *others])
+            every = frozenset(registry) if ALL in names else frozenset(names)
+            spec = patterns([pattern], "per-file-ignores")
+            for path, _ in self.selection.looked_at.values():
+                if matches(spec, os.path.abspath(path), self.config.folder):
+                    found[shown(path)] = found.get(shown(path), frozenset()) | every
+        return found
+
     @property
     def changed(self) -> list[Rewrite]:
         """The results with something to write."""
         return [result for result in self.results if result.changed]
+
+    @property
+    def written(self) -> int:
+        """How many files were written, once that was tried."""
+        return len(self.changed) - len(self.unwritten)
 
     @property
     def top(self) -> str:
@@ -112,10 +201,43 @@ class Session:
             self.fail(str(problem))
         click.echo(output, nl=False, color=self.color)
 
-    def show_rewrites(self, command: str, *, shows_patch: bool) -> None:
+    def show_rewrites(self, command: str, *, shows_patch: bool, problems: Sequence[str] = ()) -> None:
         """Print the rewrites in the format of `--format`."""
         color = self.color if self.color is not None else sys.stdout.isatty()
-        self.show(command, RewriteReport(self.results, self.top, shows_patch, color))
+        report = RewriteReport(
+            command,
+            self.results,
+            self.top,
+            shows_patch,
+            color,
+            self.noun,
+            self.selection.unreadable,
+            tuple(self.unwritten),
+            tuple(problems),
+            self.plan if self.has_plan else None,
+            self._evidence(),
+        )
+        self.show(command, report)
+
+    def plan(self) -> Planned:
+        """The plan of the rewritten program, as far as the source shows it."""
+        from mmrewrite.plan.plan import PlanRequest, make_plan
+
+        request = PlanRequest(None, None, None, None, False)
+        return make_plan(self.paths, self.rules, self.results, tuple(Registry()), request)
+
+    def _evidence(self) -> Mapping[str, Any] | None:
+        if self.options.evidence is None:
+            return None
+        try:
+            evidence = json.loads(Path(self.options.evidence).read_text(encoding="utf-8"))
+            fitting = isinstance(evidence, dict) and evidence.get("command") == "verify"
+        except (OSError, ValueError, RecursionError):
+            fitting = False
+        if not fitting:
+            self.fail(f"{self.options.evidence}: not the output of `mmrewrite verify --format json`")
+        assert isinstance(evidence, dict)
+        return evidence
 
     def write_report(self, command: str, output_format: str, result: object, path: str) -> None:
         """Write the command's result to a file, replacing it whole; exit if that is impossible."""
@@ -138,34 +260,73 @@ class Session:
 
     def write_in_place(self) -> None:
         """Replace every changed file; one that cannot be written does not stop the others."""
+        from mmrewrite.files.temporary import remove_left_behind
         from mmrewrite.files.write import NotWritten, replace_file
 
         for result in self.changed:
             try:
                 replace_file(result.path, result.original, result.result, self.paths)
             except NotWritten as problem:
-                self.unwritten.append(f"{result.path}: not written: {problem}")
+                self.unwritten.append((result.path, str(problem)))
+        for folder in sorted({os.path.dirname(path) for path in self.selection.looked_at}):
+            for sentence in remove_left_behind(folder):
+                self.say(sentence)
 
-    def print_messages(self, verb: str) -> None:
-        """Errors, refusals and a summary, on standard error. `verb` says what the files did: "changed"."""
+    def write_to_stdout(self) -> NoReturn:
+        """End the process with the result of standard input on standard output; with nothing if it has errors."""
+        self.print_messages("changed")
+        if not any(result.failed for result in self.results):
+            click.echo(self.results[0].result, nl=False)
+        self.exit()
+
+    def print_messages(self, verb: str, number: int | None = None) -> None:
+        """Errors, refusals and a summary, on standard error.
+
+        Args:
+            verb: What the files did: "changed".
+            number: How many did; by default those that have something to write.
+        """
         for path, message in self.selection.unreadable:
-            self.say(f"{path}: {message}")
+            self._say_at(path, message)
         for result in self.results:
             if result.failure is not None:
-                self.say(f"{result.path}: {result.failure}")
+                self._say_at(result.path, result.failure)
             for error in result.errors:
-                self.say(str(error))
-        for message in self.unwritten:
-            self.say(message)
+                self._say_error(error)
+        for path, message in self.unwritten:
+            self._say_at(path, f"not written: {message}")
+        for sentence in self.rules.problems:
+            self.say(sentence)
         if self.options.quiet:
             return
         for result in self.results:
             for refusal in result.refusals:
-                self.say(str(refusal))
+                if not refusal.is_consequence or self.options.verbose:
+                    place = f"{refusal.path}:{refusal.line}:{refusal.column}"
+                    self._say_at(place, f"{refusal.reason} [{refusal.codemod}]")
+        if not self.options.verbose:
+            self._print_consequences()
+        for result in self.results:
             if self.options.verbose:
                 self._print_reasons(result)
-        for line in self._summary(verb):
+        for line in self._summary(verb, len(self.changed) if number is None else number):
             self.say(line)
+
+    def _print_consequences(self) -> None:
+        """One line for all that stays because of something else."""
+        places = [
+            f"{refusal.path}:{refusal.line}"
+            for result in self.results
+            for refusal in result.refusals
+            if refusal.is_consequence
+        ]
+        if places:
+            more = "" if len(places) <= 8 else f" and {len(places) - 8} more"
+            stays = "stays" if len(places) == 1 else "stay"
+            self.say(
+                f"because of this, {_count(len(places), self.noun)} {stays} as well: {', '.join(places[:8])}{more} "
+                "(-v says why each does)"
+            )
 
     def _print_reasons(self, result: Rewrite) -> None:
         for edit in result.edits:
@@ -176,23 +337,40 @@ class Session:
     def print_left_alone(self, result: Rewrite) -> None:
         """The hints, or old names, that were left alone on purpose."""
         for left in result.left:
-            self.say(f"{left.path}:{left.line}:{left.column}: `{left.text}` left alone: {left.reason}")
+            self._say_at(f"{left.path}:{left.line}:{left.column}", f"`{left.text}` left alone: {left.reason}")
 
-    def _summary(self, verb: str) -> Iterator[str]:
-        """One line of counts; none when nothing happened and nobody watches."""
+    def _summary(self, verb: str, number: int) -> Iterator[str]:
+        """A line of counts, and one of what was passed over; none when nothing happened and nobody watches."""
+        if self.selection.passed_over:
+            folders = ", ".join(f"{path} ({marker})" for path, marker in self.selection.passed_over)
+            yield f"{_count(len(self.selection.passed_over), 'folder')} passed over: {folders}; name one to read it"
+        if self.unreported:
+            other = "other file" if self.unreported == 1 else "other files"
+            yield f"{self.unreported} {other} would change, and are as they were in {self.options.since}"
         refusals = sum(len(result.refusals) for result in self.results)
         errors = sum(len(result.errors) + (result.failure is not None) for result in self.results)
+        errors += len(self.unwritten) + len(self.selection.unreadable)
         left = sum(len(result.left) for result in self.results)
-        parts = [f"{_count(len(self.changed), 'file')} {verb}"]
+        parts = [f"{_count(number, 'file')} {verb}"]
         parts += [_count(refusals, "refusal")] if refusals else []
         parts += [_count(errors, "error")] if errors else []
-        parts += [f"{_count(left, self.looked_for)} left alone on purpose"] if left else []
+        parts += [f"{_count(left, self.noun)} left alone on purpose"] if left else []
         if self.changed or refusals or errors or left or sys.stderr.isatty():
             yield ", ".join(parts)
 
     def say(self, text: str) -> None:
         """One message, on standard error."""
         click.echo(text, err=True, color=self.color)
+
+    def _say_at(self, place: str, text: str) -> None:
+        self.say(f"{click.style(place, bold=True)}: {text}")
+
+    def _say_error(self, error: HintError) -> None:
+        head, _, rest = str(error).partition("\n")
+        place = f"{error.path}:{error.line}:{error.column}"
+        source, _, carets = rest.rpartition("\n")
+        message = head.removeprefix(place)
+        self.say(f"{click.style(place, bold=True)}{message}\n{source}\n{click.style(carets, fg='red')}")
 
     def exit(self, changes_matter: bool = False, found: bool = False, incomplete: bool = False) -> NoReturn:
         """End the process: 2 for errors, 1 for findings, else 0.
@@ -204,13 +382,24 @@ class Session:
         """
         if incomplete or self.selection.unreadable or self.unwritten or any(result.failed for result in self.results):
             sys.exit(ERROR)
-        refused = self.options.strict and any(result.refusals for result in self.results)
+        refused = self.options.strict and self.refused
         sys.exit(CHANGES if found or refused or (changes_matter and self.changed) else NOTHING)
+
+    @property
+    def refused(self) -> bool:
+        """Whether anything was refused."""
+        return any(result.refusals for result in self.results)
 
     def fail(self, message: str) -> NoReturn:
         """End the process with an error of the command itself, after the messages about the sources."""
         self.print_messages("would change")
         _stop(message)
+
+
+def _check_codemods(names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise click.UsageError(f"There is no codemod `{name}`{nearest(name, known)}")
 
 
 def _stop(message: str) -> NoReturn:

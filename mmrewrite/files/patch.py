@@ -27,6 +27,21 @@ class Change:
     edits: tuple[Edit, ...]
 
 
+@dataclass(frozen=True)
+class PatchHunk:
+    """Changes that a patch shows together.
+
+    Attributes:
+        changes: The changes, in order.
+        shift: By how many lines the changes above this hunk move it down.
+        data: The hunk as git prints it, with its `@@` line, in the encoding of the file.
+    """
+
+    changes: tuple[Change, ...]
+    shift: int
+    data: bytes
+
+
 def patch_of(results: Iterable[Rewrite], top: str) -> bytes:
     """The patch of all files, with their paths relative to the folder `top`."""
     parts = []
@@ -41,16 +56,21 @@ def file_patch(rewrite: Rewrite, path: str) -> bytes:
     """The patch of one file, under the name `path`; empty when nothing changes."""
     if not rewrite.changed:
         return b""
-    source, edits = _with_mark(SourceText.decode(rewrite.original), rewrite.edits)
     old, new = _quoted(f"a/{path}"), _quoted(f"b/{path}")
-    parts = [b"diff --git " + old + b" " + new + b"\n", b"--- " + old + _tab(path), b"+++ " + new + _tab(path)]
+    head = [b"diff --git " + old + b" " + new + b"\n", b"--- " + old + _tab(path), b"+++ " + new + _tab(path)]
+    return b"".join([*head, *(hunk.data for hunk in file_hunks(rewrite))])
+
+
+def file_hunks(rewrite: Rewrite) -> tuple[PatchHunk, ...]:
+    """The hunks of one file's patch."""
+    source, edits = _with_mark(SourceText.decode(rewrite.original), rewrite.edits)
     lines = split_lines(source.text)
-    shift = 0
-    for changes in _hunks(changes_of(source, edits), len(lines)):
-        hunk, grown = _hunk(source, lines, changes, shift)
-        parts.append(hunk)
+    found, shift = [], 0
+    for changes in _hunks(changes_of(source, edits)):
+        data, grown = _hunk(source, lines, changes, shift)
+        found.append(PatchHunk(tuple(changes), shift, data))
         shift += grown
-    return b"".join(parts)
+    return tuple(found)
 
 
 def _with_mark(source: SourceText, edits: Sequence[Edit]) -> tuple[SourceText, Sequence[Edit]]:
@@ -129,7 +149,7 @@ def _change(
         yield Change(begin, stop, tuple(new), edits)
 
 
-def _hunks(changes: Sequence[Change], count: int) -> Iterator[list[Change]]:
+def _hunks(changes: Sequence[Change]) -> Iterator[list[Change]]:
     group: list[Change] = []
     for change in changes:
         if group and change.start - group[-1].end > 2 * CONTEXT:

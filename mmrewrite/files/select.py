@@ -6,8 +6,11 @@ In this order because few files have hints, and pathspec is slow to import and t
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
 MANIFEST = "mmrewrite-manifest.json"
 
 _PRUNED = frozenset(("__pycache__", "node_modules", "site-packages"))
+_HIDING = ("pyvenv.cfg", MANIFEST)
+
+
+class BadPattern(ValueError):
+    """A pattern of the configuration that is none, as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +37,14 @@ class Selection:
     Attributes:
         files: The files whose content is wanted, in path order.
         looked_at: For the real path of every file at or below the paths: its path, and whether the user named it.
-        unreadable: Path and reason of each file that could not be read.
+        unreadable: Path and reason of each file or folder that could not be read.
+        passed_over: Path and marker of each folder that is a virtual environment or a mirror, and was not walked.
     """
 
     files: tuple[SourceFile, ...]
     looked_at: Mapping[str, tuple[str, bool]]
     unreadable: tuple[tuple[str, str], ...]
+    passed_over: tuple[tuple[str, str], ...] = ()
 
     def adopt(self, place: str, rules: Rules) -> SourceFile | None:
         """A file of the run whose content was not wanted at first; None if it is not of the run."""
@@ -56,22 +66,31 @@ class Selection:
 
 @dataclass(eq=False)
 class Rules:
-    """Which files to ignore: `exclude` patterns, relative to the configuration's folder, and `.gitignore` files."""
+    """Which files to ignore: `exclude` patterns, relative to the configuration's folder, and `.gitignore` files.
+
+    `problems` has a sentence for each line of a `.gitignore` that is no pattern. Such a line ignores nothing, as in
+    git.
+    """
 
     folder: Path
     exclude: Sequence[str] = ()
+    problems: list[str] = field(default_factory=list)
     _git: dict[str, GitIgnoreSpec | None] = field(default_factory=dict)
     _tops: dict[str, bool] = field(default_factory=dict)
 
     def excludes(self, path: str) -> bool:
-        """Whether to ignore a file that was found by walking; `path` is absolute."""
-        if self.exclude:
-            from pathspec import GitIgnoreSpec
+        """Whether to ignore a file that was found by walking; `path` is absolute.
 
-            inside = os.path.relpath(path, self.folder)
-            if not inside.startswith("..") and GitIgnoreSpec.from_lines(self.exclude).match_file(inside):
-                return True
+        Raises:
+            BadPattern: If `exclude` has a line that is no pattern.
+        """
+        if self.exclude and matches(self._excluded, path, self.folder):
+            return True
         return self._ignored_by_git(path)
+
+    @cached_property
+    def _excluded(self) -> GitIgnoreSpec:
+        return patterns(self.exclude, "exclude")
 
     def _ignored_by_git(self, path: str) -> bool:
         folder = os.path.dirname(path)
@@ -99,10 +118,45 @@ class Rules:
             except OSError:
                 self._git[folder] = None
             else:
-                from pathspec import GitIgnoreSpec
-
-                self._git[folder] = GitIgnoreSpec.from_lines(lines)
+                self._git[folder] = self._read(lines, os.path.join(folder, ".gitignore"))
         return self._git[folder]
+
+    def _read(self, lines: Sequence[str], path: str) -> GitIgnoreSpec:
+        try:
+            return patterns(lines, path)
+        except BadPattern:
+            good = []
+            for number, line in enumerate(lines, start=1):
+                try:
+                    patterns([line], path)
+                    good.append(line)
+                except BadPattern:
+                    self.problems.append(f"{shown(path)}:{number}: `{line}` is no pattern, and ignores nothing")
+            return patterns(good, path)
+
+
+def patterns(lines: Iterable[str], where: str) -> GitIgnoreSpec:
+    """Lines as in `.gitignore`, ready to match.
+
+    Raises:
+        BadPattern: If one of them is no pattern; `where` says whose they are.
+    """
+    from pathspec import GitIgnoreSpec
+
+    lines = list(lines)
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except (ValueError, IndexError, re.error):
+        if len(lines) > 1:
+            for line in lines:
+                patterns([line], where)
+        raise BadPattern(f"`{where}`: {lines[0]!r} is no pattern; write one as in `.gitignore`") from None
+
+
+def matches(spec: GitIgnoreSpec, path: str, folder: Path) -> bool:
+    """Whether an absolute path is below `folder` and matches there."""
+    inside = os.path.relpath(path, folder)
+    return not inside.startswith("..") and spec.match_file(inside)
 
 
 def select_files(
@@ -118,7 +172,8 @@ def select_files(
     found: dict[str, SourceFile] = {}
     unreadable: dict[str, str] = {}
     looked_at: dict[str, tuple[str, bool]] = {}
-    for path, named in _all(paths, unreadable, suffixes):
+    passed_over: dict[str, str] = {}
+    for path, named in _all(paths, unreadable, passed_over, suffixes):
         real = os.path.realpath(path)
         if real in looked_at:
             continue
@@ -132,37 +187,64 @@ def select_files(
         if wanted(data) and (named or not rules.excludes(os.path.abspath(path))):
             found[real] = source_file(path, data)
     files = sorted(found.values(), key=lambda file: file.path)
-    return Selection(tuple(files), looked_at, tuple(sorted(unreadable.items())))
+    return Selection(tuple(files), looked_at, tuple(sorted(unreadable.items())), tuple(sorted(passed_over.items())))
 
 
-def _all(paths: Iterable[str], unreadable: dict[str, str], suffixes: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
+def _all(
+    paths: Iterable[str], unreadable: dict[str, str], passed_over: dict[str, str], suffixes: tuple[str, ...]
+) -> Iterator[tuple[str, bool]]:
     for path in paths:
-        if os.path.isdir(path):
-            for below in walk(path):
+        try:
+            mode = os.stat(path).st_mode
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            unreadable[shown(path)] = "no such file or folder" if missing else error.strerror or str(error)
+            continue
+        if stat.S_ISDIR(mode):
+            for below in walk(path, unreadable, passed_over):
                 if below.endswith(suffixes):
                     yield below, False
-        elif os.path.exists(path):
+        elif stat.S_ISREG(mode):
             yield path, True
         else:
-            unreadable[shown(path)] = "no such file or folder"
+            unreadable[shown(path)] = "neither a file nor a folder"
 
 
-def walk(folder: str) -> Iterator[str]:
+def walk(
+    folder: str,
+    unreadable: dict[str, str] | None = None,
+    passed_over: dict[str, str] | None = None,
+    below: bool = False,
+) -> Iterator[str]:
     """Files below a folder, sorted by name in each folder. Links are not followed.
 
-    Virtual environments and mirrors of ours are skipped; both are recognized by a file in them.
+    Virtual environments and mirrors of ours are skipped; both are recognized by a file in them. Whoever names such a
+    folder means it, so this one is always walked.
+
+    Args:
+        folder: The folder.
+        unreadable: Takes the folders that cannot be read, with the reason.
+        passed_over: Takes the folders that are skipped, with the file that marks them.
+        below: Whether the folder was come upon, and not named.
     """
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        if unreadable is not None:
+            unreadable[shown(folder)] = error.strerror or str(error)
         return
-    names = {entry.name for entry in entries}
-    if "pyvenv.cfg" in names or MANIFEST in names:
-        return
+    if below:
+        names = {entry.name for entry in entries}
+        for marker in _HIDING:
+            if marker in names:
+                if passed_over is not None:
+                    passed_over[shown(folder)] = marker
+                return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             if not entry.name.startswith(".") and entry.name not in _PRUNED:
-                yield from walk(entry.path)
+                yield from walk(entry.path, unreadable, passed_over, True)
         elif entry.is_file(follow_symlinks=False):
             yield entry.path
 

@@ -1,11 +1,22 @@
-"""Replace the content of a file atomically."""
+"""Replace the content of a file: whole or not at all, and never what another program wrote meanwhile.
+
+The new content goes into a temporary file of the same folder, which is flushed and then exchanged with the old one in
+one step. The old file is looked at once more after the exchange: if it is not what was read, it goes back. So an update
+of another program before that moment is kept. Where the platform has no exchange (Windows, some network file systems)
+the file is compared right before a plain rename, and an update in the microseconds between the two is lost. On every
+platform a program that keeps the old file open writes into what is no longer there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Sequence
+
+from mmrewrite.files.temporary import temporary_name
+
+_CHANGED = "it changed while mmrewrite was reading; run again"
 
 
 class NotWritten(Exception):
@@ -13,21 +24,26 @@ class NotWritten(Exception):
 
 
 def replace_file(path: str, original: bytes, result: bytes, roots: Sequence[str]) -> None:
-    """Replace the content `original` of a file by `result`.
+    """Replace the content `original` of a file by `result`, and keep its mode, owner and extended attributes.
 
     Raises:
-        NotWritten: If the file is outside `roots` once links are followed, has changed since it was read, or cannot be
-            written.
+        NotWritten: If the file is outside `roots` once links are followed, is read-only, has other hard links, has
+            changed since it was read, has an owner or attributes that the new file cannot get, or cannot be written.
     """
     real = os.path.realpath(path)
     if not any(_is_inside(real, root) for root in roots):
         raise NotWritten(f"it leads to {real}, outside the folders given; name that file itself")
     try:
-        with open(real, "rb") as file:
-            if file.read() != original:
-                raise NotWritten("it changed while mmrewrite was reading; run again")
-        mode = stat.S_IMODE(os.stat(real).st_mode)
-        write_new(real, result, mode)
+        status = os.stat(real)
+        if not status.st_mode & 0o222:
+            raise NotWritten("it is read-only; make it writable first")
+        if status.st_nlink > 1:
+            raise NotWritten(
+                f"it has {status.st_nlink} hard links, which would be split; replace it by a copy of its own first"
+            )
+        if _content(real) != original:
+            raise NotWritten(_CHANGED)
+        _replace(real, original, result, status)
     except OSError as error:
         raise NotWritten(error.strerror or str(error)) from None
 
@@ -41,25 +57,100 @@ def write_new(path: str, data: bytes, mode: int | None = None) -> None:
         mode: Its permissions; None for those that a new file gets.
     """
     folder = os.path.dirname(path)
-    handle, temporary = tempfile.mkstemp(prefix=".mmrewrite-", suffix=".tmp", dir=folder)
+    temporary = os.path.join(folder, f"{temporary_name(None, data)}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            if mode is None:
-                # The mask can only be read by setting it. `mkstemp` makes files that only the owner may read.
-                mask = os.umask(0)
-                os.umask(mask)
-                mode = 0o666 & ~mask
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+        _write(temporary, data, mode)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        _remove(temporary)
         raise
+    _flush(folder)
+
+
+def _replace(real: str, original: bytes, result: bytes, status: os.stat_result) -> None:
+    # Only runs that write pay for `ctypes`.
+    from mmrewrite.files.exchange import exchange
+
+    folder = os.path.dirname(real)
+    name = os.path.join(folder, temporary_name(original, result))
+    temporary, complete = f"{name}.tmp", f"{name}.new"
+    kept = False
+    try:
+        _write(temporary, result, stat.S_IMODE(status.st_mode))
+        _take_over(real, temporary, status)
+        os.rename(temporary, complete)
+        if exchange(complete, real):
+            if _content(complete) != original:
+                # Another program was faster: its file goes back.
+                exchange(complete, real)
+                kept = _content(complete) != result
+                if kept:
+                    # It has written once more since. That stays, and what it wrote before is set aside.
+                    exchange(complete, real)
+                raise NotWritten(_CHANGED)
+        elif _content(real) == original:
+            os.replace(complete, real)
+        else:
+            raise NotWritten(_CHANGED)
+    finally:
+        _remove(temporary)
+        if not kept:
+            _remove(complete)
+    _flush(folder)
+
+
+def _take_over(real: str, new: str, status: os.stat_result) -> None:
+    """Give a new file the owner and the extended attributes of the one that it replaces."""
     if os.name == "posix":
-        # The rename itself lasts once the folder is flushed.
-        descriptor = os.open(folder, os.O_RDONLY)
+        made = os.stat(new)
+        if (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
+            try:
+                os.chown(new, status.st_uid, status.st_gid)
+            except OSError:
+                raise NotWritten(
+                    f"it belongs to user {status.st_uid} and group {status.st_gid}, which the new file cannot be given"
+                    "; run as that user"
+                ) from None
+            # Changing the owner takes the bits for set-user-id away.
+            os.chmod(new, stat.S_IMODE(status.st_mode))
+    if not hasattr(os, "listxattr"):
+        return
+    for name in os.listxattr(real):
+        value = os.getxattr(real, name)
+        try:
+            if name not in os.listxattr(new) or os.getxattr(new, name) != value:
+                os.setxattr(new, name, value)
+        except OSError:
+            raise NotWritten(f"it has the extended attribute {name}, which the new file cannot be given") from None
+
+
+def _write(path: str, data: bytes, mode: int | None) -> None:
+    handle = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666 if mode is None else mode
+    )
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        if mode is not None and hasattr(os, "fchmod"):
+            # The mask has taken bits from what `open` was asked for.
+            os.fchmod(file.fileno(), mode)
+        os.fsync(file.fileno())
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _flush(folder: str) -> None:
+    """Make a rename last."""
+    if os.name == "posix":
+        descriptor = os.open(folder or ".", os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -8,22 +8,27 @@ for that.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.engine.outcome import bug
 from mmrewrite.files.select import MANIFEST, Rules, load_file, shown, source_file, walk
+from mmrewrite.files.temporary import remove_left_behind
 from mmrewrite.files.write import write_new
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.text import SourceError, SourceText
 
-_FORMAT = 1
+# Before format 2 a run that was killed left files that the manifest did not know.
+_FORMAT = 2
+_READABLE = (1, _FORMAT)
 _FROM = re.compile(r"from([ \t]+)([\w.]+)([ \t]+)import\b")
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=]")
 
@@ -42,32 +47,116 @@ class _Target:
     data: bytes
 
 
-def build_mirror(paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite]) -> int:
-    """Write the mirror of `paths` under `out` and return how many files it has.
+@dataclass(frozen=True)
+class BuiltMirror:
+    """What became of a mirror: how many files it has, and a sentence for each trouble that cost one file."""
+
+    count: int
+    problems: tuple[str, ...] = ()
+    unwritten: tuple[tuple[str, str], ...] = ()
+
+
+def check_place(paths: Sequence[str], out: str) -> None:
+    """Check that a mirror may lie at `out`.
 
     Raises:
-        NotBuilt: If a file in the way was edited by hand, or was never written by us.
+        NotBuilt: If `out` is what is mirrored, lies in it, or holds it.
     """
-    targets = _targets(paths, out, rules, {result.path: result for result in results})
-    known = _read_manifest(out)
-    foreign = [problem for target in targets for problem in _problems(target, out, known)]
+    mirror = os.path.realpath(out)
+    for path in paths:
+        _, top = _base_and_top(path)
+        source = os.path.realpath(top)
+        if mirror == source or mirror.startswith(os.path.join(source, "")):
+            where = "is" if mirror == source else "lies in"
+            raise NotBuilt(
+                f"--out {out} {where} the source {shown(top)}; give a folder outside of it, or name the package alone"
+            )
+        if source.startswith(os.path.join(mirror, "")):
+            raise NotBuilt(f"--out {out} holds the source {shown(top)}; give a folder of its own")
+    if os.path.lexists(out) and not os.path.isdir(out):
+        raise NotBuilt(f"--out {out} is no folder; give another name")
+
+
+def build_mirror(paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite]) -> BuiltMirror:
+    """Write the mirror of `paths` under `out`.
+
+    The manifest is written first, with the hashes before and after of each file, and without those before at the end.
+    So after a run that was killed the next one knows what is its own, and goes on.
+
+    Raises:
+        NotBuilt: If a file in the way was edited by hand, was never written by us, is a link or is a source.
+    """
+    unreadable: list[tuple[str, str]] = []
+    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable)
+    manifest = _read_manifest(out)
+    foreign = [problem for target in targets for problem in _problems(target, out, manifest.known)]
     if foreign:
         raise NotBuilt("\n".join(foreign))
+    problems, failed = list(manifest.problems), dict[str, str]()
+    path = os.path.join(out, MANIFEST)
+    try:
+        os.makedirs(out, exist_ok=True)
+        begun, done = _begun(targets, out, manifest.known), _manifest(targets)
+        if load_file(path) not in (begun, done):
+            write_new(path, begun)
+    except OSError as error:
+        raise NotBuilt(f"{shown(out)}: not written: {error.strerror or error}") from None
     for target in targets:
-        path = os.path.join(out, target.place)
-        if load_file(path) != target.data:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            write_new(path, target.data)
-    for place in sorted(known.keys() - {target.place for target in targets}):
+        try:
+            _write_target(target, out)
+        except OSError as error:
+            failed[target.place] = error.strerror or str(error)
+    gone = _remove_gone(out, manifest.known.keys() - {target.place for target in targets}, manifest.known, failed)
+    folders = {os.path.dirname(os.path.join(out, place)) for place in (*(t.place for t in targets), *gone, MANIFEST)}
+    for folder in sorted(folders):
+        problems += remove_left_behind(folder)
+    # With files that could not be written the manifest stays as at the beginning, and the next run goes on.
+    if not failed and load_file(path) != done:
+        write_new(path, done)
+    unwritten = [(shown(os.path.join(out, place)), reason) for place, reason in failed.items()]
+    return BuiltMirror(len(targets), tuple(problems), tuple(unreadable + unwritten))
+
+
+def _write_target(target: _Target, out: str) -> None:
+    path = os.path.join(out, target.place)
+    if load_file(path) != target.data:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_new(path, target.data)
+
+
+def _remove_gone(
+    out: str, places: Iterable[str], known: Mapping[str, Sequence[str]], failed: dict[str, str]
+) -> list[str]:
+    """Remove the files whose source is gone, as far as they are proved to be ours, and folders that become empty."""
+    removed = []
+    for place in sorted(places):
         path = os.path.join(out, place)
-        data = load_file(path)
-        if data is not None and _hash(data) == known[place]:
+        data = None if _link_on_the_way(out, place) else load_file(path)
+        if data is None or _hash(data) not in known[place]:
+            continue
+        try:
             os.unlink(path)
-    manifest = _manifest(targets)
-    os.makedirs(out, exist_ok=True)
-    if load_file(os.path.join(out, MANIFEST)) != manifest:
-        write_new(os.path.join(out, MANIFEST), manifest)
-    return len(targets)
+        except OSError as error:
+            failed[place] = error.strerror or str(error)
+            continue
+        removed.append(place)
+        folder = os.path.dirname(place)
+        while folder:
+            with contextlib.suppress(OSError):
+                # Fails where anything is left in it.
+                os.rmdir(os.path.join(out, folder))
+            folder = os.path.dirname(folder)
+    return removed
+
+
+def _link_on_the_way(out: str, place: str) -> str | None:
+    """The first part of a place below `out` that is a link, None if there is none."""
+    path = out
+    for part in place.split("/"):
+        path = os.path.join(path, part)
+        if os.path.islink(path):
+            return path
+    return None
 
 
 def stale(paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite]) -> list[str]:
@@ -76,9 +165,11 @@ def stale(paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrit
     Raises:
         NotBuilt: If the manifest cannot be read.
     """
-    targets = _targets(paths, out, rules, {result.path: result for result in results})
-    known = _read_manifest(out)
-    found = []
+    unreadable: list[tuple[str, str]] = []
+    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable)
+    manifest = _read_manifest(out)
+    known = manifest.known
+    found = [*manifest.problems, *(f"{path}: {reason}" for path, reason in unreadable)]
     for target in targets:
         path = os.path.join(out, target.place)
         data = load_file(path)
@@ -93,27 +184,46 @@ def stale(paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrit
     return found
 
 
-def _problems(target: _Target, out: str, known: Mapping[str, str]) -> list[str]:
+def _problems(target: _Target, out: str, known: Mapping[str, Sequence[str]]) -> list[str]:
     path = os.path.join(out, target.place)
+    link = _link_on_the_way(out, target.place)
+    if link is not None:
+        return [f"{shown(link)}: a link, which `build` does not follow; give another folder, or remove it"]
+    if os.path.realpath(path) == os.path.realpath(target.source):
+        return [f"{shown(path)}: this is the source itself; give another folder"]
     data = load_file(path)
+    if data is None and os.path.lexists(path):
+        return [f"{shown(path)}: in the way and not readable as a file; give another folder, or move it away"]
     if data is None or data == target.data:
         return []
     if target.place not in known:
         return [f"{shown(path)}: not written by mmrewrite; give an empty folder, or move that file away"]
-    if _hash(data) != known[target.place]:
+    if _hash(data) not in known[target.place]:
         return [f"{shown(path)}: edited by hand; move the change to {target.source}, then delete this file"]
     return []
 
 
-def _targets(paths: Sequence[str], out: str, rules: Rules, results: Mapping[str, Rewrite]) -> list[_Target]:
+def _targets(
+    paths: Sequence[str],
+    out: str,
+    rules: Rules,
+    results: Mapping[str, Rewrite],
+    unreadable: list[tuple[str, str]],
+) -> list[_Target]:
     mirrored = _mirrored(paths, out, rules)
     modules = {_module_name(place) for place in mirrored if place.endswith(".py")}
     targets = []
     for place, path in sorted(mirrored.items()):
-        original = load_file(path)
-        if original is None:
+        try:
+            with open(path, "rb") as file:
+                original = file.read()
+        except OSError as error:
+            unreadable.append((shown(path), error.strerror or str(error)))
             continue
         rewritten = results.get(shown(path))
+        if rewritten is not None:
+            # One state of the file for all that is made of it, whatever happens to it meanwhile.
+            original = rewritten.original
         data = rewritten.result if rewritten else original
         if place.endswith(".py"):
             data = _generated(rewritten.result if rewritten else original, path, modules)
@@ -259,26 +369,68 @@ def _hash(data: bytes) -> str:
 
 
 def _manifest(targets: Sequence[_Target]) -> bytes:
-    files = {
-        target.place: {
-            "sha256": _hash(target.data),
-            "source": target.source,
-            "source_sha256": target.source_hash,
-        }
-        for target in targets
-    }
+    return _as_json({target.place: _entry(target) for target in targets})
+
+
+def _begun(targets: Sequence[_Target], out: str, known: Mapping[str, Sequence[str]]) -> bytes:
+    """The manifest of a run that has begun: also with the files as they are, as far as they are ours."""
+    files: dict[str, dict[str, Any]] = {}
+    for place, hashes in known.items():
+        data = load_file(os.path.join(out, place))
+        files[place] = {"sha256": _hash(data) if data is not None and _hash(data) in hashes else hashes[0]}
+    for target in targets:
+        data = load_file(os.path.join(out, target.place))
+        entry = _entry(target)
+        if data is not None and data != target.data:
+            entry["before"] = _hash(data)
+        files[target.place] = entry
+    return _as_json(files)
+
+
+def _entry(target: _Target) -> dict[str, Any]:
+    return {"sha256": _hash(target.data), "source": target.source, "source_sha256": target.source_hash}
+
+
+def _as_json(files: Mapping[str, Any]) -> bytes:
     return (json.dumps({"format": _FORMAT, "files": files}, indent=2, sort_keys=True) + "\n").encode()
 
 
-def _read_manifest(out: str) -> dict[str, str]:
-    """Hashes of the files that were written last time, by their path in the mirror."""
-    data = load_file(os.path.join(out, MANIFEST))
+@dataclass(frozen=True)
+class _Manifest:
+    """What a manifest proves: for each place in the mirror, the hashes that our file there may have.
+
+    `problems` has a sentence for each of its lines that is not believed.
+    """
+
+    known: Mapping[str, tuple[str, ...]]
+    problems: tuple[str, ...] = ()
+
+
+def _read_manifest(out: str) -> _Manifest:
+    """What was written last time. Anybody may have written the manifest, so its places are confined to `out`."""
+    path = os.path.join(out, MANIFEST)
+    data = load_file(path)
     if data is None:
-        return {}
+        return _Manifest({})
+    known: dict[str, tuple[str, ...]] = {}
+    problems = []
     try:
         content = json.loads(data)
-        if content["format"] != _FORMAT:
-            raise NotBuilt(f"{shown(os.path.join(out, MANIFEST))}: written by another version; delete {out}")
-        return {place: entry["sha256"] for place, entry in content["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise NotBuilt(f"{shown(os.path.join(out, MANIFEST))}: cannot be read; delete {out}") from None
+        if content["format"] not in _READABLE:
+            raise NotBuilt(f"{shown(path)}: written by another version; delete {out}")
+        for place, entry in content["files"].items():
+            hashes = (entry["sha256"], *([entry["before"]] if "before" in entry else []))
+            if not _is_inside(place):
+                problems.append(f"{shown(path)}: {place!r} is no place inside of {out}, and is not believed")
+            elif all(isinstance(each, str) for each in hashes):
+                known[place] = hashes
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise NotBuilt(f"{shown(path)}: cannot be read; delete {out}") from None
+    return _Manifest(known, tuple(problems))
+
+
+def _is_inside(place: str) -> bool:
+    """Whether a place of a manifest is a plain path below the folder that holds it."""
+    parts = place.split("/")
+    plain = not any(mark in place for mark in ("\\", "\0")) and not os.path.isabs(place) and ":" not in parts[0]
+    return plain and not any(part in ("", ".", "..") for part in parts)

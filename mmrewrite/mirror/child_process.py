@@ -98,9 +98,12 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
         # macOS links its temporary folder; `named` has to find the path in messages of programs that resolve it.
         mirror = os.path.realpath(folder)
         try:
-            build_mirror(paths, mirror, rules, results)
+            built = build_mirror(paths, mirror, rules, results)
         except NotBuilt as problem:
             raise NotRun(str(problem)) from None
+        if built.unwritten:
+            path, reason = built.unwritten[0]
+            raise NotRun(f"{path}: {reason}")
         with open(os.path.join(mirror, MANIFEST), encoding="utf-8") as file:
             files = json.load(file)["files"]
         yield Mirror(mirror, {place: str(entry["source"]) for place, entry in files.items()})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmrewrite.cli.reports import RewriteReport
+from mmrewrite.cli.reports._review import completeness
+from mmrewrite.files.patch import patch_of
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
@@ -18,45 +21,74 @@ if TYPE_CHECKING:
 _VERSION = 1
 
 
-def _modernize(report: RewriteReport) -> str:
-    """Every edit, refusal and name left alone, with its position; files without any are left out."""
-    files = [
-        _file(result)
-        for result in report.results
-        if result.changed or result.refusals or result.left or result.failure is not None
-    ]
-    return _document({"version": _VERSION, "files": files})
+def _rewrites(report: RewriteReport) -> str:
+    """Every edit, refusal, error and hint left alone, with its position; files without any are left out."""
+    found = completeness(report)
+    return _document(
+        report.command,
+        {
+            "patch_sha256": hashlib.sha256(patch_of(report.results, report.top)).hexdigest(),
+            "summary": {
+                "of": found.noun,
+                "rewritten": found.rewritten,
+                "left": found.left,
+                "refused": found.refused,
+                "files_with_errors": found.failed_files,
+            },
+            "files": [
+                _file(result)
+                for result in report.results
+                if result.changed or result.refusals or result.left or result.failed
+            ],
+            "unreadable": [{"path": path, "reason": reason} for path, reason in report.unreadable],
+            "not_written": [{"path": path, "reason": reason} for path, reason in report.unwritten],
+            "out_of_date": list(report.problems),
+        },
+    )
 
 
 def _plan(planned: Planned) -> str:
     return _document(
+        "plan",
         {
-            "format": _VERSION,
             "sections": [_section(section) for section in planned.sections],
             "traced": planned.traced,
             "problems": planned.problems,
-        }
+        },
     )
 
 
 def _verify(verified: Verified) -> str:
     return _document(
+        "verify",
         {
-            "format": _VERSION,
             "passed": not verified.failed and not verified.incomplete,
             "patch_sha256": verified.patch,
             "files": list(verified.files),
             "checks": [_check(check) for check in verified.checks],
             "not_covered": list(verified.not_covered),
-        }
+        },
     )
 
 
-RENDERERS = {"modernize": _modernize, "plan": _plan, "verify": _verify}
+def _codemods(summaries: Mapping[str, Mapping[str, str]]) -> str:
+    lists = [
+        {"title": title, "codemods": [{"name": name, "summary": text} for name, text in listed.items()]}
+        for title, listed in summaries.items()
+    ]
+    return _document("codemods", {"lists": lists})
 
 
-def _document(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=2) + "\n"
+RENDERERS = {
+    **dict.fromkeys(("diff", "check", "apply", "build", "modernize"), _rewrites),
+    "plan": _plan,
+    "verify": _verify,
+    "codemods": _codemods,
+}
+
+
+def _document(command: str, content: Mapping[str, Any]) -> str:
+    return json.dumps({"version": _VERSION, "command": command, **content}, indent=2) + "\n"
 
 
 def _file(result: Rewrite) -> dict[str, Any]:
@@ -80,6 +112,8 @@ def _file(result: Rewrite) -> dict[str, Any]:
     return {
         "path": result.path,
         "changed": result.changed,
+        "sha256": hashlib.sha256(result.original).hexdigest(),
+        "result_sha256": hashlib.sha256(result.result).hexdigest(),
         "failure": result.failure,
         "edits": edits,
         "refusals": [
@@ -89,8 +123,19 @@ def _file(result: Rewrite) -> dict[str, Any]:
                 "column": refusal.column,
                 "codemod": refusal.codemod,
                 "reason": refusal.reason,
+                "is_consequence": refusal.is_consequence,
             }
             for refusal in result.refusals
+        ],
+        "errors": [
+            {
+                "path": error.path,
+                "line": error.line,
+                "column": error.column,
+                "length": error.length,
+                "message": error.message,
+            }
+            for error in result.errors
         ],
         "left": [
             {"path": left.path, "line": left.line, "column": left.column, "text": left.text, "because": left.reason}
