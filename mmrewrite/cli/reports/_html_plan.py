@@ -1,4 +1,4 @@
-"""HTML: a plan as one page that loads nothing else, with meshes, timelines and tables."""
+"""The parts of a plan in HTML: meshes, timelines and tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 
 # Viridis (https://bids.github.io/colormap/): its lightness grows all the way, so that neighbouring submeshes differ for
@@ -18,21 +17,15 @@ _UNUSED = "#e8e8e8"
 # (1 + 0.05) / (L + 0.05) = (L + 0.05) / 0.05. https://www.w3.org/TR/WCAG22/#dfn-relative-luminance
 _LUMINANCE, _EQUAL_CONTRAST = (0.2126, 0.7152, 0.0722), 0.18
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2rem auto; max-width: 1400px;
-  padding: 0 1.5rem; }
-h1 { font-size: 1.5rem; margin: 0 0 1rem; }
-h2 { font-size: 1.15rem; margin: 2.5rem 0 .3rem; padding-top: 1rem; border-top: 2px solid #222; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
-summary { cursor: pointer; color: #444; }
-ul.notes { margin: .2rem 0 .8rem; padding-left: 1.2rem; color: #444; }
+STYLE = """
+ul.notes { margin: .2rem 0 .8rem; padding-left: 1.2rem; color: var(--quiet); }
 table { border-collapse: collapse; margin: .2rem 0 1rem; }
-th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
-th { font-weight: 600; color: #444; border-bottom-color: #888; }
+th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { font-weight: 600; color: var(--quiet); }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; margin: 0 0 .6rem; }
-.wide > svg { display: block; }
-.whole > svg { display: block; max-width: 100%; height: auto; margin: 0 0 .6rem; }
+.wide > svg { display: block; background: #fff; }
+.whole > svg { display: block; max-width: 100%; height: auto; margin: 0 0 .6rem; background: #fff; }
 .mesh { border-collapse: separate; border-spacing: 4px; margin-left: -4px; }
 .mesh th { border: 0; font-weight: 400; padding: .2rem .6rem .2rem 0; white-space: nowrap; }
 .mesh thead th { text-align: center; padding: .2rem; }
@@ -42,52 +35,26 @@ th { font-weight: 600; color: #444; border-bottom-color: #888; }
 .mesh b { font-size: 1.05rem; }
 .mesh small { display: block; }
 dl { display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; margin: .2rem 0 1rem; }
-dt { color: #444; } dd { margin: 0; font-variant-numeric: tabular-nums; font-weight: 600; }
+dt { color: var(--quiet); } dd { margin: 0; font-variant-numeric: tabular-nums; font-weight: 600; }
 """.strip()
 
 
-def _plan(planned: Planned) -> str:
-    """The whole page; it ends with the refusals and errors, which say why something is missing."""
-    parts = [_section(section) for section in planned.sections] or ["<p>There is nothing to plan in these files.</p>"]
-    if planned.problems:
-        problems = "\n".join(map(escape, planned.problems))
-        parts.append(f"<h2>Left out</h2>\n<pre>{problems}</pre>")
-    body = "\n".join(parts)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>mmrewrite plan</title>
-<style>
-{_STYLE}
-</style>
-</head>
-<body>
-<h1>What runs where</h1>
-{body}
-</body>
-</html>
-"""
-
-
-RENDERERS = {"plan": _plan}
-
-
-def _section(section: PlanSection) -> str:
-    parts = [f"<h2>{_code(section.title)}</h2>", _notes(section.notes)]
+def section_html(section: PlanSection) -> str:
+    """One mesh, or one traced step, with its heading."""
+    parts = [f"<h2>{inline(section.title)}</h2>", notes_html(section.notes)]
     parts += [_mesh(section.grid)] if section.grid else []
     parts += [_timeline(timeline) for timeline in section.timelines]
-    parts += [_table(table) for table in section.tables]
+    parts += [table_html(table) for table in section.tables]
     return "\n".join(parts)
 
 
-def _notes(notes: Iterable[str]) -> str:
-    items = "".join(f"<li>{_code(note)}</li>" for note in notes)
+def notes_html(notes: Iterable[str]) -> str:
+    """Remarks as a list."""
+    items = "".join(f"<li>{inline(note)}</li>" for note in notes)
     return f'<ul class="notes">{items}</ul>' if items else ""
 
 
-def _code(text: str) -> str:
+def inline(text: str) -> str:
     """Escaped text, with backquoted parts as code."""
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:
@@ -128,7 +95,7 @@ def _colours(index: int, count: int) -> tuple[str, str]:
 def _timeline(timeline: PlanTimeline) -> str:
     from mmrewrite.plan.sections import PAGE_WIDTH
 
-    parts = [f"<h3>{_code(timeline.title)}</h3>", _notes(timeline.notes)]
+    parts = [f"<h3>{inline(timeline.title)}</h3>", notes_html(timeline.notes)]
     if timeline.simulation is not None:
         width = timeline.readable_width
         parts.append(f'<div class="whole">{timeline.as_svg(PAGE_WIDTH)}</div>')
@@ -142,11 +109,12 @@ def _timeline(timeline: PlanTimeline) -> str:
     return "\n".join(parts)
 
 
-def _table(table: PlanTable) -> str:
+def table_html(table: PlanTable) -> str:
+    """A table with its title, in a box that scrolls."""
     marks = [' class="number"' if number else "" for number in table.numeric]
     head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in zip(table.head, marks, strict=True))
     rows = "\n".join(
-        "<tr>" + "".join(f"<td{mark}>{_code(cell)}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
+        "<tr>" + "".join(f"<td{mark}>{inline(cell)}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
         for row in table.rows
     )
     return (

@@ -1,0 +1,216 @@
+"""What a reviewer is shown, whatever the format: the changes with their reasons, and an account of every hint."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from mmrewrite.cli.pages import to_check
+from mmrewrite.cli.reports import RewriteReport
+from mmrewrite.files.patch import PatchHunk, changes_of, file_hunks
+from mmrewrite.results import Edit, Rewrite
+from mmrewrite.source.text import SourceText
+
+_IN_CELL = re.compile(r"(.*\.ipynb), cell (\d+)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ReviewedChange:
+    """Neighbouring lines that change together.
+
+    Attributes:
+        path: The file, relative to the top of the repository.
+        start: The first old line, from 1; where lines are only added, the line above which they are.
+        end: The last old line; `start - 1` where lines are only added.
+        old: The old lines.
+        new: The new lines.
+        edits: What made them.
+        source: The text of the file.
+    """
+
+    path: str
+    start: int
+    end: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    source: SourceText
+
+    @property
+    def codemods(self) -> tuple[str, ...]:
+        """The codemods at work, in the order of their edits."""
+        return tuple(dict.fromkeys(name for edit in self.edits for name in edit.codemods))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that was not rewritten, at its place.
+
+    Attributes:
+        kind: "error" for hints that cannot be read and files that could not be handled, "refusal" for the rest.
+        path: The file, relative to the top of the repository.
+        line: The line, from 1; None if it is about the whole file, or in a cell of a notebook.
+        column: The column, from 1.
+        length: How many characters it is about.
+        message: One sentence.
+        codemod: Who refuses; None for errors.
+        is_consequence: Whether the site stays only because of another finding.
+    """
+
+    kind: Literal["error", "refusal"]
+    path: str
+    line: int | None
+    column: int | None
+    length: int
+    message: str
+    codemod: str | None = None
+    is_consequence: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where it is, as compilers write it."""
+        return ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)
+
+
+@dataclass(frozen=True)
+class Completeness:
+    """How many hints, or old names, had which outcome. Those in files with errors are not counted."""
+
+    noun: str
+    rewritten: int
+    left: int
+    refused: int
+    failed_files: int
+
+    def __str__(self) -> str:
+        """The line that a review begins with."""
+        total = self.rewritten + self.left + self.refused
+        parts = [f"{self.rewritten} rewritten", f"{self.left} left on purpose", f"{self.refused} refused"]
+        line = f"{counted(total, self.noun)}: {', '.join(parts)}"
+        if self.failed_files:
+            files = counted(self.failed_files, "file")
+            line += f"; and {files} with errors, whose {self.noun}s are not counted, all of which stay"
+        return line
+
+
+def changes(report: RewriteReport) -> Iterator[ReviewedChange]:
+    """All changes, in path order."""
+    for result in report.results:
+        if result.changed:
+            yield from changes_in(result, relative(result.path, report.top))
+
+
+def changes_in(result: Rewrite, path: str) -> Iterator[ReviewedChange]:
+    """The changes of one file."""
+    source = SourceText.decode(result.original)
+    lines = tuple(source.text.split("\n"))
+    for change in changes_of(source, result.edits):
+        old = lines[change.start : change.end]
+        new = tuple(line.removesuffix("\n") for line in change.new)
+        yield ReviewedChange(path, change.start + 1, change.end, old, new, change.edits, source)
+
+
+def hunks(result: Rewrite) -> tuple[tuple[PatchHunk, str], ...]:
+    """The hunks of a file's patch, with their text."""
+    encoding = SourceText.decode(result.original).encoding
+    return tuple((hunk, hunk.data.decode(encoding, errors="replace")) for hunk in file_hunks(result))
+
+
+def reasons(edits: tuple[Edit, ...]) -> list[str]:
+    """For each codemod of some edits, one sentence: which it is, and which hints made it; and whose the imports are."""
+    hints: dict[str, dict[str, None]] = {}
+    importing: dict[str, None] = {}
+    for edit in edits:
+        if edit.start == edit.end and edit.text.lstrip().startswith(("import ", "from ")):
+            importing.update(dict.fromkeys(edit.codemods))
+            continue
+        places = {f"line {hint.line}: `{hint.text}`": None for hint in edit.hints}
+        for name in edit.codemods:
+            hints.setdefault(name, {}).update(places)
+    sentences = [f"`{name}`, because of {'; '.join(places)}" for name, places in hints.items()]
+    if importing:
+        sentences.append(f"imports for {', '.join(f'`{name}`' for name in importing)}")
+    return sentences
+
+
+def checks(edits: tuple[Edit, ...]) -> list[str]:
+    """What the reviewer must check by hand, one sentence for each codemod that has one."""
+    names = dict.fromkeys(name for edit in edits for name in edit.codemods)
+    return [sentence for name in names if (sentence := _to_check(name)) is not None]
+
+
+_to_check = functools.cache(to_check)
+
+
+def findings(report: RewriteReport) -> list[Finding]:
+    """Errors first, then refusals, causes before consequences; each in path order."""
+    found = [
+        Finding("error", relative(path, report.top), None, None, 1, message) for path, message in report.unreadable
+    ]
+    for result in report.results:
+        if result.failure is not None:
+            found.append(Finding("error", relative(result.path, report.top), None, None, 1, result.failure))
+        for error in result.errors:
+            found.append(_at(report, "error", error.path, error.line, error.column, error.message, error.length))
+    for is_consequence in (False, True):
+        for result in report.results:
+            for refusal in result.refusals:
+                if refusal.is_consequence == is_consequence:
+                    place = (refusal.path, refusal.line, refusal.column)
+                    found.append(
+                        _at(report, "refusal", *place, refusal.reason, 1, refusal.codemod, refusal.is_consequence)
+                    )
+    return found
+
+
+def _at(
+    report: RewriteReport,
+    kind: Literal["error", "refusal"],
+    path: str,
+    line: int,
+    column: int,
+    message: str,
+    length: int,
+    codemod: str | None = None,
+    is_consequence: bool = False,
+) -> Finding:
+    found = _IN_CELL.fullmatch(path)
+    if found:
+        message = f"cell {found[2]}, line {line}: {message}"
+        return Finding(kind, relative(found[1], report.top), None, None, length, message, codemod, is_consequence)
+    return Finding(kind, relative(path, report.top), line, column, length, message, codemod, is_consequence)
+
+
+def completeness(report: RewriteReport) -> Completeness:
+    """The account of every hint."""
+    rewritten: set[tuple[str, int, int]] = set()
+    refused: set[tuple[str, int, int]] = set()
+    for result in report.results:
+        rewritten |= {
+            (result.path, hint.line, hint.column)
+            for edit in result.edits
+            for hint in edit.hints
+            # A module that only hands hint functions on loses an import, and has no hint itself.
+            if not hint.text.startswith(("import ", "from "))
+        }
+        for refusal in result.refusals:
+            place = refusal if refusal.hint is None else refusal.hint
+            if refusal.hint is not None or report.noun != "hint":
+                refused.add((refusal.path, place.line, place.column))
+    left = sum(len(result.left) for result in report.results)
+    failed = sum(result.failed for result in report.results) + len(report.unreadable)
+    return Completeness(report.noun, len(rewritten - refused), left, len(refused), failed)
+
+
+def relative(path: str, top: str) -> str:
+    """A path as patches write it, relative to the top of the repository."""
+    return os.path.relpath(path, top).replace(os.sep, "/")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 file", "2 files"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,212 @@
+"""Markdown: one comment for a pull request, with the changes, their reasons, and what was refused.
+
+It stays below the 65,536 characters that GitHub takes for a comment: diffs that do not fit are named instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from mmrewrite.cli.reports import RewriteReport
+from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence, evidence_of, shown_evidence
+from mmrewrite.cli.reports._review import (
+    Finding,
+    checks,
+    completeness,
+    counted,
+    findings,
+    hunks,
+    reasons,
+    relative,
+)
+from mmrewrite.results import Edit, Rewrite
+
+if TYPE_CHECKING:
+    from mmrewrite.plan.sections import PlanSection, PlanTable
+    from mmrewrite.verify import Verified
+
+_LIMIT, _MOST = 60_000, 65_000
+_MANY = 20
+_TIMELINE_WIDTH = 100
+
+
+def _comment(report: RewriteReport) -> str:
+    parts = [f"### mmrewrite: {_text(str(completeness(report)))}"]
+    changed = [result for result in report.results if result.changed]
+    verb = "changed" if not report.shows_patch else "would change"
+    parts.append(f"{counted(len(changed), 'file')} {verb}.")
+    parts += [_list("Out of date", map(_text, report.problems))] if report.problems else []
+    found = findings(report)
+    parts += _findings("Errors", [each for each in found if each.kind == "error"])
+    refused = [each for each in found if each.kind == "refusal"]
+    parts += _findings("Refused", [each for each in refused if not each.is_consequence])
+    parts += _consequences([each for each in refused if each.is_consequence])
+    tail = [*_planned(report), *_verified(report)]
+    left = [
+        f"`{item.path}:{item.line}`: {code(item.text)}: {_text(item.reason)}" for r in report.results for item in r.left
+    ]
+    tail += [_list("Left on purpose", left)] if left else []
+    room = _LIMIT - sum(map(len, (*parts, *tail)))
+    too_long = []
+    for result in changed:
+        path = relative(result.path, report.top)
+        section = _file(result, path)
+        if len(section) <= room:
+            parts.append(section)
+            room -= len(section)
+        else:
+            too_long.append(code(path))
+    if too_long:
+        files = counted(len(too_long), "file")
+        more = " and others" if len(too_long) > _MANY else ""
+        parts.append(
+            f"Too long for this comment, and not shown, are the diffs of {files}: {', '.join(too_long[:_MANY])}{more}. "
+            "`mmrewrite diff` prints them."
+        )
+    text = "\n\n".join([*parts, *tail]) + "\n"
+    if len(text) > _MOST:
+        text = (
+            text[: text.rindex("\n", 0, _LIMIT)]
+            + "\n\n**The rest is too long for a comment.** `mmrewrite diff` prints it.\n"
+        )
+    return text
+
+
+def _file(result: Rewrite, path: str) -> str:
+    parts = [f"#### {code(path)}"]
+    for hunk, text in hunks(result):
+        edits: tuple[Edit, ...] = tuple(edit for change in hunk.changes for edit in change.edits)
+        lines = [f"- {sentence}" for sentence in reasons(edits)]
+        lines += [f"- To check: {_text(sentence)}" for sentence in checks(edits)]
+        parts.append("\n".join(lines))
+        parts.append(_fenced(text, "diff"))
+    return "\n\n".join(parts)
+
+
+def _findings(title: str, found: Sequence[Finding]) -> list[str]:
+    lines = []
+    for finding in found:
+        codemod = f" [{finding.codemod}]" if finding.codemod else ""
+        lines.append(f"{code(finding.place)}: {_text(finding.message)}{codemod}")
+    return [_list(title, lines)] if lines else []
+
+
+def _consequences(found: Sequence[Finding]) -> list[str]:
+    if not found:
+        return []
+    places = ", ".join(code(finding.place) for finding in found)
+    noun = "site stays" if len(found) == 1 else "sites stay"
+    return [f"Because of these refusals, {len(found)} more {noun}: {places}."]
+
+
+def _planned(report: RewriteReport) -> list[str]:
+    planned = report.plan() if report.plan is not None else None
+    if planned is None or not planned.sections:
+        return []
+    return ["#### What runs where", *map(_section, planned.sections)]
+
+
+def _section(section: PlanSection) -> str:
+    from mmrewrite.plan.sections import PlanTable
+
+    parts = [f"**{_text(section.title)}**"]
+    parts += ["\n".join(f"- {_text(note)}" for note in section.notes)] if section.notes else []
+    if section.grid is not None:
+        grid, rows = section.grid, []
+        for row, name in enumerate(grid.rows):
+            cells = [grid.cell(row, column) for column in range(len(grid.columns))]
+            owned = (
+                f"{device} (submesh {', '.join(map(str, owners))})" if owners else f"{device} (not used)"
+                for device, owners in cells
+            )
+            rows.append((name, *owned))
+        parts.append(_table(PlanTable(grid.title, ("", *grid.columns), tuple(rows))))
+    parts += map(_table, section.tables)
+    for timeline in section.timelines:
+        parts.append("\n".join([f"**{_text(timeline.title)}**", *(f"- {_text(note)}" for note in timeline.notes)]))
+        if timeline.simulation is not None:
+            figures = "\n".join(f"{label}: {text}" for label, text in timeline.figures)
+            parts.append(_fenced(f"{timeline.as_text(_TIMELINE_WIDTH)}\n\n{figures}\n", "text"))
+    return "\n\n".join(parts)
+
+
+def _table(table: PlanTable) -> str:
+    marks = ["---:" if right else "---" for right in table.numeric]
+    rows = [_row(table.head), _row(marks), *(_row([_text(cell) for cell in row]) for row in table.rows)]
+    return "\n".join([f"{_text(table.title)}:", "", *rows])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def _verified(report: RewriteReport) -> list[str]:
+    evidence = evidence_of(report)
+    if evidence is None:
+        return []
+    if evidence.mismatch is not None:
+        return ["#### Verified", f"**{_text(evidence.mismatch)}**"]
+    return ["#### Verified", *_shown(evidence)]
+
+
+def _shown(evidence: ShownEvidence) -> Iterator[str]:
+    rows = [_row(CheckedRow.HEAD), _row(["---"] * len(CheckedRow.HEAD))]
+    yield "\n".join([*rows, *(_row([*map(code, row.cells[:2]), *row.cells[2:]]) for row in evidence.rows)])
+    if evidence.problems:
+        yield _list("Not equal", map(_text, evidence.problems))
+    yield f"This holds for the patch with SHA-256 `{evidence.patch}`."
+    yield _list("Not covered", map(_text, evidence.not_covered))
+
+
+def _verify(verified: Verified) -> str:
+    checked = [
+        {
+            "entry": check.entry.step,
+            "args": check.entry.arguments,
+            "status": check.status,
+            "arrays": check.rows,
+            "problem": check.problem,
+        }
+        for check in verified.checks
+    ]
+    verdict = "not everything is proved" if verified.failed or verified.incomplete else "equal"
+    evidence = shown_evidence(checked, verified.patch, verified.not_covered)
+    parts = [f"### mmrewrite verify: {verdict}", *_shown(evidence)]
+    return "\n\n".join(parts) + "\n"
+
+
+RENDERERS = {**dict.fromkeys(("diff", "check", "modernize"), _comment), "verify": _verify}
+
+
+def _list(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([f"#### {title}", "", *(f"- {line}" for line in lines)])
+
+
+def _fenced(text: str, language: str) -> str:
+    longest = max((len(found) for found in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{text if text.endswith(chr(10)) else text + chr(10)}{fence}"
+
+
+def code(text: str) -> str:
+    """Text as a code span, whatever backquotes it holds."""
+    text = " ".join(text.split("\n"))
+    longest = max((len(found) for found in re.findall("`+", text)), default=0)
+    if not longest:
+        return f"`{text}`"
+    mark = "`" * (longest + 1)
+    return f"{mark} {text} {mark}"
+
+
+def _text(text: str) -> str:
+    """A sentence whose backquoted parts are code; the rest neither is HTML nor calls anybody by `@name`."""
+    pieces = " ".join(text.split("\n")).split("`")
+    if len(pieces) % 2 == 0:
+        return code(text)
+    plain = [
+        escape(piece, quote=False).replace("@", "&#64;").replace("*", "\\*").replace("_", "\\_") for piece in pieces
+    ]
+    return "`".join(piece if index % 2 else plain[index] for index, piece in enumerate(pieces))
