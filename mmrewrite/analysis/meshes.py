@@ -55,8 +55,16 @@ def _visible_mesh(site: Site, meshes: list[Mesh]) -> str:
         site.refuse(f"more than one mesh could be meant: {names}; keep one per module")
     mesh = fitting[0]
     if site.scope.owner(mesh.name) not in (None, mesh.scope):
-        site.refuse(f"`{mesh.name}` means something else here; rename that variable")
+        return _second_name(site, mesh)
     return mesh.name
+
+
+def _second_name(site: Site, mesh: Mesh) -> str:
+    """Another name for a mesh whose own means something else at the hint's place, bound below the mesh."""
+    if mesh not in site.draft.second_names:
+        site.draft.second_names[mesh] = site.new_name(mesh.name)
+        site.insert_below(f"{site.draft.second_names[mesh]} = {mesh.name}", mesh.statement)
+    return site.draft.second_names[mesh]
 
 
 def _other_modules(site: Site) -> list[Facts]:

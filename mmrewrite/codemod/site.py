@@ -93,6 +93,7 @@ class Draft:
     done: set[Hint] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     local_names: set[tuple[Scope, str]] = field(default_factory=set)
+    second_names: dict[Mesh, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.facts)
