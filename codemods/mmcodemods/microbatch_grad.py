@@ -38,10 +38,8 @@ from mmrewrite.analysis.losses import (
     batch_norms,
     changes_collections,
     find_function,
-    keys_closed_over,
-    keys_of_the_module,
-    looks_like_key,
 )
+from mmrewrite.analysis.random_keys import UnnamedKey, unnamed_keys
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.project.reach import Reach
 
@@ -69,10 +67,8 @@ class MicrobatchGrad(MeshCodemod):
             return
         self.gradient = find_gradient(self.site)
         loss = find_function(self.site, self.gradient.function, self.site.facts, self.site.scope)
-        if loss is not None:
-            self.check_state(loss)
         self.batch = choose_batch(self.site, self.gradient, loss)
-        self.check_keys(loss)
+        self.refuse_problems(loss)
         self.arguments = self.keywords()
         self.target = self.site.call(self.site.statement, self.gradient.wrapped_call)
         self.site.transform(self.site.statement, self)
@@ -86,8 +82,9 @@ class MicrobatchGrad(MeshCodemod):
         refuse_cutting(self.site, f"`{self.site.text(call.func)}`")
         body = call.args[2 if self.site.resolve(call.func) == "jax.lax.fori_loop" else 0 :][:1]
         function = find_function(self.site, body[0], self.site.facts, self.site.scope) if body else None
-        if function is not None:
-            self.check_state(function)
+        problem = self.state_that_changes(function) if function is not None else None
+        if problem is not None:
+            self.refuse(problem)
         self.loop = self.site.call(self.site.statement, call)
         self.arguments = {argument.name or "": argument.text for argument in self.hint.arguments}
         self.site.transform(self.site.statement, self)
@@ -138,61 +135,33 @@ class MicrobatchGrad(MeshCodemod):
 
     # Random keys
 
-    def check_keys(self, loss: Loss | None) -> None:
-        """Refuses random keys without `rng=`: unless folded, a key would be the same in every microbatch."""
-        if self.hint.argument("rng") is not None:
-            return
-        cut = self.cut() or frozenset()
-
-        def advice(index: object) -> str:
-            return f"write `rng={index}` to fold the microbatch index into it, or `rng=None` to use it as it is"
-
-        for call in self.gradient.calls:
-            for index, argument in enumerate(call.args):
-                if isinstance(argument, ast.Starred):
-                    self.refuse(f"star-args may hide a random key; {advice('<argnum>')}", call)
-                if index not in cut and self.is_key(argument):
-                    self.refuse(f"`{self.site.text(argument)}` looks like a random key; {advice(index)}", argument)
-            for keyword in call.keywords:
-                if keyword.arg is None or looks_like_key(keyword.arg) or self.is_key(keyword.value):
-                    name = keyword.arg or "**" + self.site.text(keyword.value)
-                    where = " (remove the `*` before it)" if loss is not None and name in loss.by_keyword else ""
-                    self.refuse(
-                        f"`{name}` looks like a random key; pass it by position{where} and {advice('<argnum>')}",
-                        keyword.value,
-                    )
+    def refuse_problems(self, loss: Loss | None) -> None:
+        """Refuses what the hint must say about the batch and random keys, and state that changes, all at once."""
+        keys: list[UnnamedKey] = []
+        if self.hint.argument("rng") is None:
+            keys = unnamed_keys(self.site, self.gradient, loss, self.cut() or frozenset())
+        question = self.batch.question
+        problems = [*([question] if question is not None else []), *(key.reason for key in keys)]
+        places = [key.place for key in keys if key.place is not None]
+        if question is not None or places:
+            problems[-1] += f"; write {self.better_hint(places)}"
         if loss is not None:
-            for index, name in enumerate(loss.parameters):
-                if (index not in cut or name in loss.by_keyword) and looks_like_key(name):
-                    self.refuse(f"the loss takes `{name}`, which looks like a random key; {advice(index)}")
-            closed = keys_closed_over(loss)
-            if closed:
-                self.refuse(
-                    f"the loss closes over `{closed[0]}`, which looks like a random key and would be the same in every "
-                    f'microbatch; write `rng="{closed[0]}"` to fold the microbatch index into it, or `rng=None` to use '
-                    "it as it is"
-                )
-            shared = keys_of_the_module(loss)
-            if shared:
-                self.refuse(
-                    f"the loss uses the random key `{shared[0]}` of its module, which would be the same in every "
-                    "microbatch; pass it to the loss by position and write `rng=` with that position, or `rng=None` "
-                    "to use it as it is"
-                )
+            problems += [problem for problem in (self.state_that_changes(loss),) if problem is not None]
+        if problems:
+            self.refuse("; besides, ".join(problems))
 
-    def is_key(self, node: ast.expr) -> bool:
-        """Whether an argument is named like a random key, or makes one."""
-        if isinstance(node, ast.Name):
-            return looks_like_key(node.id)
-        if isinstance(node, ast.Attribute):
-            return looks_like_key(node.attr)
-        if isinstance(node, ast.Subscript):
-            return self.is_key(node.value)
-        if isinstance(node, ast.Dict):
-            return any(self.is_key(value) for value in node.values)
-        if isinstance(node, ast.Call):
-            return (self.site.resolve(node.func) or "").startswith("jax.random.")
-        return False
+    def better_hint(self, keys: Sequence[str]) -> str:
+        """The hint with what it lacks, and what that means."""
+        arguments = {argument.name or argument.text: argument.text for argument in self.hint.arguments}
+        meaning = []
+        if self.batch.question is not None:
+            arguments["argnum"] = self.batch.argnum
+            meaning.append("`argnum=` keeps only those that have one row per example")
+        if keys:
+            arguments["rng"] = keys[0] if len(keys) == 1 else f"({', '.join(keys)})"
+            meaning.append("`rng=` folds the microbatch index into each key (`rng=None` uses keys as they are)")
+        texts = (name if name == text else f"{name}={text}" for name, text in arguments.items())
+        return f"`{self.hint.directive}({', '.join(texts)})`, where {' and '.join(meaning)}"
 
     def cut(self) -> frozenset[int] | None:
         """Positions of the arguments that are cut, None where they are computed."""
@@ -202,20 +171,21 @@ class MicrobatchGrad(MeshCodemod):
             return None
         return frozenset(value if isinstance(value, tuple | list) else (value,))
 
-    def check_state(self, loss: Loss) -> None:
-        """Refuses state that each microbatch would change in turn."""
+    def state_that_changes(self, loss: Loss) -> str | None:
+        """What is wrong with state that each microbatch would change in turn."""
         call = changes_collections(loss.nodes())
         if call is not None:
-            self.refuse(
+            return (
                 "the loss changes collections of the model (`mutable=`), and each microbatch would change them in "
                 "turn; use a normalisation without running statistics"
             )
         for reached in Reach(self.site.project).from_node(loss.facts, loss.node):
             if batch_norms(reached.facts, reached.node, reached.facts.names.scope):
-                self.refuse(
+                return (
                     "batch normalisation in the model sees one microbatch at a time, which changes the numbers; use "
                     "layer or group normalisation, or nothing but running averages: `use_running_average=True`"
                 )
+        return None
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         """`jax.grad(f)` becomes `mm.microbatch(jax.grad(f), ...)`, and its calls pass the batch by position."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over
@@ -22,10 +22,12 @@ class Batch:
     """The arguments `argnum` and `rng` of `mm.microbatch` as source text, and the changes to the calls for them.
 
     `appended` are closed-over values that become the last parameters of the loss; `moved` are arguments by keyword that
-    become positional.
+    become positional. If several could be the batch, `question` says so, and `argnum` are all of them, as a hint would
+    name them.
     """
 
     argnum: str = ""
+    question: str | None = None
     rng: str | None = None
     appended: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
@@ -49,7 +51,12 @@ class _Chooser:
             self.batch.argnum = self.positions(argnum)
         else:
             taken = {*self.gradient.argnums, *self.numbers(rng)}
-            self.batch.argnum = str(self.only_candidate(taken, self.names(rng)))
+            found = self.candidates(taken, self.names(rng))
+            if self.batch.question is not None:
+                self.batch.argnum = _as_tuple([f'"{each}"' if isinstance(each, str) else str(each) for each in found])
+                return self.batch
+            (only,) = found
+            self.batch.argnum = str(self.position(only, None) if isinstance(only, str) else only)
         if rng is not None and not (isinstance(rng.value, ast.Constant) and rng.value.value is None):
             self.batch.rng = self.positions(rng)
         if self.batch.appended:
@@ -133,8 +140,11 @@ class _Chooser:
 
     # What the call shows
 
-    def only_candidate(self, taken: set[int], keys: list[str]) -> int:
-        """Position of the one argument that is neither differentiated nor a key."""
+    def candidates(self, taken: set[int], keys: list[str]) -> list[int | str]:
+        """What is neither differentiated nor a key: positions, or names of keyword arguments and closed-over values.
+
+        If these are several, the question says so.
+        """
         call = self.argument_call()
         candidates = [
             index
@@ -153,16 +163,20 @@ class _Chooser:
             and not looks_like_key(keyword.arg)
         ]
         if not candidates and len(named) == 1 and named[0] in self.parameters:
-            return self.position(named[0], None)
+            return [named[0]]
         if len(candidates) == 1 and not (set(named) & set(self.parameters)):
-            return candidates[0]
+            return [candidates[0]]
         if not candidates and not named:
-            return self.only_closed(keys)
-        listed = [f"argnum={index} (`{self.site.text(call.args[index])}`)" for index in candidates]
-        listed += [f'argnum="{name}"' for name in named]
-        together = ", ".join([*map(str, candidates), *(f'"{name}"' for name in named)])
-        more = f", or argnum=({together}) for all that have one row per example" if len(listed) > 1 else ""
-        self.site.refuse(f"more than one argument could be the batch; write one of {', '.join(listed)}{more}")
+            return self.closed_candidates(keys)
+        listed = [self.site.text(call.args[index]) for index in candidates] + named
+        if named and self.loss is None:
+            self.site.refuse(
+                f"more than one argument could be the batch: {_listed(listed)}, and the loss cannot be seen; pass "
+                "those that have one row per example by position, and write `argnum=` with their positions",
+                call,
+            )
+        self.batch.question = f"more than one argument could be the batch: {_listed(listed)}"
+        return [*candidates, *named]
 
     def is_one_key(self, index: int, argument: ast.expr) -> bool:
         """Whether the argument or its parameter is named like one random key; several may be one per example."""
@@ -172,25 +186,23 @@ class _Chooser:
     def parameter_name(self, index: int) -> str | None:
         return self.parameters[index] if index < len(self.parameters) else None
 
-    def only_closed(self, keys: list[str]) -> int:
-        """The position of the only closed-over value that can be the batch, once it is an argument."""
-        data = [
+    def closed_candidates(self, keys: list[str]) -> list[int | str]:
+        """Names of the closed-over values that can be the batch, once they are arguments."""
+        data: list[int | str] = [
             closed.name
             for closed in self.closed
             if closed.is_data and not closed.is_key and closed.name not in keys and not self.is_size(closed.name)
         ]
-        if len(data) == 1:
-            return self.position(data[0], None)
         if not data:
             self.site.refuse(
                 "no argument of this call could be the batch: all are differentiated or keys; pass the batch by "
                 "position to the loss function, since what it closes over cannot be cut"
             )
-        names = ", ".join(f'"{name}"' for name in data)
-        self.site.refuse(
-            "the loss closes over its batch, and more than one value could be it; write "
-            f"argnum=({names}) with only those that have one row per example"
-        )
+        if len(data) > 1:
+            self.batch.question = (
+                f"the loss closes over its batch, and more than one value could be it: {_listed(map(str, data))}"
+            )
+        return data
 
     def is_size(self, name: str) -> bool:
         """Whether a closed-over value is the size of something."""
@@ -239,6 +251,14 @@ class _Chooser:
                     "arguments are evaluated; pass it by position"
                 )
             self.batch.moved = moved
+
+
+def _as_tuple(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _is_size(loss: Loss, node: ast.expr) -> bool:

@@ -141,13 +141,20 @@ def _gradient(
 def _argnums(site: Site, node: ast.expr | None) -> frozenset[int]:
     if node is None:
         return frozenset((0,))
-    values = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
+    values = [_position(site, each) for each in (node.elts if isinstance(node, ast.Tuple | ast.List) else [node])]
     found = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, int)]
     if len(found) != len(values):
         if site.hint.argument("argnum") is not None:
             return frozenset()
         site.refuse("`argnums` is computed, so the batch cannot be told from what is differentiated; write `argnum=`")
     return frozenset(found)
+
+
+def _position(site: Site, node: ast.expr) -> ast.expr:
+    """The position in `nnx.DiffState(0, nnx.Param)`."""
+    if isinstance(node, ast.Call) and node.args and site.resolve(node.func) == "flax.nnx.DiffState":
+        return node.args[0]
+    return node
 
 
 def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use, ...], bool]:

@@ -120,8 +120,12 @@ def looks_like_key(name: str) -> bool:
 
 
 def names_one_key(name: str) -> bool:
-    """Whether a name is like that of one random key; several keys may be one for each example."""
-    return looks_like_key(name) and not name.lower().rstrip("0123456789_").endswith("s")
+    """Whether a name is like that of one random key; several keys may be one for each example.
+
+    `rngs` is a dictionary of streams in Flax, or an `nnx.Rngs`, and has no rows.
+    """
+    plain = name.lower().rstrip("0123456789_")
+    return looks_like_key(name) and (plain.endswith("rngs") or not plain.endswith("s"))
 
 
 def keys_closed_over(loss: Loss) -> list[str]:

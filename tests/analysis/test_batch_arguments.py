@@ -94,10 +94,10 @@ def test_a_batch_that_the_loss_closes_over_becomes_its_last_parameter() -> None:
     ("text", "reason"),
     [
         pytest.param(
-            "y = jax.grad(f)(p, x, z)  # mm: microbatch(size=2)",
-            "more than one argument could be the batch; write one of argnum=1 (`x`), argnum=2 (`z`), or argnum=(1, 2) "
-            "for all that have one row per example",
-            id="two candidates",
+            "y = jax.grad(f)(p, x=x, z=z)  # mm: microbatch(size=2)",
+            "more than one argument could be the batch: `x`, `z`, and the loss cannot be seen; pass "
+            "those that have one row per example by position, and write `argnum=` with their positions",
+            id="two keywords of a loss that cannot be seen",
         ),
         pytest.param(
             "y = jax.grad(f)(p, *x)  # mm: microbatch(size=2)",
@@ -146,19 +146,41 @@ def test_a_batch_that_the_loss_closes_over_becomes_its_last_parameter() -> None:
             "are evaluated; pass it by position",
             id="keywords out of order that call something",
         ),
+    ],
+)
+def test_refusals(text: str, reason: str) -> None:
+    assert refusal_of(lambda: chosen(text))[1] == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "argnum"),
+    [
+        pytest.param(
+            "y = jax.grad(f)(p, x, z)  # mm: microbatch(size=2)",
+            "more than one argument could be the batch: `x`, `z`",
+            "(1, 2)",
+            id="by position",
+        ),
+        pytest.param(
+            "def loss(p, c, b): ...\ny = jax.grad(loss)(p, x, b=z)  # mm: microbatch(size=2)",
+            "more than one argument could be the batch: `x`, `b`",
+            '(1, "b")',
+            id="one by keyword",
+        ),
         pytest.param(
             "def step(params, a, b):\n"
             "    def loss(p):\n"
             "        return p - a * b\n"
             "    return jax.grad(loss)(params)  # mm: microbatch(size=2)\n",
-            "the loss closes over its batch, and more than one value could be it; write "
-            'argnum=("a", "b") with only those that have one row per example',
-            id="two closed-over values",
+            "the loss closes over its batch, and more than one value could be it: `a`, `b`",
+            '("a", "b")',
+            id="closed over",
         ),
     ],
 )
-def test_refusals(text: str, reason: str) -> None:
-    assert refusal_of(lambda: chosen(text))[1] == reason
+def test_several_candidates_are_a_question(text: str, question: str, argnum: str) -> None:
+    batch = chosen(text)
+    assert (batch.question, batch.argnum) == (question, argnum)
 
 
 def test_an_unknown_name_is_a_mistake_in_the_hint() -> None:

@@ -61,7 +61,7 @@ def test_where_a_function_is_defined(text: str, parameters: list[str] | None) ->
     [
         ("rng", True, True),
         ("key", True, True),
-        ("rngs", True, False),
+        ("rngs", True, True),
         ("dropout_key", True, True),
         ("keys", True, False),
         ("key2", True, True),

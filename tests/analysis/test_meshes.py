@@ -26,6 +26,7 @@ HEAD = "import jax\nimport mmruntime as mm\n"
         pytest.param(
             HEAD + "from devices import mesh\n" + STEP, {"devices": HEAD + MESH}, "mesh", id="imported already"
         ),
+        pytest.param(f"{HEAD}{MESH}def run(mesh):\n    {STEP}", {}, "mesh_1", id="hidden by a parameter"),
         pytest.param(HEAD + "import devices\n" + STEP, {"devices": HEAD + MESH}, "devices.mesh", id="by its module"),
         pytest.param(HEAD + "import devices as d\n" + STEP, {"devices": HEAD + MESH}, "d.mesh", id="by an alias"),
         pytest.param(HEAD + STEP, {"devices": HEAD + MESH}, "mesh", id="only in another module, to be imported"),
@@ -63,12 +64,6 @@ def test_the_mesh_as_source_text(text: str, others: dict[str, str], expected: st
             "the mesh of line 4 is local to a function that this step is not part of; write the `mesh(...)` hint at "
             "module level",
             id="local to another function",
-        ),
-        pytest.param(
-            f"{HEAD}{MESH}def run(mesh):\n    {STEP}",
-            {},
-            "`mesh` means something else here; rename that variable",
-            id="a parameter of that name",
         ),
         pytest.param(
             HEAD + STEP,

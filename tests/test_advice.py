@@ -1,0 +1,191 @@
+"""Advice that is a hint: what a refusal says to write is written, and the refusal is gone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fixture_files import hint_cases, source_files
+
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.results import Refusal, Rewrite
+
+REGISTRY = Registry()
+# A hint to paste: `microbatch(size=2, argnum=(1, 2))`, and nothing to fill in.
+ADVICE = re.compile(r"write `(?:# mm: )?((\w+)\([^`]*\))`")
+CONSEQUENCE = "left as it is"
+
+HEAD = """import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+import equinox as eqx
+
+# mm: mesh(stage=2)
+
+
+def model(w, x, key=None):
+    for a in w:  # mm: stages
+        x = jnp.tanh(x @ a)
+    return x
+
+
+def of_two(w, x, y):
+    return jnp.mean((model(w, x) - y) ** 2)
+
+
+def of_key(w, x, y, key):
+    return of_two(w, x, y) + jax.random.normal(key)
+
+
+def of_rngs(model, rngs, batch):
+    return jnp.mean(model(batch, rngs=rngs))
+
+
+"""
+# Each is refused for one hint, and says all that it lacks.
+PROGRAMS = {
+    "two arguments": """
+        @jax.jit  # mm: mjit
+        def step(w, x, y):
+            return jax.grad(of_two)(w, x, y)  # mm: microbatch(size=2)
+    """,
+    "two keywords": """
+        @jax.jit  # mm: mjit
+        def step(w, x, y):
+            return jax.grad(of_two)(w, x=x, y=y)  # mm: microbatch(size=2)
+    """,
+    "one of each": """
+        @jax.jit  # mm: mjit
+        def step(w, x, y):
+            return jax.grad(of_two)(w, x, y=y)  # mm: microbatch(size=2, schedule="1f1b")
+    """,
+    "closed over": """
+        @jax.jit  # mm: mjit
+        def step(w, batch):
+            x, y = batch
+
+            def loss(w):
+                return of_two(w, x, y)
+
+            grad_fn = jax.value_and_grad(loss)
+            return grad_fn(w)  # mm: microbatch(count=2)
+    """,
+    "closed over by a lambda": """
+        @jax.jit  # mm: mjit
+        def step(w, x, y):
+            return jax.grad(lambda w: of_two(w, x, y))(w)  # mm: microbatch(size=2)
+    """,
+    "batch and key": """
+        @jax.jit  # mm: mjit
+        def step(w, x, y, key):
+            key = jax.random.fold_in(key, 3)
+            return jax.grad(of_key)(w, x, y, key)  # mm: microbatch(size=2)
+    """,
+    "key by keyword": """
+        @jax.jit  # mm: mjit
+        def step(w, batch, key):
+            return jax.grad(of_key)(w, batch["x"], batch["y"], key=key)  # mm: microbatch(size=2)
+    """,
+    "key closed over": """
+        @jax.jit  # mm: mjit
+        def step(w, x, y, key):
+            dropout_key, key = jax.random.split(key)
+
+            def loss(w):
+                return of_key(w, x, y, dropout_key)
+
+            return jax.value_and_grad(loss)(w)  # mm: microbatch(size=2)
+    """,
+    "streams of nnx": """
+        @nnx.jit  # mm: mjit
+        def step(model, optimizer, rngs, batch):
+            loss, grads = nnx.value_and_grad(of_rngs)(model, rngs, batch)  # mm: microbatch(size=2)
+            optimizer.update(model, grads)
+    """,
+    "state of nnx": """
+        @nnx.jit  # mm: mjit
+        def step(w, x, y):
+            grad_fn = nnx.value_and_grad(of_two, argnums=nnx.DiffState(0, nnx.Param))
+            return grad_fn(w, x, y)  # mm: microbatch(size=2)
+    """,
+    "of Equinox": """
+        @eqx.filter_value_and_grad
+        def loss(w, x, y, key):
+            return of_key(w, x, y, key)
+
+        @eqx.filter_jit  # mm: mjit
+        def step(w, x, y, key):
+            return loss(w, x, y, key)  # mm: microbatch(size=2)
+    """,
+    "mapped": """
+        @functools.partial(jax.pmap, axis_name="devices")  # mm: mjit
+        def step(w, x, y, key):
+            return jax.lax.pmean(jax.grad(of_key)(w, x, y, key), "devices")  # mm: microbatch(size=2)
+    """,
+}
+
+
+def program(text: str) -> str:
+    lines = text.strip("\n").splitlines()
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    return HEAD + "\n".join(line[indent:] for line in lines).rstrip() + "\n"
+
+
+def rewrite(text: str) -> Rewrite:
+    (result,) = rewrite_project(source_files({"before.py": text.encode()}), REGISTRY, load=lambda _: None)
+    return result
+
+
+def advised(refusal: Refusal) -> str | None:
+    """The hint that a refusal says to write in the place of its own, None if it advises something else."""
+    found = ADVICE.search(refusal.reason)
+    if found is None or refusal.hint is None or not refusal.hint.text.startswith(found[2]):
+        return None
+    return found[1]
+
+
+def followed(text: str, refusal: Refusal, advice: str) -> str:
+    assert refusal.hint is not None
+    lines = text.splitlines(keepends=True)
+    line, start = lines[refusal.hint.line - 1], refusal.hint.column - 1
+    assert line[start:].startswith(refusal.hint.text)
+    lines[refusal.hint.line - 1] = line[:start] + advice + line[start + len(refusal.hint.text) :]
+    return "".join(lines)
+
+
+@pytest.mark.python
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_round_is_enough(name: str) -> None:
+    text = program(PROGRAMS[name])
+    (cause,) = [each for each in rewrite(text).refusals if not each.reason.startswith(CONSEQUENCE)]
+    advice = advised(cause)
+    assert advice is not None, cause
+    result = rewrite(followed(text, cause, advice))
+    assert (result.refusals, result.errors, result.failure) == ((), (), None)
+    assert "# mm:" not in result.result.decode()
+
+
+@pytest.mark.python
+def test_hints_that_fixtures_advise_are_accepted() -> None:
+    count = 0
+    for folder in hint_cases("before.py"):
+        data = (folder / "before.py").read_bytes()
+        if b"# mm: " not in data or not data.isascii() or b"\r" in data:
+            continue
+        text = data.decode()
+        for refusal in rewrite(text).refusals:
+            advice = advised(refusal)
+            if advice is None or refusal.hint is None:
+                continue
+            count += 1
+            place = (refusal.hint.line, refusal.hint.column)
+            after = rewrite(followed(text, refusal, advice))
+            same = [
+                each for each in after.refusals if each.hint is not None and place == (each.hint.line, each.hint.column)
+            ]
+            assert [each.reason for each in same if not each.reason.startswith(CONSEQUENCE)] == [], folder
+            assert not after.errors
+    assert count >= 5
