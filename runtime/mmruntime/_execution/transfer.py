@@ -6,7 +6,6 @@ what it returns is all that the hot loop calls.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,8 +14,7 @@ import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from mmruntime import _compat
-
-_Box = tuple[tuple[int, int], ...]
+from mmruntime._execution.pieces import Pieces, joiner, pieces_of, same_tiling, slicer
 
 # Issues one transfer of a step: arrays on the source submesh in, their counterparts on the target submesh out.
 Send = Callable[[Sequence[Any]], Sequence[Any]]
@@ -91,11 +89,6 @@ class DevicePutTransport:
         return jax.device_put(arrays, shardings, may_alias=False)  # type: ignore[no-any-return]
 
 
-def same_tiling(source: Any, target: Any, shape: tuple[int, ...]) -> bool:
-    """Whether two shardings cut an array of this shape alike, device by device in order."""
-    return list(source.devices_indices_map(shape).values()) == list(target.devices_indices_map(shape).values())
-
-
 class _Mover:
     """One planned transfer within a process.
 
@@ -114,7 +107,7 @@ class _Mover:
         self._pieces = [i for i, is_plain in enumerate(plain) if not is_plain]
         self._targets = list(transfer.targets)
         self._plain_targets = [transfer.targets[i] for i in self._plain]
-        self._layouts = [_pieces_of(*layouts[i]) for i in self._pieces]
+        self._layouts = [pieces_of(*layouts[i]) for i in self._pieces]
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """Issue the transfer; returns at once."""
@@ -133,77 +126,12 @@ class _Mover:
         return moved
 
 
-@dataclass(frozen=True)
-class _Pieces:
-    """How one array is cut at its source and put together at its target.
-
-    Attributes:
-        target: The sharding that it shall have.
-        shape: Its shape.
-        cuts: The distinct pieces: source device, and bounds within its shard (None: all of it).
-        rows: Per target device: the device, the cuts that it needs, and how many of them along each dimension.
-    """
-
-    target: NamedSharding
-    shape: tuple[int, ...]
-    cuts: tuple[tuple[Any, _Box | None], ...]
-    rows: tuple[tuple[Any, tuple[int, ...], tuple[int, ...]], ...]
-
-
-def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> _Box:
-    return tuple((s.start or 0, size if s.stop is None else s.stop) for s, size in zip(index, shape, strict=True))
-
-
-# Cached, as microbatches and values of equal layout have equal pieces.
-@functools.cache
-def _pieces_of(source: NamedSharding, target: NamedSharding, shape: tuple[int, ...]) -> _Pieces:
-    owners: dict[_Box, list[Any]] = {}
-    for device, index in source.devices_indices_map(shape).items():
-        owners.setdefault(_bounds(index, shape), []).append(device)
-    cuts: dict[tuple[Any, _Box | None], int] = {}
-    rows = []
-    for turn, (device, index) in enumerate(target.devices_indices_map(shape).items()):
-        target_box = _bounds(index, shape)
-        parts: list[tuple[tuple[int, ...], int]] = []
-        for box, devices in owners.items():
-            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(target_box, box, strict=True))
-            if any(low >= high for low, high in common):
-                continue
-            inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(common, box, strict=True))
-            whole = all(part == (0, stop - start) for part, (start, stop) in zip(inner, box, strict=True))
-            # Replicas of a shard take turns as senders, so that no device sends all copies.
-            cut = (devices[turn % len(devices)], None if whole else inner)
-            parts.append((tuple(low for low, _ in common), cuts.setdefault(cut, len(cuts))))
-        parts.sort()
-        grid = tuple(len({start[axis] for start, _ in parts}) for axis in range(len(shape)))
-        rows.append((device, tuple(cut for _, cut in parts), grid))
-    return _Pieces(target, shape, tuple(cuts), tuple(rows))
-
-
-@functools.cache
-def _slicer(box: _Box) -> Any:
-    return jax.jit(lambda shard: jax.lax.slice(shard, [low for low, _ in box], [high for _, high in box]))
-
-
-@functools.cache
-def _joiner(grid: tuple[int, ...]) -> Any:
-    def join(*parts: Any) -> Any:
-        rest = list(parts)
-        for axis in reversed(range(len(grid))):
-            if grid[axis] > 1:
-                size = grid[axis]
-                rest = [jax.lax.concatenate(rest[i : i + size], axis) for i in range(0, len(rest), size)]
-        return rest[0]
-
-    return jax.jit(join)
-
-
-def _put_pieces(arrays: Sequence[Any], layouts: Sequence[_Pieces]) -> list[Any]:
+def _put_pieces(arrays: Sequence[Any], layouts: Sequence[Pieces]) -> list[Any]:
     pieces: list[Any] = []
     targets: list[Any] = []
     for array, layout in zip(arrays, layouts, strict=True):
         shards = {shard.device: shard.data for shard in array.addressable_shards}
-        cuts = [shards[device] if box is None else _slicer(box)(shards[device]) for device, box in layout.cuts]
+        cuts = [shards[device] if box is None else slicer(box)(shards[device]) for device, box in layout.cuts]
         for device, numbers, _ in layout.rows:
             pieces.extend(cuts[number] for number in numbers)
             targets.extend([SingleDeviceSharding(device)] * len(numbers))
@@ -214,6 +142,6 @@ def _put_pieces(arrays: Sequence[Any], layouts: Sequence[_Pieces]) -> list[Any]:
         assembled = []
         for _, numbers, grid in layout.rows:
             parts = [next(moved) for _ in numbers]
-            assembled.append(parts[0] if len(parts) == 1 else _joiner(grid)(*parts))
+            assembled.append(parts[0] if len(parts) == 1 else joiner(grid)(*parts))
         result.append(jax.make_array_from_single_device_arrays(layout.shape, layout.target, assembled))
     return result
