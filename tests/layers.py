@@ -77,10 +77,10 @@ MAY_IMPORT = {
     "mmruntime._frontend": "jax numpy flax ._check ._compat ._processes .schedules ._core ._jaxpr ._exactness",
     "mmruntime._calling": "jax numpy flax ._check ._core ._frontend",
     "mmruntime._partition": "jax numpy ._check ._compat .schedules ._core ._jaxpr ._frontend",
-    "mmruntime._execution": "jax numpy ._compat ._jaxpr ._partition",
-    "mmruntime._inspect": "jax numpy .schedules ._jaxpr ._partition ._execution",
+    "mmruntime._execution": "jax numpy ._compat ._processes ._jaxpr ._partition",
+    "mmruntime._inspect": "jax numpy .schedules ._processes ._jaxpr ._partition ._execution",
     "mmruntime._step": (
-        "jax numpy ._check ._compat ._core ._jaxpr ._frontend ._calling ._partition ._execution ._inspect"
+        "jax numpy ._check ._compat ._processes ._core ._jaxpr ._frontend ._calling ._partition ._execution ._inspect"
     ),
     "mmruntime._old_jax": "jax numpy ._compat",
     "mmruntime.flax": "jax numpy flax optax ._check ._core ._frontend ._step",

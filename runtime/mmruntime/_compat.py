@@ -6,6 +6,7 @@ Everything here exists, under one of the spellings below, from JAX 0.10 to 0.12.
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import inspect
 import logging
 import os
@@ -397,6 +398,44 @@ def replicate(copies: Sequence[Any], sharding: Any) -> Any:
     return ArrayImpl(aval, sharding, list(copies), committed=True)
 
 
+def global_array(shape: Sequence[int], dtype: Any, sharding: Any, shards: Sequence[Any], *, weak: bool = False) -> Any:
+    """A global array of the shards that this process holds; there may be none.
+
+    Args:
+        shape: Its shape.
+        dtype: Its type.
+        sharding: Its layout.
+        shards: One for each device of this process, in the order of the layout's devices.
+        weak: Whether the type is a weak one.
+    """
+    if not weak:
+        return jax.make_array_from_single_device_arrays(tuple(shape), sharding, list(shards), dtype=dtype)
+    from jax._src.array import ArrayImpl  # noqa: PLC0415  (private: the public function makes the type a strong one)
+
+    return ArrayImpl(ShapedArray(tuple(shape), dtype, weak_type=True), sharding, list(shards), committed=True)
+
+
+def own_shards(array: Any) -> Sequence[Any]:
+    """The shards of an array in this process, in the order of its layout's devices, as arrays of one device each.
+
+    The public `addressable_shards` makes an object for each, with its index in the array, at every access.
+    """
+    shards: Sequence[Any] | None = getattr(array, "_arrays", None)
+    return [shard.data for shard in array.addressable_shards] if shards is None else shards
+
+
+def key_name(dtype: Any) -> str:
+    """What a type of PRNG keys is called in `jax.random.wrap_key_data`."""
+    name: str = dtype._impl.name
+    return name
+
+
+def key_shape(dtype: Any) -> tuple[int, ...]:
+    """The shape of the data of one PRNG key of a type."""
+    shape: tuple[int, ...] = dtype._impl.key_shape
+    return tuple(shape)
+
+
 def no_mesh() -> AbstractContextManager[Any]:
     """A context without an ambient mesh: under one, JAX refuses to compile for devices outside of it."""
     return jax.set_mesh(None)
@@ -498,6 +537,11 @@ class CompiledProgram:
 
     executable: Any
     cached: Any = None
+
+
+def versions() -> str:
+    """The versions that a compiled step depends on, in words."""
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "jaxlib", "numpy"))
 
 
 def deadlocks_far_ahead(platform: str) -> bool:

@@ -28,8 +28,8 @@ class Compiled:
     """The executables of a program.
 
     Attributes:
-        programs: The executable of each program.
-        sends: The function that issues each transfer instruction.
+        programs: The executable of each program that this process takes part in.
+        sends: The function that issues each transfer instruction that it takes part in.
         donated: Positions of the arguments that each executable overwrites.
         transport: How arrays move that no program computes.
     """
@@ -54,17 +54,27 @@ def compile_program(
     keys = program.keys
     slots = [(tuple(var.aval.shape), var.aval.dtype, shardings[var, where]) for var, where, _ in keys]
     donated = donations(program, owned, dict(enumerate(slots)))
-    specs = list(dict.fromkeys(item.spec for item in program.instructions if isinstance(item, RunInstruction)))
-    programs = _compile_all(specs, shardings, donated)
     transport = DevicePutTransport() if transport is None else transport
-    return Compiled(programs, _bind_transfers(program, shardings, transport), donated, transport)
+    here: dict[int, bool] = {}
+    for _, where, _ in keys:
+        if where not in here:
+            here[where] = transport.takes_part(shardings.replicated(where).mesh)
+    specs = [
+        spec
+        for spec in dict.fromkeys(item.spec for item in program.instructions if isinstance(item, RunInstruction))
+        if here.get(spec.submesh, True)
+    ]
+    programs = _compile_all(specs, shardings, donated)
+    return Compiled(programs, _bind_transfers(program, shardings, transport, here), donated, transport)
 
 
-def _bind_transfers(program: Program, shardings: Shardings, transport: Transport) -> dict[TransferInstruction, Send]:
+def _bind_transfers(
+    program: Program, shardings: Shardings, transport: Transport, here: Mapping[int, bool]
+) -> dict[TransferInstruction, Send]:
     specs: dict[tuple[int, int, tuple[Var, ...]], TransferSpec] = {}
     sends: dict[TransferInstruction, Send] = {}
     for item in program.instructions:
-        if not isinstance(item, TransferInstruction):
+        if not isinstance(item, TransferInstruction) or not (here[item.source] or here[item.target]):
             continue
         # The transfers of one value's microbatches have one spec.
         key = (item.source, item.target, tuple(item.values))

@@ -57,13 +57,22 @@ def pieces_of(source: NamedSharding, target: NamedSharding, shape: tuple[int, ..
                 continue
             inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(common, box, strict=True))
             whole = all(part == (0, stop - start) for part, (start, stop) in zip(inner, box, strict=True))
-            # Replicas of a shard take turns as senders, so that no device sends all copies.
-            cut = (devices[turn % len(devices)], None if whole else inner)
+            cut = (_sender(devices, device, turn), None if whole else inner)
             parts.append((tuple(low for low, _ in common), cuts.setdefault(cut, len(cuts))))
         parts.sort()
         grid = tuple(len({start[axis] for start, _ in parts}) for axis in range(len(shape)))
         rows.append((device, tuple(cut for _, cut in parts), grid))
     return Pieces(target, shape, tuple(cuts), tuple(rows))
+
+
+def _sender(holders: list[Any], target: Any, turn: int) -> Any:
+    """The device that sends a piece to a target, of those that hold it.
+
+    One of the target's process if there is one; those take turns, so that no device sends all copies. A piece from
+    another process has one sender for all targets of a process, which need it only once.
+    """
+    near = [each for each in holders if each.process_index == target.process_index]
+    return near[turn % len(near)] if near else holders[target.process_index % len(holders)]
 
 
 @functools.cache

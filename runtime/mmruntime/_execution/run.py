@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -21,6 +21,27 @@ from mmruntime._execution.transfer import Transport
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.instructions import Program, RunInstruction
 from mmruntime._partition.shard import Shardings
+from mmruntime._processes.group import Group
+
+
+class StepRunner(Protocol):
+    """A compiled step, ready to be called on flat inputs.
+
+    Attributes:
+        misplaced: How many inputs the latest call had to move.
+        group: The processes that run the step; None if this one does alone.
+    """
+
+    misplaced: int
+    group: Group | None
+
+    def __call__(self, inputs: Sequence[Any], /) -> list[Any]:
+        """Run the step once; returns as soon as everything is issued."""
+        ...
+
+    def run_watched(self, inputs: Sequence[Any], watch: Callable[[int, Sequence[Any], float], None], /) -> list[Any]:
+        """The same, calling `watch(instruction index, results, time of issue)` after each instruction issued here."""
+        ...
 
 
 class Runner:
@@ -42,6 +63,7 @@ class Runner:
         shardings: Shardings,
         donated: Collection[int] = (),
     ) -> None:
+        self.group: Group | None = None
         self._num_slots = program.num_slots
         # The executable of a whole step places NumPy arrays and numbers by itself, which is cheaper.
         self._takes_host_values = program.whole
@@ -58,7 +80,7 @@ class Runner:
         self._everywhere = shardings.everywhere
         self._loads = _plan_loads(step, program, shardings, compiled.transport)
         self._results = _plan_results(step, program, shardings, compiled.transport, donated)
-        self._deletable = _deletable(step, program, donated)
+        self._deletable = deletable(step, program, donated)
         # Positions of the arrays that the latest call had to move.
         self._moved: list[int] = []
         self.misplaced = 0
@@ -253,17 +275,17 @@ def _plan_results(
         elif place is not None:
             sources.append((place[0], None, None))
         else:
-            sharding = everywhere if is_scalar(atom) else _layout_of_state(carried.get(index), step, program, shardings)
+            sharding = everywhere if is_scalar(atom) else layout_of_state(carried.get(index), step, program, shardings)
             if position is not None:
                 sources.append((None, position, sharding))
                 continue
             value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
             sources.append((None, None, transport.put([value], [sharding])[0]))
     spread = Spreader(everywhere, scattered, transport) if scattered else None
-    return _Results(sources, _copied(step, donated), spread)
+    return _Results(sources, copied_outputs(step, donated), spread)
 
 
-def _layout_of_state(position: int | None, step: Step, program: Program, shardings: Shardings) -> NamedSharding:
+def layout_of_state(position: int | None, step: Step, program: Program, shardings: Shardings) -> NamedSharding:
     """The layout of a result that no program computes: where the next step reads it as the input at `position`."""
     home = None if position is None else program.inputs[position]
     if position is None or home is None:
@@ -271,7 +293,7 @@ def _layout_of_state(position: int | None, step: Step, program: Program, shardin
     return shardings[step.invars[position], home[1]]
 
 
-def _copied(step: Step, donated: Collection[int]) -> list[int]:
+def copied_outputs(step: Step, donated: Collection[int]) -> list[int]:
     """The outputs that are copied: inputs, captured arrays, literals, and what is an output before.
 
     As in `jax.jit` every result is an array of its own, so that the caller may donate or delete it. Only an input that
@@ -291,7 +313,7 @@ def _copied(step: Step, donated: Collection[int]) -> list[int]:
     return copied
 
 
-def _deletable(step: Step, program: Program, donated: Collection[int]) -> frozenset[int]:
+def deletable(step: Step, program: Program, donated: Collection[int]) -> frozenset[int]:
     """Positions of the inputs that `jax.jit` would delete: donated, read, and as large as a result that has no donor.
 
     Scalars stay, as their shards are the caller's; and an input that is an output may share its memory with the result.

@@ -60,12 +60,24 @@ def throttle_of(devices: tuple[Any, ...]) -> Throttle:
     return Throttle()
 
 
-def throttled(program: Program, compiled: Compiled, shardings: Shardings) -> dict[RunInstruction, Callable[..., Any]]:
+def throttled(
+    program: Program, compiled: Compiled, shardings: Shardings, *, everything: bool = False
+) -> dict[RunInstruction, Callable[..., Any]]:
     """The executables of the instructions that need a throttle.
 
     Programs of one device have no collectives, so they cannot wait for each other across devices.
+
+    Args:
+        program: The instructions.
+        compiled: Their executables; those of other processes are left out.
+        shardings: The layout of each value.
+        everything: Whether all programs on CPUs need one, as where they wait for other processes.
     """
-    runs = [item for item in program.instructions if isinstance(item, RunInstruction) and item.results]
+    runs = [
+        item
+        for item in program.instructions
+        if isinstance(item, RunInstruction) and item.results and item.spec in compiled.programs
+    ]
     donated = {item.args[position] for item in runs for position in compiled.donated[item.spec]}
     # The next step may donate what this one returns.
     donated.update(slot for slot in program.outputs if slot is not None)
@@ -77,7 +89,8 @@ def throttled(program: Program, compiled: Compiled, shardings: Shardings) -> dic
     limited: dict[RunInstruction, Callable[..., Any]] = {}
     for item in runs:
         devices = tuple(np.asarray(shardings.replicated(item.spec.submesh).mesh.devices).flat)
-        if len(devices) > 1 and _compat.deadlocks_far_ahead(devices[0].platform):
+        platform = devices[0].platform
+        if (everything and platform == "cpu") or (len(devices) > 1 and _compat.deadlocks_far_ahead(platform)):
             probe = min(range(len(item.results)), key=lambda position: cost(item.results[position]))
             limited[item] = throttle_of(devices).limited(compiled.programs[item.spec], probe)
     return limited

@@ -17,7 +17,7 @@ from mmruntime import _compat
 from mmruntime._execution.pieces import Pieces, joiner, pieces_of, same_tiling, slicer
 
 # Issues one transfer of a step: arrays on the source submesh in, their counterparts on the target submesh out.
-Send = Callable[[Sequence[Any]], Sequence[Any]]
+Send = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,15 @@ class Transport(Protocol):
     Nothing here may wait for the values: the runner issues the whole step before the first program has finished.
     """
 
+    def takes_part(self, mesh: Any, /) -> bool:
+        """Whether this process runs the programs of a submesh, all of them or with other processes."""
+        ...
+
     def bind(self, transfer: TransferSpec, /) -> Send:
         """Plan a transfer; returns the function that issues it.
 
-        Called once for each transfer instruction, in the order in which a step issues them, and each function that it
-        returns is called once per step, in that order again. The order is the same in every process, so that a
-        transport which names its messages can count them: instructions by calls of `bind`, steps by calls of the
-        function. Transfers that are equal (those of different microbatches) may share one function.
+        Called for each transfer instruction that this process takes part in, in the order in which a step issues them.
+        Transfers that are equal (those of different microbatches) may share one function.
 
         The function leaves its arguments intact and may be given arrays that are not computed yet. The arrays may be
         donated to a program as soon as it returns.
@@ -73,6 +75,10 @@ class DevicePutTransport:
 
     def __init__(self) -> None:
         self._movers: dict[TransferSpec, _Mover] = {}
+
+    def takes_part(self, mesh: Any, /) -> bool:
+        """See `Transport.takes_part`."""
+        return True
 
     def bind(self, transfer: TransferSpec, /) -> Send:
         """See `Transport.bind`. Equal transfers share a function."""

@@ -89,6 +89,7 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
         TypeError: If both `task=` and fields are given, `fun` is not callable or is a class, or a field is unknown.
         ValueError: If `devices=` is given beside `mesh=` or does not fit `device_axes=`; when called, if `fun` changes
             a list or dictionary argument in place.
+        NotImplementedError: When called outside of any trace, if the submesh has devices of other processes.
     """
     if not callable(fun):
         raise TypeError(f"task: expected a function to place, got {_check.shown(fun)}. Write mm.task(f, task=...)(x).")
@@ -189,6 +190,14 @@ def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...
 
     It is traced first, because only a trace shows the arrays that it captures.
     """
+    devices: Any = mesh.devices
+    owners = sorted({device.process_index for device in devices.flat})
+    if owners != [jax.process_index()]:
+        raise NotImplementedError(
+            f"Task {task.name!r} runs on devices of process {', '.join(map(str, owners))}, and this is process "
+            f"{jax.process_index()}. Outside of a step a task runs on devices of the process that calls it; call it in "
+            "a step that mm.mjit compiles."
+        )
     inner, operands = by_operands(_checked(fun, task), args, kwargs, jax.Array)
     traced, whole = by_results(inner)
     outside = NamedSharding(mesh, PartitionSpec())

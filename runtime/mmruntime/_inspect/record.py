@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from mmruntime import schedules
-from mmruntime._execution.run import Runner
+from mmruntime._execution.own_parts import copied
+from mmruntime._execution.run import StepRunner
+from mmruntime._inspect.gather import Times, gather
 from mmruntime._inspect.timeline import Measurement, Span, StageCost, Timeline
 from mmruntime._partition.instructions import Instruction, Program, RunInstruction
 from mmruntime._partition.issue_order import Pipeline
@@ -24,12 +26,14 @@ from mmruntime._partition.segment import Segment
 _REPEATS = 3
 
 
-def record(name: str, runner: Runner, program: Program, inputs: Sequence[Any]) -> Timeline:
+def record(name: str, runner: StepRunner, program: Program, inputs: Sequence[Any]) -> Timeline:
     """Run a step twice and record when each program and transfer of the second run was issued and finished.
 
     JAX does not report when a program finished, and waiting for results in the issuing thread would serialise the step.
     So a tiny program reads one element of each instruction's first result, and a thread per device waits for these in
     order, while the step goes on as it would.
+
+    Over several processes, the first of them has the rows of all; another one has those of its own submeshes.
 
     Args:
         name: The step's name.
@@ -38,26 +42,53 @@ def record(name: str, runner: Runner, program: Program, inputs: Sequence[Any]) -
         inputs: Its flat inputs; they are copied first, so donated ones stay usable.
     """
     # The first run compiles the tiny programs.
-    _watched(runner, program, inputs)
-    watch = _watched(runner, program, inputs)
-    started = min(watch.issues)
-    issues = [at - started for at in watch.issues]
-    ends = [at - started for at in watch.ends]
-    spans = _spans(program, issues, ends)
-    costs = _stage_costs(program, [span.end - span.start for span in spans], statistics.median)
-    simulations = tuple(_simulate(pipeline, stages) for pipeline, stages in zip(program.pipelines, costs, strict=True))
-    return Timeline(name, tuple(sorted(spans, key=lambda span: span.start)), simulations)
+    _watched(runner, inputs)
+    watch = _watched(runner, inputs)
+    times: Times = {index: (at, watch.ends[index]) for index, at in watch.issues.items()}
+    group, error, partial = runner.group, 0.0, False
+    if group is not None:
+        found, offset = gather(times, group, f"timeline {group.calls}", everybody=False)
+        error, partial = offset.error, found is None
+        times = times if found is None else _joined(found)
+    started = min((at for at, _ in times.values()), default=0.0)
+    spans = _spans(program, {index: (at - started, end - started) for index, (at, end) in times.items()})
+    simulations: tuple[schedules.Simulation, ...] = ()
+    if not partial:
+        seconds = [0.0] * len(program.instructions)
+        for index, span in spans.items():
+            seconds[index] = span.end - span.start
+        costs = _stage_costs(program, seconds, statistics.median)
+        simulations = tuple(
+            _simulate(pipeline, stages) for pipeline, stages in zip(program.pipelines, costs, strict=True)
+        )
+    rows = tuple(sorted(spans.values(), key=lambda span: span.start))
+    return Timeline(name, rows, simulations, None if not partial else jax.process_index(), error)
 
 
-def _watched(runner: Runner, program: Program, inputs: Sequence[Any]) -> _Watch:
-    watch = _Watch(len(program.instructions))
+def _joined(found: Sequence[Times]) -> Times:
+    """The times of instructions, from those of all processes that take part in them.
+
+    An instruction has begun when the last of them has issued it.
+    """
+    joined: dict[int, tuple[float, float]] = {}
+    for times in found:
+        for index, (start, end) in times.items():
+            before = joined.get(index, (start, end))
+            joined[index] = max(before[0], start), max(before[1], end)
+    return joined
+
+
+def _watched(runner: StepRunner, inputs: Sequence[Any]) -> _Watch:
+    watch = _Watch()
     runner.run_watched(_copies(inputs), watch.issued)
     watch.finish()
     return watch
 
 
-def measure(runner: Runner, program: Program, inputs: Sequence[Any]) -> Measurement:
+def measure(runner: StepRunner, program: Program, inputs: Sequence[Any]) -> Measurement:
     """Time every instruction alone, waiting for each; the shortest of a few steps counts.
+
+    Over several processes, all of them have the times of all.
 
     Args:
         runner: The compiled step.
@@ -66,15 +97,20 @@ def measure(runner: Runner, program: Program, inputs: Sequence[Any]) -> Measurem
     """
     best = [float("inf")] * len(program.instructions)
     for _ in range(_REPEATS):
-        clock = [time.perf_counter()]
+        times: dict[int, tuple[float, float]] = {}
 
-        def waited(index: int, values: Sequence[Any], clock: list[float] = clock) -> None:
-            jax.block_until_ready(list(values))
-            now = time.perf_counter()
-            best[index] = min(best[index], now - clock[0])
-            clock[0] = time.perf_counter()
+        def waited(index: int, values: Sequence[Any], issued: float, times: dict[int, Any] = times) -> None:
+            jax.block_until_ready([value for value in values if value is not None])
+            times[index] = issued, time.perf_counter()
 
-        runner.run_watched(_copies(inputs), lambda index, values, issued: waited(index, values))
+        runner.run_watched(_copies(inputs), waited)
+        joined: Times = times
+        if (group := runner.group) is not None:
+            found, _ = gather(times, group, f"measure {group.calls}", everybody=True)
+            joined = _joined(found or [])
+        for index, (start, end) in joined.items():
+            # Clocks of two processes may differ by more than a small transfer takes.
+            best[index] = min(best[index], max(end - start, 0.0))
     once: dict[int, float] = defaultdict(float)
     transfers: dict[tuple[int, int], float] = defaultdict(float)
     for item, seconds in zip(program.instructions, best, strict=True):
@@ -88,9 +124,9 @@ def measure(runner: Runner, program: Program, inputs: Sequence[Any]) -> Measurem
 class _Watch:
     """Collects when instructions were issued and when their results were ready."""
 
-    def __init__(self, count: int) -> None:
-        self.issues = [0.0] * count
-        self.ends = [0.0] * count
+    def __init__(self) -> None:
+        self.issues: dict[int, float] = {}
+        self.ends: dict[int, float] = {}
         self._queues: dict[Any, queue.SimpleQueue[Any]] = {}
         self._threads: list[threading.Thread] = []
 
@@ -126,33 +162,42 @@ _first_element: Callable[[Any], Any] = jax.jit(lambda shard: jnp.ravel(shard)[:1
 def _probe(values: Sequence[Any]) -> Any:
     """An array that is ready when the values are; they themselves may be donated to a later program by then."""
     for value in values:
-        if not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        # Of what a transfer sends to another process, nothing is here.
+        if value is not None and value.addressable_shards and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             return _first_element(value.addressable_shards[0].data)
     return None
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:
-    return [value.copy() if isinstance(value, jax.Array) else value for value in inputs]
+    return [_copy(value) if isinstance(value, jax.Array) else value for value in inputs]
 
 
-def _spans(program: Program, issues: Sequence[float], ends: Sequence[float]) -> list[Span]:
+def _copy(array: Any) -> Any:
+    # What other processes have a part of, only a program of all of them could copy as a whole.
+    return array.copy() if array.is_fully_addressable else copied(array)
+
+
+def _spans(program: Program, times: Times) -> dict[int, Span]:
     ready: dict[int, float] = {}
     free: dict[int, float] = defaultdict(float)
     kinds = _kinds(program)
-    spans = []
+    spans: dict[int, Span] = {}
     for index, item in enumerate(program.instructions):
+        if index not in times:
+            continue
+        issued, ended = times[index]
         waits = max((ready[slot] for slot in item.args if slot in ready), default=0.0)
-        start = max(issues[index], waits)
+        start = max(issued, waits)
         if isinstance(item, RunInstruction):
             where = item.spec.submesh
             start = max(start, free[where])
-            end = max(start, ends[index])
+            end = max(start, ended)
             free[where] = end
             kind, stage = kinds.get(item.spec.segment, ("", None)) if item.spec.segment is not None else ("", None)
-            spans.append(Span(where, None, _name(item), kind, item.microbatch, issues[index], start, end, stage))
+            spans[index] = Span(where, None, _name(item), kind, item.microbatch, issued, start, end, stage)
         else:
-            end = max(start, ends[index])
-            spans.append(Span(item.target, item.source, _name(item), "", item.microbatch, issues[index], start, end))
+            end = max(start, ended)
+            spans[index] = Span(item.target, item.source, _name(item), "", item.microbatch, issued, start, end)
         ready.update(dict.fromkeys(item.results, end))
     return spans
 

@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 
 from mmruntime import schedules
 from mmruntime._execution.compile import Compiled
+from mmruntime._execution.own_parts import processes
 from mmruntime._inspect import report_text as _tables
 from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
@@ -19,6 +21,10 @@ from mmruntime._partition.place import Placement
 from mmruntime._partition.pulled import PulledState, pulled_state
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.shard import Shardings
+
+# Operations and bytes of a program by XLA's count; it counts those that this process compiles.
+_Cost = tuple[float | None, float | None]
+_NOT_HERE: _Cost = (None, None)
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class SubmeshRow:
         state_elements: Numbers of carried state (parameters and optimizer state) on each device.
         state_bytes: Bytes of carried state on each device.
         activation_bytes: The most bytes of live activations of microbatch loops on each device.
+        processes: The processes that its devices belong to.
     """
 
     number: int
@@ -40,6 +47,7 @@ class SubmeshRow:
     state_elements: int
     state_bytes: int
     activation_bytes: int
+    processes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,9 @@ class ProgramRow:
         equations: How many traced equations it has.
         flops: Floating-point operations of one run, on the whole submesh, counted from the trace.
         runs: How often it runs per step.
-        device_flops: Floating-point operations of one run on each device, by XLA's cost analysis.
-        device_bytes: Bytes that one run reads and writes on each device, by the same analysis.
+        device_flops: Floating-point operations of one run on each device, by XLA's cost analysis; None for a program
+            that this process does not compile, as none of its devices runs it.
+        device_bytes: Bytes that one run reads and writes on each device, by the same analysis; or None.
     """
 
     submesh: int
@@ -82,8 +91,8 @@ class ProgramRow:
     equations: int
     flops: float
     runs: int
-    device_flops: float
-    device_bytes: float
+    device_flops: float | None
+    device_bytes: float | None
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,8 @@ class Report:
         runs_per_step: How many program runs a step issues, small ones such as zeroing accumulators included.
         pulled: Carried state that lives away from its stage, and the line that pulled it there.
         proofs: How the results of microbatches make up those of the whole batch, in lines.
+        process: The process that this report is of.
+        transport: What carries arrays between processes; None if the step runs in one.
     """
 
     name: str
@@ -190,6 +201,8 @@ class Report:
     runs_per_step: int
     pulled: tuple[PulledState, ...] = ()
     proofs: tuple[str, ...] = ()
+    process: int = 0
+    transport: str | None = None
 
     @property
     def tasks(self) -> tuple[TaskRow, ...]:
@@ -252,13 +265,14 @@ def report(
             values[number],
             state[number],
             live[number],
+            processes(mesh),
         )
         for number, mesh in enumerate(placement.submeshes.meshes)
     ]
     if any(isinstance(item, RunInstruction) and item.spec.kind == "whole" for item in program.instructions):
-        programs = [_whole_row(segments, step, costs[None])]
+        programs = [_whole_row(segments, step, costs.get(None, _NOT_HERE))]
     else:
-        programs = [_program_row(each, step, costs.get(each, (0.0, 0.0))) for each in segments]
+        programs = [_program_row(each, step, costs.get(each, _NOT_HERE)) for each in segments]
     return Report(
         name,
         tuple(submeshes),
@@ -270,10 +284,12 @@ def report(
         sum(isinstance(item, RunInstruction) for item in program.instructions),
         pulled_state(step, placement, names),
         tuple(line for region in step.regions if region.loop is not None for line in region.loop.proof),
+        jax.process_index(),
+        channel.name if (channel := getattr(compiled.transport, "channel", None)) is not None else None,
     )
 
 
-def _program_row(segment: Segment, step: Step, cost: tuple[float, float]) -> ProgramRow:
+def _program_row(segment: Segment, step: Step, cost: _Cost) -> ProgramRow:
     region = step.regions[segment.region]
     kind = "once"
     if region.loop is not None:
@@ -290,7 +306,7 @@ def _program_row(segment: Segment, step: Step, cost: tuple[float, float]) -> Pro
     )
 
 
-def _whole_row(segments: Segments, step: Step, cost: tuple[float, float]) -> ProgramRow:
+def _whole_row(segments: Segments, step: Step, cost: _Cost) -> ProgramRow:
     tasks = tuple(dict.fromkeys(task for each in segments for task in each.tasks))
     equations = sum(len(region.ops) for region in step.regions)
     work = sum(
@@ -305,7 +321,7 @@ def _compiled_costs(program: Program, compiled: Compiled) -> dict[Segment | None
     for item in program.instructions:
         if not isinstance(item, RunInstruction) or item.spec.segment in costs:
             continue
-        if item.spec.segment is not None or item.spec.kind == "whole":
+        if (item.spec.segment is not None or item.spec.kind == "whole") and item.spec in compiled.programs:
             analysis = compiled.programs[item.spec].cost_analysis() or {}
             costs[item.spec.segment] = (analysis.get("flops", 0.0), analysis.get("bytes accessed", 0.0))
     return costs

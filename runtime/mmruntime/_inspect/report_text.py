@@ -30,6 +30,7 @@ def headlines(report: Report) -> tuple[str, ...]:
         *(f"WARNING: {each}" for each in report.pulled),
         f"{report.name}: {len(report.submeshes)} submeshes, {len(report.programs)} programs",
         f"transfers per step: {sum(row.runs for row in report.transfers)}, {_bytes(moved)} in all",
+        *_processes(report),
     ]
     for loop in report.loops:
         lines.append(
@@ -38,6 +39,20 @@ def headlines(report: Report) -> tuple[str, ...]:
         )
         lines += loop.choice.reasons if loop.choice is not None else ()
     return (*lines, *report.proofs)
+
+
+def _processes(report: Report) -> list[str]:
+    """Which processes run what, if there are several."""
+    if report.transport is None:
+        return []
+    here = [row.number for row in report.submeshes if report.process in row.processes]
+    away = [row for row in report.submeshes if report.process not in row.processes]
+    runs = f"runs on submeshes {', '.join(map(str, here))}" if here else "runs none of it"
+    lines = [f"processes: this is process {report.process}, which {runs}; arrays go to others by {report.transport}"]
+    if away:
+        others = ", ".join(f"{row.number} (process {', '.join(map(str, row.processes))})" for row in away)
+        lines.append(f"elsewhere: submeshes {others}; their programs are compiled there and not counted here")
+    return lines
 
 
 def tables(report: Report) -> tuple[ReportTable, ...]:
@@ -72,8 +87,8 @@ def tables(report: Report) -> tuple[ReportTable, ...]:
                     ", ".join(r.tasks) or "-",
                     r.kind,
                     r.equations,
-                    f"{r.device_flops / 1e6:.3g}",
-                    _bytes(int(r.device_bytes)),
+                    "-" if r.device_flops is None else f"{r.device_flops / 1e6:.3g}",
+                    "-" if r.device_bytes is None else _bytes(int(r.device_bytes)),
                     r.runs,
                 )
                 for r in report.programs

@@ -58,12 +58,17 @@ class Timeline:
     Attributes:
         name: The step's name.
         spans: The programs and transfers that ran, sorted by start.
-        simulations: The step's microbatch loops, simulated with the median recorded time of each program.
+        simulations: The step's microbatch loops, simulated with the median recorded time of each program; none in a
+            timeline of one process of several.
+        process: The process whose programs these are alone; None if they are those of all.
+        clock_error: By how many seconds times of different processes may be off against each other.
     """
 
     name: str
     spans: tuple[Span, ...]
     simulations: tuple[schedules.Simulation, ...]
+    process: int | None = None
+    clock_error: float = 0.0
 
     @property
     def makespan(self) -> float:
@@ -157,7 +162,12 @@ class Timeline:
         Path(path).write_text(forms[suffix](), encoding="utf-8")
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {self.makespan * 1e3:.2f} ms", "submesh  compute ms  transfer ms  idle ms"]
+        lines = [f"{self.name}: {self.makespan * 1e3:.2f} ms"]
+        if self.process is not None:
+            lines.append(f"What process {self.process} ran or received; the first process of the step has it all.")
+        elif self.clock_error:
+            lines.append(f"Clocks of processes are lined up to {self.clock_error * 1e3:.2f} ms.")
+        lines += ["submesh  compute ms  transfer ms  idle ms"]
         lines += [
             f"{row.submesh:7}  {row.compute * 1e3:10.2f}  {row.transfer * 1e3:11.2f}  {row.idle * 1e3:7.2f}"
             for row in self.usage

@@ -6,6 +6,7 @@ fixed number of calls, whatever their number.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 
 import jax
@@ -16,6 +17,10 @@ from mmruntime import _compat
 _ROOT = "mmruntime"
 # A blocking call is cut into turns of this length, so that Ctrl-C and exceptions set from other threads get through.
 _TURN_S = 5.0
+_NOT_INITIALISED = (
+    "exchange: jax.distributed is not initialised in this process. Call mm.init(...) or "
+    "jax.distributed.initialize(...) in every process before JAX is used."
+)
 
 
 class Exchange:
@@ -31,10 +36,7 @@ class Exchange:
     def __init__(self, client: _compat.KeyValueClient | None = None) -> None:
         found = _compat.key_value_client() if client is None else client
         if found is None:
-            raise RuntimeError(
-                "exchange: jax.distributed is not initialised in this process. Call mm.init(...) or "
-                "jax.distributed.initialize(...) in every process before JAX is used."
-            )
+            raise RuntimeError(_NOT_INITIALISED)
         self._client = found
 
     def put(self, key: str, value: str, *, replace: bool = False) -> None:
@@ -113,3 +115,21 @@ class Exchange:
         """
         members = None if processes is None else list(processes)
         self._client.wait_at_barrier(f"{_ROOT}/{name}", int(timeout * 1000), members)
+
+
+def own_host() -> str:
+    """The address of this host that the other processes reach: that of the interface towards the coordinator.
+
+    Raises:
+        RuntimeError: If `jax.distributed` was not initialised.
+    """
+    address = _compat.coordinator_address()
+    if address is None:
+        raise RuntimeError(_NOT_INITIALISED)
+    host, _, port = address.rpartition(":")
+    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, place = found[0]
+    # Connecting a datagram socket sends nothing; it only chooses the interface.
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(place)
+        return str(probe.getsockname()[0])

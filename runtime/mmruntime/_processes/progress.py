@@ -91,18 +91,22 @@ class Blocked(NamedTuple):
 
 
 class CallRecord(NamedTuple):
-    """A call of a step, as every process must have made it.
+    """A call of a step, as every process that runs the step must have made it.
 
     Attributes:
-        number: Counts the calls of all steps over several processes, from 1.
+        processes: The processes that run the step.
+        number: Counts the calls of steps that these processes run, from 1.
         label: The step's name.
-        token: Depends on this call and on all before it: two processes whose tokens for a number differ have made
-            different calls.
+        token: Depends on this call and on all before it: two processes whose tokens for the same processes and number
+            differ have made different calls.
+        arguments: How the arguments were given that are not where the step wants them; empty if all are.
     """
 
+    processes: tuple[int, ...]
     number: int
     label: str
     token: str
+    arguments: str = ""
 
 
 class Progress:
@@ -132,12 +136,12 @@ class Progress:
     # For the thread that runs steps. What it does for every instruction, it does without a call: `progress.index = i`,
     # `progress.waits.append(Wait(...))`.
 
-    def begin(self, itinerary: Itinerary, token: str) -> None:
+    def begin(self, itinerary: Itinerary, record: CallRecord) -> None:
         """Note that a step is called."""
         self.index = 0
         self.itinerary = itinerary
         self.call += 1
-        self.calls.append(CallRecord(self.call, itinerary.label, token))
+        self.calls.append(record)
         self.inside = True
 
     def end(self) -> None:

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from mmruntime import _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._execution.own_parts import is_here, nothing_of, place, processes
 from mmruntime._frontend.constraint import placed_later
 from mmruntime._partition.initializer_parts import by_part
 from mmruntime._partition.refs import without_refs
@@ -89,9 +90,17 @@ class Initializer(Generic[P, R]):
         key = (signature, shardings)
         if key not in self._parts:
             self._parts[key] = _compile(closed, structs, shardings, self._label)
-        results: list[Any] = [None] * len(shardings)
+        # A global array without shards, where this process has no devices of its submesh.
+        avals = [atom.aval for atom in _compat.split(closed)[0].outvars]
+        results: list[Any] = [
+            None if is_here(sharding.mesh) else nothing_of(aval, sharding)
+            for aval, sharding in zip(avals, shardings, strict=True)
+        ]
         for part in self._parts[key]:
-            moved = jax.device_put(leaves, part.everywhere)
+            if processes(part.everywhere.mesh) == (jax.process_index(),):
+                moved = jax.device_put(leaves, part.everywhere)
+            else:
+                moved = [place(leaf, part.everywhere, jax.typeof(leaf)) for leaf in leaves]
             for position, value in zip(part.positions, part.program(*moved), strict=True):
                 results[position] = value
         made: R = jax.tree.unflatten(out_tree, results)
@@ -130,6 +139,8 @@ def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedShard
     parts = by_part(without_refs(closed), list(groups.values()), label)
     lowered = []
     for positions, each in zip(groups.values(), parts, strict=True):
+        if not is_here(shardings[positions[0]].mesh):
+            continue
         compute = _compat.as_fun(each)
         everywhere = NamedSharding(shardings[positions[0]].mesh, PartitionSpec())
 

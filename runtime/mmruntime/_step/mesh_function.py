@@ -16,7 +16,6 @@ from mmruntime._core.mesh import outside_of_meshes
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import Registration, changes, registered, registrations
 from mmruntime._core.switches import jax_settings, switches
-from mmruntime._execution.processes import check_runs_here, runs_here
 from mmruntime._execution.run import WholeRunner
 from mmruntime._inspect.record import measure, record
 from mmruntime._inspect.report import Report, report
@@ -203,13 +202,12 @@ class MeshFunction(Generic[P, R]):
     def _use(self, plan: Plan, call: Call) -> None:
         """Make a plan the latest, which the next call may repeat."""
         self._latest = plan
-        runs_here = self._runs_here(plan)
-        # `Repeat` compares neither values of static arguments nor the process that the step is called in.
-        once = call.static_args or call.static_kwargs or not runs_here
+        # `Repeat` does not compare values of static arguments.
+        once = call.static_args or call.static_kwargs
         self._repeat = None if once else Repeat(call.tree, call.signatures, self._settings())
         if plan not in self._dispatchers:
             self._dispatchers[plan] = self._dispatcher(plan)
-        self._direct = self._dispatchers[plan] if runs_here else None
+        self._direct = self._dispatchers[plan]
         self._changes, self._registered = changes.count, registered(self._context)
         self._prng_impl = default_prng_impl.value
 
@@ -253,12 +251,7 @@ class MeshFunction(Generic[P, R]):
                 arguments=self._arguments,
                 to_run=to_run,
             )
-        elif to_run:
-            check_runs_here(self._name, self._multimesh.mesh, plan.placement, whole=plan.program.whole)
         return plan
-
-    def _runs_here(self, plan: Plan) -> bool:
-        return runs_here(self._multimesh.mesh, plan.placement, whole=plan.program.whole)
 
     def _report(self, plan: Plan) -> Report:
         return report(

@@ -95,12 +95,12 @@ def mjit(
         The compiled step; `.explain()` reports what runs where.
 
     Raises:
-        NotImplementedError: When called, if a step with tasks on several submeshes has devices of several processes.
         ValueError: If there is no mesh, or `fun` has no argument of such a position or name. When called: if the step
             of `out_like` has no argument like the result.
         TypeError: If `mesh` is neither a `MultiMesh` nor a `jax.sharding.Mesh`, `out_like` is no step, something else
             is of another type, or there are further options.
-        RuntimeError: When called, if the step of `out_like` was neither called nor planned.
+        RuntimeError: When called, if the step of `out_like` was neither called nor planned; or if the mesh has devices
+            of several processes, and those differ in the step or in how they call it.
     """
     _check.function("mjit", "fun", fun)
     kind, inside = kind_of(like)

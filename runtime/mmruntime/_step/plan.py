@@ -12,11 +12,15 @@ from mmruntime import _compat
 from mmruntime._core.mesh import using
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
-from mmruntime._core.switches import fast_path_enabled
+from mmruntime._core.switches import fast_path_enabled, jax_settings, switches
+from mmruntime._execution.across import AcrossTransport
+from mmruntime._execution.channels import channel, chosen
 from mmruntime._execution.compile import Compiled, compile_program
 from mmruntime._execution.donation import owned_slots
-from mmruntime._execution.processes import check_runs_here
-from mmruntime._execution.run import Runner, WholeRunner
+from mmruntime._execution.own_parts import processes
+from mmruntime._execution.run import Runner, StepRunner, WholeRunner
+from mmruntime._execution.run_across import AcrossRunner
+from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._jaxpr.ir import Step
 from mmruntime._partition.effect_order import check_effects
 from mmruntime._partition.input_layouts import boxed_names, lay_out_inputs
@@ -30,6 +34,8 @@ from mmruntime._partition.shard import Shardings, propagate_segments, propagate_
 from mmruntime._partition.single_program import compute_results
 from mmruntime._partition.trace import trace
 from mmruntime._partition.variants import expand_replicas, expand_variants
+from mmruntime._processes.group import group_of
+from mmruntime._step.fingerprint import fingerprint
 from mmruntime._step.signature import (
     Call,
     abstract_leaf,
@@ -64,7 +70,7 @@ class Plan:
     shardings: Shardings
     program: Program
     compiled: Compiled
-    runner: Runner
+    runner: StepRunner
     in_tree: Any
     out_tree: Any
     names: tuple[str, ...]
@@ -91,7 +97,10 @@ def make_plan(
         donate: Positions of the arguments that the caller gives up.
         donate_names: Names of those that are passed as keywords.
         arguments: Names of the function's parameters, for reports.
-        to_run: Whether the plan is to be run in this process, so that devices of other processes are refused.
+        to_run: Whether the plan is to be run at once, so that other processes that take part make it now, too.
+
+    Raises:
+        RuntimeError: If other processes have made another plan.
     """
     # A mesh that the caller has set with `jax.set_mesh` would end up in the trace, and does not fit the submeshes.
     with _compat.no_mesh():
@@ -105,9 +114,9 @@ def make_plan(
         step, placement = place(step, multimesh)
         names = tuple(argument_name(path, arguments) for path, _ in paths(call.tree))
         warn_of_pulled_state(step, placement, names)
+        members = processes(multimesh.mesh)
+        alone = members == (jax.process_index(),)
         whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
-        if to_run:
-            check_runs_here(function_name(fun), multimesh.mesh, placement, whole=whole)
         if whole:
             step, placement = compute_results(step, placement)
 
@@ -128,8 +137,21 @@ def make_plan(
 
         # Executables.
         donated = donated_leaves(call.tree, donate, donate_names)
-        compiled = compile_program(program, shardings, owned_slots(step, placement, program, donated))
-        runner = (WholeRunner if whole else Runner)(step, program, compiled, shardings, donated)
+        owned = owned_slots(step, placement, program, donated)
+        runner: StepRunner
+        if alone:
+            compiled = compile_program(program, shardings, owned)
+            runner = (WholeRunner if whole else Runner)(step, program, compiled, shardings, donated)
+        else:
+            label, transport = function_name(fun), chosen()
+            settings = f"{switches()} {jax_settings()}\ntransport {transport}"
+            parts = fingerprint(label, names, step, placement, shardings, program, settings)
+            group = group_of(members)
+            agreement = StepAgreement(label, names, parts, group, step, program, shardings)
+            if to_run and jax.process_index() in members:
+                agreement.reach(call.leaves)
+            compiled = compile_program(program, shardings, owned, AcrossTransport(channel(transport)))
+            runner = AcrossRunner(label, names, agreement, step, program, compiled, shardings, donated)
         return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
 
 

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from mmruntime._processes.exchange import Exchange
-from mmruntime._processes.progress import Awaited, Itinerary, Progress, Wait
+from mmruntime._processes.progress import Awaited, CallRecord, Itinerary, Progress, Wait
 
 
 class Arriving:
@@ -44,13 +44,13 @@ def test_the_oldest_wait_is_the_first_that_is_not_over():
 def test_calls_are_counted_and_remembered():
     progress = Progress()
     for number in range(100):
-        progress.begin(STEP, f"token {number}")
+        progress.begin(STEP, CallRecord((0, 1), number + 1, "train", f"token {number}"))
         assert progress.inside
         progress.end()
     assert progress.call == 100
     assert [record.number for record in progress.calls] == list(range(37, 101))
     assert progress.calls[-1].token == "token 99"
-    progress.begin(STEP, "")
+    progress.begin(STEP, CallRecord((0, 1), 101, "train", ""))
     progress.fail(ValueError("no"))
     assert not progress.inside
     assert progress.failure == "ValueError: no"

@@ -1,0 +1,39 @@
+"""Channel: how messages get from process to process. There are several, behind one interface.
+
+A channel carries the parcels of messages; what they are parts of, it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from mmruntime._execution.parcels import Message
+
+# Sends this process's parcels and receives those for it. Called with the number of the messages, the same at both
+# ends and used once, and with the parcels to send, message by message. Returns those received, message by message, each
+# on its target device.
+Carry = Callable[[int, Sequence[Any]], list[Any]]
+
+# Bits for the process that receives a message, in the number under which it is sent.
+RECEIVER_BITS = 14
+
+
+class Channel(Protocol):
+    """Carries messages between processes."""
+
+    # As users name it.
+    name: str
+
+    def bind(self, messages: Sequence[Message], /) -> Carry:
+        """Plan messages of which this process sends or receives some.
+
+        Every process that sends or receives one of them calls this with all of them, in the order of its instructions,
+        and so it calls what is returned. Parcels to send are arrays that nobody else holds; they may not be computed
+        yet. The call may wait for other processes, but for nothing that they issue later in that order.
+        """
+        ...
+
+    def connect(self, processes: Sequence[int], /) -> None:
+        """Make sure that processes can be reached, before anything is sent to them or received from them."""
+        ...

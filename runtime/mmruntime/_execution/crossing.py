@@ -1,0 +1,240 @@
+"""Crossing: one transfer between submeshes of which at least one has devices of another process.
+
+What is sent are copies, made by one small program for each device: a buffer that is donated or deleted while it is on
+offer would reach the receiver as an error.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, SingleDeviceSharding
+
+from mmruntime import _compat
+from mmruntime._execution.channel import Channel
+from mmruntime._execution.parcels import TICKET, Message, Parcel, is_key, on_the_wire, plan_crossing
+from mmruntime._execution.pieces import Box, Pieces, joiner, slicer
+
+# A part of an array of this process: the index of the array, the position of the shard among this process's own, and
+# the bounds in the shard.
+_Part = tuple[int, int, Box | None]
+
+
+class Crossing:
+    """A planned transfer of several arrays.
+
+    Args:
+        sources: Where each array is.
+        targets: Where it shall be.
+        avals: Its shape and type.
+        channel: What carries the messages.
+        me: The index of this process.
+
+    Attributes:
+        senders: The processes that send something to this one.
+        peers: Those, and the ones that it sends something to.
+        tickets: From the latest call, an array for each sender that is there when all that it sent is.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[NamedSharding],
+        targets: Sequence[NamedSharding],
+        avals: Sequence[Any],
+        channel: Channel,
+        me: int,
+    ) -> None:
+        plan = plan_crossing(sources, targets, avals)
+        sent = [message for message in plan.messages if message.source == me]
+        received = [message for message in plan.messages if message.target == me]
+        self.senders = tuple(message.source for message in received)
+        self.peers = tuple(sorted({*self.senders, *(message.target for message in sent)}))
+        self.tickets: list[Any] = []
+        shard_of = [_positions(source, me) for source in sources]
+        self._cuts = _plan_cuts(sent, shard_of)
+        self._num_sent = sum(len(message.parcels) for message in sent)
+        self._carry = channel.bind(plan.messages) if sent or received else None
+        parcels = [parcel for message in received for parcel in message.parcels]
+        self._rebuild = _Rebuild(plan.layouts, parcels, shard_of, avals, me)
+        self._ticket_at = [index for index, parcel in enumerate(parcels) if parcel.array == TICKET]
+
+    def __call__(self, arrays: Sequence[Any], number: int) -> list[Any]:
+        """Issue this process's part of the transfer.
+
+        Args:
+            arrays: The arrays; what no device of this process holds may be None.
+            number: The number of the messages; see `Carry`.
+
+        Returns:
+            The arrays on their targets; None for those of which this process holds nothing.
+        """
+        # `jax.jit` refuses arrays on devices outside of the caller's ambient mesh, and these programs run anywhere.
+        with _compat.no_mesh():
+            sent: list[Any] = [None] * self._num_sent
+            for program, operands, places in self._cuts:
+                shards = [_compat.own_shards(arrays[index])[position] for index, position in operands]
+                for place, copy in zip(places, program(*shards), strict=True):
+                    sent[place] = copy
+            received = [] if self._carry is None else self._carry(number, sent)
+            self.tickets = [received[index] for index in self._ticket_at]
+            return self._rebuild(arrays, received)
+
+
+def _positions(source: NamedSharding, me: int) -> dict[Any, int]:
+    """The position of each device of this process among its own, in the order of a layout's devices."""
+    devices: Any = source.mesh.devices
+    own = [device for device in devices.flat if device.process_index == me]
+    return {device: position for position, device in enumerate(own)}
+
+
+def _plan_cuts(
+    sent: Sequence[Message], shard_of: Sequence[dict[Any, int]]
+) -> list[tuple[Callable[..., Sequence[Any]], list[tuple[int, int]], list[int]]]:
+    """For each device that sends: the program, the shards that it reads, and where its results stand in what is sent.
+
+    One program for each device, however much it sends: XLA's CPU client takes only so many.
+    """
+    by_device: dict[Any, list[tuple[int, Parcel]]] = {}
+    place = 0
+    for message in sent:
+        for parcel in message.parcels:
+            by_device.setdefault(parcel.source, []).append((place, parcel))
+            place += 1
+    cuts = []
+    for device, found in by_device.items():
+        operands: dict[tuple[int, int], int] = {}
+        parts: list[tuple[int, Box | None] | None] = []
+        for _, parcel in found:
+            if parcel.array == TICKET:
+                parts.append(None)
+            else:
+                shard = parcel.array, shard_of[parcel.array][device]
+                parts.append((operands.setdefault(shard, len(operands)), parcel.box))
+        cuts.append((cutter(tuple(parts)), list(operands), [place for place, _ in found]))
+    return cuts
+
+
+@functools.cache
+def cutter(parts: tuple[tuple[int, Box | None] | None, ...]) -> Callable[..., Sequence[Any]]:
+    """A program that copies parts of its arguments: for each the argument and its bounds, or None for a ticket."""
+
+    def cut(*shards: Any) -> list[Any]:
+        results = []
+        for part in parts:
+            if part is None:
+                results.append(jnp.zeros((), jnp.uint32))
+                continue
+            value = shards[part[0]]
+            if part[1] is not None:
+                value = jax.lax.slice(value, [low for low, _ in part[1]], [high for _, high in part[1]])
+            results.append(jnp.copy(jax.random.key_data(value) if is_key(value.dtype) else value))
+        return results
+
+    return jax.jit(cut)
+
+
+@functools.cache
+def as_keys(dtype: Any) -> Callable[[Any], Any]:
+    """A program that makes PRNG keys of a type from their data."""
+    name = _compat.key_name(dtype)
+    return jax.jit(lambda data: jax.random.wrap_key_data(data, impl=name))
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class _Shard:
+    """A shard of a target: its parts by their places in the pool, and how many of them along each dimension.
+
+    One without elements has no parts, and is made where it is: its device, and shape and type as sent.
+    """
+
+    parts: tuple[int, ...]
+    grid: tuple[int, ...]
+    empty: tuple[Any, tuple[int, ...], Any] | None
+
+
+class _Rebuild:
+    """Puts arrays together from what was received and from what this process has.
+
+    The pool holds the parcels received, then parts of this process's own arrays, then copies of both on the devices
+    that need them.
+    """
+
+    def __init__(
+        self,
+        layouts: Sequence[Pieces],
+        parcels: Sequence[Parcel],
+        shard_of: Sequence[dict[Any, int]],
+        avals: Sequence[Any],
+        me: int,
+    ) -> None:
+        self._keys = [
+            (index, as_keys(avals[parcel.array].dtype))
+            for index, parcel in enumerate(parcels)
+            if parcel.array != TICKET and is_key(avals[parcel.array].dtype)
+        ]
+        # Where the pool has each piece, and on which device.
+        had: dict[tuple[int, Any, Box | None], tuple[int, Any]] = {
+            (parcel.array, parcel.source, parcel.box): (index, parcel.target)
+            for index, parcel in enumerate(parcels)
+            if parcel.array != TICKET
+        }
+        self._own: list[_Part] = []
+        for index, layout in enumerate(layouts):
+            for device, cuts, _ in layout.rows:
+                for number in cuts if device.process_index == me else ():
+                    holder, box = layout.cuts[number]
+                    if holder.process_index == me and (index, holder, box) not in had:
+                        had[index, holder, box] = len(parcels) + len(self._own), holder
+                        self._own.append((index, shard_of[index][holder], box))
+        moved: dict[tuple[int, Any], int] = {}
+        start = len(parcels) + len(self._own)
+        self._arrays: list[tuple[Any, NamedSharding, list[_Shard]] | None] = []
+        for index, (layout, aval) in enumerate(zip(layouts, avals, strict=True)):
+            shards = []
+            for device, cuts, grid in layout.rows:
+                if device.process_index != me:
+                    continue
+                parts = []
+                for number in cuts:
+                    place, at = had[index, *layout.cuts[number]]
+                    parts.append(place if at == device else moved.setdefault((place, device), start + len(moved)))
+                shape = layout.target.shard_shape(layout.shape)
+                empty = None if parts else (device, *on_the_wire(shape, aval.dtype))
+                shards.append(_Shard(tuple(parts), grid, empty))
+            self._arrays.append((aval, layout.target, shards) if shards else None)
+        self._moves = [place for place, _ in moved]
+        self._devices = [SingleDeviceSharding(device) for _, device in moved]
+
+    def __call__(self, arrays: Sequence[Any], received: list[Any]) -> list[Any]:
+        pool = list(received)
+        for place, wrap in self._keys:
+            pool[place] = wrap(pool[place])
+        for index, position, box in self._own:
+            shard = _compat.own_shards(arrays[index])[position]
+            pool.append(shard if box is None else slicer(box)(shard))
+        if self._moves:
+            # One batched call. From one device to one device `jax.device_put` never waits for the value.
+            pool += jax.device_put([pool[place] for place in self._moves], self._devices)
+        results: list[Any] = []
+        for found in self._arrays:
+            if found is None:
+                results.append(None)
+                continue
+            aval, target, shards = found
+            own = [_join([pool[place] for place in shard.parts], shard, aval.dtype) for shard in shards]
+            results.append(_compat.global_array(aval.shape, aval.dtype, target, own))
+        return results
+
+
+def _join(parts: list[Any], shard: _Shard, dtype: Any) -> Any:
+    if shard.empty is not None:
+        device, shape, sent_as = shard.empty
+        made = jax.device_put(np.zeros(shape, sent_as), device)
+        return as_keys(dtype)(made) if is_key(dtype) else made
+    return parts[0] if len(parts) == 1 else joiner(shard.grid)(*parts)

@@ -1,0 +1,136 @@
+"""Parcels: what processes send each other, so that arrays get from one submesh to another.
+
+Every process makes the same plan from the layouts alone. A parcel is a part of an array that lies on one device and is
+wanted on one of another process, so it does not matter how arrays are tiled at either end.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from mmruntime import _compat
+from mmruntime._execution.pieces import Box, Pieces, pieces_of
+
+# In the place of an array's index: a number of no meaning, made by the program that cut the other parcels.
+TICKET = -1
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """An array on one device that is wanted on a device of another process.
+
+    Attributes:
+        array: The index of the array that it is a part of; `TICKET` for none.
+        source: The device that it is on.
+        box: Its bounds in the shard there; None if it is the whole shard.
+        target: The device that it goes to. From there it gets to others of the same process.
+        shape: Its shape. A PRNG key is sent as its data, which has one dimension more.
+        dtype: Its type, that of the data for a PRNG key.
+    """
+
+    array: int
+    source: Any
+    box: Box | None
+    target: Any
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class Message:
+    """All that one process sends another for one transfer.
+
+    Attributes:
+        source: The process that sends.
+        target: The process that receives.
+        parcels: Its parcels; the last one is a ticket, which is there when the others are.
+    """
+
+    source: int
+    target: int
+    parcels: tuple[Parcel, ...]
+
+
+@dataclass(frozen=True)
+class CrossingPlan:
+    """A transfer of arrays between submeshes on several processes.
+
+    Attributes:
+        layouts: How each array is cut and put together.
+        messages: What processes send each other, in the same order everywhere.
+    """
+
+    layouts: tuple[Pieces, ...]
+    messages: tuple[Message, ...]
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether values of a type are typed PRNG keys, which only programs can send."""
+    return bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def on_the_wire(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], Any]:
+    """Shape and type as which values are sent."""
+    if not is_key(dtype):
+        return shape, np.dtype(dtype)
+    return (*shape, *_compat.key_shape(dtype)), np.dtype(np.uint32)
+
+
+def plan_crossing(
+    sources: Sequence[NamedSharding], targets: Sequence[NamedSharding], avals: Sequence[Any]
+) -> CrossingPlan:
+    """How arrays get from one submesh to another.
+
+    Args:
+        sources: Where each array is.
+        targets: Where it shall be.
+        avals: Its shape and type.
+    """
+    layouts = []
+    parcels: dict[tuple[int, int], dict[tuple[int, Any, Box | None], Parcel]] = {}
+    for index, (source, target, aval) in enumerate(zip(sources, targets, avals, strict=True)):
+        shape = tuple(aval.shape)
+        layout = pieces_of(source, target, shape)
+        layouts.append(layout)
+        if 0 in shape:
+            continue
+        shard = source.shard_shape(shape)
+        for device, cuts, _ in layout.rows:
+            for number in cuts:
+                holder, box = layout.cuts[number]
+                if holder.process_index == device.process_index:
+                    continue
+                size = shard if box is None else tuple(high - low for low, high in box)
+                ends = (holder.process_index, device.process_index)
+                # Once for each process; the first of its devices that needs it receives it.
+                parcels.setdefault(ends, {}).setdefault(
+                    (index, holder, box), Parcel(index, holder, box, device, *on_the_wire(size, aval.dtype))
+                )
+    messages = [
+        Message(*ends, (*found.values(), _ticket(list(found.values())))) for ends, found in sorted(parcels.items())
+    ]
+    return CrossingPlan(tuple(layouts), tuple(messages))
+
+
+def _ticket(parcels: Sequence[Parcel]) -> Parcel:
+    """A ticket that leaves with the largest of the parcels."""
+    largest = max(parcels, key=num_bytes)
+    return Parcel(TICKET, largest.source, None, largest.target, (), np.dtype(np.uint32))
+
+
+@functools.cache
+def _itemsize(dtype: Any) -> float:
+    bits = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}.get(dtype.name)
+    return float(dtype.itemsize) if bits is None else bits / 8
+
+
+def num_bytes(parcel: Parcel) -> int:
+    """How many bytes a parcel has."""
+    return int(np.prod(parcel.shape, dtype=np.int64) * _itemsize(parcel.dtype))

@@ -1,0 +1,76 @@
+"""The channel over `jax.experimental.transfer`: receivers pull what senders offer, by number, and nobody waits.
+
+Offers and pulls meet in any order, and both may be made before the values are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from mmruntime._execution.channel import RECEIVER_BITS, Carry
+from mmruntime._execution.parcels import Message
+from mmruntime._processes.exchange import Exchange, own_host
+from mmruntime._processes.progress import progress
+
+# Every process starts its server at its first step, so that only a crashed one is waited for as long as this.
+_CONNECT_S = 300.0
+
+
+class PullChannel:
+    """Carries messages through the transfer server that JAX has in each process."""
+
+    name = "transfer"
+
+    def __init__(self) -> None:
+        from jax.experimental import transfer  # noqa: PLC0415  (starts threads; not every JAX has it)
+
+        host = own_host()
+        shown = f"[{host}]" if ":" in host else host
+        self._server = transfer.start_transfer_server(jax.local_devices()[0].client, f"{shown}:0", [f"{shown}:0"])
+        self._exchange = Exchange()
+        self._me = jax.process_index()
+        # The server names the address that it listens on, which may be any ("[::]"): others need this host's.
+        port = self._server.address().rpartition(":")[2]
+        self._exchange.put(f"transfer/{self._me}", f"{shown}:{port}")
+        self._connections: dict[int, Any] = {}
+
+    def connect(self, processes: Sequence[int], /) -> None:
+        """See `Channel.connect`."""
+        for process in processes:
+            if process not in self._connections:
+                with progress.waiting(f"the address of process {process}", (process,)):
+                    address = self._exchange.get(f"transfer/{process}", _CONNECT_S)
+                self._connections[process] = self._server.connect(address)
+
+    def bind(self, messages: Sequence[Message], /) -> Carry:
+        """See `Channel.bind`."""
+        server, connections, me = self._server, self._connections, self._me
+        sent = [message for message in messages if message.source == me]
+        ends = list(accumulate(len(message.parcels) for message in sent))
+        offers = [(message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)]
+        pulls = [
+            (
+                message.source,
+                [
+                    jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=SingleDeviceSharding(each.target))
+                    for each in message.parcels
+                ],
+            )
+            for message in messages
+            if message.target == me
+        ]
+
+        def carry(number: int, parcels: Sequence[Any]) -> list[Any]:
+            for target, start, end in offers:
+                server.await_pull(number << RECEIVER_BITS | target, parcels[start:end])
+            received: list[Any] = []
+            for source, structs in pulls:
+                received += connections[source].pull(number << RECEIVER_BITS | me, structs)
+            return received
+
+        return carry

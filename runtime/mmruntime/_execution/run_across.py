@@ -1,0 +1,445 @@
+"""Run a step over several processes: each issues, of the one list of instructions, those that its devices take part in.
+
+That all processes issue parts of one list, in its order, is what keeps them from waiting for each other in a circle: of
+all instructions that are not done, the earliest has all that it needs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from mmruntime._compat import Var, is_var
+from mmruntime._execution.across import AcrossTransport
+from mmruntime._execution.channel import Channel
+from mmruntime._execution.compile import Compiled
+from mmruntime._execution.crossing import Crossing
+from mmruntime._execution.own_parts import copied, is_global, is_here, nothing_of, place, processes
+from mmruntime._execution.parcels import is_key
+from mmruntime._execution.run import copied_outputs, deletable, layout_of_state
+from mmruntime._execution.scalars import part, same_devices
+from mmruntime._execution.spread_across import ScalarResult, SpreadAcross
+from mmruntime._execution.step_agreement import StepAgreement
+from mmruntime._execution.throttle import throttled
+from mmruntime._jaxpr.ir import Step, is_scalar
+from mmruntime._partition.instructions import Program, RunInstruction
+from mmruntime._partition.shard import Shardings
+from mmruntime._processes.agreement import meet
+from mmruntime._processes.group import MESSAGE_BITS, Group, group_of
+from mmruntime._processes.progress import Awaited, CallRecord, Itinerary, Wait, progress
+
+_RUN, _MOVE, _CROSS, _RUN_TOGETHER = range(4)
+# The watch keeps a result of a program that runs on several processes until it has looked at it.
+_LARGEST_PROBE = 1 << 20
+
+
+class AcrossRunner:
+    """A compiled step of which other processes run parts. Called as a `Runner`.
+
+    Args:
+        label: The step's name.
+        names: The user's names for the inputs.
+        agreement: That all processes run the same step.
+        step: The step.
+        program: Its instructions.
+        compiled: Executables and transfers of this process.
+        shardings: The layout of each value.
+        donated: Positions of the inputs that the caller donates.
+
+    Attributes:
+        misplaced: How many inputs the latest call had to move.
+        group: The processes that run the step.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        names: Sequence[str],
+        agreement: StepAgreement,
+        step: Step,
+        program: Program,
+        compiled: Compiled,
+        shardings: Shardings,
+        donated: Collection[int] = (),
+    ) -> None:
+        assert isinstance(compiled.transport, AcrossTransport)
+        transport = compiled.transport
+        self.misplaced = 0
+        self._label, self._names = label, names
+        self._me = jax.process_index()
+        self._everywhere = shardings.everywhere
+        self.group: Group | None = group_of(processes(shardings.everywhere.mesh))
+        self._group = self.group
+        self._channel: Channel = transport.channel
+        self._agreement = agreement
+        self._met = self._loaded = False
+        self._moved: list[int] = []
+        self._num_slots = program.num_slots
+        self._num_instructions = len(program.instructions)
+        self._code, self._itinerary = _plan_code(label, program, compiled, shardings)
+        self._inputs = [
+            _Input(position, place[0], shardings[var, place[1]], var.aval, is_here(shardings[var, place[1]].mesh))
+            for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
+            if place is not None and not is_scalar(var)
+        ]
+        self._scalars = [
+            (position, var.aval, _places_here(var, program, shardings))
+            for position, var in enumerate(step.invars)
+            if program.scalars.get(var)
+        ]
+        self._crossings: dict[Any, Crossing] = {}
+        # Captured arrays may have to come from other processes, so that they are laid out at the first call.
+        self._captured = _captured(step, program, shardings)
+        self._constants: list[tuple[int, Any]] = []
+        outputs = _Outputs(step, program, shardings, donated, transport.channel, self._me)
+        self._outputs = outputs
+        self._deletable = deletable(step, program, donated)
+        used = self._num_instructions + len(step.invars) + len(self._captured) + outputs.numbers
+        if used >= 1 << MESSAGE_BITS:
+            raise NotImplementedError(
+                f"mjit: {label} has {used} instructions, arguments and results; over several processes there may be at "
+                f"most {(1 << MESSAGE_BITS) - 1}. Use fewer microbatches."
+            )
+        self._peers = tuple(sorted({*transport.peers, *outputs.peers}))
+        if outputs.spread is not None and outputs.spread.senders:
+            results = Awaited("scalar results", outputs.spread.senders)
+            self._itinerary = replace(
+                self._itinerary, awaited={**self._itinerary.awaited, self._num_instructions: results}
+            )
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Issue this process's part of the step; returns as soon as that is done."""
+        return self.run_watched(inputs, None)
+
+    def run_watched(
+        self, inputs: Sequence[Any], watch: Callable[[int, Sequence[Any], float], None] | None
+    ) -> list[Any]:
+        """As a call; `watch(instruction index, results, time of issue)` is called after each instruction issued here.
+
+        It is the hot path, and long on purpose: a Python call would cost more than the lines that it replaces.
+        """
+        number = self._begin(inputs)
+        waits, itinerary, call_number, issued = progress.waits, self._itinerary, progress.call, 0.0
+        try:
+            slots = self._load(inputs, number)
+            for kind, call, args, results, frees, index in self._code:
+                progress.index = index
+                operands = [slots[slot] for slot in args]
+                if watch is not None:
+                    issued = time.perf_counter()
+                if kind == _RUN:
+                    values = call(*operands)
+                elif kind == _MOVE:
+                    values = call(operands)
+                elif kind == _CROSS:
+                    values = call(operands, number + index)
+                    for ticket in call.tickets:
+                        waits.append(Wait(time.monotonic(), call_number, itinerary, index, ticket))
+                else:
+                    run, probe = call
+                    values = run(*operands)
+                    if probe is not None:
+                        waits.append(Wait(time.monotonic(), call_number, itinerary, index, values[probe]))
+                # An array is freed with its last reference, which `operands` would hold until the next instruction.
+                del operands
+                if watch is not None:
+                    watch(index, values, issued)
+                for slot, value in zip(results, values, strict=True):
+                    slots[slot] = value
+                for slot in frees:
+                    slots[slot] = None
+            outputs = self._collect(slots, inputs, number)
+        except BaseException as error:
+            progress.fail(error)
+            raise
+        progress.end()
+        return outputs
+
+    def _begin(self, inputs: Sequence[Any]) -> int:
+        """Count a call that all processes have agreed on; the number that its messages start at."""
+        group = self._group
+        if self._me not in group.members:
+            return 0
+        mark, arguments = self._agreement.reach(inputs)
+        if not self._met:
+            meet(f"compile {self._label}", group)
+            self._channel.connect(self._peers)
+            self._met = True
+        number = group.called(mark)
+        record = CallRecord(group.members, group.calls, self._label, group.token, arguments)
+        progress.begin(self._itinerary, record)
+        return number
+
+    def _load(self, inputs: Sequence[Any], number: int) -> list[Any]:
+        """The slots at the start of a step: inputs and captured arrays, each where this process's programs read it."""
+        slots: list[Any] = [None] * self._num_slots
+        moved: list[int] = []
+        for position, slot, sharding, aval, here in self._inputs:
+            value = inputs[position]
+            placed = getattr(value, "sharding", None)
+            if placed is sharding or placed == sharding:
+                slots[slot] = value
+                continue
+            moved.append(position)
+            if is_global(value):
+                slots[slot] = self._move(
+                    self._names[position], value, sharding, number + self._num_instructions + position
+                )
+            elif here:
+                slots[slot] = place(value, sharding, aval)
+        misplaced = len(moved)
+        everywhere = self._everywhere
+        for position, aval, places in self._scalars:
+            value = inputs[position]
+            placed = getattr(value, "sharding", None)
+            if placed is not everywhere and placed != everywhere:
+                misplaced += 1
+                if not is_global(value):
+                    for slot, sharding in places:
+                        slots[slot] = place(value, sharding, aval)
+                    continue
+                value = self._move(self._names[position], value, everywhere, number + self._num_instructions + position)
+            for slot, sharding in places:
+                slots[slot] = part(value, sharding)
+        self.misplaced = misplaced
+        self._moved = moved
+        if not self._loaded:
+            self._load_captured(number + self._num_instructions + len(inputs))
+        for slot, value in self._constants:
+            slots[slot] = value
+        return slots
+
+    def _move(self, name: str, value: Any, sharding: NamedSharding, number: int) -> Any:
+        """Bring a global array to where it is wanted; None if this process then holds nothing of it."""
+        key = (value.sharding, sharding, value.aval)
+        crossing = self._crossings.get(key)
+        if crossing is None:
+            outside = set(processes(value.sharding.mesh)) - set(self._group.members)
+            if outside:
+                raise ValueError(
+                    f"mjit: {name} of {self._label} lies on devices of process {min(outside)}, and only processes "
+                    f"{', '.join(map(str, self._group.members))} run this step. Give an array on its mesh, or one that "
+                    "each of them has."
+                )
+            crossing = Crossing([value.sharding], [sharding], [value.aval], self._channel, self._me)
+            self._channel.connect(crossing.peers)
+            self._crossings[key] = crossing
+        (moved,) = crossing([value], number)
+        return moved
+
+    def _load_captured(self, number: int) -> None:
+        """Lay out captured arrays and microbatch numbers, at the first call: they may come from other processes."""
+        for offset, (slot, value, aval, sharding) in enumerate(self._captured):
+            if not is_global(value):
+                self._constants.append((slot, place(value, sharding, aval)))
+            elif value.sharding == sharding:
+                self._constants.append((slot, value))
+            else:
+                self._constants.append((slot, self._move("a captured array", value, sharding, number + offset)))
+        self._loaded = True
+
+    def _collect(self, slots: Sequence[Any], inputs: Sequence[Any], number: int) -> list[Any]:
+        """The step's results, once all instructions are issued."""
+        outputs = self._outputs
+        start = number + self._num_instructions + len(inputs) + len(self._captured)
+        results = outputs.collect(slots, inputs, start, self._move)
+        if outputs.spread is not None:
+            for ticket in outputs.spread.tickets:
+                progress.waits.append(
+                    Wait(time.monotonic(), progress.call, self._itinerary, self._num_instructions, ticket)
+                )
+        for position in self._deletable.intersection(self._moved):
+            array = inputs[position]
+            if isinstance(array, jax.Array) and sum(other is array for other in inputs) == 1:
+                array.delete()
+        return results
+
+
+class _Input(NamedTuple):
+    """An input array that programs read: where, and whether this process has devices there."""
+
+    position: int
+    slot: int
+    sharding: NamedSharding
+    aval: Any
+    here: bool
+
+
+def _places_here(var: Var, program: Program, shardings: Shardings) -> list[tuple[int, NamedSharding]]:
+    """The slots of a scalar on submeshes that have devices of this process."""
+    places = [(slot, shardings[var, where]) for slot, where in program.scalars[var]]
+    return [(slot, sharding) for slot, sharding in places if is_here(sharding.mesh)]
+
+
+def _captured(step: Step, program: Program, shardings: Shardings) -> list[tuple[int, Any, Any, NamedSharding]]:
+    """Slots that are filled once: slot, value, its type, its layout."""
+    captured = [
+        (slot, step.constants[var], var.aval, shardings[var, where])
+        for var, places in program.constants.items()
+        for slot, where in places
+        if is_here(shardings[var, where].mesh) or is_global(step.constants[var])
+    ]
+    number_type = jax.typeof(np.uint32(0))
+    return captured + [
+        (slot, np.uint32(number), number_type, shardings.replicated(where))
+        for slot, where, number in program.numbers
+        if is_here(shardings.replicated(where).mesh)
+    ]
+
+
+def _plan_code(
+    label: str, program: Program, compiled: Compiled, shardings: Shardings
+) -> tuple[list[tuple[int, Any, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]], Itinerary]:
+    """The instructions of this process, with their kinds and indices; and what they need of others."""
+    me = jax.process_index()
+    code: list[tuple[int, Any, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]] = []
+    awaited: dict[int, Awaited] = {}
+    limited = throttled(program, compiled, shardings, everything=True)
+    members: dict[int, tuple[int, ...]] = {}
+    tasks: dict[int, str] = {}
+    for index, item in enumerate(program.instructions):
+        microbatch = "" if item.microbatch is None else f", microbatch {item.microbatch}"
+        if isinstance(item, RunInstruction):
+            call = limited.get(item) or compiled.programs.get(item.spec)
+            if call is None:
+                continue
+            where = item.spec.submesh
+            if where not in members:
+                members[where] = processes(shardings.replicated(where).mesh)
+            names = item.spec.segment.tasks if item.spec.segment is not None else ()
+            tasks[index] = f"{' + '.join(names) or item.spec.kind} on submesh {where}{microbatch}"
+            kind = _RUN
+            if len(members[where]) > 1:
+                kind = _RUN_TOGETHER
+                call = call, _probe(item, program, shardings)
+                others = tuple(process for process in members[where] if process != me)
+                awaited[index] = Awaited(f"the run of {tasks[index]}", others)
+        else:
+            call = compiled.sends.get(item)
+            if call is None:
+                continue
+            kind = _CROSS if isinstance(call, Crossing) else _MOVE
+            what = ", ".join(var.aval.str_short() for var in item.values[:3])
+            more = f" and {len(item.values) - 3} more" if len(item.values) > 3 else ""
+            ends = f"from submesh {item.source} to submesh {item.target}"
+            tasks[index] = f"{what}{more} {ends}{microbatch}"
+            if isinstance(call, Crossing) and call.senders:
+                awaited[index] = Awaited(tasks[index], call.senders)
+        code.append((kind, call, item.args, item.results, item.frees, index))
+    return code, Itinerary(label, len(program.instructions), awaited, tasks)
+
+
+def _probe(item: RunInstruction, program: Program, shardings: Shardings) -> int | None:
+    """The position of a result that tells that a program has ended, and is small enough to be kept for that."""
+
+    def size(position: int) -> int:
+        var, where, _ = program.keys[item.results[position]]
+        shard = shardings[var, where].shard_shape(tuple(var.aval.shape))
+        return int(np.prod(shard, dtype=np.int64)) * 8
+
+    plain = [at for at, slot in enumerate(item.results) if not is_key(program.keys[slot][0].aval.dtype)]
+    best = min(plain, key=size, default=None)
+    return None if best is None or size(best) > _LARGEST_PROBE else best
+
+
+# How an output comes about: from a slot; as the input that it is; or known beforehand.
+_SLOT, _INPUT, _KNOWN, _SPREAD = range(4)
+
+
+class _Outputs:
+    """How the outputs of a step are put together after its last instruction."""
+
+    def __init__(
+        self,
+        step: Step,
+        program: Program,
+        shardings: Shardings,
+        donated: Collection[int],
+        channel: Channel,
+        me: int,
+    ) -> None:
+        everywhere = shardings.everywhere
+        positions = {var: position for position, var in enumerate(step.invars)}
+        carried = {result: position for position, result in step.carried.items()}
+        scattered: list[ScalarResult] = []
+        # Kind, what it is made of, type, layout.
+        self._sources: list[tuple[int, Any, Any, NamedSharding]] = []
+        for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
+            position = positions.get(atom) if is_var(atom) else None
+            home = None if position is None else program.inputs[position]
+            if is_var(atom) and program.scalars.get(atom):
+                places = tuple([(place, shardings[atom, where]) for place, where in program.scalars[atom]])
+                complete = [place for place, sharding in places if same_devices(sharding, everywhere)]
+                if complete:
+                    self._sources.append((_SLOT, complete[0], atom.aval, everywhere))
+                else:
+                    scattered.append(ScalarResult(index, atom.aval, places))
+                    self._sources.append((_SPREAD, None, atom.aval, everywhere))
+            elif slot is not None or home is not None:
+                found = slot if slot is not None else home[0]  # type: ignore[index]
+                var, where, _ = program.keys[found]
+                self._sources.append((_SLOT, found, var.aval, shardings[var, where]))
+            else:
+                sharding = everywhere
+                if not is_scalar(atom):
+                    sharding = layout_of_state(carried.get(index), step, program, shardings)
+                if position is not None:
+                    self._sources.append((_INPUT, position, atom.aval, sharding))
+                else:
+                    value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
+                    self._sources.append((_KNOWN, value, atom.aval, sharding))
+        self._copied = copied_outputs(step, donated)
+        self.spread = SpreadAcross(everywhere, scattered, channel, me) if scattered else None
+        self.numbers = len(self._sources) + (0 if self.spread is None else self.spread.levels)
+        self.peers = () if self.spread is None else self.spread.peers
+        self._nothing: dict[int, Any] = {}
+
+    def collect(
+        self,
+        slots: Sequence[Any],
+        inputs: Sequence[Any],
+        number: int,
+        move: Callable[[str, Any, NamedSharding, int], Any],
+    ) -> list[Any]:
+        """The outputs.
+
+        Args:
+            slots: The slots after the last instruction.
+            inputs: The step's inputs.
+            number: The number of the first message.
+            move: Brings a global array to where it is wanted; see `AcrossRunner`.
+        """
+        outputs: list[Any] = []
+        for index, (kind, source, aval, sharding) in enumerate(self._sources):
+            value: Any = None
+            if kind == _SLOT:
+                value = slots[source]
+            elif kind == _INPUT:
+                value = inputs[source]
+                value = value if is_global(value) else place(value, sharding, aval)
+            elif kind == _KNOWN:
+                if not is_global(source):
+                    source = place(source, sharding, aval)
+                elif source.sharding != sharding:
+                    source = move("a captured array", source, sharding, number + index)
+                self._sources[index] = _KNOWN, source, aval, sharding
+                value = source
+            outputs.append(self._empty(index, aval, sharding) if value is None and kind != _SPREAD else value)
+        if self.spread is not None:
+            self.spread(slots, outputs.__setitem__, number + len(self._sources))
+        for index in self._copied:
+            outputs[index] = copied(outputs[index])
+        return outputs
+
+    def _empty(self, index: int, aval: Any, sharding: NamedSharding) -> Any:
+        """An output that other processes hold. There is one array for all calls, as it cannot be written to."""
+        array = self._nothing.get(index)
+        if array is None or array.is_deleted():
+            array = self._nothing[index] = nothing_of(aval, sharding)
+        return array

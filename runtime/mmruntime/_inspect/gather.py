@@ -1,0 +1,67 @@
+"""Gather: when instructions ran in each process of a step, in the time of one of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+
+import jax
+
+from mmruntime._processes.clocks import ClockOffset, compare_clocks
+from mmruntime._processes.exchange import Exchange
+from mmruntime._processes.group import Group
+from mmruntime._processes.progress import progress
+
+# When an instruction was issued and when its results were there, by its index.
+Times = Mapping[int, tuple[float, float]]
+
+_TIMEOUT_S = 600.0
+# Longest text that is left under one key.
+_CHUNK = 1 << 20
+
+
+def gather(times: Times, group: Group, name: str, *, everybody: bool) -> tuple[list[Times] | None, ClockOffset]:
+    """The times of all processes. All of them call it.
+
+    Args:
+        times: Those of this process, by its own clock.
+        group: The processes.
+        name: Used once for this group, the same in all processes.
+        everybody: Whether every process shall have them, or the first one of the group alone.
+
+    Returns:
+        For each process its times, by the clock of the first; None where the others' are not wanted. And how the clock
+        of this process compares; in the first one, the largest error of all.
+    """
+    offset = compare_clocks(group, name)
+    own = {index: (start + offset.seconds, end + offset.seconds) for index, (start, end) in times.items()}
+    me, first = jax.process_index(), group.members[0]
+    key = f"times/{group.key}/{name}"
+    exchange = Exchange()
+    _leave(exchange, f"{key}/{me}", json.dumps([offset.error, list(own.items())]))
+    if me != first and not everybody:
+        return None, offset
+    found: list[Times] = []
+    error = 0.0
+    for process in group.members:
+        with progress.waiting(f"the times of process {process}", (process,)):
+            theirs, items = json.loads(_take(exchange, f"{key}/{process}"))
+        found.append({index: (start, end) for index, (start, end) in items})
+        error = max(error, theirs)
+    return found, ClockOffset(offset.seconds, error)
+
+
+def _leave(exchange: Exchange, key: str, text: str) -> None:
+    packed = base64.b64encode(zlib.compress(text.encode())).decode()
+    chunks = [packed[at : at + _CHUNK] for at in range(0, len(packed), _CHUNK)]
+    for number, chunk in enumerate(chunks):
+        exchange.put(f"{key}/{number}", chunk)
+    exchange.put(f"{key}/count", str(len(chunks)))
+
+
+def _take(exchange: Exchange, key: str) -> str:
+    count = int(exchange.get(f"{key}/count", _TIMEOUT_S))
+    packed = "".join(exchange.get(f"{key}/{number}", _TIMEOUT_S) for number in range(count))
+    return zlib.decompress(base64.b64decode(packed)).decode()

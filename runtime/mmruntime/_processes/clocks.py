@@ -1,0 +1,59 @@
+"""Clocks: the time of one process in that of another, by messages to and fro (Cristian's algorithm)."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import jax
+
+from mmruntime._processes.exchange import Exchange
+from mmruntime._processes.group import Group
+from mmruntime._processes.progress import progress
+
+# Of several rounds the shortest counts, as it leaves the least doubt.
+_ROUNDS = 6
+_TIMEOUT_S = 600.0
+
+
+class ClockOffset(NamedTuple):
+    """How clocks of processes relate.
+
+    Attributes:
+        seconds: What to add to `time.perf_counter()` of this process to get that of the group's first one.
+        error: By how much that may be wrong.
+    """
+
+    seconds: float
+    error: float
+
+
+def compare_clocks(group: Group, name: str) -> ClockOffset:
+    """Compare the clocks of all processes of a group with that of its first one. All of them call it.
+
+    Args:
+        group: The processes.
+        name: Used once for this group, the same in all processes.
+    """
+    me, first = jax.process_index(), group.members[0]
+    exchange = Exchange()
+    key = f"clock/{group.key}/{name}"
+    with progress.waiting("the other processes to compare clocks", group.members):
+        if me != first:
+            return min(
+                (_round_trip(exchange, f"{key}/{me}/{number}") for number in range(_ROUNDS)),
+                key=lambda found: found.error,
+            )
+        for other in group.members[1:]:
+            for number in range(_ROUNDS):
+                exchange.get(f"{key}/{other}/{number}/ask", _TIMEOUT_S)
+                exchange.put(f"{key}/{other}/{number}/answer", repr(time.perf_counter()))
+    return ClockOffset(0.0, 0.0)
+
+
+def _round_trip(exchange: Exchange, key: str) -> ClockOffset:
+    asked = time.perf_counter()
+    exchange.put(f"{key}/ask", "")
+    answer = float(exchange.get(f"{key}/answer", _TIMEOUT_S))
+    answered = time.perf_counter()
+    return ClockOffset(answer - (asked + answered) / 2, (answered - asked) / 2)

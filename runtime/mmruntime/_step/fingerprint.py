@@ -1,0 +1,80 @@
+"""Fingerprint: what processes compare of a step before they run it together, in parts with names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import jax
+
+from mmruntime import _compat
+from mmruntime._jaxpr.ir import Step
+from mmruntime._partition.instructions import Program, RunInstruction
+from mmruntime._partition.place import Placement
+from mmruntime._partition.shard import Shardings
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+def fingerprint(
+    label: str,
+    names: tuple[str, ...],
+    step: Step,
+    placement: Placement,
+    shardings: Shardings,
+    program: Program,
+    settings: str,
+) -> dict[str, str]:
+    """The parts of a step that must be equal in all processes, as texts of lines.
+
+    Args:
+        label: The step's name.
+        names: The user's names for the inputs.
+        step: The step.
+        placement: Where it runs.
+        shardings: The layout of every value.
+        program: Its instructions.
+        settings: All else that a step depends on.
+    """
+    counts = Counter(device.process_index for device in jax.devices())
+    numbers: dict[Any, int] = {}
+    keys = [
+        f"{numbers.setdefault(var, len(numbers))} {var.aval.str_short()} submesh {where} microbatch {k} "
+        f"{shardings[var, where].spec}"
+        for var, where, k in program.keys
+    ]
+    return {
+        "the step that is called": label,
+        "the versions": _compat.versions(),
+        "the devices of each process": "\n".join(f"process {each}: {count}" for each, count in sorted(counts.items())),
+        "the arguments": "\n".join(
+            f"{name}: {var.aval.str_short()}" for name, var in zip(names, step.invars, strict=True)
+        ),
+        "the settings": settings,
+        "the submeshes": "\n".join(map(_submesh, placement.submeshes.meshes)),
+        "the schedule": "\n".join(
+            f"{each.schedule.name}, {each.schedule.num_microbatches} microbatches, {len(each.stages)} stages"
+            for each in program.pipelines
+        ),
+        "the equations": "\n".join(_ADDRESS.sub("", str(op.eqn)) for op in step.ops()),
+        "the captured arrays": "\n".join(var.aval.str_short() for var in step.constants),
+        "the order of instructions": "\n".join(map(_instruction, program.instructions)),
+        "the values and their layouts": "\n".join([*keys, f"results {program.outputs}"]),
+    }
+
+
+def _submesh(mesh: Any) -> str:
+    axes = " x ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    return f"{axes}: " + ", ".join(
+        f"device {device.id} of process {device.process_index}" for device in mesh.devices.flat
+    )
+
+
+def _instruction(item: Any) -> str:
+    if isinstance(item, RunInstruction):
+        tasks = ", ".join(item.spec.segment.tasks) if item.spec.segment is not None else ""
+        what = f"run {tasks or item.spec.kind} on submesh {item.spec.submesh}"
+    else:
+        what = f"send {len(item.values)} arrays from submesh {item.source} to {item.target}"
+    return f"{what}, microbatch {item.microbatch}, {item.args} to {item.results}"

@@ -1,0 +1,322 @@
+"""What processes of a job do and hold true. Every function runs in all processes of its job."""
+
+import os
+
+import jax
+import jax.experimental.multihost_utils
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import mmruntime as mm
+from mmruntime._processes.progress import progress
+from tests.runtime.helpers import adam_state, adam_step, batches, in_stages, normal, squares, weights
+
+
+def devices(order: str = ""):
+    """All devices, in the order of these positions."""
+    every = jax.devices()
+    return [every[int(position)] for position in order.split(",")] if order else every
+
+
+def same_shards(found, expected, *, exact=False):
+    """Hold every shard of this process to the full values; returns how many there were."""
+    count = 0
+    pairs = zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(expected), strict=True)
+    for (path, array), whole in pairs:
+        where = jax.tree_util.keystr(path)
+        assert isinstance(array, jax.Array), where
+        assert array.shape == np.shape(whole), where
+        assert array.dtype == jnp.asarray(whole).dtype, where
+        data = whole
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            data = jax.random.key_data(whole)
+        data = np.asarray(data)
+        for shard in array.addressable_shards:
+            own = shard.data
+            if jnp.issubdtype(own.dtype, jax.dtypes.prng_key):
+                own = jax.random.key_data(own)
+            count += 1
+            if exact or data.dtype.kind not in "fV" or data.dtype.itemsize < 4:
+                np.testing.assert_array_equal(np.asarray(own), data[shard.index], where)
+            else:
+                np.testing.assert_allclose(np.asarray(own), data[shard.index], rtol=1e-5, atol=1e-5, err_msg=where)
+    return count
+
+
+CAPTURED = np.arange(8, dtype=np.float32)
+
+
+def first(w, x, key, mask):
+    x = mm.with_sharding_constraint(x, P("batch", None))
+    y = jnp.where(mask, x @ w, 0) + CAPTURED[None] + jax.random.normal(key, ())
+    small = jnp.clip(jnp.round(y), -7, 7).astype(jnp.int4)
+    return y.astype(jnp.bfloat16), y > 0, jax.random.split(key, 3), jnp.zeros((0, 8)), small
+
+
+def second(w, h, positive, keys, empty, small):
+    y = (h.astype(jnp.float32) @ w) * positive.astype(jnp.float32) + jax.random.normal(keys[1], h.shape) + empty.sum()
+    return y + small.astype(jnp.float32), y.sum()
+
+
+def everything(state, x, key, mask, flag):
+    """A step with values of all kinds between its stages, in its state and in its results."""
+    (w0, w1), n, k = state
+
+    def place(stage):
+        return mm.Task(name=f"t{stage}", mesh_slice={"stage": stage}, logical_axes=[("batch", "data")])
+
+    values = mm.task(first, task=place(0))(w0, x, key, mask)
+    y, total = mm.task(second, task=place(1))(w1, *values)
+    state = ([w0 + n, w1 * 0.5], n + 1, jax.random.fold_in(k, 1))
+    return state, y, total, 3.0, flag, jnp.float32(2.5), x, values[2], values[4]
+
+
+def kinds(order: str = "") -> None:
+    """Values of all kinds, as host values, global arrays, carried state and results of other stages."""
+    every = devices(order)
+    mesh = mm.MultiMesh(axis_sizes=(2, len(every) // 2), axis_names=("stage", "data"), devices=every)
+    x, mask = normal(8, 8, dtype=np.float32), normal(8, 8, seed=1) > -0.5
+    key = jax.random.key(7)
+    state = ([normal(8, 8, seed=2 + i, dtype=np.float32) for i in range(2)], np.float32(1), jax.random.key(3))
+    plain = jax.jit(everything)
+    expected = [plain(state, x, key, mask, True)]
+    for scale in (2, 3, 4):
+        expected.append(plain(expected[-1][0], np.float32(scale) * x, key, mask, True))
+
+    step = mm.mjit(everything, mesh=mesh, donate_argnums=0)
+    results = step(state, x, key, mask, True)
+    assert same_shards(results, expected[0]) > 0
+    assert isinstance(float(results[2]), float)
+    held = results[0]
+    donated = bool(held[0][0].addressable_shards)
+    results = step(held, np.float32(2) * x, key, mask, True)
+    same_shards(results, expected[1])
+    assert held[0][0].is_deleted() == donated
+    # The same batch as one array over all devices, in two tilings.
+    over = Mesh(np.array(every), "z")
+    for spec, scale, want in ((P("z"), 3, expected[2]), (P(None, "z"), 4, expected[3])):
+        whole = np.float32(scale) * x
+        batch = jax.make_array_from_callback((8, 8), NamedSharding(over, spec), lambda i, whole=whole: whole[i])
+        results = step(results[0], batch, key, mask, True)
+        same_shards(results, want)
+    # A result of the last stage as the argument of the first, and the scalar that all have.
+    again = step(results[0], results[1], key, mask, results[4])
+    want = plain(expected[3][0], expected[3][1], key, mask, True)
+    same_shards(again, want)
+    # Weakly typed arrays are so everywhere, or the processes would not see the same calls.
+    assert step.num_plans <= 3, step.num_plans
+    print("plans", step.num_plans, [str(jax.typeof(leaf)) for leaf in jax.tree.leaves(results)])
+
+    def init(key):
+        pair = [jax.random.normal(key, (8, 8)), jax.random.normal(key, (8, 8)) * 2]
+        return pair, jnp.float32(1), key
+
+    made = mm.mjit(init, out_like=step)(jax.random.key(1))
+    same_shards(made, jax.jit(init)(jax.random.key(1)), exact=True)
+    same_shards(step(made, x, key, mask, True), plain(init(jax.random.key(1)), x, key, mask, True))
+
+    text = str(step.explain())
+    assert f"this is process {jax.process_index()}" in text
+    assert os.environ.get("MMRUNTIME_TRANSPORT", "transfer") in text
+
+
+def trained(mesh, schedule, count=3, stage_of=(0, 1), **options):
+    """Losses and the last state of a few steps of Adam."""
+    num_layers = len(stage_of)
+
+    def loss(params, batch):
+        x = batch["x"]
+        for index, stage in enumerate(stage_of):
+            task = mm.Task(name=f"layer_{index}", mesh_slice={"stage": stage}, logical_axes=[("batch", "data")])
+            x = mm.task(dense, task=task)(params[index], x)
+        return squares(x, batch["y"])
+
+    step = mm.mjit(adam_step(loss, schedule=schedule, **options), mesh=mesh, donate_argnums=0)
+    state, losses = adam_state(weights(num_layers)), []
+    for batch in batches(count):
+        state, value = step(state, batch)
+        losses.append(value)
+    return step, state, losses
+
+
+def dense(w, x):
+    x = mm.with_sharding_constraint(x, P("batch", None))
+    return jnp.tanh(x @ w)
+
+
+SCHEDULES = {
+    "gpipe": (0, 1),
+    "1f1b": (0, 1),
+    "zb-h1": (0, 1),
+    "interleaved-1f1b": (0, 1, 0, 1),
+}
+
+
+def save_trained(path: str) -> None:
+    """What one process computes, for `same_as_saved`."""
+    arrays = {}
+    for schedule, stage_of in SCHEDULES.items():
+        mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"), devices=jax.devices()[:4])
+        _, state, losses = trained(mesh, schedule, stage_of=stage_of)
+        for index, leaf in enumerate(jax.tree.leaves((state, losses))):
+            arrays[f"{schedule} {index}"] = np.asarray(leaf)
+    np.savez(path, **arrays)
+
+
+def same_as_saved(path: str, order: str = "", schedules: str = "") -> None:
+    """The same steps, bit for bit those of one process."""
+    saved = np.load(path)
+    every = devices(order)
+    mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"), devices=every[:4])
+    for schedule in schedules.split(",") if schedules else SCHEDULES:
+        _, state, losses = trained(mesh, schedule, stage_of=SCHEDULES[schedule])
+        leaves = jax.tree.leaves((state, losses))
+        assert same_shards(leaves, [saved[f"{schedule} {index}"] for index in range(len(leaves))], exact=True) > 0
+        print(schedule, [float(value) for value in losses])
+
+
+def inspected() -> None:
+    """Reports of a step say what is here; the first process has the timeline of all."""
+    me, count = jax.process_index(), jax.process_count()
+    mesh = mm.MultiMesh(axis_sizes=(2, len(jax.devices()) // 2), axis_names=("stage", "data"))
+    step, state, _ = trained(mesh, "1f1b", count=1)
+    batch = batches(1)[0]
+    report = step.plan(state, batch)
+    assert report.process == me
+    assert [row.processes for row in report.submeshes] == [(0,), (1,)]
+    for row in report.programs:
+        assert (row.device_flops is None) == (row.submesh != me)
+    timeline = step.timeline(state, batch)
+    submeshes = {span.submesh for span in timeline.spans}
+    if me == 0:
+        assert timeline.process is None
+        assert submeshes == {0, 1}
+        assert len(timeline.simulations) == 1
+        assert 0 < timeline.clock_error < 1
+        ends = {(span.submesh, span.kind, span.microbatch): span for span in timeline.spans if span.kind}
+        for microbatch in range(4):
+            forward, last = ends[0, "F", microbatch], ends[1, "FB", microbatch]
+            assert last.end > forward.start
+        print(timeline)
+    else:
+        assert timeline.process == me
+        assert f"What process {me} ran" in str(timeline)
+        assert me in submeshes
+    measured = step.measure(state, batch)
+    assert all(stage.forward > 0 for stage in measured.loops[0])
+    assert set(measured.transfers) == {(0, 1), (1, 0)}
+    costs = jax.tree.map(float, jax.numpy.asarray([stage.forward for stage in measured.loops[0]]).tolist())
+    everyone = jax.experimental.multihost_utils.process_allgather(np.asarray(costs))
+    assert (everyone == everyone[0]).all(), everyone
+    assert everyone.shape[0] == count
+    assert np.isfinite(float(step(state, batch)[1]))
+
+
+def refused(call, *texts):
+    """Hold a call to an error in every process that says all of these."""
+    try:
+        call()
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        missing = [text for text in texts if text not in str(error)]
+        assert not missing, (missing, str(error))
+        print(error)
+    else:
+        raise AssertionError(f"no error with {texts}")
+
+
+def disagreements() -> None:
+    """What differs between processes is named in all of them, with both values, before anything hangs."""
+    me = jax.process_index()
+    mesh = mm.MultiMesh(axis_sizes=(2, len(jax.devices()) // 2), axis_names=("stage", "data"))
+    w, batch = weights(2), batches(1)[0]
+
+    def compiled(rate=0.5, schedule="1f1b", name="train"):
+        def loss(params, batch):
+            return squares(in_stages(params, batch["x"], 2), batch["y"]) * np.float32(rate)
+
+        def train(params, batch):
+            return mm.microbatch(jax.value_and_grad(loss), argnum=1, count=2, schedule=schedule)(params, batch)
+
+        train.__name__ = name
+        return mm.mjit(train, mesh=mesh)
+
+    both = "processes 0 and 1 do not agree on"
+    refused(lambda: compiled(rate=0.5 + me)(w, batch), both, "the equations:", "process 0: ", "0.5", "1.5")
+    refused(lambda: compiled(schedule=["1f1b", "gpipe"][me])(w, batch), "the schedule:", "process 1: gpipe, 2 microb")
+    refused(lambda: compiled(name=["train", "evaluate"][me])(w, batch), "process 0: train", "process 1: evaluate")
+    larger = {name: np.concatenate([value] * (1 + me)) for name, value in batch.items()}
+    refused(
+        lambda: compiled()(w, larger), "the arguments:", "process 0: batch['x']: float32[8,4]", "batch['x']: float32[16"
+    )
+    own = {name: value + np.float32(me) for name, value in batch.items()}
+    said = ("how the arguments are given:", "batch['x']: a value that each process has, checksum", "must be equal")
+    refused(lambda: compiled()(w, own), *said, "make_array_from_process_local_data")
+    spread = NamedSharding(Mesh(np.array(jax.devices()), "z"), [P(), P("z")][me])
+    laid_out = {name: jax.make_array_from_callback(x.shape, spread, lambda i, x=x: x[i]) for name, x in batch.items()}
+    refused(lambda: compiled()(w, laid_out), "batch['x']: one array over {'z': ", "P('z',), on devices [0, 1, ")
+    # Later calls of a step are compared where their arguments are given in another way than before.
+    step = compiled()
+    first_loss, _ = step(w, batch)
+    refused(lambda: step(w, laid_out), "how train is called", "one array over")
+    again, _ = step(w, batch)
+    assert float(again) == float(first_loss)
+    print("calls", [(each.number, each.label) for each in progress.calls])
+
+
+def alone() -> None:
+    """Steps on devices of this process alone, which others need not call; and a step that is one program on all."""
+    me = jax.process_index()
+    here = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",), devices=jax.local_devices())
+    w, batch = weights(2), batches(1)[0]
+
+    def step(params, batch):
+        return jax.value_and_grad(lambda params: squares(in_stages(params, batch["x"], 2), batch["y"]))(params)
+
+    compiled = mm.mjit(step, mesh=here)
+    for _ in range(1 + me):
+        loss, grads = compiled(w, batch)
+    np.testing.assert_allclose(float(loss), float(jax.jit(step)(w, batch)[0]), rtol=1e-5)
+    assert [{device.process_index for device in grad.devices()} for grad in grads] == [{me}, {me}]
+
+    everywhere = mm.MultiMesh(axis_sizes=(len(jax.devices()),), axis_names=("stage",))
+    whole = mm.mjit(lambda w, x: ((x @ w) ** 2).sum(), mesh=everywhere)
+    for _ in range(3):
+        total = whole(w[0], batch["x"])
+    np.testing.assert_allclose(float(total), float(((batch["x"] @ w[0]) ** 2).sum()), rtol=1e-5)
+    # A mesh that this process has no device of: nothing runs, and what comes out is elsewhere.
+    first = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",), devices=jax.devices()[:2])
+    loss, grads = mm.mjit(step, mesh=first)(w, batch)
+    assert len(loss.addressable_shards) == (2 if me == 0 else 0)
+
+    def scaled(x, w):
+        return jax.lax.psum(w * x, "i"), jax.lax.axis_index("i"), w
+
+    mapped = mm.compat.pmap(scaled, "i", in_axes=(0, None), out_axes=(0, 0, None))
+    total, index, weight = mapped(np.arange(2.0, dtype=np.float32) + 2 * me, np.float32(2))
+    total, index, weight = mapped(total, weight + 1)
+    assert total.tolist() == [144, 144]
+    assert index.tolist() == [2 * me, 2 * me + 1]
+    refused(lambda: mapped(np.arange(1.0, dtype=np.float32), np.float32(1)), "one row for every device of its own")
+
+
+def several(*calls: str) -> None:
+    """Several checks in one job, each as `name` or `name=argument=argument`: a start takes longer than most of them."""
+    for call in calls:
+        name, *arguments = call.split("=")
+        print(f"--- {call}", flush=True)
+        globals()[name](*arguments)
+
+
+def eager_tasks() -> None:
+    """Outside of a step a task runs on devices of this process, and says so where it has others."""
+    me = jax.process_index()
+    with mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data")):
+        for stage in range(2):
+            call = mm.task(jnp.cos, task=mm.Task(name="cosine", mesh_slice={"stage": stage}))
+            if stage == me:
+                assert call(jnp.zeros(2, jnp.float32)).tolist() == [1, 1]
+            else:
+                text = f"Task 'cosine' runs on devices of process {stage}, and this is process {me}"
+                refused(lambda call=call: call(jnp.zeros(2, jnp.float32)), text, "mm.mjit")

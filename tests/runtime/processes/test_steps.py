@@ -1,0 +1,51 @@
+"""Steps over several processes: real ones, on this machine, against one process bit for bit.
+
+A job takes seconds of CPU to start, so each holds several checks (see checks.py).
+"""
+
+import pytest
+
+from tests.runtime.processes import checks
+from tests.runtime.processes.jobs import run_all
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """What one process computes."""
+    path = str(tmp_path_factory.mktemp("saved") / "steps.npz")
+    checks.save_trained(path)
+    return path
+
+
+def test_two_processes(saved):
+    outputs = run_all(
+        "checks:several",
+        2,
+        2,
+        "kinds",
+        f"same_as_saved={saved}==1f1b,interleaved-1f1b",
+        "inspected",
+        "alone",
+        "eager_tasks",
+        "disagreements",
+    )
+    assert all(output.rstrip().endswith("done") for output in outputs)
+
+
+def test_stages_over_several_processes_in_any_order(saved):
+    run_all("checks:several", 4, 1, f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "devices", "order"),
+    [(1, 4, ""), (2, 2, ""), (2, 2, "0,2,1,3"), (4, 1, ""), (4, 1, "1,3,2,0"), (2, 4, "6,1,4,0"), (8, 1, "7,0,3,2")],
+)
+def test_all_schedules_on_all_layouts_of_processes(saved, processes, devices, order):
+    run_all("checks:several", processes, devices, f"same_as_saved={saved}={order}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["0,2,1,3", "3,0,2,1"])
+def test_values_of_all_kinds_with_stages_over_both_processes(order):
+    run_all("checks:several", 2, 2, f"kinds={order}")
