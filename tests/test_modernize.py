@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.modernize.settings import ModernizeSettings
+from mmrewrite.modernize.site import Location, ModernizeContext
+from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
@@ -170,6 +173,81 @@ def test_a_result_that_breaks_a_promise_is_our_bug(codemod: type[ModernizeCodemo
     assert not bad.changed
     assert (bad.failure or "").startswith(f"this is a bug in mmrewrite ({problem}")
     assert good.failure is None
+
+
+class CrashInRewrite(ModernizeCodemod):
+    names = ("jax.old",)
+
+    def rewrite(self) -> None:
+        if self.site.location.path == "bad.py":
+            raise KeyError("odd")
+        self.site.replace(self.use.node, self.site.spell("jax.new"))
+
+
+class CrashInFind(CrashInRewrite):
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        yield from super().find(module, context)
+        if module.facts.path == "bad.py":
+            raise KeyError("odd")
+
+
+class CrashInDraft(CrashInRewrite):
+    def rewrite(self) -> None:
+        if self.site.location.path == "bad.py":
+            self.site.edit(-1, 5, "")
+        super().rewrite()
+
+
+@pytest.mark.parametrize("codemod", [CrashInRewrite, CrashInFind, CrashInDraft])
+def test_a_crash_costs_one_file(codemod: type[ModernizeCodemod]) -> None:
+    old = b"import jax\n\nx = jax.old(1)\n"
+    files = {"bad.py": old, "good.py": old, "other.py": b"from bad import x\n\ny = x  # jax.old\n"}
+    bad, good, other = modernize_project(source_files(files), {"a_codemod": codemod})
+    assert not bad.changed
+    assert (bad.failure or "").startswith("this is a bug in mmrewrite (KeyError: 'odd', at test_modernize.py:")
+    assert good.result == old.replace(b"old", b"new")
+    assert (good.failure, other.failure) == (None, None)
+
+
+def test_an_analysis_that_fails_for_every_file_ends() -> None:
+    class Always(CrashInRewrite):
+        def rewrite(self) -> None:
+            raise RecursionError
+
+    files = {f"m{index:02}.py": b"import jax\n\nx = jax.old(1)\n" for index in range(40)}
+    results = modernize_project(source_files(files), {"a_codemod": Always})
+    assert {result.failure for result in results} == {
+        "nested too deeply to be rewritten; split its longest expressions"
+    }
+
+
+def test_what_depends_on_a_file_with_a_crash_does_not_count_on_it() -> None:
+    """Its mesh context stays as it is, and another file's function must not count on a change."""
+    codemods = dict(REGISTRY)
+
+    class Crash(codemods["replace_mesh_context"]):  # type: ignore[misc]
+        def rewrite(self) -> None:
+            if self.site.location.path == "main.py":
+                raise KeyError("odd")
+            super().rewrite()
+
+    files = {
+        "step.py": b"from jax.experimental.pjit import pjit\nfrom jax.sharding import PartitionSpec as P\n\n"
+        b"step = pjit(lambda x: x, in_axis_resources=P('x'), out_axis_resources=None)\n",
+        "main.py": b"import jax\nimport numpy as np\nfrom jax.sharding import Mesh\nfrom step import step\n\n"
+        b"with Mesh(np.array(jax.devices()), ('x',)) as mesh:\n    print(step(np.ones(8)))\n",
+        "apart.py": b"from jax.experimental import PartitionSpec as P\n\nspec = P('x')\n",
+    }
+    load = {f"./{path}": data for path, data in files.items()} | files
+    step, main, apart = modernize_project(
+        source_files(files), codemods | {"replace_mesh_context": Crash}, load=load.get
+    )
+    assert main.failure is not None
+    assert main.result == files["main.py"]
+    # Exact in any context.
+    assert b"\nstep = compat.pjit(" in step.result
+    assert apart.changed
 
 
 RUNNABLE = [folder for folder in CASES if read_case(folder).out is not None]

@@ -13,7 +13,7 @@ from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.modernize.ambiguous_names import unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.analysis.xmap_chains import leave_chains
-from mmrewrite.modernize.codemod import Codemods
+from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
@@ -39,7 +39,7 @@ def modernize_files(
     read = [facts for facts in found if isinstance(facts, Facts)]
 
     def rewrite(modules: Sequence[Facts]) -> dict[str, Rewrite]:
-        outcomes = _decide(modules, codemods, load, settings)
+        outcomes = _decide_rest(modules, codemods, load, settings)
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
 
     results = self_check(results | rewrite(read), read, SecondRun(_read, rewrite, "modernized", "places"))
@@ -54,6 +54,36 @@ def _read(file: SourceFile) -> Facts | Unreadable:
         # The hint engine takes an old home of a name for the new one. Here, the difference is the subject.
         facts.names.synonyms = {}
     return facts
+
+
+class _ModuleError(Exception):
+    """A codemod, or an analysis that it asked, failed on one module."""
+
+    def __init__(self, path: str, cause: Exception) -> None:
+        super().__init__(path)
+        self.path, self.message = path, failure_of(cause)
+
+
+# An analysis of the whole project that fails does so for every module in turn. Then all of them fail.
+_MOST_FAILURES = 16
+
+
+def _decide_rest(
+    modules: Sequence[Facts], codemods: Codemods, load: Loader, settings: ModernizeSettings
+) -> dict[str, Outcome]:
+    """Decide about all modules but those on which a codemod fails, which are then as files that are not given.
+
+    One file's trouble is no reason to lose the others; and what other files decide must not count on its edits.
+    """
+    failed: dict[str, Outcome] = {}
+    while True:
+        rest = [facts for facts in modules if facts.path not in failed]
+        try:
+            return failed | _decide(rest, codemods, load, settings)
+        except _ModuleError as error:
+            failed[error.path] = Outcome(failure=error.message)
+            if len(failed) > _MOST_FAILURES:
+                return failed | {facts.path: Outcome(failure=error.message) for facts in rest}
 
 
 class _OldProject(Project):
@@ -89,12 +119,19 @@ def _context(
         facts.names.homes = moved
     return ModernizeContext(
         _OldProject(modules, load, ()),
-        {facts.path: ModuleUses(facts) for facts in modules},
+        {facts.path: _uses(facts) for facts in modules},
         settings,
         group_by_name({name: (*codemod.names, *codemod.moved) for name, codemod in codemods.items()}),
         frozenset(active),
         moved,
     )
+
+
+def _uses(facts: Facts) -> ModuleUses:
+    try:
+        return ModuleUses(facts)
+    except Exception as error:
+        raise _ModuleError(facts.path, error) from error
 
 
 # Decide
@@ -106,9 +143,16 @@ def _decisions(context: ModernizeContext, codemods: Codemods) -> list[Decision]:
         _judge(location, name, codemods, context)
         for module in context.modules.values()
         for name, codemod in codemods.items()
-        for location in codemod.find(module, context)
+        for location in _locations(module, codemod, context)
     ]
     return _decide_together(leave_chains(alone, context), context, codemods)
+
+
+def _locations(module: ModuleUses, codemod: type[ModernizeCodemod], context: ModernizeContext) -> list[Location]:
+    try:
+        return list(codemod.find(module, context))
+    except Exception as error:
+        raise _ModuleError(module.facts.path, error) from error
 
 
 def _judge(location: Location, name: str, codemods: Codemods, context: ModernizeContext) -> Decision:
@@ -126,6 +170,8 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Modernize
     except SiteRefused as refused:
         refusal = Refusal(location.path, refused.line, refused.column, refused.reason, name)
         return Decision(location, name, refusal=refusal)
+    except Exception as error:
+        raise _ModuleError(location.path, error) from error
     return Decision(location, name)
 
 
@@ -183,8 +229,7 @@ def _outcome(
     try:
         edits, broken = _draft(module, decisions, context, codemods)
     except Exception as error:
-        # One file's trouble is no reason to lose the others.
-        return Outcome(refusals=refusals, failure=failure_of(error))
+        raise _ModuleError(module.facts.path, error) from error
     return Outcome(edits, refusals, left=tuple(sorted(left | broken)))
 
 
