@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mmruntime._core.task import stage as stage
     from mmruntime._frontend.constraint import with_sharding_constraint as with_sharding_constraint
     from mmruntime._frontend.init import init as init
+    from mmruntime._frontend.init import init_test as init_test
     from mmruntime._frontend.microbatch import microbatch as microbatch
     from mmruntime._frontend.microbatch_loop import microbatch_loop as microbatch_loop
     from mmruntime._frontend.microbatch_scan import microbatch_scan as microbatch_scan
@@ -52,6 +53,7 @@ _HOMES = {
     "enable_recomputation": "_core.switches",
     "ignore_transforms": "_core.switches",
     "init": "_frontend.init",
+    "init_test": "_frontend.init",
     "microbatch": "_frontend.microbatch",
     "microbatch_loop": "_frontend.microbatch_loop",
     "microbatch_scan": "_frontend.microbatch_scan",

@@ -40,6 +40,20 @@ def test_virtual_devices_after_jax_was_imported(tmp_path) -> None:
     assert any(tmp_path.iterdir())
 
 
+def test_options_of_a_test_are_taken_from_its_command_line() -> None:
+    program = (
+        "import sys, mmruntime as mm, jax\n"
+        "sys.argv = ['a_test', '--cpus', '2', '--verbose', '--gpus=0', 'TaskTest.test_add']\n"
+        "mm.init_test()\n"
+        "print(len(jax.devices()), sys.argv)\n"
+        "sys.argv = ['a_test', '--network', 'ucx', '--kthreads', '--debug', 'info']\n"
+        "mm.init_test()\n"
+    )
+    with pytest.raises(AssertionError, match=r"UserWarning: init: debug, network, kthreads configured"):
+        run(program)
+    assert run(program[: program.rindex("sys.argv = ")]) == "2 ['a_test', '--verbose', 'TaskTest.test_add']"
+
+
 def test_starts_distributed_when_told_to() -> None:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))

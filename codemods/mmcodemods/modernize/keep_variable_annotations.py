@@ -7,6 +7,8 @@ Before Flax 0.12 the names were kept with the variable, for `nnx.get_partition_s
 variable with names is laid out when it is made, in the mesh of the context, and raises where there is none. The keyword
 became `sharding_names` and then `out_sharding`.
 
+To check: the program was written for a Flax before 0.12.
+
 Refused: modules that use `out_sharding`, `sharding_names` or eager sharding, since they may mean what Flax does today;
 a `target-jax` before 0.10, on which that Flax does not install.
 See https://flax.readthedocs.io/en/latest/flip/4844-var-eager-sharding.html
@@ -57,8 +59,8 @@ class KeepVariableAnnotations(ModernizeCodemod):
         assert keyword is not None
         if _TODAY.search(self.site.source.text):
             self.refuse(
-                "`sharding=` was an annotation alone, and is `out_sharding=` today, by which Flax lays the variable out "
-                "when it is made; this module uses names of today, so write `out_sharding=`, and "
+                "`sharding=` was an annotation alone, and is `out_sharding=` today, by which Flax lays the variable "
+                "out when it is made; this module uses names of today, so write `out_sharding=`, and "
                 "`eager_sharding=False` if it is to be an annotation",
                 keyword,
             )

@@ -27,6 +27,9 @@ from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
+# Packages whose programs `rename_multimesh` carries over.
+_MULTIMESH = frozenset(("multimesh", "legate", "jax_plugins"))
+
 
 class ReplaceConstraint(ModernizeCodemod):
     """Rewrites the name of the function, and the spec where the context goes away."""
@@ -36,8 +39,9 @@ class ReplaceConstraint(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """Uses of the old name and of the new one."""
-        for use in module.uses(CONSTRAINTS):
+        """Uses of the old name and of the new one; in a program for MultiMesh, the new one is MultiMesh's."""
+        is_multimesh = any(item.name.partition(".")[0] in _MULTIMESH for item in module.imported)
+        for use in module.uses(OLD_CONSTRAINTS if is_multimesh else CONSTRAINTS):
             yield Location(module, use.node, use)
 
     def rewrite(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 
@@ -126,6 +128,32 @@ def init(
     _set_devices(int(given) if given else cpus, gpus)
     _set_dump(dump, dump_all_passes)
     start_processes(arguments, os.environ)
+
+
+def init_test() -> None:
+    """`init` with what the command line of a test says, as MultiMesh's own tests are run.
+
+    The options are `--cpus N`, `--gpus N`, `--network NAME`, `--debug LEVEL`, `--kthreads`, `--dump` (to the folder
+    `dump`) and `--dump-all-passes`. They are taken out of `sys.argv`, so that a test runner sees the rest.
+
+    Raises:
+        SystemExit: If an option has no number where it needs one.
+        RuntimeError: If JAX was used before.
+
+    Warns:
+        UserWarning: If options without effect are given; it names them.
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--cpus", type=int)
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--network", default="none")
+    parser.add_argument("--debug", choices=["info", "debug", "spew"])
+    for switch in ("--kthreads", "--dump", "--dump-all-passes"):
+        parser.add_argument(switch, action="store_true")
+    found, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    options = vars(found)
+    init(**{**options, "dump": "dump" if options["dump"] else None})
 
 
 def _set_devices(cpus: int | None, gpus: int | None) -> None:
