@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mmruntime._frontend.shard_map import shard_map as shard_map
     from mmruntime._frontend.stage_scan import stage_scan as stage_scan
     from mmruntime._frontend.task_call import task as task
+    from mmruntime._step.gather import gather as gather
     from mmruntime._step.mjit import mjit as mjit
     from mmruntime._step.parallelize import parallelize as parallelize
 
@@ -52,6 +53,7 @@ _HOMES = {
     "enable_fast_path": "_core.switches",
     "enable_recomputation": "_core.switches",
     "ignore_transforms": "_core.switches",
+    "gather": "_step.gather",
     "init": "_frontend.init",
     "init_test": "_frontend.init",
     "microbatch": "_frontend.microbatch",

@@ -185,6 +185,11 @@ CASES = {
             "mesh": "none multimesh",
         },
     ),
+    "gather": (
+        mm.gather,
+        {"tree": jnp.ones(2)},
+        {"tree": " ".join(VALUES), "device": "none device"},
+    ),
     "mjit": (
         mm.mjit,
         {"fun": loss, "mesh": MESH},

@@ -34,6 +34,15 @@ def is_trace_error(error: Exception) -> bool:
     return errors is not None and isinstance(error, errors.TraceContextError)
 
 
+def with_other_arrays(objects: tuple[Any, ...], function: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Copies of nnx objects, with `function` of their arrays. What the objects share, the copies share."""
+    from flax import nnx  # noqa: PLC0415  (imported by the caller already; nothing else here needs Flax)
+
+    graph, state = nnx.split(objects)
+    copies: Any = nnx.merge(graph, jax.tree.map(function, state))
+    return tuple(copies)
+
+
 def made_anew(tree: Any, label: str, may_count: Sequence[Any] = ()) -> tuple[Any, Callable[[], Callable[[], None]]]:
     """The tree with its nnx objects cloned in the current trace.
 

@@ -1,0 +1,68 @@
+"""Results of steps on several submeshes, gathered for code that knows none."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from runtime.helpers import normal, on, stages, weights
+
+import mmruntime as mm
+
+
+def placed() -> list[jax.Array]:
+    def doubled(params: list[jax.Array]) -> list[jax.Array]:
+        return [mm.task(jnp.add, task=on(i))(w, w) for i, w in enumerate(params)]
+
+    return mm.mjit(doubled, mesh=stages(2))(weights(2))
+
+
+def test_gathered_arrays_meet() -> None:
+    params = placed()
+    with pytest.raises(ValueError, match="incompatible devices"):
+        _ = params[0] + params[1]
+    tree = {"params": params, "key": jax.random.key(3), "name": "model", "step": 4, "host": np.ones(2)}
+    found = mm.gather(tree)
+    np.testing.assert_array_equal(found["params"][0] + found["params"][1], 2 * sum(weights(2)))
+    assert not found["params"][1].committed
+    assert (found["name"], found["step"]) == ("model", 4)
+    assert found["host"] is tree["host"]
+    assert jnp.array_equal(jax.random.key_data(found["key"]), jax.random.key_data(tree["key"]))
+    # Uncommitted arrays go wherever others are.
+    assert (found["params"][0] + params[1]).devices() == params[1].devices()
+
+
+def test_a_device_may_be_given() -> None:
+    device = jax.devices()[3]
+    assert {each.devices().pop() for each in mm.gather(placed(), device)} == {device}
+    assert jax.jit(lambda tree: mm.gather(tree))(weights(1))[0].shape == (4, 4)
+
+
+def test_objects_are_copied_and_keep_what_they_share() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.Dict(a=nnx.Param(placed()[0]), b=nnx.Param(placed()[1]))
+    model["c"] = model["a"]
+    found = mm.gather({"model": model})["model"]
+    assert found["c"] is found["a"]
+    assert found["a"] is not model["a"]
+    assert (found["a"] @ found["b"]).shape == (4, 4)
+    assert model["b"].devices() == {jax.devices()[1]}
+
+
+def test_evaluation_beside_training() -> None:
+    """Another step, without hints of its own, takes the parameters where training left them."""
+
+    def model(params: list[jax.Array], x: jax.Array) -> jax.Array:
+        for i, w in enumerate(params):
+            x = mm.task(lambda w, x: jnp.tanh(x @ w), task=on(i))(w, x)
+        return x
+
+    params, x = placed(), normal(3, 4)
+    evaluate = mm.mjit(lambda params, x: {"error": jnp.mean(model(params, x) ** 2)}, mesh=stages(2))
+    before = [w.sharding for w in params]
+    found = evaluate(params, x)["error"]
+    np.testing.assert_allclose(found, jnp.mean(model(mm.gather(params), x) ** 2), rtol=1e-6)
+    assert [leaf.sharding for leaf in evaluate.abstract_args()[0]] == before
+    norms = mm.mjit(lambda params: jnp.sqrt(sum(jnp.sum(w**2) for w in params)), mesh=stages(2))
+    np.testing.assert_allclose(norms(params), jnp.sqrt(sum(jnp.sum(w**2) for w in mm.gather(params))), rtol=1e-6)
