@@ -36,6 +36,8 @@ if not set(CHOSEN) <= set(KINDS):
 _flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
 _flags += [] if OPTIMIZED else [flag for flag in _quick if flag not in _flags]
 os.environ["XLA_FLAGS"] = " ".join([*_flags, f"--xla_force_host_platform_device_count={DEVICES}"])
+# Results of earlier runs would hide what a test changes in the tool while it runs.
+os.environ["MMREWRITE_CACHE_DIR"] = ""
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"

@@ -53,8 +53,8 @@ MAY_IMPORT = {
     "mmrewrite.verify": ".results .project .files .mirror .plan",
     "mmrewrite.launch": "",
     "mmrewrite.cli": (
-        "click mmrewrite .results .source .directives .codemod .engine .modernize.settings .modernize .files .mirror "
-        ".plan .verify .launch"
+        "click platformdirs mmrewrite .results .source .directives .project .codemod .engine .modernize.settings "
+        ".modernize .files .mirror .plan .verify .launch"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",

@@ -33,8 +33,8 @@ FORMATS = {
     "explain": ["text"],
 }
 
-# `run` prints what the programs print that it starts.
-WITHOUT_FORMAT = {"run"}
+# `run` prints what the programs print that it starts, and `init` writes a file.
+WITHOUT_FORMAT = {"init", "run"}
 
 SHOUT = """
 RENDERERS = {

@@ -5,6 +5,7 @@ Modules of the engine are imported inside the commands, so that `--help` and `--
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -258,11 +259,30 @@ def codemods(output_format: str) -> None:
 
 
 @cli.command()
-@click.argument("name")
+@click.argument("what", metavar="CODEMOD|FILE:LINE")
 @format_option
-def explain(name: str, output_format: str) -> None:
-    """Show a codemod's page: what it rewrites and what it refuses."""
-    page = page_of(name)
+def explain(what: str, output_format: str) -> None:
+    """Show a codemod's page, or what becomes of a line, or where a generated line comes from."""
+    from mmrewrite.cli.explain import explain_line, place_in
+
+    place = place_in(what)
+    page = page_of(what) if place is None else explain_line(*place)
     if page is None:
-        raise click.UsageError(f"There is no codemod `{name}`{nearest(name, codemod_names())}")
+        raise click.UsageError(f"There is no codemod `{what}`{nearest(what, codemod_names())}")
     click.echo(render("explain", output_format, page), nl=False)
+
+
+@cli.command()
+@click.option("--print", "prints", is_flag=True, help="Print the section instead of writing it.")
+def init(prints: bool) -> None:
+    """Write a commented [tool.mmrewrite] section, after looking at the repository."""
+    from mmrewrite.cli.init import NotInitialized, initialize, section
+
+    try:
+        if prints:
+            click.echo(section(os.curdir)[0], nl=False)
+        else:
+            click.echo(initialize(os.curdir), err=True)
+    except NotInitialized as problem:
+        click.echo(f"Error: {problem}", err=True)
+        sys.exit(2)

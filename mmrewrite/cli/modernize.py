@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import click
 
+from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.options import SourceOptions
 from mmrewrite.cli.session import Session
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.files.select import Selection, load_file, select_files
+from mmrewrite.files.select import Selection, select_files
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import may_matter, modernize_project
 from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
@@ -54,7 +55,12 @@ class _ModernizeSession(Session):
             ignored=self.ignored(self.registry, Registry()),
             target=parse_target(self.target or self.config.target_jax),
         )
-        return modernize_project(self.selection.files, self.registry, load=load_file, settings=settings)
+        watched = Watched(self.selection, self.rules)
+
+        def compute() -> tuple[Rewrite, ...]:
+            return modernize_project(self.selection.files, self.registry, load=watched.load, settings=settings)
+
+        return cached("modernize", settings, watched, compute, enabled=self.caches)
 
     def print_messages(self, verb: str, number: int | None = None) -> None:
         """The same, and always the names left alone: nobody marked them, so the user does not know of them yet."""

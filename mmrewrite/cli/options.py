@@ -21,16 +21,17 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class SourceOptions:
     """The options of every command that reads sources."""
 
-    paths: tuple[str, ...]
-    select: tuple[str, ...]
-    ignore: tuple[str, ...]
-    jobs: int
-    strict: bool
-    quiet: bool
-    verbose: bool
-    config: str | None
-    output_format: str
-    color: str
+    paths: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    jobs: int = 1
+    strict: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    config: str | None = None
+    output_format: str = DEFAULT_FORMAT
+    color: str = "auto"
+    no_cache: bool = False
     stdin_filename: str | None = None
     since: str | None = None
     evidence: str | None = None
@@ -79,6 +80,7 @@ def source_options(command: _Command) -> _Command:
             click.option("--select", multiple=True, metavar="CODEMOD,...", help="Run only these codemods."),
             click.option("--ignore", multiple=True, metavar="CODEMOD,...", help="Run all codemods but these."),
             click.option("--jobs", "-j", type=click.IntRange(1), default=os.cpu_count() or 1, help="Worker processes."),
+            click.option("--no-cache", is_flag=True, help="Neither use results of earlier runs nor keep these."),
             click.option("--strict", is_flag=True, help="Exit with 1 if anything was refused."),
             click.option(
                 "--config",

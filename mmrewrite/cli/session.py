@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import click
 
+from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.config import Config, ConfigError, read_config, separated
 from mmrewrite.cli.options import SourceOptions
 from mmrewrite.cli.reports import NotShown, RewriteReport, render
@@ -23,7 +24,6 @@ from mmrewrite.files.select import (
     BadPattern,
     Rules,
     Selection,
-    load_file,
     matches,
     patterns,
     select_files,
@@ -128,15 +128,25 @@ class Session:
             jobs=self.options.jobs,
             jaxtyping=self.config.jaxtyping,
         )
-        results = rewrite_project(
-            self.selection.files,
-            registry,
-            load=load_file,
-            adopt=lambda place: self.selection.adopt(place, self.rules),
-            importing=lambda wanted: self.selection.importing(wanted, self.rules),
-            settings=settings,
-        )
+        watched = Watched(self.selection, self.rules)
+
+        def compute() -> tuple[Rewrite, ...]:
+            return rewrite_project(
+                self.selection.files,
+                registry,
+                load=watched.load,
+                adopt=watched.adopt,
+                importing=watched.importing,
+                settings=settings,
+            )
+
+        results = cached("hints", settings, watched, compute, enabled=self.caches)
         return tuple(sorted(results, key=lambda result: result.path))
+
+    @property
+    def caches(self) -> bool:
+        """Whether results are kept for the next run; those of a buffer are not."""
+        return not self.options.no_cache and not self.reads_stdin
 
     def selected(
         self, registry: Collection[str], others: Collection[str], default: Iterable[str]

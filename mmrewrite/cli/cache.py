@@ -1,0 +1,272 @@
+"""Results of earlier runs, in the platform's cache folder: a run over files that have not changed reads its results.
+
+A result is found by all that it depends on: the bytes and the names of the files, the settings, and the code of the
+tool and its codemods. Files that the engine came upon on its way (imported modules, mostly) are not known before it has
+run, so they are listed with the result and compared when it is found. So no result is ever stale.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from mmrewrite import __version__
+from mmrewrite.engine.settings import Settings
+from mmrewrite.files.select import Rules, Selection, load_file
+from mmrewrite.project.facts import SourceFile
+from mmrewrite.results import Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
+
+# An empty value turns the cache off.
+VARIABLE = "MMREWRITE_CACHE_DIR"
+
+_LAYOUT = 1
+_MOST_FILES, _MOST_BYTES = 200, 100_000_000
+# What the results do not depend on.
+_NOT_ASKED = frozenset(("jobs",))
+
+
+@dataclasses.dataclass(eq=False)
+class Watched:
+    """The ways of an engine to other files, which note what it asks for.
+
+    Attributes:
+        selection: The files of the run.
+        rules: The files that the run ignores.
+        asked: For each question, a hash of its answer.
+    """
+
+    selection: Selection
+    rules: Rules
+    asked: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def load(self, place: str) -> bytes | None:
+        """The bytes of a file that a name leads into."""
+        data = load_file(place)
+        self.asked[f"load {place}"] = _hash(data)
+        return data
+
+    def adopt(self, place: str) -> SourceFile | None:
+        """The file of the run at a place that imports lead to."""
+        file = self.selection.adopt(place, self.rules)
+        self.asked[f"adopt {place}"] = _identity(file)
+        return file
+
+    def importing(self, wanted: Callable[[bytes], bool]) -> Iterable[SourceFile]:
+        """The files of the run that are not selected and pass a test; the answer depends on all of them."""
+        self.asked["all"] = self._all()
+        return self.selection.importing(wanted, self.rules)
+
+    def _all(self) -> str:
+        digest = hashlib.sha256()
+        for file in self.selection.importing(lambda _: True, self.rules):
+            digest.update(_identity(file).encode())
+        return digest.hexdigest()
+
+    def still(self, asked: Mapping[str, str]) -> bool:
+        """Whether every question still has its answer."""
+        for question, answer in asked.items():
+            kind, _, place = question.partition(" ")
+            if kind == "load":
+                now = _hash(load_file(place))
+            elif kind == "adopt":
+                now = _identity(self.selection.adopt(place, self.rules))
+            else:
+                now = self._all()
+            if now != answer:
+                return False
+        return True
+
+
+def cached(
+    engine: str,
+    settings: Settings,
+    watched: Watched,
+    compute: Callable[[], Sequence[Rewrite]],
+    *,
+    enabled: bool = True,
+) -> tuple[Rewrite, ...]:
+    """The results of an engine, from an earlier run if nothing has changed that they depend on.
+
+    Args:
+        engine: Its name.
+        settings: The user's options.
+        watched: The files of the run; the engine must get at others through this alone.
+        compute: Runs the engine.
+        enabled: Whether to look for results and to keep them.
+    """
+    files = watched.selection.files
+    folder = cache_folder() if enabled and files else None
+    if folder is None:
+        return tuple(compute())
+    path = os.path.join(folder, f"{_key(engine, settings, files)}.json")
+    found = _read(path, watched)
+    if found is not None:
+        return found
+    results = tuple(compute())
+    # What went wrong may go well next time: memory, or the depth of the stack.
+    if not any(result.failure for result in results):
+        _keep(folder, path, watched.asked, results)
+    return results
+
+
+def cache_folder() -> str | None:
+    """The folder of the cache, None if there is to be none."""
+    named = os.environ.get(VARIABLE)
+    if named is None:
+        from platformdirs import user_cache_dir
+
+        named = user_cache_dir("mmrewrite", appauthor=False)
+    return os.path.join(named, "results") if named else None
+
+
+def _key(engine: str, settings: Settings, files: Iterable[SourceFile]) -> str:
+    parts = [f"{_LAYOUT} {__version__} {sys.version} {engine} {_canonical(settings)}", *_code()]
+    parts += [_identity(file) for file in files]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _canonical(settings: Settings) -> str:
+    """The settings as text, the same for equal settings."""
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    for name, value in values.items():
+        if isinstance(value, frozenset):
+            values[name] = sorted(value)
+        elif isinstance(value, Mapping):
+            values[name] = sorted((key, sorted(names)) for key, names in value.items())
+    return repr({name: value for name, value in values.items() if name not in _NOT_ASKED})
+
+
+def _code() -> Iterator[str]:
+    """The state of every module of the tool, of its codemods and of LibCST: an edit of one is another tool."""
+    from mmrewrite.codemod.registry import PACKAGE
+
+    for package in ("mmrewrite", PACKAGE):
+        for folder in getattr(sys.modules.get(package) or __import__(package), "__path__", ()):
+            yield from _states(folder)
+    spec = find_spec("libcst")
+    if spec is not None and spec.origin is not None:
+        status = os.stat(spec.origin)
+        yield f"{spec.origin} {status.st_size} {status.st_mtime_ns}"
+
+
+def _states(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    yield from _states(entry.path)
+            elif entry.name.endswith(".py"):
+                status = entry.stat()
+                yield f"{entry.path} {status.st_size} {status.st_mtime_ns}"
+
+
+def _hash(data: bytes | None) -> str:
+    return "none" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _identity(file: SourceFile | None) -> str:
+    if file is None:
+        return "none"
+    return repr((file.path, file.module, file.is_package, file.root, _hash(file.data)))
+
+
+def _read(path: str, watched: Watched) -> tuple[Rewrite, ...] | None:
+    """The results that were kept, None if there are none, or they are damaged or out of date."""
+    try:
+        with open(path, "rb") as file:
+            mark, _, data = file.read().partition(b"\n")
+        # Another user's file would be believed otherwise.
+        mine = os.name != "posix" or os.stat(path).st_uid == os.geteuid()
+        if not mine or mark.decode() != _hash(data):
+            return None
+        content = json.loads(data)
+        if not watched.still(content["asked"]):
+            return None
+        known = {file.path: file.data for file in watched.selection.files}
+        results = tuple(_result(item, known) for item in content["results"])
+        os.utime(path)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return results
+
+
+def _result(item: Mapping[str, Any], known: Mapping[str, bytes]) -> Rewrite:
+    path = item["path"]
+    original = known[path] if path in known else load_file(path)
+    if original is None or _hash(original) != item["original"]:
+        raise ValueError(path)
+    return Rewrite(
+        path,
+        original,
+        original if item["result"] is None else base64.b64decode(item["result"]),
+        tuple(
+            Edit(start, end, text, tuple(codemods), tuple(HintReference(*hint) for hint in hints))
+            for start, end, text, codemods, hints in item["edits"]
+        ),
+        tuple(
+            Refusal(path, line, column, reason, codemod, HintReference(*hint) if hint else None, consequence)
+            for path, line, column, reason, codemod, hint, consequence in item["refusals"]
+        ),
+        tuple(HintError(*values) for values in item["errors"]),
+        tuple(LeftAlone(*values) for values in item["left"]),
+    )
+
+
+def _keep(folder: str, path: str, asked: Mapping[str, str], results: Iterable[Rewrite]) -> None:
+    data = json.dumps({"asked": asked, "results": [_item(result) for result in results]}).encode()
+    temporary = f"{path}.{os.getpid()}.tmp"
+    # A cache that cannot be written is none; the run goes on.
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(f"{_hash(data)}\n".encode() + data)
+        os.replace(temporary, path)
+        _prune(folder)
+
+
+def _item(result: Rewrite) -> dict[str, Any]:
+    return {
+        "path": result.path,
+        "original": _hash(result.original),
+        "result": base64.b64encode(result.result).decode() if result.changed else None,
+        "edits": [
+            (
+                edit.start,
+                edit.end,
+                edit.text,
+                edit.codemods,
+                [(hint.line, hint.column, hint.text) for hint in edit.hints],
+            )
+            for edit in result.edits
+        ],
+        "refusals": [
+            (
+                *(each.path, each.line, each.column, each.reason, each.codemod),
+                (each.hint.line, each.hint.column, each.hint.text) if each.hint else None,
+                each.is_consequence,
+            )
+            for each in result.refusals
+        ],
+        "errors": [dataclasses.astuple(error) for error in result.errors],
+        "left": [dataclasses.astuple(left) for left in result.left],
+    }
+
+
+def _prune(folder: str) -> None:
+    """Remove what was used least lately, if there is too much, and what killed runs left half-written."""
+    with os.scandir(folder) as entries:
+        found = sorted(((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries), reverse=True)
+    size = 0
+    for number, (_, length, path) in enumerate(found):
+        size += length
+        if number >= _MOST_FILES or size > _MOST_BYTES:
+            with contextlib.suppress(OSError):
+                os.unlink(path)

@@ -1,0 +1,136 @@
+"""`mmrewrite init`: a section of configuration to begin with, made from what the repository holds."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mmrewrite.cli.config import OWN_FILE, PYPROJECT, TOOL
+from mmrewrite.files.select import load_file, walk
+from mmrewrite.files.write import NotWritten, replace_file, write_new
+
+_USES_JAX = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|equinox|haiku|optax)\b", re.MULTILINE)
+_NAMES = re.compile(
+    rb"(?:with_logical_partitioning|with_logical_constraint|logical_axis_rules|with_partitioning)\b[^\n]*", re.MULTILINE
+)
+_NAME = re.compile(rb"""["']([A-Za-z_]\w*)["']""")
+_JAX_FLOOR = re.compile(r"jax(?:\[[^\]]*\])?\s*>=\s*(\d+(?:\.\d+)+)")
+_TESTS = ("test", "tests")
+
+
+class NotInitialized(Exception):
+    """Why no section was written, as a sentence."""
+
+
+def initialize(folder: str) -> str:
+    """Write the section into pyproject.toml, or into a new mmrewrite.toml if there is none. Returns what to say.
+
+    Raises:
+        NotInitialized: If there is a section already, or the file cannot be read or written.
+    """
+    text, name = section(folder)
+    path = os.path.abspath(os.path.join(folder, name))
+    try:
+        if name == OWN_FILE:
+            write_new(path, text.encode())
+        else:
+            original = Path(path).read_bytes()
+            newline = b"\r\n" if b"\r\n" in original else b"\n"
+            gap = b"" if not original else newline if original.endswith(b"\n") else 2 * newline
+            addition = text.encode().replace(b"\n", newline)
+            replace_file(path, original, original + gap + addition, [os.path.dirname(path)])
+    except NotWritten as problem:
+        raise NotInitialized(f"{name}: not written: {problem}") from None
+    except OSError as error:
+        raise NotInitialized(f"{name}: not written: {error.strerror or error}") from None
+    return f"{name}: [tool.{TOOL}] added; every key is explained there" if name == PYPROJECT else f"{name}: written"
+
+
+def section(folder: str) -> tuple[str, str]:
+    """The section, and the name of the file that it belongs into.
+
+    Raises:
+        NotInitialized: If there is a section already, or the file cannot be read.
+    """
+    own, project = (os.path.join(folder, name) for name in (OWN_FILE, PYPROJECT))
+    if os.path.lexists(own):
+        raise NotInitialized(f"{OWN_FILE} is there already; edit it, or remove it first")
+    dependencies: list[str] = []
+    has_project = os.path.lexists(project)
+    if has_project:
+        try:
+            content = tomllib.loads(Path(project).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise NotInitialized(f"{PYPROJECT}: {error}") from None
+        tool = content.get("tool", {})
+        if isinstance(tool, dict) and TOOL in tool:
+            raise NotInitialized(f"{PYPROJECT} has a section [tool.{TOOL}] already; edit that")
+        dependencies = list(_strings(content.get("project")))
+    found = _Found(folder, dependencies)
+    head, prefix = (f"[tool.{TOOL}]", f"tool.{TOOL}.") if has_project else ("", "")
+    return "\n".join(_lines(found, head, prefix)) + "\n", PYPROJECT if has_project else OWN_FILE
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+class _Found:
+    """What the repository says: where JAX is used, which tests there are, which axis names, which JAX."""
+
+    def __init__(self, folder: str, dependencies: Iterable[str]) -> None:
+        tops: Counter[str] = Counter()
+        names: Counter[str] = Counter()
+        for path in walk(folder):
+            data = load_file(path) if path.endswith((".py", ".ipynb")) else None
+            if data is None or not (_USES_JAX.search(data) or (path.endswith(".ipynb") and b"jax" in data)):
+                continue
+            inside = os.path.relpath(path, folder).replace(os.sep, "/")
+            tops[inside.split("/")[0]] += 1
+            for line in _NAMES.findall(data):
+                names.update(name.decode() for name in _NAME.findall(line))
+        self.tests = sorted(top for top in tops if top in _TESTS)
+        self.include = sorted(top for top in tops if top not in _TESTS)
+        self.names = sorted(names)
+        floors = [match[1] for text in dependencies if (match := _JAX_FLOOR.match(text.strip()))]
+        self.floor = floors[0] if floors else None
+
+
+def _lines(found: _Found, head: str, prefix: str) -> Iterator[str]:
+    if head:
+        yield head
+    yield "# What `mmrewrite` reads when no PATH is given: where this repository uses JAX."
+    yield f"include = {_array(found.include)}" if found.include else '# include = ["src"]'
+    yield "# Never read, unless named outright. Patterns as in .gitignore; what git ignores is ignored anyway."
+    yield f"exclude = {_array(f'/{name}/' for name in found.tests)}" if found.tests else '# exclude = ["/tests/"]'
+    yield "# Where `mmrewrite build` writes the rewritten copy. It must not lie in what it copies."
+    yield '# out = "build/mmrewrite"'
+    yield "# Codemods to run or not to run; all by default. `mmrewrite codemods` lists them."
+    yield "# select = []"
+    yield "# ignore = []"
+    yield "# The oldest JAX that modernized code must run on."
+    yield f'target-jax = "{found.floor}"' if found.floor else '# target-jax = "0.10"'
+    yield '# Whether annotations such as Float[Array, "batch embed"] say how the values of tasks are laid out.'
+    yield "# jaxtyping = false"
+    yield ""
+    yield "# The device axis of each logical axis, or false for replicated, for meshes without an `axes(...)` hint."
+    yield f"# [{prefix}axes]"
+    for name in found.names or ["batch", "embed"]:
+        yield f'# {name} = "data"' if name == "batch" else f"# {name} = false"
+    yield ""
+    yield '# Codemods that must not write into some files; "all" is every codemod.'
+    yield f"# [{prefix}per-file-ignores]"
+    yield '# "experiments/**" = ["all"]'
+
+
+def _array(items: Iterable[str]) -> str:
+    quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in items)
+    return f"[{', '.join(f'{chr(34)}{item}{chr(34)}' for item in quoted)}]"

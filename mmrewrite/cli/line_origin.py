@@ -1,0 +1,184 @@
+"""What became of a line of a source, and where a generated line came from."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mmrewrite.cli.reports._review import checks, reasons
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.directives.vocabulary import may_have_hints
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.files.patch import Change, changes_of, split_lines
+from mmrewrite.files.select import MANIFEST, load_file, shown, source_file
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceError, SourceText
+
+_REVISIONS = 30
+
+
+@dataclass(frozen=True)
+class GeneratedFile:
+    """A file of a mirror, as the manifest of its folder knows it."""
+
+    manifest: str
+    source: str
+
+
+def generated_file(path: str) -> GeneratedFile | None:
+    """The source of a file that `build` has written, None if it has not."""
+    absolute = os.path.realpath(path)
+    folder = os.path.dirname(absolute)
+    while True:
+        manifest = os.path.join(folder, MANIFEST)
+        data = load_file(manifest)
+        if data is not None:
+            place = os.path.relpath(absolute, folder).replace(os.sep, "/")
+            try:
+                entry = json.loads(data)["files"][place]
+                return GeneratedFile(manifest, str(entry["source"]))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                return None
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+
+
+def fate(result: Rewrite, line: int) -> Iterator[str]:
+    """What becomes of a line of a source."""
+    source = SourceText.decode(result.original)
+    lines = split_lines(source.text)
+    yield _quoted(result.path, line, lines)
+    if result.failure is not None:
+        yield f"The file stays as it is: {result.failure}"
+        return
+    said = False
+    for error in result.errors:
+        if error.line == line:
+            yield f"An error: {error.message}."
+            said = True
+    for refusal in result.refusals:
+        if line in (refusal.line, refusal.hint.line if refusal.hint else None):
+            yield f"Refused by `{refusal.codemod}`: {refusal.reason}."
+            said = True
+    for left in result.left:
+        if left.line == line:
+            yield f"`{left.text}` is left alone: {left.reason}."
+            said = True
+    shift = 0
+    for change in changes_of(source, result.edits):
+        if change.start < line <= change.end or (change.start == change.end == line - 1):
+            yield from _change(change, shift)
+            if change.start < line <= change.end:
+                return
+        elif change.end >= line:
+            break
+        if change.end < line:
+            shift += len(change.new) - (change.end - change.start)
+    if not said or result.changed:
+        yield f"It stays as it is, and is line {line + shift} of the result." if shift else "It stays as it is."
+
+
+def _change(change: Change, shift: int) -> Iterator[str]:
+    for sentence in reasons(change.edits):
+        yield f"Changed by {sentence}." if not sentence.startswith("imports") else f"New here: {sentence}."
+    for sentence in checks(change.edits):
+        yield f"To check: {sentence}"
+    if not change.new:
+        yield "It goes away."
+        return
+    first = change.start + shift + 1
+    last = first + len(change.new) - 1
+    where = f"line {first}" if first == last else f"lines {first} to {last}"
+    yield f"In its place, {where} of the result:" if change.end > change.start else f"Above it, {where} of the result:"
+    yield from (f"    {line.rstrip()}" for line in change.new)
+
+
+def origin(result: Rewrite, path: str, data: bytes, line: int, revision: str | None = None) -> Iterator[str] | None:
+    """Where a line of a file with the content `data` comes from, None if the rewrite did not make that file.
+
+    Args:
+        result: The rewrite of its source.
+        path: The file.
+        data: Its content, which may have been edited since.
+        line: The line, from 1.
+        revision: The git revision that `result.original` is from, None if it is on disk.
+    """
+    source = SourceText.decode(result.original)
+    made = split_lines(SourceText.decode(result.result).text)
+    found = split_lines(SourceText.decode(data).text)
+    matcher = difflib.SequenceMatcher(None, made, found, autojunk=False)
+    for tag, start, _, begin, end in matcher.get_opcodes():
+        if begin < line <= end:
+            if tag != "equal":
+                return None
+            return _origin(result, source, start + line - begin, _quoted(path, line, found), revision)
+    return None
+
+
+def _origin(result: Rewrite, source: SourceText, line: int, head: str, revision: str | None) -> Iterator[str]:
+    where = result.path if revision is None else f"{result.path} at revision {revision[:12]}"
+    shift = 0
+    yield head
+    for change in changes_of(source, result.edits):
+        first = change.start + shift + 1
+        if line < first:
+            break
+        if line < first + len(change.new):
+            for sentence in reasons(change.edits):
+                begin = "Written for" if sentence.startswith("imports") else "Written by"
+                yield f"{begin} {sentence}; in {where}."
+            for sentence in checks(change.edits):
+                yield f"To check: {sentence}"
+            yield from _before(change, source)
+            return
+        shift += len(change.new) - (change.end - change.start)
+    yield f"It is line {line - shift} of {where}, as it was."
+
+
+def _before(change: Change, source: SourceText) -> Iterator[str]:
+    old = split_lines(source.text)[change.start : change.end]
+    if old:
+        noun = f"line {change.end}" if len(old) == 1 else f"lines {change.start + 1} to {change.end}"
+        yield f"Before, {noun}:"
+        yield from (f"    {text.rstrip()}" for text in old)
+
+
+def earlier(path: str, line: int) -> Iterator[str] | None:
+    """Where a line of a file comes from that was rewritten in place: the git revision that had the hints, if any."""
+    absolute = os.path.realpath(path)
+    folder, name = os.path.split(absolute)
+    data = load_file(absolute)
+    if data is None:
+        return None
+    for revision in _git(folder, "log", "--format=%H", "-n", str(_REVISIONS), "--", name).decode().split():
+        old = _git(folder, "show", f"{revision}:./{name}")
+        if not may_have_hints(old):
+            continue
+        file = source_file(path, old)
+        (result, *_) = rewrite_project([file], Registry(), load=load_file)
+        if result.changed:
+            try:
+                found = origin(result, shown(path), data, line, revision)
+            except SourceError:
+                continue
+            if found is not None:
+                return found
+    return None
+
+
+def _git(folder: str, *arguments: str) -> bytes:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
+    except OSError:
+        return b""
+    return b"" if done.returncode else done.stdout
+
+
+def _quoted(path: str, line: int, lines: Sequence[str]) -> str:
+    return f"{path}:{line}: {lines[line - 1].strip()}"

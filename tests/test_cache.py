@@ -1,0 +1,177 @@
+"""The cache: a second run reads its results, and none is ever stale."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mmrewrite.cli import cache, session
+from mmrewrite.cli.commands import cli
+
+pytestmark = pytest.mark.python
+
+MODEL = "import jax.numpy as jnp\n\n\n# mm: task(stage=0)\ndef encode(x):\n    return jnp.tanh(x)\n"
+TRAIN = (
+    "import jax\nfrom model import encode\nfrom devices import mesh\n\n\n@jax.jit  # mm: mjit\ndef step(x):\n"
+    "    return encode(x)\n"
+)
+DEVICES = "# mm: mesh(stage=2)\nx = 1\n"
+TEXTS = {
+    "model.py": (
+        MODEL,
+        MODEL.replace("stage=0", "stage=1"),
+        MODEL.replace("task", "tsak"),
+        "def encode(x): ...\n",
+        None,
+    ),
+    "train.py": (TRAIN, TRAIN.replace("# mm: mjit", ""), TRAIN.replace("model", "other"), None),
+    "devices.py": (DEVICES, DEVICES.replace("2", "4"), "import other\nmesh = other.mesh\n", None),
+    "other.py": (MODEL, DEVICES, "from mmrewrite import hints as mm\n", None),
+    "uses.py": ("from other import mm\n\n\n@mm.task(stage=0)\ndef f(x):\n    return x\n", "x = 1\n", None),
+    "pyproject.toml": (
+        "",
+        "[tool.mmrewrite]\nexclude = ['model.py']\n",
+        "[tool.mmrewrite]\nignore = ['declare_mesh']\n",
+        "[tool.mmrewrite.axes]\nbatch = 'stage'\n",
+        "[tool.mmrewrite.per-file-ignores]\n'model.py' = ['all']\n",
+        "[tool.ruff]\nline-length = 60\n",
+        None,
+    ),
+    ".gitignore": ("other.py\n", "", None),
+}
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, beside the folder with the sources."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    (tmp_path / "sources").mkdir()
+    monkeypatch.chdir(tmp_path / "sources")
+    return tmp_path / "cache" / "results"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
+
+
+def put(name: str, text: str | None) -> None:
+    if text is None:
+        Path(name).unlink(missing_ok=True)
+    else:
+        Path(name).write_text(text)
+
+
+def test_a_second_run_does_not_compute(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    put("devices.py", DEVICES)
+    put("old.py", "import jax\nx = jax.tree_map(len, [])\n")
+    commands = (["diff"], ["diff", "-v"], ["modernize", "--diff"], ["diff", "--format", "json"])
+    first = [run(*command) for command in commands]
+    assert len(list(kept.iterdir())) == 2
+
+    def computed(*_: object, **__: object) -> None:
+        raise AssertionError("computed")
+
+    monkeypatch.setattr(session, "rewrite_project", computed)
+    monkeypatch.setattr("mmrewrite.cli.modernize.modernize_project", computed)
+    for command, result in zip(commands, first, strict=True):
+        again = run(*command)
+        assert (again.exit_code, again.stdout, again.stderr) == (result.exit_code, result.stdout, result.stderr)
+    for option in (["--no-cache"], ["--ignore", "place_task"]):
+        with pytest.raises(AssertionError, match="computed"):
+            run("diff", *option)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_result_is_stale(seed: int, kept: Path) -> None:
+    """Files and configuration change at random; what is read from the cache is what a run without it computes."""
+    chance = random.Random(seed)
+    for name, texts in TEXTS.items():
+        put(name, texts[0])
+    states = []
+    for _ in range(25):
+        # Back and forth, so that there is much to find.
+        for name in chance.sample(sorted(TEXTS), chance.choice((1, 1, 2))):
+            put(name, chance.choice(TEXTS[name][:2] if chance.random() < 0.5 else TEXTS[name]))
+        arguments = chance.choice((["diff"], ["diff", "train.py"], ["modernize", "--diff"], ["check", "-v"]))
+        cached, computed = run(*arguments), run(*arguments, "--no-cache")
+        assert (cached.exit_code, cached.stdout, cached.stderr) == (
+            computed.exit_code,
+            computed.stdout,
+            computed.stderr,
+        )
+        states.append(len(list(kept.iterdir())))
+    assert states[-1] < 25
+
+
+def test_the_code_of_the_tool_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    put("devices.py", DEVICES)
+    run("diff")
+    monkeypatch.setattr(cache, "_code", lambda: iter(["edited"]))
+    run("diff")
+    assert len(list(kept.iterdir())) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"0" * 64 + b"\n{}"])
+def test_what_is_damaged_is_computed_again(damage: bytes, kept: Path) -> None:
+    put("devices.py", DEVICES)
+    first = run("diff").stdout
+    (file,) = kept.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(damage)
+    assert run("diff").stdout == first
+    assert file.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_written_is_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put("devices.py", DEVICES)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
+    assert run("diff").exit_code == 0
+    assert "mesh = " in run("diff").stdout
+
+
+def test_it_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    monkeypatch.setattr(cache, "_MOST_FILES", 3)
+    for number in range(6):
+        put("devices.py", DEVICES + f"y = {number}\n")
+        run("diff")
+    assert len(list(kept.iterdir())) == 3
+
+
+def test_buffers_and_repositories_without_hints_leave_nothing(kept: Path) -> None:
+    put("plain.py", "x = 1\n")
+    run("diff")
+    CliRunner().invoke(cli, ["apply", "-", "--stdin-filename", "a.py"], input=DEVICES)
+    assert not kept.exists()
+
+
+def test_the_second_run_leaves_libcst_alone() -> None:
+    put("devices.py", DEVICES)
+    run("apply", "--help")
+    program = (
+        "import sys; from mmrewrite.cli.commands import cli; cli(['diff'], standalone_mode=False) if 0 else None\n"
+        "from click.testing import CliRunner; r = CliRunner().invoke(cli, ['diff']); assert 'mesh = ' in r.output\n"
+        "print('libcst' in sys.modules)"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
+        ).stdout
+        for _ in range(2)
+    ]
+    assert found == ["True\n", "False\n"]
+
+
+def test_the_folder_is_the_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    import platformdirs
+
+    monkeypatch.delenv(cache.VARIABLE)
+    assert cache.cache_folder() == os.path.join(platformdirs.user_cache_dir("mmrewrite", appauthor=False), "results")
+    monkeypatch.setenv(cache.VARIABLE, "")
+    assert cache.cache_folder() is None

@@ -1,0 +1,450 @@
+"""The command line as it is specified: commands, common options, configuration, files and exit statuses, row by row."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mmrewrite.cli.commands import cli
+from mmrewrite.cli.config import KEYS
+
+pytestmark = pytest.mark.python
+
+TASK = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
+DONE = 'y = mm.task(f, task=mm.Task(name="f", mesh_slice={"stage": 0}))(1)\n'
+REFUSED = "def f(x):\n    return x\n\n\ny = f(1) + f(2)  # mm: task(stage=0)\n"
+WRONG = "y = f(1)  # mm: tsak(stage=0)\n"
+OLD = "import jax\nx = jax.tree_map(len, [])\n"
+NEW = "import jax\nx = jax.tree.map(len, [])\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str, stdin: str | bytes | None = None, **options: object) -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin, catch_exceptions=False, **options)  # type: ignore[arg-type]
+
+
+def put(path: str, text: str) -> Path:
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text.encode())
+    return file
+
+
+def shown(result: Result) -> list[str]:
+    """The files of a patch."""
+    return [line.split(" b/")[-1] for line in result.stdout.splitlines() if line.startswith("diff ")]
+
+
+@pytest.fixture
+def repository(folder: Path) -> Iterator[Path]:
+    if shutil.which("git") is None:
+        pytest.skip("git is not there")
+    git("init", "-q", ".")
+    yield folder
+
+
+def git(*arguments: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *arguments], check=True, capture_output=True)
+
+
+class TestSince:
+    def test_only_files_that_differ(self, repository: Path) -> None:
+        for name in ("same", "edited", "pkg/moved"):
+            put(f"{name}.py", TASK)
+        git("add", ".")
+        git("commit", "-qm", "first")
+        put("edited.py", TASK + "z = 1\n")
+        put("pkg/new.py", TASK)
+        put("pkg/ignored.py", TASK)
+        put(".gitignore", "ignored.py\n")
+        os.rename("pkg/moved.py", "pkg/other.py")
+        assert shown(run("diff")) == ["edited.py", "pkg/new.py", "pkg/other.py", "same.py"]
+        result = run("diff", "--since", "HEAD")
+        assert shown(result) == ["edited.py", "pkg/new.py", "pkg/other.py"]
+        assert "1 other file would change, and are as they were in HEAD" in result.stderr
+        os.chdir("pkg")
+        assert shown(run("diff", "--since", "HEAD", "..")) == ["edited.py", "pkg/new.py", "pkg/other.py"]
+        assert run("check", "--since", "HEAD", "../same.py").exit_code == 0
+
+    def test_old_names_as_well(self, repository: Path) -> None:
+        put("a.py", OLD)
+        git("add", ".")
+        git("commit", "-qm", "first")
+        put("b.py", OLD)
+        assert shown(run("modernize", "--diff", "--since", "HEAD")) == ["b.py"]
+        assert "give --diff or --check as well" in run("modernize", "--since", "HEAD").stderr
+
+    def test_what_git_does_not_know(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        put("a.py", TASK)
+        for revision in ("nowhere", "--output=stolen", "HEAD"):
+            result = run("diff", f"--since={revision}")
+            assert result.exit_code == 2
+            assert f"--since {revision}: git knows no such revision here" in result.stderr
+        assert not Path("stolen").exists()
+        shutil.rmtree(".git")
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(repository.parent))
+        assert "git says: fatal: not a git repository" in run("diff", "--since", "HEAD").stderr
+        monkeypatch.setenv("PATH", "")
+        assert "--since needs git, which does not start" in run("diff", "--since", "HEAD").stderr
+
+
+class TestStandardInput:
+    def test_apply_gives_the_result(self) -> None:
+        put("pkg/a.py", "what is on disk does not count\n")
+        result = run("apply", "-", "--stdin-filename", "pkg/a.py", stdin=TASK)
+        assert (result.exit_code, result.stdout.endswith(DONE)) == (0, True)
+        assert Path("pkg/a.py").read_text() == "what is on disk does not count\n"
+        assert run("modernize", "-", "--stdin-filename", "b.py", stdin=OLD).stdout == NEW
+
+    def test_what_stays_comes_back_byte_for_byte(self) -> None:
+        data = "# coding: latin-1\r\nx = 'ü'".encode("latin-1")
+        assert run("apply", "-", "--stdin-filename", "a.py", stdin=data).stdout_bytes == data
+
+    def test_nothing_where_there_are_errors(self) -> None:
+        result = run("apply", "-", "--stdin-filename", "a.py", stdin=WRONG)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "a.py:1:17: unknown directive `tsak`" in result.stderr
+
+    def test_other_modules_are_read(self) -> None:
+        put("devices.py", "import mmruntime as mm\n\nmesh = mm.MultiMesh(axis_sizes=(2,), axis_names=('stage',))\n")
+        text = "import jax\nfrom devices import mesh\n\n\n@jax.jit  # mm: mjit\ndef step(x):\n    return x\n"
+        assert "mm.mjit, mesh=mesh" in run("apply", "-", "--stdin-filename", "train.py", stdin=text).stdout
+
+    def test_diff_and_check(self) -> None:
+        result = run("diff", "-", "--stdin-filename", "a.py", stdin=TASK)
+        assert shown(result) == ["a.py"]
+        assert run("check", "-", "--stdin-filename", "a.py", stdin=TASK).exit_code == 1
+
+    @pytest.mark.parametrize(
+        "arguments", [["-"], ["--stdin-filename", "a.py"], ["a.py", "--stdin-filename", "a.py"], ["-", "b.py"]]
+    )
+    def test_usage(self, arguments: list[str]) -> None:
+        result = run("diff", *arguments)
+        assert (result.exit_code, "`-` and --stdin-filename go together" in result.stderr) == (2, True)
+
+    def test_one_buffer_at_a_time(self) -> None:
+        result = run("diff", "-", "b.py", "--stdin-filename", "a.py")
+        assert (result.exit_code, "`-` stands alone" in result.stderr) == (2, True)
+
+
+class TestConfiguration:
+    def test_mmrewrite_toml_counts_and_pyproject_beside_it_has_the_line_length(self) -> None:
+        put("pyproject.toml", "[tool.mmrewrite]\ninclude = ['b.py']\n[tool.ruff]\nline-length = 60\n")
+        put("mmrewrite.toml", "include = ['a.py']\n[axes]\nbatch = 'stage'\n")
+        put("a.py", "# mm: mesh(stage=2)\nx = 1\n")
+        put("b.py", TASK)
+        result = run("diff")
+        assert shown(result) == ["a.py"]
+        assert '+    logical_axes=(("batch", "stage"),),\n' in result.stdout
+        put("mmrewrite.toml", "inclde = ['a.py']\n")
+        assert "the file has no key `inclde`; did you mean `include`?" in run("diff").stderr
+
+    def test_the_nearest_file_counts(self) -> None:
+        put("mmrewrite.toml", "include = ['nowhere']\n")
+        put("deep/pyproject.toml", "")
+        put("deep/er/a.py", TASK)
+        os.chdir("deep/er")
+        assert shown(run("diff")) == ["a.py"]
+
+    @pytest.mark.parametrize(("name", "head"), [("own.toml", ""), ("other.toml", "[tool.mmrewrite]\n")])
+    def test_a_named_file(self, name: str, head: str) -> None:
+        put("pyproject.toml", "[tool.mmrewrite]\nselect = ['stage_loop']\n")
+        put(f"conf/{name}", f"{head}exclude = ['x']\n")
+        put("a.py", TASK)
+        assert shown(run("diff")) == []
+        assert shown(run("diff", "--config", f"conf/{name}")) == ["a.py"]
+
+    def test_per_file_ignores(self) -> None:
+        put("pyproject.toml", "[tool.mmrewrite.per-file-ignores]\n'tests/' = ['all']\n'*_b.py' = ['place_task']\n")
+        for name in ("a", "a_b", "tests/c"):
+            put(f"{name}.py", TASK)
+            put(f"{name}_old.py", OLD)
+        result = run("diff", "-v")
+        assert shown(result) == ["a.py"]
+        assert "tests/c.py:5:17: `task(stage=0)` left alone: place_task is ignored in this file" in result.stderr
+        assert shown(run("modernize", "--diff")) == ["a_b_old.py", "a_old.py"]
+        put("pyproject.toml", "[tool.mmrewrite.per-file-ignores]\n'a.py' = ['place_taks']\n")
+        assert "There is no codemod `place_taks`; did you mean `place_task`?" in run("diff").stderr
+        put("pyproject.toml", "[tool.mmrewrite.per-file-ignores]\n'[z-a]' = ['all']\n")
+        assert "'[z-a]' is no pattern" in run("diff").stderr
+
+
+class TestCommonOptions:
+    def test_lists_with_commas(self) -> None:
+        put("a.py", TASK + "\n\nxs = []\nfor x in xs:  # mm: stages\n    y = f(y)\n")
+        assert run("diff", "--select", "stage_loop, place_task").stdout == run("diff").stdout
+        assert run("diff", "--ignore=stage_loop,place_task").stdout == ""
+        assert "There is no codemod `b`" in run("diff", "--select", "place_task,b").stderr
+
+    def test_the_result_is_the_same_whatever_the_number_of_workers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("mmrewrite.engine.workers.ENOUGH", 0)
+        for number in range(6):
+            put(f"m{number}.py", TASK)
+            put(f"old{number}.py", OLD)
+        for command in (["diff"], ["modernize", "--diff"], ["check"]):
+            one, many = run(*command, "--jobs", "1"), run(*command, "--jobs", "3")
+            assert (one.stdout, one.stderr, one.exit_code) == (many.stdout, many.stderr, many.exit_code)
+
+    def test_color_is_for_terminals_unless_told_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        put("a.py", WRONG)
+        put("b.py", TASK)
+        always = run("diff", "--color", "always", color=True)
+        assert "\x1b[1ma.py:1:17\x1b[0m: unknown directive" in always.stderr
+        assert "\x1b[31m                  ^^^^\x1b[0m" in always.stderr
+        assert "\x1b[32m+import mmruntime" in always.stdout
+        assert "\x1b" not in run("diff").output
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert "\x1b" not in run("diff", color=True).output
+        assert "\x1b" in run("diff", "--color", "always", color=True).output
+
+    def test_quiet_and_verbose(self) -> None:
+        put("a.py", REFUSED)
+        put("b.py", WRONG)
+        assert [line[:6] for line in run("diff", "-q").stderr.splitlines()] == ["b.py:1", "  y = ", "      "]
+        assert "a.py:5:1: more than one call" in run("diff", "-v").stderr
+
+
+PIPELINE = """\
+import jax
+
+# mm: mesh(stage=2)
+
+
+def model(params, x):
+    for w in params:  # mm: stages
+        x = x @ w
+    return x.mean()
+
+
+@jax.jit  # mm: mjit
+def step(params, batch):
+    return jax.grad(model)(*params, batch)  # mm: microbatch(count=4)
+"""
+
+
+class TestRefusals:
+    def test_the_cause_first_and_the_rest_in_one_line(self) -> None:
+        put("a.py", PIPELINE)
+        lines = run("diff").stderr.splitlines()
+        assert lines[0].startswith("a.py:14:12: star-args hide which argument is the batch")
+        assert lines[1] == "because of this, 3 hints stay as well: a.py:3, a.py:7, a.py:12 (-v says why each does)"
+        assert lines[2] == "0 files changed, 4 refusals".replace("changed", "would change")
+        assert len(run("diff", "-v").stderr.splitlines()) == 5
+
+    def test_all_causes_come_together(self) -> None:
+        put("a.py", PIPELINE.replace("    for w in params:", "    while params:"))
+        lines = run("diff").stderr.splitlines()
+        assert [line.split(": ")[0] for line in lines[:2]] == ["a.py:7:5", "a.py:14:12"]
+
+
+class TestExitStatus:
+    @pytest.mark.parametrize(
+        ("text", "arguments", "status"),
+        [
+            ("x = 1\n", ["check"], 0),
+            ("x = 1\n", ["diff", "--exit-code", "--strict"], 0),
+            (TASK, ["diff"], 0),
+            (TASK, ["diff", "--exit-code"], 1),
+            (TASK, ["check"], 1),
+            (TASK, ["apply"], 0),
+            (REFUSED, ["diff"], 0),
+            (REFUSED, ["check"], 1),
+            (REFUSED, ["check", "--since", "HEAD"], 1),
+            (REFUSED, ["diff", "--strict"], 1),
+            (REFUSED, ["apply", "--strict"], 1),
+            (OLD, ["modernize", "--check"], 1),
+            (OLD, ["modernize"], 0),
+            (WRONG, ["diff"], 2),
+            (WRONG, ["check"], 2),
+            ("x = (  # mm: off\n", ["apply"], 2),
+            (TASK, ["diff", "nowhere.py"], 2),
+            (TASK, ["diff", "--frobnicate"], 2),
+        ],
+    )
+    def test_of_every_kind(self, repository: Path, text: str, arguments: list[str], status: int) -> None:
+        git("commit", "-qm", "empty", "--allow-empty")
+        put("a.py", text)
+        assert run(*arguments).exit_code == status
+
+    def test_check_of_a_mirror_fails_for_refusals(self) -> None:
+        put("a.py", REFUSED)
+        assert run("build", "a.py", "--out", "out").exit_code == 0
+        assert run("check", "a.py", "--out", "out").exit_code == 1
+
+
+class TestInit:
+    def test_what_it_finds(self) -> None:
+        put("pyproject.toml", '[project]\nname = "x"\ndependencies = ["jax[cuda]>=0.6.2", "numpy"]\n')
+        put("src/pkg/model.py", 'import jax\ny = nn.with_logical_constraint(x, ("batch", "mlp"))\n')
+        put("tests/test_a.py", "import jax\n")
+        put("docs/conf.py", "import sphinx\n")
+        result = run("init")
+        assert (result.exit_code, result.stderr) == (
+            0,
+            "pyproject.toml: [tool.mmrewrite] added; every key is explained there\n",
+        )
+        text = Path("pyproject.toml").read_text()
+        assert text.startswith('[project]\nname = "x"\n')
+        section = tomllib.loads(text)["tool"]["mmrewrite"]
+        assert section == {"include": ["src"], "exclude": ["/tests/"], "target-jax": "0.6.2"}
+        assert '# batch = "data"\n# mlp = false\n' in text
+        assert run("check").exit_code == 0
+        again = run("init")
+        assert (again.exit_code, "has a section [tool.mmrewrite] already" in again.stderr) == (2, True)
+        assert Path("pyproject.toml").read_text() == text
+
+    def test_every_key_is_there_and_valid_when_uncommented(self) -> None:
+        put("a.py", "import jax\n")
+        assert "mmrewrite.toml: written" in run("init").stderr
+        lines = Path("mmrewrite.toml").read_text().splitlines()
+        settings = [line.removeprefix("# ") for line in lines if " = " in line or line.startswith("# [")]
+        put("mmrewrite.toml", "\n".join(line for line in settings if not line.startswith(("The ", "Where "))) + "\n")
+        assert set(tomllib.loads(Path("mmrewrite.toml").read_text())) == set(KEYS)
+        assert run("diff").exit_code == 0
+        assert "mmrewrite.toml is there already" in run("init").stderr
+
+    def test_it_can_be_looked_at_first(self) -> None:
+        put("a.py", "import jax\n")
+        assert 'include = ["a.py"]' in run("init", "--print").stdout
+        assert sorted(os.listdir()) == ["a.py"]
+
+    @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+    def test_the_rest_of_the_file_stays(self, end: str) -> None:
+        head = f"[project]\r\nname = 'x'{end}" if "\r" in end else f"[project]\nname = 'x'{end}"
+        Path("pyproject.toml").write_bytes(head.encode())
+        run("init")
+        data = Path("pyproject.toml").read_bytes()
+        assert data.startswith(head.encode())
+        assert (b"\r\n" in data) == (data.count(b"\n") == data.count(b"\r\n"))
+        assert "mmrewrite" in tomllib.loads(data.decode())["tool"]
+
+
+class TestExplain:
+    STEP = PIPELINE.replace("*params", "params")
+
+    def explain(self, place: str) -> list[str]:
+        result = run("explain", place)
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    def test_a_line_of_a_source(self) -> None:
+        put("a.py", self.STEP)
+        lines = self.explain("a.py:7")
+        assert lines[:2] == [
+            "a.py:7: for w in params:  # mm: stages",
+            "Changed by `stage_loop`, because of line 7: `stages`.",
+        ]
+        assert lines[2].startswith("To check: the call in the loop is one layer")
+        assert self.explain("a.py:9")[-1] == "It stays as it is, and is line 16 of the result."
+        assert run("diff").stdout.count("\n") > 5
+        made = run("apply", "-", "--stdin-filename", "a.py", stdin=self.STEP).stdout.splitlines()
+        assert made[15] == "    return x.mean()"
+
+    def test_refused_wrong_and_left(self) -> None:
+        put("a.py", PIPELINE)
+        assert any(line.startswith("Refused by `microbatch_grad`: star-args") for line in self.explain("a.py:14"))
+        assert any("left as it is, because a step" in line for line in self.explain("a.py:7"))
+        put("b.py", WRONG)
+        assert self.explain("b.py:1")[1].startswith("An error: unknown directive `tsak`")
+        put("c.py", "# mm: off\n" + TASK)
+        assert self.explain("c.py:6")[1] == "`task(stage=0)` is left alone: `# mm: off`."
+        put("d.py", "x = 1\n")
+        assert self.explain("d.py:1") == ["d.py:1: x = 1", "It stays as it is."]
+
+    def test_a_line_of_a_mirror(self) -> None:
+        put("pkg/__init__.py", "")
+        put("pkg/a.py", self.STEP)
+        put("pkg/b.py", "from pkg import a\n")
+        run("build", "pkg", "--out", "out")
+        text = Path("out/pkg/a.py").read_text().splitlines()
+        number = next(index for index, line in enumerate(text, start=1) if "mm.stage(" in line)
+        lines = self.explain(f"out/pkg/a.py:{number}")
+        assert "Written by `stage_loop`, because of line 7: `stages`; in pkg/a.py." in lines
+        number = text.index("    return x.mean()") + 1
+        assert self.explain(f"out/pkg/a.py:{number}")[-1] == "It is line 9 of pkg/a.py, as it was."
+        assert "`build` writes a comment that names the source" in self.explain("out/pkg/a.py:1")[-1]
+        assert "makes imports of the package relative" in self.explain("out/pkg/b.py:2")[-1]
+
+    def test_a_line_that_was_applied_in_place(self, repository: Path) -> None:
+        put("a.py", self.STEP)
+        git("add", ".")
+        git("commit", "-qm", "hints")
+        run("apply")
+        put("a.py", Path("a.py").read_text() + "x = 1\n")
+        git("commit", "-qam", "applied")
+        text = Path("a.py").read_text().splitlines()
+        number = next(index for index, line in enumerate(text, start=1) if "mm.stage(" in line)
+        lines = self.explain(f"a.py:{number}")
+        assert lines[1].startswith("Written by `stage_loop`, because of line 7: `stages`; in a.py at revision ")
+        assert self.explain(f"a.py:{len(text)}")[-1] == "It stays as it is."
+
+    def test_usage(self) -> None:
+        put("a.py", "x = 1\n")
+        for place, message in (
+            ("a.py:0", "a.py has 1 lines, and no line 0."),
+            ("a.py:2", "a.py has 1 lines, and no line 2."),
+            ("b.py:1", "b.py: no such file"),
+            ("stage_lop", "did you mean `stage_loop`?"),
+        ):
+            result = run("explain", place)
+            assert (result.exit_code, message in result.stderr) == (2, True)
+
+
+class TestFiles:
+    def test_encodings_and_line_endings_are_kept(self) -> None:
+        texts = {
+            "bom.py": b"\xef\xbb\xbf" + TASK.encode(),
+            "latin.py": f"# coding: latin-1\nname = 'ü'\n{TASK}".encode("latin-1"),
+            "crlf.py": TASK.replace("\n", "\r\n").encode(),
+            "open.py": TASK.rstrip("\n").encode(),
+        }
+        for name, data in texts.items():
+            Path(name).write_bytes(data)
+        assert run("apply").exit_code == 0
+        assert Path("bom.py").read_bytes().startswith(b"\xef\xbb\xbfimport mmruntime")
+        assert "ü".encode("latin-1") in Path("latin.py").read_bytes()
+        assert Path("crlf.py").read_bytes().count(b"\n") == Path("crlf.py").read_bytes().count(b"\r\n")
+        assert not Path("open.py").read_bytes().endswith(b"\n")
+
+    def test_binary_files_are_not_written(self) -> None:
+        file = put("a.py", TASK + "\0")
+        assert run("apply").exit_code == 2
+        assert file.read_text() == TASK + "\0"
+
+    def test_notebooks_keep_outputs_and_metadata(self) -> None:
+        cell = {
+            "cell_type": "code",
+            "metadata": {"a": 1},
+            "source": TASK,
+            "outputs": [{"x": 1.0}],
+            "execution_count": 7,
+        }
+        put("a.ipynb", json.dumps({"cells": [cell], "metadata": {"k": 2.50}, "nbformat": 4, "nbformat_minor": 5}))
+        assert run("apply").exit_code == 0
+        after = json.loads(Path("a.ipynb").read_text())
+        assert DONE in after["cells"][0]["source"] + "\n"
+        assert {**after["cells"][0], "source": TASK} == cell
+
+
+def test_every_command_of_the_specification_is_there() -> None:
+    assert set(cli.commands) >= {
+        *("diff", "apply", "build", "check", "verify", "plan", "run", "modernize", "codemods", "explain", "init")
+    }
+    common = ("--select", "--ignore", "--jobs", "--config", "--strict", "--no-cache", "--quiet", "--verbose", "--color")
+    for command in ("diff", "apply", "build", "check", "verify", "plan", "modernize"):
+        text = run(command, "--help").stdout
+        assert [option for option in common if option not in text] == [], command
