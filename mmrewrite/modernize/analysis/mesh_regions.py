@@ -309,7 +309,9 @@ class MeshRegions:
                 return f"{member.place} hides its specs"
         for member in region.members:
             if member.needs_mesh:
-                reason = self._meshless_calls.why(member.module, member.node, member.specs)
+                # A constraint by `None` needs a mesh as well.
+                specs = member.specs if member.kind == "pjit" else None
+                reason = self._meshless_calls.why(member.module, member.node, specs)
                 if reason is not None:
                     return f"{member.place} {reason}"
         for member in region.of("context"):

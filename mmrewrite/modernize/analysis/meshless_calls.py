@@ -27,14 +27,20 @@ class MeshlessCalls:
         self._modules, self._reach, self._inside = modules, reach, inside
 
     def why(self, module: ModuleUses, node: ast.AST, specs: Specs | None) -> str | None:
-        """Why a site may run without a mesh in context, in words for a message, else None."""
+        """Why a site may run without a mesh in context, in words for a message, else None.
+
+        Args:
+            module: The module of the site.
+            node: The site.
+            specs: The specs of a `pjit`.
+        """
         holders = (node, *module.above(node))
         for place, reached in self._catching:
             if any(holder in reached for holder in holders):
                 return f"may run without a mesh, and {place} catches the error of that"
-        has_none = specs is not None and specs.values and all(_is_none(module, spec) for spec in specs.values)
+        has_none = specs is not None and specs.values and all(_may_be_none(module, spec) for spec in specs.values)
         if has_none and not self._is_called_inside(module, node):
-            return "has no spec but `None`, so that it may run without a mesh"
+            return "may have no spec but `None`, so that it may run without a mesh"
         return None
 
     @cached_property
@@ -79,10 +85,16 @@ class MeshlessCalls:
         return all(self._is_inside(other, use) for other, use in [*((module, use) for use in uses), *elsewhere])
 
 
-def _is_none(module: ModuleUses, spec: ast.expr) -> bool:
-    """Whether a tree of specs holds `None` alone."""
+def _may_be_none(module: ModuleUses, spec: ast.expr, seen: tuple[str, ...] = ()) -> bool:
+    """Whether a tree of specs may hold `None` alone: no spec is seen in it."""
     kind = kind_of(module, spec)
-    return all(_is_none(module, part) for part in parts_of(spec)) if kind == "tree" else kind == "none"
+    if kind == "tree":
+        return all(_may_be_none(module, part, seen) for part in parts_of(spec))
+    if kind == "unknown" and isinstance(spec, ast.Name) and spec.id not in seen:
+        binding = module.facts.names.binding(spec.id, module.scope_of(spec))
+        value = binding.value if binding is not None else None
+        return value is None or _may_be_none(module, value, (*seen, spec.id))
+    return kind in ("none", "unknown")
 
 
 def _catches(module: ModuleUses, handler: ast.ExceptHandler) -> bool:
