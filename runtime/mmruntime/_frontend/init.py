@@ -13,6 +13,7 @@ import jax
 from mmruntime import _check, _compat
 from mmruntime._processes.launchers import NUM_DEVICES
 from mmruntime._processes.start import ProcessArguments, start_processes
+from mmruntime._processes.transports import VARIABLE, check_transport
 
 # Arguments that configured MultiMesh's own runtime, and their defaults there.
 _WITHOUT_EFFECT = {
@@ -51,6 +52,7 @@ def init(
     initialization_timeout: int = 300,
     coordinator_bind_address: str | None = None,
     fault_timeout: float | None = None,
+    transport: str | None = None,
 ) -> None:
     """Set up devices and processes. A program for the devices of one process does not need it.
 
@@ -90,12 +92,15 @@ def init(
         coordinator_bind_address: The address that process 0 listens on, if not the coordinator's.
         fault_timeout: Seconds within which the other processes end when one has died, stopped, failed or left; 15, or
             what `MMRUNTIME_FAULT_TIMEOUT` says. With 0 nothing watches them.
+        transport: What carries arrays between processes: "transfer" (`jax.experimental.transfer`), "sockets" (TCP
+            connections of our own), "collectives" (programs on both sides, by NCCL or gloo), or "auto", the best for
+            the platform. If left out, what `MMRUNTIME_TRANSPORT` says, or "auto". `explain()` names it.
 
     Raises:
         RuntimeError: If JAX was used before, so that `cpus`, `gpus` or `dump` would come too late.
         TypeError: If something is of another type.
-        ValueError: If `cpus`, `gpus` or `fault_timeout` is negative, or what the launcher has set is malformed or not
-            enough.
+        ValueError: If `cpus`, `gpus` or `fault_timeout` is negative, there is no such transport, or what the launcher
+            has set is malformed or not enough.
 
     Warns:
         UserWarning: If arguments without effect are given; it names them.
@@ -124,6 +129,8 @@ def init(
         coordinator_bind_address,
         fault_timeout,
     ).checked()
+    if transport is not None:
+        os.environ[VARIABLE] = check_transport("init: transport", _check.text("init", "transport", transport))
     given = os.environ.get(NUM_DEVICES)
     _set_devices(int(given) if given else cpus, gpus)
     _set_dump(dump, dump_all_passes)

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import os
 
+AUTO = "auto"
 NAMES = ("transfer", "sockets", "collectives")
 VARIABLE = "MMRUNTIME_TRANSPORT"
+
+
+def check_transport(what: str, name: str) -> str:
+    """The name of a transport, or "auto".
+
+    Args:
+        what: Where it was given, for the message.
+        name: What was given.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if name not in (AUTO, *NAMES):
+        raise ValueError(f"{what} must be {AUTO}, {', '.join(NAMES[:-1])} or {NAMES[-1]}, got {name!r}.")
+    return name
 
 
 def forced() -> str | None:
@@ -14,9 +30,5 @@ def forced() -> str | None:
     Raises:
         ValueError: If there is none of that name.
     """
-    name = os.environ.get(VARIABLE, "auto")
-    if name == "auto" or not name:
-        return None
-    if name not in NAMES:
-        raise ValueError(f"{VARIABLE}={name}: expected auto, {', '.join(NAMES[:-1])} or {NAMES[-1]}.")
-    return name
+    name = check_transport(VARIABLE, os.environ.get(VARIABLE) or AUTO)
+    return None if name == AUTO else name

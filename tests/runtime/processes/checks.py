@@ -1,6 +1,7 @@
 """What processes of a job do and hold true. Every function runs in all processes of its job."""
 
 import os
+import random
 
 import jax
 import jax.experimental.multihost_utils
@@ -10,7 +11,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
+from mmruntime._execution import channels
+from mmruntime._execution.crossing import Crossing
 from mmruntime._processes.progress import progress
+from mmruntime._processes.transports import NAMES
 from tests.runtime.helpers import adam_state, adam_step, batches, in_stages, normal, squares, weights
 
 
@@ -307,6 +311,62 @@ def several(*calls: str) -> None:
         name, *arguments = call.split("=")
         print(f"--- {call}", flush=True)
         globals()[name](*arguments)
+
+
+def transports(*names: str) -> None:
+    """The same values and the same training, whatever carries arrays."""
+    for name in names:
+        os.environ["MMRUNTIME_TRANSPORT"] = name
+        kinds()
+        trained(mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data")), "1f1b")
+    os.environ.pop("MMRUNTIME_TRANSPORT")
+
+
+def crossings(count: str = "40") -> None:
+    """Arrays of random shapes and types get from any layout on any devices to any other, by every transport."""
+    rng = random.Random(0)
+    me, every = jax.process_index(), jax.devices()
+    dtypes = [np.float32, np.float16, np.int8, np.bool_, np.uint32, jnp.bfloat16, jnp.float8_e4m3fn, np.complex64]
+    for number in range(int(count)):
+        channel = channels.channel(NAMES[number % len(NAMES)])
+        sources, targets, values = [], [], []
+        ends = [_random_mesh(rng, every) for _ in range(2)]
+        for _ in range(rng.randrange(1, 4)):
+            shape = tuple(rng.choice([0, 4, 4, 8]) for _ in range(rng.randrange(4)))
+            whole = np.random.default_rng(number).normal(size=shape) * 4
+            values.append(np.asarray(whole, rng.choice(dtypes)))
+            for found, mesh in zip((sources, targets), ends, strict=True):
+                axes = rng.sample(mesh.axis_names, len(mesh.axis_names))
+                spec = [axes.pop() if axes and rng.random() < 0.5 else None for _ in shape]
+                found.append(NamedSharding(mesh, P(*spec)))
+        avals = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
+        crossing = Crossing(sources, targets, avals, channel, me)
+        channel.connect(crossing.peers)
+        arrays = [
+            jax.make_array_from_callback(value.shape, sharding, lambda i, value=value: value[i], dtype=value.dtype)
+            for value, sharding in zip(values, sources, strict=True)
+        ]
+        for attempt in range(2):
+            moved = crossing(arrays, (1 << 20) * number + attempt)
+            for value, sharding, array in zip(values, targets, moved, strict=True):
+                here = me in {device.process_index for device in sharding.mesh.devices.flat}
+                assert (array is not None) == here
+                for shard in array.addressable_shards if here else ():
+                    assert shard.data.dtype == value.dtype
+                    np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index], str((number, sharding)))
+
+
+def _random_mesh(rng, every):
+    chosen = rng.sample(every, rng.choice([1, 2, 4] if len(every) < 8 else [1, 2, 4, 8]))
+    rows = rng.choice([size for size in (1, 2, 4) if len(chosen) % size == 0])
+    return Mesh(np.array(chosen).reshape(rows, -1), ("a", "b"))
+
+
+def with_transport(name: str, call: str, *arguments: str) -> None:
+    """Another check, with a transport."""
+    os.environ["MMRUNTIME_TRANSPORT"] = name
+    globals()[call](*arguments)
+    del os.environ["MMRUNTIME_TRANSPORT"]
 
 
 def eager_tasks() -> None:

@@ -36,6 +36,20 @@ def test_stages_over_several_processes_in_any_order(saved):
     run_all("checks:several", 4, 1, f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b")
 
 
+def test_every_transport(saved):
+    calls = [f"with_transport={name}=kinds" for name in ("sockets", "collectives")]
+    calls += [f"with_transport={name}=same_as_saved={saved}==1f1b" for name in ("sockets", "collectives")]
+    run_all("checks:several", 2, 2, "crossings", *calls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["transfer", "sockets", "collectives"])
+@pytest.mark.parametrize(("processes", "devices"), [(2, 4), (4, 2), (8, 1)])
+def test_arrays_between_any_layouts(processes, devices, transport, saved):
+    training = f"with_transport={transport}=same_as_saved={saved}=5,0,7,2"
+    run_all("checks:several", processes, devices, "crossings=300", training, timeout=600)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "devices", "order"),

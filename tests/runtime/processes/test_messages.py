@@ -1,0 +1,160 @@
+"""What processes would send each other, planned in one process: devices say that they are of several."""
+
+import dataclasses
+import random
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mmruntime._execution.channels import preferred
+from mmruntime._execution.collective_channel import in_rounds
+from mmruntime._execution.parcels import TICKET, Parcel, num_bytes, plan_crossing
+from mmruntime._execution.spread_across import tree_levels
+from mmruntime._processes.agreement import disagreement
+from mmruntime._processes.group import MESSAGE_BITS, Group
+from mmruntime._processes.transports import check_transport, forced
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A device as plans see it."""
+
+    id: int
+    process_index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A layout that cuts the first dimension over devices, or replicates."""
+
+    devices: tuple[Device, ...]
+    cut: bool
+
+    def shard_shape(self, shape):
+        return (shape[0] // len(self.devices), *shape[1:]) if self.cut else shape
+
+    def devices_indices_map(self, shape):
+        size = self.shard_shape(shape)[0]
+        rest = (slice(None),) * (len(shape) - 1)
+        return {
+            device: (slice(at * size, (at + 1) * size), *rest) if self.cut else (slice(None), *rest)
+            for at, device in enumerate(self.devices)
+        }
+
+
+def layout_on(devices, *, cut=True):
+    return Layout(tuple(devices), cut)
+
+
+EIGHT = [Device(number, number // 2) for number in range(8)]
+
+
+def plan(source, target, shape=(8, 3), dtype=jnp.float32):
+    return plan_crossing([source], [target], [jax.ShapeDtypeStruct(shape, dtype)])
+
+
+def test_a_piece_goes_once_to_each_process_and_only_where_it_is_missing():
+    found = plan(layout_on(EIGHT[:4]), layout_on(EIGHT[2:], cut=False), (24, 3))
+    ends = [(message.source, message.target) for message in found.messages]
+    assert ends == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
+    for message in found.messages:
+        *parcels, ticket = message.parcels
+        assert ticket.array == TICKET
+        assert len(parcels) == 2
+        assert {parcel.target for parcel in parcels} == {EIGHT[2 * message.target]}
+        assert all(parcel.source.process_index == message.source for parcel in parcels)
+        assert sum(map(num_bytes, parcels)) == 12 * 3 * 4
+    within = plan(layout_on(EIGHT[:2]), layout_on(EIGHT[:2], cut=False))
+    assert within.messages == ()
+
+
+def test_replicas_are_read_where_they_are_near():
+    found = plan(layout_on(EIGHT[:4], cut=False), layout_on(EIGHT[1:3]))
+    assert found.messages == ()
+    far = plan(layout_on(EIGHT[:4], cut=False), layout_on(EIGHT[4:]))
+    senders = {parcel.source for message in far.messages for parcel in message.parcels}
+    assert len(senders) == len(far.messages) == 2
+
+
+def test_what_has_no_elements_is_not_sent():
+    assert plan(layout_on(EIGHT[:2], cut=False), layout_on(EIGHT[4:], cut=False), (0, 3)).messages == ()
+
+
+def test_sizes_count_half_bytes():
+    found = plan(layout_on(EIGHT[:1]), layout_on(EIGHT[7:]), (8, 3), jnp.int4)
+    assert num_bytes(found.messages[0].parcels[0]) == 12
+
+
+@pytest.mark.parametrize(("holders", "others"), [(1, 0), (1, 1), (1, 7), (3, 2), (2, 500), (1, 2047)])
+def test_scalars_reach_everybody_once_by_few_messages_of_each(holders, others):
+    levels = tree_levels(range(holders), range(holders, holders + others))
+    have, sends = set(range(holders)), Counter()
+    for level in levels:
+        assert {source for source, _ in level} <= have
+        for source, target in level:
+            assert target not in have
+            sends[source] += 1
+        have |= {target for _, target in level}
+    assert have == set(range(holders + others))
+    assert max(sends.values(), default=0) <= 4 * len(levels)
+    assert max((count for source, count in sends.items() if source >= holders), default=0) <= 4
+    assert len(levels) <= 6
+
+
+def test_collectives_send_one_parcel_of_a_device_in_a_round():
+    rng = random.Random(0)
+    kinds = [((2,), np.dtype(np.float32)), ((), np.dtype(np.uint32))]
+    for _ in range(50):
+        parcels = [
+            Parcel(0, source, None, target, *rng.choice(kinds))
+            for source, target in (rng.sample(EIGHT, 2) for _ in range(rng.randrange(1, 20)))
+        ]
+        rounds = in_rounds(parcels)
+        assert sorted(at for members in rounds for at in members) == list(range(len(parcels)))
+        for members in rounds:
+            chosen = [parcels[at] for at in members]
+            assert len({(each.shape, each.dtype) for each in chosen}) == 1
+            assert len({each.source for each in chosen}) == len({each.target for each in chosen}) == len(chosen)
+
+
+def test_the_transport_follows_the_platform_and_the_environment(monkeypatch):
+    assert preferred("cpu", transfer=True) == "transfer"
+    assert preferred("cpu", transfer=False) == "sockets"
+    assert preferred("gpu", transfer=True) == "collectives"
+    monkeypatch.setenv("MMRUNTIME_TRANSPORT", "sockets")
+    assert forced() == "sockets"
+    monkeypatch.setenv("MMRUNTIME_TRANSPORT", "auto")
+    assert forced() is None
+    monkeypatch.setenv("MMRUNTIME_TRANSPORT", "pigeons")
+    with pytest.raises(
+        ValueError, match="MMRUNTIME_TRANSPORT must be auto, transfer, sockets or collectives, got 'pig"
+    ):
+        forced()
+    with pytest.raises(ValueError, match="init: transport must be auto"):
+        check_transport("init: transport", "tcp")
+
+
+def test_messages_of_different_calls_have_different_numbers():
+    one, other = Group((0, 1)), Group((0, 1))
+    assert one.called(b"train") == other.called(b"train")
+    first = one.called(b"train")
+    assert first != other.called(b"evaluate")
+    assert one.called(b"train") != other.called(b"train"), "and so they stay, whatever follows"
+    assert Group((0, 2)).called(b"train") != Group((0, 1)).called(b"train")
+    assert first % (1 << MESSAGE_BITS) == 0
+    assert first < 1 << 50
+
+
+def test_differences_are_shown_with_both_values():
+    one = {"the equations": "a = b\nc = mul d 0.5", "the schedule": "1f1b", "x": "1", "y": ""}
+    other = {"the equations": "a = b\nc = mul d 0.25", "the schedule": "", "x": "2", "y": "3" * 1000}
+    text = disagreement("train", (0, 3), list(one), one, other, [4, 5], "Do something.")
+    lines = text.splitlines()
+    assert lines[0] == "mjit: processes 0 and 3 do not agree on train. They differ in:"
+    assert lines[1:4] == ["  the equations:", "    process 0: c = mul d 0.5", "    process 3: c = mul d 0.25"]
+    assert "    process 3: (nothing)" in lines
+    assert "  and in y" in lines
+    assert lines[-2:] == ["  Process 0 differs from 4, 5 as well.", "Do something."]
