@@ -24,6 +24,7 @@ from mmruntime._execution.own_parts import copied, is_global, is_here, nothing_o
 from mmruntime._execution.parcels import is_key
 from mmruntime._execution.run import copied_outputs, deletable, layout_of_state
 from mmruntime._execution.scalars import part, same_devices
+from mmruntime._execution.shares import Share, shares
 from mmruntime._execution.spread_across import ScalarResult, SpreadAcross
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._execution.throttle import throttled
@@ -34,7 +35,7 @@ from mmruntime._processes.agreement import meet
 from mmruntime._processes.group import MESSAGE_BITS, Group, group_of
 from mmruntime._processes.progress import Awaited, CallRecord, Itinerary, Wait, progress
 
-_RUN, _MOVE, _CROSS, _RUN_TOGETHER = range(4)
+_RUN, _MOVE, _CROSS = int(Share.RUN), int(Share.MOVE), int(Share.CROSS)
 # The watch keeps a result of a program that runs on several processes until it has looked at it.
 _LARGEST_PROBE = 1 << 20
 
@@ -300,38 +301,31 @@ def _plan_code(
     me = jax.process_index()
     code: list[tuple[int, Any, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]] = []
     awaited: dict[int, Awaited] = {}
-    limited = throttled(program, compiled, shardings, everything=True)
-    members: dict[int, tuple[int, ...]] = {}
     tasks: dict[int, str] = {}
-    for index, item in enumerate(program.instructions):
+    limited = throttled(program, compiled, shardings, everything=True)
+    submeshes = dict.fromkeys(where for _, where, _ in program.keys)
+    owners = {where: processes(shardings.replicated(where).mesh) for where in submeshes}
+    for index, kind in shares(program.instructions, owners, me):
+        item = program.instructions[index]
         microbatch = "" if item.microbatch is None else f", microbatch {item.microbatch}"
+        call: Any
         if isinstance(item, RunInstruction):
-            call = limited.get(item) or compiled.programs.get(item.spec)
-            if call is None:
-                continue
             where = item.spec.submesh
-            if where not in members:
-                members[where] = processes(shardings.replicated(where).mesh)
             names = item.spec.segment.tasks if item.spec.segment is not None else ()
             tasks[index] = f"{' + '.join(names) or item.spec.kind} on submesh {where}{microbatch}"
-            kind = _RUN
-            if len(members[where]) > 1:
-                kind = _RUN_TOGETHER
+            call = limited.get(item) or compiled.programs[item.spec]
+            if kind == Share.RUN_TOGETHER:
                 call = call, _probe(item, program, shardings)
-                others = tuple(process for process in members[where] if process != me)
+                others = tuple(process for process in owners[where] if process != me)
                 awaited[index] = Awaited(f"the run of {tasks[index]}", others)
         else:
-            call = compiled.sends.get(item)
-            if call is None:
-                continue
-            kind = _CROSS if isinstance(call, Crossing) else _MOVE
             what = ", ".join(var.aval.str_short() for var in item.values[:3])
             more = f" and {len(item.values) - 3} more" if len(item.values) > 3 else ""
-            ends = f"from submesh {item.source} to submesh {item.target}"
-            tasks[index] = f"{what}{more} {ends}{microbatch}"
-            if isinstance(call, Crossing) and call.senders:
+            tasks[index] = f"{what}{more} from submesh {item.source} to submesh {item.target}{microbatch}"
+            call = compiled.sends[item]
+            if kind == Share.CROSS and call.senders:
                 awaited[index] = Awaited(tasks[index], call.senders)
-        code.append((kind, call, item.args, item.results, item.frees, index))
+        code.append((int(kind), call, item.args, item.results, item.frees, index))
     return code, Itinerary(label, len(program.instructions), awaited, tasks)
 
 
