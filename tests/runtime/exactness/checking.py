@@ -11,8 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime._exactness.combine import combine, microbatch_of, run_split
+from mmruntime import _compat
+from mmruntime._exactness.lattice import Kind
 from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
+from mmruntime._exactness.split import split
+from tests.runtime.exactness.combine import combine, microbatch_of
 
 # Of sums over a few thousand numbers of size one in float64.
 TOLERANCE = 1e-12
@@ -55,7 +58,7 @@ def case_of(
         return jax.tree.leaves(fun(*jax.tree.unflatten(tree, values)))
 
     def first(value: Any, argument: ArgumentSpec) -> Any:
-        return value if argument.dim is None else microbatch_of(value, argument.dim, num_microbatches, 0)
+        return value if argument.dim is None else jnp.asarray(microbatch_of(value, argument.dim, num_microbatches, 0))
 
     part = jax.make_jaxpr(flat)(*map(first, leaves, arguments))
     whole = jax.make_jaxpr(flat)(*leaves)
@@ -65,43 +68,51 @@ def case_of(
 
 
 def results(case: Case) -> tuple[list[Any], list[Any]]:
-    """The results by microbatches, as proved, and those of the whole batch; where nothing is proved, None."""
-    known = tuple(verdict if verdict.is_proved else Verdict("sum") for verdict in case.proof.verdicts)
-    proof = dataclasses.replace(case.proof, verdicts=known)
+    """The proved results by microbatches, and those of the whole batch.
 
-    def both(*values: Any) -> Any:
-        return run_split(proof, case.arguments, values), case.fun(*values)
-
-    return _known(case, both)
-
-
-def written_results(case: Case) -> tuple[list[Any], list[Any]]:
-    """The function's own results put together, of a proof of the function as it is written, and the whole batch's."""
-    n = case.proof.num_microbatches
-
-    def both(*values: Any) -> Any:
-        each = []
-        for index in range(n):
-            pairs = zip(case.arguments, values, strict=True)
-            own = [v if argument.dim is None else microbatch_of(v, argument.dim, n, index) for argument, v in pairs]
-            each.append(case.fun(*own))
-        combined = [
-            combine(verdict, parts) if verdict.is_proved else parts[0]
-            for verdict, parts in zip(case.proof.verdicts, zip(*each, strict=True), strict=True)
+    Of a proof of the function as it is written, its own results are put together; else nothing is computed before the
+    loop but what the proof says, and the body is the one that it changed.
+    """
+    proof, n = case.proof, case.proof.num_microbatches
+    is_proved = [verdict.is_proved for verdict in proof.verdicts]
+    if not any(is_proved):
+        return [], []
+    verdicts = tuple(verdict if verdict.is_proved else Verdict("sum") for verdict in proof.verdicts)
+    whole = _compat.as_fun(proof.whole)
+    before: Any
+    if case.as_written:
+        before, body, hoisted_as = (lambda *_: []), _compat.as_fun(proof.part), ()
+        same, combined = (), tuple(range(len(verdicts)))
+    else:
+        parts = split(dataclasses.replace(proof, verdicts=verdicts))
+        before, body, hoisted_as = _compat.as_fun(parts.before), _compat.as_fun(parts.body), parts.hoisted
+        same, combined = parts.same, parts.combined
+    early, expected = _compiled(lambda *values: (before(*values), whole(*values)))(*case.values)
+    run = _compiled(body)
+    each = []
+    for index in range(n):
+        own = [
+            value if argument.dim is None else microbatch_of(value, argument.dim, n, index)
+            for argument, value in zip(case.arguments, case.values, strict=True)
         ]
-        return combined, case.fun(*values)
+        own += [
+            microbatch_of(value, one.value.dim, n, index) if one.value.kind is Kind.ROWS else value
+            for one, value in zip(hoisted_as, early, strict=False)
+        ]
+        each.append([np.asarray(value) for value in run(*own)])
+    found = dict(zip(same, early[len(hoisted_as) :], strict=True))
+    for position, parts_of_it in zip(combined, zip(*each, strict=True), strict=True):
+        found[position] = combine(verdicts[position], parts_of_it)
+    known = [position for position, is_known in enumerate(is_proved) if is_known]
+    return [found[position] for position in known], [expected[position] for position in known]
 
-    return _known(case, both)
 
-
-def _known(case: Case, both: Callable[..., Any]) -> tuple[list[Any], list[Any]]:
-    # Each program runs once, so that compiling is what takes long.
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Each program runs a few times, so that compiling is what takes long.
     quickly = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    found, expected = jax.jit(both, compiler_options=quickly)(*case.values)
-    known = [verdict.is_proved for verdict in case.proof.verdicts]
-    return [x for x, is_known in zip(found, known, strict=True) if is_known], [
-        x for x, is_known in zip(expected, known, strict=True) if is_known
-    ]
+    if jax.__version__.startswith("0.10."):
+        quickly["xla_cpu_use_fusion_emitters"] = False
+    return jax.jit(function, compiler_options=quickly)
 
 
 def difference(found: Any, expected: Any) -> float:
@@ -121,10 +132,6 @@ def difference(found: Any, expected: Any) -> float:
 
 def assert_exact(case: Case) -> None:
     """Every proved result has the numbers of the whole batch."""
-    _assert_close(*(written_results(case) if case.as_written else results(case)))
-
-
-def _assert_close(found: list[Any], expected: list[Any]) -> None:
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(*results(case), strict=True):
         is_single = np.asarray(other).dtype.itemsize < 8
         assert difference(one, other) <= (1e-6 if is_single else TOLERANCE), (one, other)
