@@ -156,9 +156,14 @@ def total(w, x):
             r"custom_schedule must be rows of task names.*\(schedule= takes such a value\)",
         ),
         (
-            {"count": 2, "reduce": "max"},
+            {"count": 2, "reduce": "maximum"},
             ValueError,
-            r'reduce must be "exact", or "sum", "mean" or "concat" .*, got \'max\'',
+            r'reduce must be "exact", "sum", "mean", "concat", "max" or "min" .*, got \'maximum\'',
+        ),
+        (
+            {"count": 2, "reduce": "sum", "batch_stats": "microbatch"},
+            ValueError,
+            r'batch_stats="microbatch" goes with reduce="exact", got batch_stats=\'microbatch\' and reduce=\'sum\'',
         ),
         (
             {"count": 2, "reduce": ("sum", "sum")},

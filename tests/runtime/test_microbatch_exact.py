@@ -328,3 +328,200 @@ def test_a_key_that_rng_names_is_fine(caplog):
     step = mm.microbatch(jax.grad(_dropped), size=2, argnum=1, rng=2, reduce="exact")
     jax.jit(step)(jnp.ones((4, 2)), jnp.ones((8, 4)), jax.random.key(0))
     assert not caplog.records
+
+
+def trees(params: Any, batch: Any) -> Any:
+    e = ((model(params, batch["x"]) - batch["y"]) ** 2).mean(axis=-1)
+    return {
+        "loss": e.mean(),
+        "worst": e.max(),
+        "best": e.min(),
+        "any": (e > 1).any(),
+        "rows": e,
+        "count": (e > 1).sum(),
+    }
+
+
+GIVEN = {"loss": "mean", "worst": "max", "best": "min", "any": "max", "rows": "concat", "count": "sum"}
+
+
+@pytest.mark.parametrize("exact", [(), ("loss",), ("worst", "any", "rows"), tuple(GIVEN)])
+def test_a_tree_of_every_way(exact: tuple[str, ...]) -> None:
+    reduce = {name: "exact" if name in exact else how for name, how in GIVEN.items()}
+    expected = jax.jit(trees)(params_of(), batch_of())
+    found = jax.jit(exactly(trees, reduce=reduce))(params_of(), batch_of())
+    same_types(found, expected)
+    assert_close(found, expected, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["worst", "rows", "count"])
+def test_one_wrong_way_in_a_tree_is_an_error(name: str) -> None:
+    wrong = {"worst": "min", "rows": "max", "count": "max"}[name]
+    for rest in ("exact", None):
+        reduce = {key: wrong if key == name else rest or how for key, how in GIVEN.items()}
+        with pytest.raises(
+            ValueError, match=rf'^microbatch: reduce="{wrong}" for result\[\'{name}\'\] of trees is not '
+        ):
+            exactly(trees, reduce=reduce)(params_of(), batch_of())
+        found = exactly(trees, reduce=reduce, check=False)(params_of(), batch_of())
+        parts = [trees(params_of(), jax.tree.map(lambda a, k=k: a[k : k + 4], batch_of())) for k in range(0, 16, 4)]
+        combiner = {"min": jnp.minimum, "max": jnp.maximum}[wrong]
+        total = parts[0][name]
+        for part in parts[1:]:
+            total = combiner(total, part[name])
+        assert_close(found[name], total, 1e-12)
+        assert_close(found["loss"], trees(params_of(), batch_of())["loss"], 1e-12)
+
+
+def test_insisting_beside_what_is_computed_on_the_whole_batch_is_an_error() -> None:
+    def fun(params: Any, batch: Any) -> Any:
+        e = (model(params, batch["x"]) * batch["keep"]).sum() / batch["keep"].sum()
+        return e, e * 2
+
+    assert_close(exactly(fun)(params_of(), batch_of()), fun(params_of(), batch_of()), 1e-12)
+    with pytest.raises(ValueError, match=r'^microbatch: result\[1\] of fun shares with results .* Give reduce="exact"'):
+        exactly(fun, reduce=("exact", "mean"), check=False)(params_of(), batch_of())
+
+
+def test_explain_says_what_a_bare_sum_is() -> None:
+    def fun(params: Any, batch: Any) -> Any:
+        z = model(params, batch["x"])
+        return {
+            "mean": z.mean(),
+            "sum": z.sum(),
+            "max": z.max(),
+            "rows": z,
+            "param": params[0],
+            "zero": 0 * params[0],
+            "norm": jnp.sqrt((z**2).sum()),
+            "size": z.shape[0],
+        }
+
+    lines, first = inspect.getsourcelines(fun)
+    (line,) = [first + number for number, text in enumerate(lines) if "jnp.sqrt" in text]
+    norm = (
+        f"{__file__}:{line} (test_explain_says_what_a_bare_sum_is.<locals>.fun) computes `sqrt` of a sum or mean over"
+    )
+    expected = [
+        "4 times what the whole batch gives: result['mean'], result['param']",
+        "not what the whole batch gives, which is the maximum of what microbatches give: result['max']",
+        "not what the whole batch gives, which is what microbatches give, joined: result['rows']",
+        "what the whole batch gives: result['size'], result['sum'], result['zero']",
+    ]
+    for options, head in (
+        ({"reduce": None}, "microbatches' results added up, as no reduce= is given"),
+        ({"reduce": "sum", "check": False}, "microbatches' results, as reduce= says"),
+    ):
+        step = mm.mjit(exactly(fun, **options), mesh=stages(STAGES))
+        found = step(params_of(), batch_of())
+        said = step.explain().proofs
+        assert said[0] == head
+        assert set(expected) <= set(said)
+        assert any(line.startswith(f"not what the whole batch gives, as {norm}") for line in said)
+        assert_close(found["mean"], 4 * fun(params_of(), batch_of())["mean"], 1e-12)
+
+
+def test_a_bare_call_needs_no_whole_batch() -> None:
+    def fun(params: Any, batch: Any) -> Any:
+        if batch["x"].shape[0] > 4:
+            raise MemoryError("too many examples")
+        return model(params, batch["x"]).sum()
+
+    step = mm.mjit(exactly(fun, reduce=None), mesh=stages(STAGES))
+    step(params_of(), batch_of())
+    assert "cannot be traced for the whole batch: MemoryError: too many examples" in step.explain().proofs[1]
+    with pytest.raises(MemoryError) as error:
+        exactly(fun)(params_of(), batch_of())
+    assert "fails for the whole batch of 16, for which reduce= is checked" in error.value.__notes__[-1]
+
+
+def test_an_error_of_one_microbatch_alone_says_so() -> None:
+    def fun(params: Any, batch: Any) -> Any:
+        return model(params, batch["x"]).reshape(16, 8).sum()
+
+    for reduce in ("exact", "sum", None):
+        with pytest.raises(TypeError, match="reshape") as error:
+            exactly(fun, reduce=reduce)(params_of(), batch_of())
+        assert error.value.__notes__[-1] == (
+            "microbatch: fun fails for a microbatch of 4 examples, and can be traced for the whole batch of 16."
+        )
+
+
+@pytest.mark.parametrize("reduce", ["exact", "sum", None])
+def test_a_string_among_the_results_is_named(reduce: Any) -> None:
+    def fun(params: Any, batch: Any) -> Any:
+        return model(params, batch["x"]).sum(), {"note": "text"}
+
+    with pytest.raises(TypeError, match=r"^microbatch: result\[1\]\['note'\] of fun is 'text', which is no array"):
+        exactly(fun, reduce=reduce)(params_of(), batch_of())
+
+
+def test_a_sum_beside_weight_decay_says_how_often_it_is_added() -> None:
+    def loss(params: Any, batch: Any) -> Any:
+        decay = sum((w**2).sum() for w in params)
+        return ((model(params, batch["x"]) - batch["y"]) ** 2).sum() + 0.1 * decay  # here
+
+    with pytest.raises(ValueError, match=r"such as weight decay, .* with 4 microbatches it is added 4 times") as error:
+        exactly(loss, reduce="sum")(params_of(), batch_of())
+    assert here(loss) in str(error.value)
+    assert 'Give reduce="exact"' in str(error.value)
+    assert_close(exactly(loss)(params_of(), batch_of()), loss(params_of(), batch_of()), 1e-12)
+
+
+def test_a_sum_beside_a_mean_is_said() -> None:
+    def loss(params: Any, batch: Any) -> Any:
+        z = model(params, batch["x"])
+        return (z**2).mean() + 0.1 * (z**4).sum()  # here
+
+    for reduce in ("sum", "mean"):
+        with pytest.raises(ValueError, match="combines a sum over examples with a mean over them") as error:
+            exactly(loss, reduce=reduce)(params_of(), batch_of())
+        assert here(loss) in str(error.value)
+
+
+def test_no_key_on_purpose_is_no_news(caplog: Any) -> None:
+    step = mm.microbatch(jax.grad(_dropped), size=2, argnum=1, rng=(), reduce="exact")
+    jax.jit(step)(jnp.ones((4, 2)), jnp.ones((8, 4)), jax.random.key(0))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_batch_statistics_of_each_microbatch(fast: bool) -> None:
+    class Normed(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for index in range(2):
+                x = nn.Dense(8, use_bias=False, param_dtype=np.float64, name=f"dense_{index}")(x)
+                x = nn.BatchNorm(False, param_dtype=np.float64, use_fast_variance=fast, name=f"norm_{index}")(x)
+                x = nn.gelu(x)
+            return nn.Dense(8, param_dtype=np.float64)(x)
+
+    net = Normed()
+    variables = net.init(jax.random.key(0), batch_of()["x"])
+
+    def loss(params: Any, batch: Any) -> Any:
+        z, changed = net.apply({**variables, "params": params}, batch["x"], mutable=["batch_stats"])
+        decay = 0.01 * sum((p**2).sum() for p in jax.tree.leaves(params))
+        return ((z - batch["y"]) ** 2).mean() + decay, (changed["batch_stats"], z)
+
+    grad = jax.value_and_grad(loss, has_aux=True)
+    parts = [grad(variables["params"], jax.tree.map(lambda a, k=k: a[k : k + 4], batch_of())) for k in range(0, 16, 4)]
+    (value, (state, _)), grads = jax.tree.map(lambda *each: sum(each) / 4, *parts)
+    rows = jnp.concatenate([part[0][1][1] for part in parts])
+    step = mm.mjit(exactly(grad, batch_stats="microbatch"), mesh=stages(STAGES))
+    assert_close(step(variables["params"], batch_of()), ((value, (state, rows)), grads), 1e-12)
+    assert any(
+        line.startswith("each microbatch's own, not that of the whole batch: ") for line in step.explain().proofs
+    )
+    with pytest.raises(ValueError, match='batch_stats="microbatch"'):
+        exactly(grad)(variables["params"], batch_of())
+
+
+def test_pairs_of_examples_are_no_batch_statistics() -> None:
+    def loss(params: Any, batch: Any) -> Any:
+        z = model(params, batch["x"])
+        return jnp.mean((z @ z.T) ** 2)  # here
+
+    with pytest.raises(ValueError, match="compares or multiplies examples with each other") as error:
+        exactly(jax.value_and_grad(loss), batch_stats="microbatch")(params_of(), batch_of())
+    assert here(loss) in str(error.value)

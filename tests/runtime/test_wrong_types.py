@@ -161,6 +161,7 @@ CASES = {
             "reduce": "none nothing",
             "check": "true",
             "rng": "none integer negative nothing integers array",
+            "batch_stats": "none",
         },
     ),
     "microbatch_scan": (

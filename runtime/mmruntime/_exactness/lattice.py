@@ -15,6 +15,9 @@ times. Let `V` be what a variable is in the whole program and `v[0], ..., v[n - 
     UNKNOWN  comes from a primitive without a rule
 
 All equations are of exact arithmetic: they hold up to the rounding that another order of additions has.
+
+Where microbatches are to use their own statistics, `FREE` values may be `own`: each `v[i]` is the microbatch's own, and
+`V` stands for the average of all `n**power * v[i]`.
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ class AbstractValue:
         hoistable: Whether it can be computed once, before the loop: it depends on no parameter.
         columns: The entries of `COLUMNS`, each `FREE`, `ROWS` or `INDEX`.
         reason: Of `MIXED` and `UNKNOWN`.
+        own: Of `FREE`: whether each microbatch has a value of its own.
     """
 
     kind: Kind
@@ -81,6 +85,7 @@ class AbstractValue:
     hoistable: bool = False
     columns: tuple[AbstractValue, ...] = ()
     reason: Reason | None = None
+    own: bool = False
 
     @property
     def is_proved(self) -> bool:

@@ -13,15 +13,15 @@ from mmruntime._exactness.rules.equation import Hoisted
 _SHOWN = 3
 
 
-def not_exact(label: str, proof: Proof, names: Sequence[str]) -> str:
+def not_exact(label: str, verdicts: Sequence[Verdict], names: Sequence[str]) -> str:
     """The message where results are not those of the whole batch, or are not known to be.
 
     Args:
         label: The function's name.
-        proof: The proof.
-        names: What each result is called.
+        verdicts: What is proved of the results, some of which are not.
+        names: What each of them is called.
     """
-    failed = [(name, verdict) for name, verdict in zip(names, proof.verdicts, strict=True) if not verdict.is_proved]
+    failed = [(name, verdict) for name, verdict in zip(names, verdicts, strict=True) if not verdict.is_proved]
     first = next((verdict for _, verdict in failed if verdict.kind == "mixed"), failed[0][1])
     which = listed([name for name, verdict in failed if verdict.reason == first.reason])
     return f"{which} of {label}: {because(first.reason)}"
@@ -47,7 +47,7 @@ def contradiction(verdict: Verdict, how: str, dim: int, name: str, label: str) -
 
     Args:
         verdict: What is proved of the function as it is written.
-        how: "sum", "mean" or "concat".
+        how: "sum", "mean", "concat", "max" or "min".
         dim: The dimension of the result along which "concat" joins.
         name: The result's name.
         label: The function's name.
@@ -62,11 +62,49 @@ def contradiction(verdict: Verdict, how: str, dim: int, name: str, label: str) -
 
 def gives_whole(verdict: Verdict, how: str, dim: int) -> bool:
     """Whether a way to put results together gives what the whole batch gives."""
-    if verdict.kind == "same" and how in ("sum", "mean"):
+    if verdict.kind == "same" and how != "concat":
         return verdict.is_zero or verdict.power == (1 if how == "sum" else 0)
     if how == "concat":
         return verdict == Verdict("concat", dim=dim)
-    return verdict == Verdict("sum", power=-1 if how == "mean" else 0)
+    return verdict == (Verdict("sum", power=-1) if how == "mean" else Verdict(how))
+
+
+def given_summary(
+    proof: Proof, names: Sequence[str], kinds: Sequence[str], dims: Sequence[int], *, is_bare: bool
+) -> tuple[str, ...]:
+    """What results that are put together in given ways are of those of the whole batch, in lines.
+
+    Args:
+        proof: The proof of the function as it is written.
+        names: What each result is called.
+        kinds: How each is put together.
+        dims: The dimension along which "concat" joins each.
+        is_bare: Whether nobody has said how, so that all are added up.
+    """
+    by_standing: dict[str, list[str]] = {}
+    for name, verdict, how, dim in zip(names, proof.verdicts, kinds, dims, strict=True):
+        by_standing.setdefault(_standing(verdict, how, dim, proof.num_microbatches), []).append(name)
+    head = (
+        "microbatches' results added up, as no reduce= is given"
+        if is_bare
+        else "microbatches' results, as reduce= says"
+    )
+    return (head, *(f"{standing}: {listed(found)}" for standing, found in by_standing.items()))
+
+
+def _standing(verdict: Verdict, how: str, dim: int, n: int) -> str:
+    if gives_whole(verdict, how, dim):
+        return "what the whole batch gives"
+    if verdict.kind == "unknown":
+        return f"not known to be what the whole batch gives, as {because(verdict.reason).rstrip('.')}"
+    if verdict.kind == "mixed":
+        return f"not what the whole batch gives, as {because(verdict.reason).rstrip('.')}"
+    if how in ("sum", "mean") and verdict.kind in ("sum", "same"):
+        # Of the sum of n values, or of n equal ones.
+        power = (verdict.kind == "same") - (how == "mean") - verdict.power
+        factor = f"{n**power} times" if power > 0 else f"1/{n**-power} of"
+        return f"{factor} what the whole batch gives"
+    return f"not what the whole batch gives, which is {_DESCRIPTIONS[verdict.word]}"
 
 
 _DESCRIPTIONS = {
@@ -98,6 +136,7 @@ def summary(proof: Proof, names: Sequence[str], hoisted: Sequence[Hoisted]) -> t
         lines.append(f"computed once on the whole batch: {each.primitive}{place}, {aval.str_short()}, {size:,} B")
     if proof.draws:
         lines.append(f"drawn anew for each microbatch: random numbers at {listed(proof.draws)}")
+    lines += [f"each microbatch's own, not that of the whole batch: a sum at {line}" for line in proof.own_statistics]
     if proof.repeated_draws:
         lines.append(f"the same in every microbatch: random numbers at {listed(proof.repeated_draws)}")
     return ("the whole batch's results, proved", *lines)

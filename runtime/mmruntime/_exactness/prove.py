@@ -32,6 +32,7 @@ from mmruntime._exactness.rules.equation import (
     Interpreter,
     NoRule,
     NotProved,
+    Rule,
     line_of,
     shape_of,
 )
@@ -94,6 +95,7 @@ class Proof:
         edits: What has to change in `part` for the verdicts to hold.
         draws: Lines that draw random numbers for every example, from keys among the arguments.
         repeated_draws: Lines that draw them from keys that are no arguments, the same for every microbatch.
+        own_statistics: Lines at which each microbatch uses its own sum over examples for that of the whole batch.
     """
 
     part: Any
@@ -103,6 +105,7 @@ class Proof:
     edits: Edits
     draws: tuple[str, ...]
     repeated_draws: tuple[str, ...]
+    own_statistics: tuple[str, ...] = ()
 
     @property
     def is_exact(self) -> bool:
@@ -130,6 +133,7 @@ def prove(
     num_microbatches: int,
     *,
     as_written: bool = False,
+    own_statistics: bool = False,
     parameters: Collection[int] = (),
 ) -> Proof:
     """Prove how results for microbatches make up the results for the whole batch.
@@ -140,6 +144,8 @@ def prove(
         arguments: What each flat argument is.
         num_microbatches: How many microbatches there are.
         as_written: Whether the function's own results are put together, with nothing in it changed or hoisted.
+        own_statistics: Whether microbatches use their own sums and means over examples, as of a batch normalisation,
+            where those of the whole batch would be needed. A result that comes of them is the mean of microbatches'.
         parameters: The `id` of captured arrays that may be differentiated, and so are no reason to hoist anything.
             Captured floating-point values that are being traced count as such.
 
@@ -151,7 +157,7 @@ def prove(
         atoms = _compat.split(part)[0].outvars
         alone = tuple(Verdict("max" if atom.aval.dtype == np.bool_ else "sum") for atom in atoms)
         return Proof(part, whole, 1, alone, Edits(), (), ())
-    run = _Run(num_microbatches, can_edit=not as_written, parameters=parameters)
+    run = _Run(num_microbatches, can_edit=not as_written, has_own_statistics=own_statistics, parameters=parameters)
     ins = [
         FREE.but(hoistable=argument.hoistable)
         if argument.dim is None
@@ -167,8 +173,8 @@ def prove(
             raise ValueError(f"Argument {position} has shape {shape_of(other)} in the whole batch, not {expected}.")
     outs, edits = run.run(part, whole, ins, hoists=not as_written)
     verdicts = tuple(_verdict(value, can_hoist=not as_written) for value in outs)
-    draws, repeated = (tuple(dict.fromkeys(lines)) for lines in (run.draws, run.repeated_draws))
-    return Proof(part, whole, num_microbatches, verdicts, edits, draws, repeated)
+    noted = (tuple(dict.fromkeys(lines)) for lines in (run.draws, run.repeated_draws, run.own_statistics))
+    return Proof(part, whole, num_microbatches, verdicts, edits, *noted)
 
 
 _SAME = (Kind.ZERO, Kind.FREE)
@@ -176,6 +182,8 @@ _UNPROVED = (Kind.MIXED, Kind.UNKNOWN)
 
 
 def _verdict(value: AbstractValue, *, can_hoist: bool) -> Verdict:
+    if value.kind is Kind.FREE and value.own:
+        return Verdict("sum", value.power - 1)
     if value.kind is Kind.FREE:
         return Verdict("same", value.power)
     if value.kind is Kind.ROWS:
@@ -191,8 +199,10 @@ def _verdict(value: AbstractValue, *, can_hoist: bool) -> Verdict:
 
 
 class _Run(Interpreter):
-    def __init__(self, n: int, *, can_edit: bool, parameters: Collection[int]) -> None:
+    def __init__(self, n: int, *, can_edit: bool, has_own_statistics: bool, parameters: Collection[int]) -> None:
         self.n = n
+        self.has_own_statistics = has_own_statistics
+        self.own_statistics: list[str] = []
         self.parameters = parameters
         self.can_edit = can_edit
         self.draws: list[str] = []
@@ -273,7 +283,7 @@ class _Frame:
         if not isinstance(atom, _compat.Literal):
             return self.env[atom], None
         if same_literal(atom, twin):
-            is_zero = not np.shape(atom.val) and not np.any(_number(atom.val))
+            is_zero = not np.shape(atom.val) and not np.any(np.asarray(atom.val))
             return (ZERO if is_zero else FREE).but(hoistable=True), None
         power = power_between(atom.val, twin.val, self.run.n)
         if power is not None:
@@ -332,7 +342,7 @@ class _Frame:
             if not same_params(part.params, whole.params, LOOSE[eqn.name]):
                 why = Reason(eqn.name, line_of(part), "does something else for another batch size")
                 return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=why)] * count
-            found = function(eqn)
+            found = self._found(eqn, function)
         except NotProved as error:
             reason = Reason(eqn.name, line_of(part), error.problem, error.advice)
             reason = next((value.reason for value in ins if not value.is_proved), reason)
@@ -344,10 +354,30 @@ class _Frame:
             return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=reason)] * count
         if isinstance(found, AbstractValue):
             found = [found] * count
+        if not is_call and any(value.own for value in eqn.ins):
+            found = [value.but(own=value.kind is Kind.FREE) for value in found]
         if is_call:
             # Which result depends on what, the rule has found out.
             return [value.but(hoistable=value.hoistable and not _compat.acts(part)) for value in found]
         return [value.but(hoistable=hoistable) for value in found]
+
+    def _found(self, eqn: Equation, function: Rule) -> AbstractValue | Sequence[AbstractValue]:
+        """What a rule gives; with each microbatch's own sums over examples, if it has to be and may be."""
+        given, hoisted = list(eqn.ins), dict(eqn.edits)
+        try:
+            return function(eqn)
+        except NotProved:
+            sums = [position for position, value in enumerate(given) if value.kind is Kind.SUM]
+            if not (self.run.has_own_statistics and sums):
+                raise
+        eqn.edits, eqn.zeros = hoisted, set()
+        eqn.ins = [
+            FREE.but(own=True, power=value.power + 1) if position in sums else value
+            for position, value in enumerate(given)
+        ]
+        found = function(eqn)
+        self.run.own_statistics.append(line_of(eqn.part) or self.run.call_line)
+        return found
 
     def _is_free(self, eqn: Equation, ins: Sequence[AbstractValue]) -> bool:
         """Whether both programs do one and the same, unknown, operation."""
@@ -397,10 +427,6 @@ _WITH_JAXPRS = {
 
 def _is_integral(var: Any) -> bool:
     return bool(jnp.issubdtype(var.aval.dtype, np.integer) or var.aval.dtype == np.bool_)
-
-
-def _number(value: Any) -> Any:
-    return np.asarray(value)
 
 
 def fits(value: AbstractValue, part: Sequence[int], whole: Sequence[int], n: int) -> bool:

@@ -147,6 +147,18 @@ def needed(eqns: Sequence[Any], wanted: Iterable[Any], *, keep_effects: bool) ->
     return kept[::-1], reads
 
 
+def reads_edits(proof: Proof, position: int) -> bool:
+    """Whether a result comes of anything that the proof changes in the microbatch's program."""
+    jaxpr, _ = _compat.split(proof.part)
+    edits = proof.edits
+    eqns, reads = needed(jaxpr.eqns, [jaxpr.outvars[position]], keep_effects=False)
+    kept = {id(eqn) for eqn in eqns}
+    changed = {index for index, _ in edits.operands}
+    changed |= {index for index, inner in edits.inner.items() if not all(each.is_empty for each in inner.values())}
+    in_place = any(id(jaxpr.eqns[index]) in kept for index in changed)
+    return in_place or position in edits.outs or any(var in reads for var in edits.hoisted)
+
+
 def _before(closed: Any, edits: Edits, hoisted: Sequence[Hoisted], same: Sequence[int]) -> Any:
     """The part of the whole batch's program that hoisted values, and the results at `same`, come from."""
     jaxpr, consts = _compat.split(closed)

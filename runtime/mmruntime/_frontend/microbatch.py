@@ -14,9 +14,21 @@ import numpy as np
 from mmruntime import _check, _compat, schedules
 from mmruntime._core.marks import LOOPS, LoopSpec, Rows
 from mmruntime._core.switches import transforms_ignored
+from mmruntime._exactness.rules.equation import Edits
 from mmruntime._frontend.constraint import check_specs, constrain
 from mmruntime._frontend.loop_keys import LoopKeys
-from mmruntime._frontend.microbatch_exact import ExactLoop, check_reduce, cut, trace_and_prove
+from mmruntime._frontend.microbatch_exact import (
+    TracedLoop,
+    check_apart,
+    check_exact,
+    check_reduce,
+    cut,
+    describe_exact,
+    describe_given,
+    given_verdicts,
+    log_draws,
+    trace_both,
+)
 from mmruntime._frontend.nnx_objects import made_anew
 
 R = TypeVar("R")
@@ -38,6 +50,7 @@ def microbatch(
     reduce: Any = None,
     rng: int | Sequence[int] | None = None,
     check: bool = True,
+    batch_stats: str | None = None,
 ) -> Callable[..., R]:
     """Call `fun` once per microbatch and accumulate its results.
 
@@ -70,23 +83,27 @@ def microbatch(
             microbatches make them up, and an error names the line where examples meet in another way. What the batch
             alone decides, such as the number of tokens, is computed once on the whole batch.
             Or "sum" (if left out), "mean" (the sum divided by the number of microbatches), "concat" (for results with
-            one entry per example along `dim`, which are joined in order), or a pytree of these three that is a prefix
-            of the result.
+            one entry per example along `dim`, which are joined in order), "max", "min", or a pytree of all these that
+            is a prefix of the result. What is given is held against the proof, and raises where that says otherwise.
         rng: Position (or positions) of PRNG keys among the arguments. The microbatch's index is folded into each key
             (`jax.random.fold_in`); without `rng` every microbatch gets the same key. An nnx object, such as an
             `nnx.Rngs` or a model with dropout, stands for the keys of its random streams. Their counts advance as in
-            one call of `fun` on the whole batch.
+            one call of `fun` on the whole batch. `()` says that one key for all microbatches is meant where random
+            numbers are drawn from keys that are not named: it is not logged then.
         check: Whether a `reduce` that is given and not "exact" is held against the proof as well.
+        batch_stats: "microbatch" for `reduce="exact"` of a function with batch normalisation: where a sum or mean over
+            examples would have to be that of the whole batch, each microbatch uses its own, and results that come of it
+            are averaged, as by accumulating gradients on one device. `explain()` names the lines.
 
     Returns:
         A function with the signature of `fun`.
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
-            `fun` changes an nnx object among its arguments, an entry of `reduce` is not "sum", "mean" or "concat", or
-            results are not those of the whole batch.
+            `fun` changes an nnx object among its arguments, an entry of `reduce` is unknown, `batch_stats` is not
+            "microbatch" or `reduce` not "exact" beside it, or results are not those of the whole batch.
         TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
-            be added up.
+            be put together.
     """
     _check.function("microbatch", "fun", fun, "a function, such as jax.value_and_grad(loss)")
     if (size is None) == (count is None):
@@ -117,16 +134,21 @@ def microbatch(
     # One argument is sliced itself, several as a tuple.
     is_one = not isinstance(argnum, Iterable)
     check = _check.flag("microbatch", "check", check)
-    is_checked = check and reduce is not None
-    is_exact = isinstance(reduce, str) and reduce == "exact"
-    reduce = "sum" if reduce is None or is_exact else reduce
+    is_bare, reduce = reduce is None, "sum" if reduce is None else reduce
     kinds = jax.tree.leaves(reduce, is_leaf=lambda kind: kind is None)
     for kind in kinds:
-        if not isinstance(kind, str) or kind not in ("sum", "mean", "concat"):
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise ValueError(
-                'microbatch: reduce must be "exact", or "sum", "mean" or "concat" (or a prefix tree of these), got '
-                f"{_check.shown(kind)}."
+                'microbatch: reduce must be "exact", "sum", "mean", "concat", "max" or "min" (or a prefix tree of '
+                f"these), got {_check.shown(kind)}."
             )
+    is_known = isinstance(batch_stats, str) and batch_stats == "microbatch"
+    if batch_stats is not None and (not is_known or set(kinds) != {"exact"}):
+        raise ValueError(
+            'microbatch: batch_stats="microbatch" goes with reduce="exact", got '
+            f"batch_stats={_check.shown(batch_stats)} and reduce={_check.shown(reduce)}."
+        )
+    is_quiet = rng is not None and not keys
     check_specs(arg_shardings, "microbatch: arg_shardings")
 
     @functools.wraps(fun)
@@ -162,10 +184,6 @@ def microbatch(
         def call(batch: Any, own_keys: Any) -> R:
             return call_and_count(batch, own_keys)[0]
 
-        def once(piece: Any, index: Any) -> R:
-            result = call(piece, loop_keys.folded(index) if keys else [])
-            return _in_rows(result, reduce, index, num_microbatches) if "concat" in kinds else result
-
         spec = LoopSpec(
             num_microbatches,
             schedule=schedule or schedules.DEFAULT,
@@ -173,22 +191,45 @@ def microbatch(
             num_stages=num_stages,
             interleave=interleave,
         )
-        if is_exact or (is_checked and num_microbatches > 1):
-            others = [arg for position, arg in enumerate(rest) if position not in keys or position in loop_keys.objects]
-            parameters = jax.tree.leaves((others, kwargs))
-            traced = trace_and_prove(
-                call, batch, loop_keys.given, dim, num_microbatches, parameters, as_written=not is_exact
-            )
-            if is_exact:
-                loop = ExactLoop(traced, label_of(fun))
-                spec = dataclasses.replace(spec, proof=loop.summary())
-                result: R = _exactly(loop, pieces, loop_keys.folded if keys else None, spec, label_of(fun))
-                loop_keys.advance(lambda batch, own_keys: call_and_count(batch, own_keys)[1], batch)
-                return result
-            check_reduce(traced, _kinds_of_leaves(reduce, traced.tree), dim, label_of(fun))
-        total = accumulate_pieces(once, pieces, bool(keys) or "concat" in kinds, spec, label_of(fun))
+        others = [arg for position, arg in enumerate(rest) if position not in keys or position in loop_keys.objects]
+        parameters = jax.tree.leaves((others, kwargs))
+        is_checked = check and not is_bare
+        traced = trace_both(
+            call,
+            batch,
+            loop_keys.given,
+            dim,
+            num_microbatches,
+            label_of(fun),
+            needs_whole="exact" in kinds or is_checked,
+        )
+        hows = _kinds_of_leaves(reduce, traced.tree)
+        given = given_verdicts(traced, hows, dim)
+        said: tuple[str, ...] = ()
+        positions = [position for position, way in enumerate(given) if way is not None]
+        if positions:
+            written = traced.prove(parameters, as_written=True)
+            if is_checked and num_microbatches > 1:
+                check_reduce(traced, written, hows, dim)
+            said = describe_given(traced, written, given, hows, is_bare=is_bare)
+        if len(positions) < len(given) or not given:
+            proof = traced.prove(parameters, own_statistics=batch_stats is not None)
+            check_exact(traced, proof, hows, parameters)
+            # What the proof of a function as it is written agrees with is exact in any way.
+            apart = [p for p in positions if not (check and written.verdicts[p].is_proved)]
+            check_apart(traced, proof, apart)
+            given = [way if position in apart else None for position, way in enumerate(given)]
+            if not is_quiet:
+                log_draws(proof, label_of(fun))
+        else:
+            proof = dataclasses.replace(written, edits=Edits())
+        loop = TracedLoop(traced, proof, given)
+        if not all(given) or not given:
+            said = (*describe_exact(traced, loop, proof, given), *said)
+        spec = dataclasses.replace(spec, proof=said)
+        result: R = _run(loop, pieces, loop_keys.folded if keys else None, spec, label_of(fun))
         loop_keys.advance(lambda batch, own_keys: call_and_count(batch, own_keys)[1], batch)
-        return _reduce(total, reduce, num_microbatches, dim)
+        return result
 
     return accumulate
 
@@ -198,8 +239,11 @@ def label_of(fun: Any) -> str:
     return getattr(fun, "__name__", type(fun).__name__)
 
 
-def _exactly(loop: ExactLoop, pieces: Any, keys: Callable[[Any], Any] | None, spec: LoopSpec, label: str) -> Any:
-    """Run a proved function as a microbatch loop."""
+_KINDS = ("exact", "sum", "mean", "concat", "max", "min")
+
+
+def _run(loop: TracedLoop, pieces: Any, keys: Callable[[Any], Any] | None, spec: LoopSpec, label: str) -> Any:
+    """Run a traced function as a microbatch loop."""
 
     def once(piece: Any, index: Any) -> list[Any]:
         batch, slices = piece
@@ -349,48 +393,6 @@ def check_schedule(what: str, schedule: Any) -> None:
     elif not isinstance(schedule, schedules.Schedule | schedules.Auto | None):
         expected = "a name of mmruntime.schedules.names(), a schedules.Schedule or a schedules.Auto"
         raise _check.wrong(what, "schedule", expected, schedule)
-
-
-def _in_rows(result: R, how: Any, index: Any, num: int) -> R:
-    """The result with each leaf to concatenate in row `index` of zeros, so that summing joins the rows."""
-
-    def spread(kind: Any, subtree: Any) -> Any:
-        if kind != "concat":
-            return subtree
-        return jax.tree.map(lambda leaf: jnp.zeros((num, *jnp.shape(leaf)), leaf.dtype).at[index].set(leaf), subtree)
-
-    return _over_prefix(spread, how, result)
-
-
-def _reduce(total: R, how: Any, num: int, dim: int) -> R:
-    def finish(kind: Any, subtree: Any) -> Any:
-        if kind == "sum":
-            return subtree
-        if kind == "concat":
-            return jax.tree_util.tree_map_with_path(concatenate, subtree)
-        return jax.tree_util.tree_map_with_path(mean, subtree)
-
-    def concatenate(path: Any, leaf: Any) -> Any:
-        rank = np.ndim(leaf) - 1
-        if not -rank <= dim < rank:
-            raise ValueError(
-                f'microbatch: reduce="concat" joins results along {dim=}, which result{jax.tree_util.keystr(path)} of '
-                f'shape {np.shape(leaf)[1:]} does not have. Give reduce="sum" or "mean" for it.'
-            )
-        rows = jnp.moveaxis(leaf, 0, dim % rank)
-        shape = list(np.shape(leaf)[1:])
-        shape[dim] *= num
-        return jnp.reshape(rows, shape)
-
-    def mean(path: Any, leaf: Any) -> Any:
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            raise TypeError(
-                f'microbatch: reduce="mean" cannot average result{jax.tree_util.keystr(path)} of type {leaf.dtype}. '
-                'Give reduce= as a tree, such as ("mean", {"count": "sum"}).'
-            )
-        return leaf / jnp.asarray(num, leaf.dtype)
-
-    return _over_prefix(finish, how, total)
 
 
 def _over_prefix(function: Callable[[Any, Any], Any], how: Any, tree: R) -> R:

@@ -1,7 +1,8 @@
-"""Microbatches whose results are proved to be those of the whole batch."""
+"""Microbatches held against the whole batch: traced at both sizes, proved, and run as a loop that adds up."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime import _compat
-from mmruntime._exactness.lattice import Kind
-from mmruntime._exactness.messages import because, contradiction, not_exact, summary
+from mmruntime import _check, _compat
+from mmruntime._exactness.lattice import Kind, Reason
+from mmruntime._exactness.messages import because, contradiction, given_summary, not_exact, summary
 from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
-from mmruntime._exactness.split import split
+from mmruntime._exactness.rules.equation import Edits
+from mmruntime._exactness.split import reads_edits, split
 
 log = logging.getLogger("mmruntime")
 
@@ -26,42 +28,79 @@ class NotExactWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class ProvedFunction:
+class TracedFunction:
     """A function of a batch and keys, traced for one microbatch and for the whole batch.
 
     Attributes:
-        proof: What is proved of it.
+        part: Its closed jaxpr for one microbatch.
+        whole: Its closed jaxpr for the whole batch; None if it cannot be traced for that.
+        failure: Why it cannot.
+        arguments: What each flat argument is.
+        count: The number of microbatches.
         tree: The tree of its result.
         names: What messages call each leaf of the result.
         values: Leaves of the whole batch, then of the keys.
+        label: The function's name.
     """
 
-    proof: Proof
+    part: Any
+    whole: Any
+    failure: str
+    arguments: tuple[ArgumentSpec, ...]
+    count: int
     tree: Any
     names: list[str]
     values: list[Any]
+    label: str
+
+    def prove(self, parameters: Sequence[Any], *, as_written: bool = False, own_statistics: bool = False) -> Proof:
+        """Prove how results of microbatches make up those of the whole batch.
+
+        Args:
+            parameters: Arrays that the function captures and that may be differentiated.
+            as_written: Whether the function itself is meant, with nothing hoisted.
+            own_statistics: Whether microbatches use their own statistics of examples.
+        """
+        if self.whole is None:
+            reason = Reason("", "", f"cannot be traced for the whole batch: {self.failure}")
+            unknown = tuple(Verdict("unknown", reason=reason) for _ in self.names)
+            return Proof(self.part, self.part, self.count, unknown, Edits(), (), ())
+        ids = {id(leaf) for leaf in parameters}
+        return prove(
+            self.part,
+            self.whole,
+            self.arguments,
+            self.count,
+            as_written=as_written,
+            own_statistics=own_statistics,
+            parameters=ids,
+        )
+
+    def types(self) -> list[Any]:
+        """The abstract value of each leaf of a microbatch's result."""
+        return [atom.aval for atom in _compat.split(self.part)[0].outvars]
 
 
-def trace_and_prove(
+def trace_both(
     call: Callable[[Any, Any], Any],
     batch: Any,
     keys: Any,
     dim: int,
-    num_microbatches: int,
-    parameters: Sequence[Any],
+    count: int,
+    label: str,
     *,
-    as_written: bool = False,
-) -> ProvedFunction:
-    """Trace a function at both sizes and prove what it gives.
+    needs_whole: bool,
+) -> TracedFunction:
+    """Trace a function for one microbatch and for the whole batch.
 
     Args:
         call: The function of a batch, or a microbatch, and of keys.
         batch: A pytree of arrays whose dimension `dim` counts examples.
         keys: A pytree of keys.
         dim: The dimension.
-        num_microbatches: How many microbatches there are.
-        parameters: Arrays that the function captures and that may be differentiated.
-        as_written: Whether the function itself is meant, with nothing hoisted.
+        count: The number of microbatches.
+        label: The function's name.
+        needs_whole: Whether it is an error if it cannot be traced for the whole batch.
     """
     leaves, batch_tree = jax.tree.flatten(batch)
     key_leaves, key_tree = jax.tree.flatten(keys)
@@ -71,6 +110,7 @@ def trace_and_prove(
         nonlocal shape
         own, rest = values[: len(leaves)], values[len(leaves) :]
         shape = call(jax.tree.unflatten(batch_tree, own), jax.tree.unflatten(key_tree, rest))
+        _check_arrays(shape, label)
         return jax.tree.leaves(shape)
 
     def abstract(leaf: Any, parts: int) -> Any:
@@ -79,87 +119,232 @@ def trace_and_prove(
         return jax.ShapeDtypeStruct(tuple(sizes), jnp.result_type(leaf))
 
     rest = [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for leaf in key_leaves]
-    part, whole = (
-        jax.make_jaxpr(flat)(*(abstract(leaf, parts) for leaf in leaves), *rest) for parts in (num_microbatches, 1)
-    )
-    arguments = [*(ArgumentSpec(dim, hoistable=True) for _ in leaves), *(ArgumentSpec() for _ in rest)]
-    ids = {id(leaf) for leaf in parameters}
-    proof = prove(part, whole, arguments, num_microbatches, as_written=as_written, parameters=ids)
+
+    def at_size(parts: int) -> Any:
+        return trace(flat, [*(abstract(leaf, parts) for leaf in leaves), *rest])
+
+    whole_size = np.shape(leaves[0])[dim]
+    sizes = f"a microbatch of {whole_size // count} examples", f"the whole batch of {whole_size}"
+    try:
+        part = at_size(count)
+    except Exception as error:
+        if count > 1 and _succeeds(at_size, 1):
+            error.add_note(f"microbatch: {label} fails for {sizes[0]}, and can be traced for {sizes[1]}.")
+        raise
     names = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shape)]
-    return ProvedFunction(proof, jax.tree.structure(shape), names, [*leaves, *key_leaves])
+    tree, whole, failure = jax.tree.structure(shape), part, ""
+    if count > 1:
+        try:
+            whole = at_size(1)
+        except Exception as error:
+            if needs_whole:
+                error.add_note(
+                    f"microbatch: {label} fails for {sizes[1]}, for which reduce= is checked, and can be traced for "
+                    f"{sizes[0]}."
+                )
+                raise
+            whole, failure = None, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+    arguments = (*(ArgumentSpec(dim, hoistable=True) for _ in leaves), *(ArgumentSpec() for _ in rest))
+    return TracedFunction(part, whole, failure, arguments, count, tree, names, [*leaves, *key_leaves], label)
 
 
-def check_reduce(traced: ProvedFunction, kinds: Sequence[str], dim: int, label: str) -> None:
-    """Hold the way in which results are put together against the proof of the function as it is written.
+def trace(function: Callable[..., Any], shapes: Sequence[Any]) -> Any:
+    """A function of flat arguments as a closed jaxpr."""
+    return jax.make_jaxpr(function)(*shapes)
+
+
+def _succeeds(at_size: Callable[[int], Any], parts: int) -> bool:
+    try:
+        at_size(parts)
+    except Exception:
+        return False
+    return True
+
+
+def _check_arrays(result: Any, label: str) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(result):
+        if not (isinstance(leaf, complex | float | int) or hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__")):
+            raise TypeError(
+                f"microbatch: result{jax.tree_util.keystr(path)} of {label} is {_check.shown(leaf)}, which is no array "
+                "and cannot be put together from microbatches. Leave it out of the result."
+            )
+
+
+def check_reduce(traced: TracedFunction, proof: Proof, kinds: Sequence[str], dim: int) -> None:
+    """Hold the ways in which results are put together against the proof of the function as it is written.
+
+    Args:
+        traced: The function.
+        proof: What is proved of it.
+        kinds: For each leaf of the result "sum", "mean", "concat", "max", "min", or "exact", which is left out.
+        dim: The dimension along which "concat" joins.
 
     Raises:
         ValueError: If the proof says otherwise.
     """
-    whole, _ = _compat.split(traced.proof.whole)
-    for verdict, how, name, atom in zip(traced.proof.verdicts, kinds, traced.names, whole.outvars, strict=True):
-        rank, is_inexact = len(atom.aval.shape), jnp.issubdtype(atom.aval.dtype, np.inexact)
-        if (how == "concat" and not -rank <= dim < rank) or (how == "mean" and not is_inexact):
-            # Refused later, for that.
+    unknown = None
+    for verdict, how, name, aval in zip(proof.verdicts, kinds, traced.names, traced.types(), strict=True):
+        if how == "exact":
             continue
-        problem = contradiction(verdict, how, dim % max(rank, 1), name, label)
+        problem = contradiction(verdict, how, dim % max(len(aval.shape), 1), name, traced.label)
         if problem is not None:
             raise ValueError(
                 f'microbatch: {problem} Give reduce="exact", or check=False if microbatches are to differ from the '
                 "whole batch."
             )
-    unknown = [verdict for verdict in traced.proof.verdicts if verdict.kind == "unknown"]
-    if unknown:
+        unknown = unknown or (verdict if verdict.kind == "unknown" else None)
+    if unknown is not None:
         warnings.warn(
-            f"microbatch: nothing is proved of reduce= for {label}: {because(unknown[0].reason)}",
+            f"microbatch: nothing is proved of reduce= for {traced.label}: {because(unknown.reason)}",
             NotExactWarning,
             stacklevel=4,
         )
 
 
-class ExactLoop:
-    """A proved function as a loop that adds up: its slices, its body and what follows it.
+def given_verdicts(traced: TracedFunction, kinds: Sequence[str], dim: int) -> list[Verdict | None]:
+    """How results are put together that are not "exact", as verdicts.
+
+    Raises:
+        ValueError: If a result does not have the dimension along which it is to be joined.
+        TypeError: If a result cannot be put together so.
+    """
+    found: list[Verdict | None] = []
+    for how, name, aval in zip(kinds, traced.names, traced.types(), strict=True):
+        rank, dtype = len(aval.shape), aval.dtype
+        if how == "exact":
+            found.append(None)
+            continue
+        is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        if is_key or (how == "sum" and dtype == np.bool_) or (how in ("max", "min") and dtype.kind == "c"):
+            verb = "compared" if how in ("max", "min") else "joined" if how == "concat" else "added up"
+            raise TypeError(
+                f"microbatch: {name} of {traced.label} is {dtype}{list(aval.shape)}, which cannot be {verb} over "
+                "microbatches. Return a number, or leave it out of the result."
+            )
+        if how == "concat" and not -rank <= dim < rank:
+            raise ValueError(
+                f'microbatch: reduce="concat" joins results along {dim=}, which {name} of shape {aval.shape} does not '
+                'have. Give reduce="sum" or "mean" for it.'
+            )
+        if how == "mean" and not jnp.issubdtype(dtype, jnp.inexact):
+            raise TypeError(
+                f'microbatch: reduce="mean" cannot average {name} of type {dtype}. '
+                'Give reduce= as a tree, such as ("mean", {"count": "sum"}).'
+            )
+        if how == "concat":
+            found.append(Verdict("concat", dim=dim % rank))
+        else:
+            found.append(Verdict("sum", power=-1) if how == "mean" else Verdict(how))
+    return found
+
+
+def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], parameters: Sequence[Any]) -> None:
+    """Raise where nothing is proved of a result that is to be exact.
+
+    Args:
+        traced: The function.
+        proof: What is proved of it.
+        kinds: How each result is to be put together.
+        parameters: As for `TracedFunction.prove`.
+
+    Raises:
+        ValueError: With the line, the problem and what to write.
+    """
+    wanted = [position for position, how in enumerate(kinds) if how == "exact"]
+    if all(proof.verdicts[position].is_proved for position in wanted):
+        return
+    verdicts = [proof.verdicts[position] for position in wanted]
+    names = [traced.names[position] for position in wanted]
+    with_own = traced.prove(parameters, own_statistics=True).verdicts
+    statistics = (
+        'For the statistics of a batch normalisation, batch_stats="microbatch" has each microbatch use its own. '
+    )
+    raise ValueError(
+        f'microbatch: reduce="exact" cannot be kept for {not_exact(traced.label, verdicts, names)} '
+        f"{statistics if all(with_own[position].is_proved for position in wanted) else ''}"
+        'If microbatches are to differ from the whole batch, say how with reduce="sum" or "mean", and check=False.'
+    )
+
+
+def check_apart(traced: TracedFunction, proof: Proof, given: Sequence[int]) -> None:
+    """Raise where a result that is not proved reads what the proof of others changes in the function.
+
+    Args:
+        traced: The function.
+        proof: The proof, of the function with its changes.
+        given: Positions of the results that are to be put together as they are.
+
+    Raises:
+        ValueError: Naming the first such result.
+    """
+    for position in given:
+        if reads_edits(proof, position):
+            raise ValueError(
+                f"microbatch: {traced.names[position]} of {traced.label} shares with results that are reduced by "
+                '"exact" what is computed on the whole batch, or scaled, for these; so it would not be what '
+                'microbatches give. Give reduce="exact" for all results, or for none.'
+            )
+
+
+def describe_given(
+    traced: TracedFunction, proof: Proof, given: Sequence[Verdict | None], kinds: Sequence[str], *, is_bare: bool
+) -> tuple[str, ...]:
+    """What `explain()` says of the results that are put together in given ways."""
+    chosen = [position for position, way in enumerate(given) if way is not None]
+    dims = [way.dim for way in given if way is not None]
+    of_these = dataclasses.replace(proof, verdicts=tuple(proof.verdicts[position] for position in chosen))
+    names, hows = [traced.names[position] for position in chosen], [kinds[position] for position in chosen]
+    return given_summary(of_these, names, hows, dims, is_bare=is_bare)
+
+
+def describe_exact(
+    traced: TracedFunction, loop: TracedLoop, proof: Proof, given: Sequence[Verdict | None]
+) -> tuple[str, ...]:
+    """What `explain()` says of the results that are put together as the proof says."""
+    chosen = [position for position, way in enumerate(given) if way is None]
+    of_these = dataclasses.replace(proof, verdicts=tuple(proof.verdicts[position] for position in chosen))
+    return summary(of_these, [traced.names[position] for position in chosen], loop.parts.hoisted)
+
+
+def log_draws(proof: Proof, label: str) -> None:
+    """Say that all microbatches draw the same random numbers, if they do."""
+    if proof.repeated_draws:
+        log.warning(
+            "microbatch: every microbatch of %s draws the same random numbers at %s, since their key is not named by "
+            "rng=. Pass the key as an argument and its position as rng=, which folds the microbatch index in; or write "
+            "rng=() if that is meant.",
+            label,
+            ", ".join(proof.repeated_draws),
+        )
+
+
+class TracedLoop:
+    """A traced function as a loop that adds up: its slices, its body and what follows it.
 
     The loop of `accumulate_pieces` only adds. What is joined or compared instead is spread over rows, one for each
     microbatch, and what does not depend on the batch is computed before the loop.
 
     Args:
         traced: The function.
-        label: The function's name.
-
-    Raises:
-        ValueError: If a result is not proved.
+        proof: What changes in it.
+        given: How results are put together that are not as the proof says.
     """
 
-    def __init__(self, traced: ProvedFunction, label: str) -> None:
-        if not traced.proof.is_exact:
-            raise ValueError(
-                f'microbatch: reduce="exact" cannot be kept for {not_exact(label, traced.proof, traced.names)} '
-                'If microbatches are to differ from the whole batch, say how with reduce="sum" or "mean", and '
-                "check=False."
-            )
-        if traced.proof.repeated_draws:
-            log.warning(
-                "microbatch: every microbatch of %s draws the same random numbers at %s, since their key is not named "
-                "by rng=. Pass the key as an argument and its position as rng=, which folds the microbatch index in.",
-                label,
-                ", ".join(traced.proof.repeated_draws),
-            )
+    def __init__(self, traced: TracedFunction, proof: Proof, given: Sequence[Verdict | None]) -> None:
         self.traced = traced
-        self.count = traced.proof.num_microbatches
-        self.parts = split(traced.proof)
+        self.given = given
+        self.count = traced.count
+        ways = tuple(way or verdict for way, verdict in zip(given, proof.verdicts, strict=True))
+        self.parts = split(dataclasses.replace(proof, verdicts=ways))
         before = _compat.as_fun(self.parts.before)(*traced.values)
         self.hoisted, self.same = before[: len(self.parts.hoisted)], before[len(self.parts.hoisted) :]
-        self.verdicts = [traced.proof.verdicts[position] for position in self.parts.combined]
+        self.verdicts = [ways[position] for position in self.parts.combined]
         self.body = _compat.as_fun(self.parts.body)
 
     @property
     def needs_index(self) -> bool:
         """Whether the body writes to rows."""
         return any(verdict.kind != "sum" for verdict in self.verdicts)
-
-    def summary(self) -> tuple[str, ...]:
-        """What `explain()` says of the proof."""
-        return summary(self.traced.proof, self.traced.names, self.parts.hoisted)
 
     def slices(self) -> list[Any]:
         """Hoisted values with an entry for each example, with a new leading dimension of microbatches."""
@@ -193,12 +378,19 @@ class ExactLoop:
         return jnp.zeros((self.count, *np.shape(value)), value.dtype).at[index].set(value)
 
     def result(self, totals: Sequence[Any]) -> Any:
-        """The function's result for the whole batch, from the sums of what the microbatches added."""
+        """The function's result, from the sums of what the microbatches added."""
         values = dict(zip(self.parts.same, self.same, strict=True))
         for position, verdict, total in zip(self.parts.combined, self.verdicts, totals, strict=True):
             values[position] = self._finished(verdict, total)
-        whole, _ = _compat.split(self.traced.proof.whole)
-        leaves = [_compat.of_type(values[position], atom.aval) for position, atom in enumerate(whole.outvars)]
+        # What is proved has the type of the whole batch's; what is given, that of the microbatches', never a weak one.
+        types = self.traced.types()
+        if self.traced.whole is not None:
+            whole = _compat.split(self.traced.whole)[0].outvars
+            types = [atom.aval if way is None else own for atom, own, way in zip(whole, types, self.given, strict=True)]
+        leaves = [
+            _compat.of_type(values[position], aval) if way is None else values[position].astype(aval.dtype)
+            for position, (aval, way) in enumerate(zip(types, self.given, strict=True))
+        ]
         return jax.tree.unflatten(self.traced.tree, leaves)
 
     def _finished(self, verdict: Verdict, total: Any) -> Any:

@@ -189,6 +189,7 @@ def _scale_between(found: AbstractValue, wanted: AbstractValue, atom: Any) -> in
 def _join(one: AbstractValue, other: AbstractValue, atom: Any) -> AbstractValue:
     """What two values have in common, each of which a variable may have."""
     hoistable = one.hoistable and other.hoistable
+    own = one.own or other.own
     for value in (one, other):
         if not value.is_proved:
             return value.but(hoistable=hoistable)
@@ -199,7 +200,7 @@ def _join(one: AbstractValue, other: AbstractValue, atom: Any) -> AbstractValue:
         return found.but(hoistable=hoistable)
     kinds = {one.kind, other.kind}
     if kinds == {Kind.FREE} or kinds == {Kind.SUM}:
-        return one.but(hoistable=hoistable)
+        return one.but(hoistable=hoistable, own=own)
     if kinds == {Kind.ROWS} and one.dim == other.dim:
         outer = join_outer(one.outer, other.outer)
         if outer is not None:
@@ -333,7 +334,7 @@ def while_loop(eqn: Equation) -> list[AbstractValue]:
     )
     part, whole = eqn.params["cond_jaxpr"], eqn.whole_params["cond_jaxpr"]
     (goes_on,) = eqn.run("cond_jaxpr", part, whole, [*eqn.ins[:cond_consts], *carry])
-    if goes_on.kind not in (Kind.FREE, Kind.ZERO):
+    if goes_on.kind not in (Kind.FREE, Kind.ZERO) or goes_on.own:
         raise NotProved(
             "loops for as long as examples together say",
             "Give the loop a fixed number of iterations, such as jax.lax.fori_loop with a number.",
@@ -348,7 +349,7 @@ def cond(eqn: Equation) -> list[AbstractValue]:
         if value.kind in (Kind.INDEX, Kind.COLUMNS):
             eqn.ins[index] = eqn.plain(index)
     eqn.scale_to(0, 0)
-    if eqn.ins[0].kind is not Kind.FREE:
+    if eqn.ins[0].kind is not Kind.FREE or eqn.ins[0].own:
         raise NotProved(
             "chooses a branch by what the examples together say",
             "Choose for each example with jnp.where, or by something that is computed from the batch alone.",

@@ -278,12 +278,24 @@ class Equation:
         for index in indices:
             value = self.ins[index]
             if value.kind is Kind.SUM and value.power != total.power:
+                if not self.interpreter.can_edit:
+                    raise NotProved(
+                        "combines a sum over examples with a mean over them, which microbatches' results neither add "
+                        "up to nor average to",
+                        "Return both, or make both a sum or a mean.",
+                    )
                 self._scale(index, value.power - total.power)
             # n**r * f = n**p * sum of n * (n**(r - p - 1) * f)
             elif value.kind is Kind.FREE and value.power != total.power + 1:
                 if not self.is_inexact(index):
                     raise NotProved(
                         "adds an integer that does not depend on the batch to a sum over examples",
+                        "Add it outside of the microbatched function.",
+                    )
+                if not self.interpreter.can_edit:
+                    raise NotProved(
+                        "adds what does not depend on the batch, such as weight decay, to a sum over examples: with "
+                        f"{self.n} microbatches it is added {self.n} times",
                         "Add it outside of the microbatched function.",
                     )
                 self._scale(index, value.power - total.power - 1)

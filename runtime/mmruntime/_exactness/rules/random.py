@@ -31,14 +31,6 @@ def draws(eqn: Equation) -> AbstractValue:
 rule("random_fold_in", "random_clone")(entry_by_entry)
 
 
-@rule("random_seed")
-def seed(eqn: Equation) -> AbstractValue:
-    """Keys of integers, one for each."""
-    value = eqn.unscaled()[0]
-    reject_totals(eqn, [value])
-    return value
-
-
 @rule("random_wrap")
 def wrap(eqn: Equation) -> AbstractValue:
     """Key data as keys: without the last dimensions."""
@@ -49,9 +41,9 @@ def wrap(eqn: Equation) -> AbstractValue:
     return value
 
 
-@rule("random_unwrap")
-def unwrap(eqn: Equation) -> AbstractValue:
-    """Keys as key data: with more dimensions at the end."""
+@rule("random_seed", "random_unwrap")
+def one_each(eqn: Equation) -> AbstractValue:
+    """Keys of integers, one for each; keys as key data, with more dimensions at the end."""
     value = eqn.unscaled()[0]
     reject_totals(eqn, [value])
     return value
