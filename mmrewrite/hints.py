@@ -111,6 +111,7 @@ def microbatch(
     schedule: str | None = None,
     reduce: object = None,
     check: bool = True,
+    batch_stats: str | None = None,
     rng: Positions = None,
 ) -> _Value: ...
 @overload
@@ -123,6 +124,7 @@ def microbatch(
     schedule: str | None = None,
     reduce: object = None,
     check: bool = True,
+    batch_stats: str | None = None,
     rng: Positions = None,
 ) -> Mark: ...
 def microbatch(*subject: Any, **details: Any) -> Any:

@@ -7,7 +7,7 @@
 
 With `reduce="exact"`, the runtime proves from the traced program how results of microbatches make up those of the whole
 batch, or raises at the line where examples meet in another way. A `reduce=` in the hint is copied, and held against the
-proof as well.
+proof as well. So is `batch_stats="microbatch"`, with which each microbatch normalises by its own statistics.
 
 A `jax.lax.scan` or `jax.lax.fori_loop` that accumulates gradients becomes `mm.microbatch_scan(jax.lax.scan)(...)`.
 When the step is traced, that refuses a loop which does more than add to its carry.
@@ -16,8 +16,8 @@ A batch that the loss closes over becomes a parameter, and a batch by keyword be
 To check: the argument at `argnum` is the batch, and `dim` is the dimension of its examples.
 
 Refused: `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps; and, because each of these
-would change the numbers or hide what is cut, star-args, several arguments that could be the batch, batch normalisation,
-and a random key without `rng=`.
+would change the numbers or hide what is cut, star-args, several arguments that could be the batch, batch normalisation
+without `batch_stats=`, and a random key without `rng=`.
 A Python loop is the work of `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
@@ -46,6 +46,9 @@ from mmrewrite.project.reach import Reach
 Item = TypeVar("Item", cst.Arg, cst.Param)
 
 _LOOPS = frozenset(("jax.lax.scan", "jax.lax.fori_loop"))
+_BY_MICROBATCH = (
+    'or write `batch_stats="microbatch"` to have each microbatch use its own statistics, and to average them'
+)
 
 
 class MicrobatchGrad(MeshCodemod):
@@ -82,7 +85,7 @@ class MicrobatchGrad(MeshCodemod):
         refuse_cutting(self.site, f"`{self.site.text(call.func)}`")
         body = call.args[2 if self.site.resolve(call.func) == "jax.lax.fori_loop" else 0 :][:1]
         function = find_function(self.site, body[0], self.site.facts, self.site.scope) if body else None
-        problem = self.state_that_changes(function) if function is not None else None
+        problem = self.state_that_changes(function, in_loop=True) if function is not None else None
         if problem is not None:
             self.refuse(problem)
         self.loop = self.site.call(self.site.statement, call)
@@ -119,8 +122,8 @@ class MicrobatchGrad(MeshCodemod):
 
     def keywords(self) -> dict[str, str]:
         """Arguments of `mm.microbatch`, as source text."""
-        names = ("dim", "size", "count", "schedule", "reduce", "check")
-        dim, size, count, schedule, reduce, check = (self.hint.argument(name) for name in names)
+        names = ("dim", "size", "count", "schedule", "reduce", "check", "batch_stats")
+        dim, size, count, schedule, reduce, check, batch_stats = (self.hint.argument(name) for name in names)
         arguments = {"dim": dim.text if dim else "0"}
         arguments |= {"size": size.text} if size else {}
         arguments |= {"count": count.text} if count else {}
@@ -131,6 +134,7 @@ class MicrobatchGrad(MeshCodemod):
             arguments["schedule"] = schedule.text
         arguments["reduce"] = reduce.text if reduce else '"exact"'
         arguments |= {"check": check.text} if check else {}
+        arguments |= {"batch_stats": batch_stats.text} if batch_stats else {}
         return arguments
 
     # Random keys
@@ -171,19 +175,22 @@ class MicrobatchGrad(MeshCodemod):
             return None
         return frozenset(value if isinstance(value, tuple | list) else (value,))
 
-    def state_that_changes(self, loss: Loss) -> str | None:
-        """What is wrong with state that each microbatch would change in turn."""
+    def state_that_changes(self, loss: Loss, *, in_loop: bool = False) -> str | None:
+        """What is wrong with state that each microbatch would change in turn, unless the hint wants that."""
+        if self.hint.argument("batch_stats") is not None:
+            return None
+        advice = "" if in_loop else f", {_BY_MICROBATCH}"
         call = changes_collections(loss.nodes())
         if call is not None:
             return (
                 "the loss changes collections of the model (`mutable=`), and each microbatch would change them in "
-                "turn; use a normalisation without running statistics"
+                f"turn; use a normalisation without running statistics{advice}"
             )
         for reached in Reach(self.site.project).from_node(loss.facts, loss.node):
             if batch_norms(reached.facts, reached.node, reached.facts.names.scope):
                 return (
                     "batch normalisation in the model sees one microbatch at a time, which changes the numbers; use "
-                    "layer or group normalisation, or nothing but running averages: `use_running_average=True`"
+                    f"layer or group normalisation, or nothing but running averages: `use_running_average=True`{advice}"
                 )
         return None
 

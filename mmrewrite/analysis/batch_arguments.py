@@ -57,8 +57,9 @@ class _Chooser:
                 return self.batch
             (only,) = found
             self.batch.argnum = str(self.position(only, None) if isinstance(only, str) else only)
-        if rng is not None and not (isinstance(rng.value, ast.Constant) and rng.value.value is None):
-            self.batch.rng = self.positions(rng)
+        if rng is not None:
+            is_none = isinstance(rng.value, ast.Constant) and rng.value.value is None
+            self.batch.rng = "()" if is_none else self.positions(rng)
         if self.batch.appended:
             self.check_appended()
         if self.batch.moved:

@@ -193,7 +193,7 @@ _WHERE = _beyond(
     "name", "regex", message="`{0.name}` does not say where; write an axis and a slice of it: `{0.example}`"
 )
 # Ways to put results of microbatches together, as the runtime knows them.
-_REDUCTIONS = ("mean", "sum", "concat")
+_REDUCTIONS = ("exact", "mean", "sum", "concat", "max", "min")
 _TASK_OR_STAGES = "`task` and `stages` about one loop contradict each other; keep one"
 
 # The names and aliases of the runtime's schedules, which need not be installed where the tool runs. A test holds them
@@ -281,10 +281,9 @@ DIRECTIVES = {
                 _whole("dim"),
                 Parameter("argnum", (int, str), "a whole number, or the name of a parameter in quotes"),
                 _text("schedule", *SCHEDULES),
-                Parameter(
-                    "reduce", (str,), "a string, or a tree of strings", ("exact", *_REDUCTIONS), nested=_REDUCTIONS
-                ),
+                Parameter("reduce", (str,), "a string, or a tree of strings", _REDUCTIONS, nested=_REDUCTIONS),
                 Parameter("check", (bool,), "True or False"),
+                _text("batch_stats", "microbatch"),
                 Parameter(
                     "rng",
                     (int, str, type(None)),
@@ -297,6 +296,10 @@ DIRECTIVES = {
                 Requirement(
                     lambda present: "check" not in present or "reduce" in present,
                     '`check=` is about a `reduce=` that is not proved; write that too, such as reduce="mean"',
+                ),
+                Requirement(
+                    lambda present: not {"batch_stats", "check"} <= present,
+                    "`batch_stats=` is for results that are proved, and `check=` for those that are not; keep one",
                 ),
                 _one_of("size", "count", message="`microbatch` needs `size=` (examples in one) or `count=` (how many)"),
             ),

@@ -45,7 +45,7 @@ def chosen(text: str) -> Batch:
         pytest.param(
             f'{LOSS}y = jax.grad(loss)(p, b, r)  # mm: microbatch(size=2, argnum="batch", rng=None)',
             "1",
-            None,
+            "()",
             id="a batch by its name",
         ),
         pytest.param(
