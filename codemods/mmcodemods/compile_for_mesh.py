@@ -98,7 +98,7 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
         for function in _plain_steps(facts, hinted):
-            if _is_called_in(steps, facts, function):
+            if _is_called_in(steps, facts, function) or _only_initializes(function):
                 continue
             reached = list(visible.from_node(facts, function))
             if any(holds(item, where, task) for item in reached for where, task in tasks):
@@ -115,6 +115,13 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
                     "would inline them: all of it runs where its arguments are; write `# mm: mjit` where it is compiled"
                 )
             yield Refusal(facts.path, function.lineno, function.col_offset + 1, reason, "compile_for_mesh")
+
+
+def _only_initializes(function: ast.FunctionDef) -> bool:
+    """Whether a function makes parameters, `model.init(...)`, and applies nothing: the first step moves them."""
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    called = {callee.attr for callee in calls if isinstance(callee, ast.Attribute)}
+    return bool(called & {"init", "lazy_init"}) and not called & {"apply", "apply_fn", "init_with_output"}
 
 
 def _models_in(node: ast.AST) -> Iterator[str]:

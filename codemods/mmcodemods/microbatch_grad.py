@@ -236,7 +236,13 @@ class MicrobatchGrad(MeshCodemod):
 
     def with_parameters(self, parameters: cst.Parameters) -> cst.Parameters:
         """Parameters with the appended names after the positional ones."""
-        added = [cst.Param(cst.Name(name)) for name in self.batch.appended]
+        equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+        added = [
+            cst.Param(cst.Name(name), default=cst.Name(name), equal=equal)
+            if self.batch.has_defaults
+            else cst.Param(cst.Name(name))
+            for name in self.batch.appended
+        ]
         return parameters.with_changes(params=extended(parameters.params, added, "whitespace_after_param"))
 
 

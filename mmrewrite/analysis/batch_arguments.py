@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over
+from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere
 from mmrewrite.analysis.gradients import Gradient
 from mmrewrite.analysis.losses import Loss, looks_like_key, names_one_key
+from mmrewrite.analysis.settings import StepData
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument
@@ -22,12 +23,13 @@ class Batch:
     """The arguments `argnum` and `rng` of `mm.microbatch` as source text, and the changes to the calls for them.
 
     `appended` are closed-over values that become the last parameters of the loss; `moved` are arguments by keyword that
-    become positional. If several could be the batch, `question` says so, and `argnum` are all of them, as a hint would
-    name them.
+    become positional. With `has_defaults` the new parameters get the closed-over values as defaults, for other callers.
+    If several could be the batch, `question` says so, and `argnum` are all of them, as a hint would name them.
     """
 
     argnum: str = ""
     question: str | None = None
+    has_defaults: bool = False
     rng: str | None = None
     appended: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
@@ -155,6 +157,8 @@ class _Chooser:
             and self.parameter_name(index) not in keys
             and not self.is_one_key(index, argument)
         ]
+        data = self.step_data(call)
+        candidates = [index for index in candidates if data.may_be_batch(call.args[index])] or candidates
         named = [
             keyword.arg
             for keyword in call.keywords
@@ -179,6 +183,12 @@ class _Chooser:
         self.batch.question = f"more than one argument could be the batch: {_listed(listed)}"
         return [*candidates, *named]
 
+    def step_data(self, call: ast.Call) -> StepData:
+        """What the names of the step are made of."""
+        return StepData(
+            self.site, [argument for index, argument in enumerate(call.args) if index in self.gradient.argnums]
+        )
+
     def is_one_key(self, index: int, argument: ast.expr) -> bool:
         """Whether the argument or its parameter is named like one random key; several may be one per example."""
         name = argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
@@ -194,12 +204,16 @@ class _Chooser:
             for closed in self.closed
             if closed.is_data and not closed.is_key and closed.name not in keys and not self.is_size(closed.name)
         ]
+        step = self.step_data(self.argument_call())
+        data = [each for each in data if step.may_be_batch(ast.Name(str(each), ast.Load()))] or data
         if not data:
             self.site.refuse(
                 "no argument of this call could be the batch: all are differentiated or keys; pass the batch by "
                 "position to the loss function, since what it closes over cannot be cut"
             )
         if len(data) > 1:
+            names = [str(each) for each in data] + [closed.name for closed in self.closed if closed.is_key]
+            self.check_given(names)
             self.batch.question = (
                 f"the loss closes over its batch, and more than one value could be it: {_listed(map(str, data))}"
             )
@@ -226,12 +240,16 @@ class _Chooser:
     def check_appended(self) -> None:
         """Refuses closed-over values that cannot become arguments of the loss."""
         assert self.loss is not None
-        reason = cannot_be_given(self.site, self.gradient, self.loss, self.batch.appended)
+        self.batch.has_defaults = is_used_elsewhere(self.site, self.gradient, self.loss)
+        self.check_given(self.batch.appended)
+
+    def check_given(self, names: list[str]) -> None:
+        """Refuses names that cannot become arguments of the loss."""
+        assert self.loss is not None
+        reason = cannot_be_given(self.site, self.gradient, self.loss, names)
         if reason is not None:
-            names = ", ".join(f"`{name}`" for name in self.batch.appended)
-            self.site.refuse(
-                f"{reason}, so {names} cannot become an argument; pass it by position to the loss function"
-            )
+            what = "an argument; pass it" if len(names) == 1 else "arguments; pass them"
+            self.site.refuse(f"{reason}, so {_listed(names)} cannot become {what} by position to the loss function")
 
     def complete_moves(self) -> None:
         """Refuses keywords that cannot become positional without a gap or another order of evaluation."""

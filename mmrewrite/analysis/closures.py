@@ -78,10 +78,36 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
             site.facts, decorator, outside
         ):
             return f"`@{site.text(decorator)}` may look at the parameters of the loss"
-    decorated = isinstance(gradient.function, ast.Name) and gradient.by_name and use.call.func is gradient.function
-    if _loads(site, node.name, outside) != 1 and not decorated:
-        return f"`{node.name}` is used elsewhere, too"
+    if is_used_elsewhere(site, gradient, loss):
+        changed = next((name for name in names if not _is_set_above(loss, name)), None)
+        if changed is not None:
+            return f"`{node.name}` is used elsewhere, too, and `{changed}` changes below it"
     return None
+
+
+def is_used_elsewhere(site: Site, gradient: Gradient, loss: Loss) -> bool:
+    """Whether a loss is used otherwise than by the gradient; new parameters then need defaults."""
+    node = loss.node
+    if isinstance(node, ast.Lambda):
+        return False
+    decorated = (
+        isinstance(gradient.function, ast.Name)
+        and gradient.by_name
+        and any(use.call.func is gradient.function for use in gradient.uses)
+    )
+    return _loads(site, node.name, site.facts.scope_of(node)) != 1 and not decorated
+
+
+def _is_set_above(loss: Loss, name: str) -> bool:
+    """Whether a closed-over value is set above the loss only, outside of loops: then a default has the same value."""
+    owner = loss.scope.owner(name)
+    statements = [binding.statement for binding in (owner.bindings[name] if owner is not None else [])]
+    loops = (ast.For, ast.AsyncFor, ast.While)
+    return all(
+        each is None
+        or (each.lineno < loss.node.lineno and not any(isinstance(h, loops) for h in loss.facts.names.around(each)))
+        for each in statements
+    )
 
 
 def _loads(site: Site, name: str, outside: Scope) -> int:

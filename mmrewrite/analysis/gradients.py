@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
-from mmrewrite.source.names import Module, Scope
+from mmrewrite.source.names import Binding, Module, Scope
 
 GRADIENTS = frozenset(
     (
@@ -84,7 +84,9 @@ def find_gradient(site: Site) -> Gradient:
         )
     call, maker = found[0]
     assert isinstance(call.func, ast.Name)
-    loads = _loads(site, call.func.id, site.scope.owner(call.func.id))
+    name, owner = call.func.id, site.scope.owner(call.func.id)
+    near = _binding_in_block(site, name)
+    loads = _loads(site, name, owner) if near is None else _loads_of(site, name, owner, near)
     return _gradient(site, maker, call, by_name=True, uses=(Use(call, site.statement),), complete=loads == 1)
 
 
@@ -205,11 +207,51 @@ def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
             yield from ast.walk(child)
 
 
+def _block(site: Site) -> Sequence[ast.stmt]:
+    """The list of statements that holds the hint's."""
+    holder: ast.AST = next(iter(site.facts.names.around(site.statement)), site.facts.tree)
+    parts = [holder, *getattr(holder, "handlers", ()), *getattr(holder, "cases", ())]
+    blocks = (getattr(part, name, ()) for part in parts for name in ("body", "orelse", "finalbody"))
+    return next(block for block in blocks if isinstance(block, list) and site.statement in block)
+
+
+def _binding_in_block(site: Site, name: str) -> Binding | None:
+    """The binding of a name with several that holds at the hint: the last above it in its own block, if none between
+    them is inside another statement."""
+    owner = site.scope.owner(name)
+    if owner is not site.scope or len(owner.bindings[name]) < 2:
+        return None
+    block = _block(site)
+    above = block[: block.index(site.statement)]
+    spans = {id(each): index for index, each in enumerate(above)}
+    found = [binding for binding in owner.bindings[name] if id(binding.statement) in spans]
+    if not found:
+        return None
+    last = max(found, key=lambda binding: spans[id(binding.statement)])
+    between = [id(node) for statement in above[spans[id(last.statement)] + 1 :] for node in ast.walk(statement)]
+    return None if any(id(binding.statement) in between for binding in owner.bindings[name]) else last
+
+
+def _loads_of(site: Site, name: str, owner: Scope | None, binding: Binding) -> int:
+    """How often a name is read where a binding in the hint's block may hold: below it there, and below that block."""
+    block = _block(site)
+    holder = next(iter(site.facts.names.around(site.statement)), None)
+    end = max((each.end_lineno or 0) for each in block)
+    begin = binding.statement.lineno if binding.statement is not None else 0
+    after = (holder.end_lineno or end) if holder is not None else end
+    count = 0
+    for statement, scope in site.facts.names.scopes.items():
+        if scope.owner(name) is owner and (begin <= statement.lineno <= end or statement.lineno > after):
+            for node in own_expressions(statement):
+                count += isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    return count
+
+
 def _made_by_name(site: Site, node: ast.expr, scope: Scope) -> _Maker | None:
     """The maker of the gradient function that a name resolves to, through `jax.jit` and aliases."""
     if not isinstance(node, ast.Name):
         return None
-    binding = site.facts.names.binding(node.id, scope)
+    binding = site.facts.names.binding(node.id, scope) or _binding_in_block(site, node.id)
     value = binding.value if binding else None
     owner = scope.owner(node.id) or scope
     if binding is not None and isinstance(binding.node, ast.FunctionDef):

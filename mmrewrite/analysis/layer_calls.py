@@ -73,7 +73,10 @@ def _carried(site: Site, loop: ast.For) -> set[str]:
 
 
 def refuse_carried_containers(site: Site, loop: ast.For, layer: LayerCall) -> None:
-    """Refuses layers that change a list or dictionary which outlives them: a cache, or skip connections."""
+    """Refuses layers that are given a list or dictionary whole which they, or the loop, change: a cache.
+
+    What the loop keeps beside the layers is no matter: each value goes where it is read.
+    """
     inside = {
         node.id
         for statement in loop.body
@@ -83,7 +86,7 @@ def refuse_carried_containers(site: Site, loop: ast.For, layer: LayerCall) -> No
     for statement in loop.body:
         for node in ast.walk(statement):
             holder = _changed_container(node, site.facts.names, site.scope)
-            if holder is not None and not _names(holder) & inside:
+            if holder is not None and not _names(holder) & inside and _is_given(layer.call, holder):
                 _refuse_shared(
                     site,
                     loop,
@@ -94,6 +97,12 @@ def refuse_carried_containers(site: Site, loop: ast.For, layer: LayerCall) -> No
     for holder in changed_arguments(site, layer.call):
         if not _names(holder) & inside:
             _refuse_shared(site, loop, holder, "they change", "")
+
+
+def _is_given(call: ast.Call, holder: ast.expr) -> bool:
+    """Whether a container is an argument of a call, as a whole."""
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(ast.dump(argument) == ast.dump(holder) for argument in arguments)
 
 
 def _refuse_shared(site: Site, loop: ast.For, holder: ast.expr, who: str, otherwise: str) -> NoReturn:

@@ -109,8 +109,14 @@ CALLED = "    return jax.grad(loss)(params)  # mm: microbatch(size=2)\n"
         pytest.param(
             "    def loss(p):\n        return p - batch\n",
             "    print(loss(params))\n" + CALLED,
-            "`loss` is used elsewhere, too",
-            id="used elsewhere",
+            None,
+            id="used elsewhere, where a default has the same value",
+        ),
+        pytest.param(
+            "    def loss(p):\n        return p - batch\n",
+            "    batch = batch + 1\n    print(loss(params))\n" + CALLED,
+            "`loss` is used elsewhere, too, and `batch` changes below it",
+            id="used elsewhere, with a value that changes",
         ),
     ],
 )

@@ -98,9 +98,9 @@ def test_how_a_gradient_is_made_and_called(text: str, expected: tuple[object, ..
             id="two gradients",
         ),
         pytest.param(
-            "g = jax.grad(f)\ng = jax.grad(h)\ny = g(p, b)  # mm: microbatch(size=2)",
-            5,
-            "`g` has several meanings (line 3, line 4); give this gradient function a name of its own",
+            "g = jax.grad(f)\nif p:\n    g = jax.grad(h)\ny = g(p, b)  # mm: microbatch(size=2)",
+            6,
+            "`g` has several meanings (line 3, line 5); give this gradient function a name of its own",
             id="a name with two gradients",
         ),
         pytest.param(

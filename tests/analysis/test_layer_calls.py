@@ -43,8 +43,10 @@ def test_the_call_of_one_iteration(body: str, expected: str | None) -> None:
 @pytest.mark.parametrize(
     ("body", "shared"),
     [
-        pytest.param("x = layer(x)\n    cache.append(x)", "cache", id="a list that grows"),
-        pytest.param("x = layer(x)\n    cache[0] = x", "cache", id="an item that is set"),
+        pytest.param("x = layer(x, cache)\n    cache.append(x)", "cache", id="a list that grows and is given"),
+        pytest.param("x = layer(x, c=cache)\n    cache[0] = x", "cache", id="an item that is set and all are given"),
+        pytest.param("x = layer(x)\n    cache.append(x)", None, id="a list beside the layers"),
+        pytest.param("x, cache[0] = layer(x, cache[0])", None, id="an item that is given and set"),
         pytest.param("x = fill(layer, cache)", "cache", id="a callee that fills its parameter"),
         pytest.param("x = layer(x)\n    c = []\n    c.append(x)", None, id="a list of one layer"),
         pytest.param("x = jnp.append(layer(x), x)", None, id="a function of a library that is called `append`"),

@@ -1,0 +1,127 @@
+"""Arguments of a step that are no data: its settings, and what belongs with the parameters that are differentiated."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from mmrewrite.codemod.site import Site
+from mmrewrite.directives.arguments import whole_number
+from mmrewrite.source.functions import COMPILERS
+from mmrewrite.source.names import Scope, all_arguments
+
+_PARTIAL = "functools.partial"
+_PLAIN_TYPES = frozenset(("bool", "int", "float", "str", "Callable"))
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class StepData:
+    """What the local names of a step are made of.
+
+    Args:
+        site: The site of a hint in the step.
+        differentiated: The expressions that are differentiated.
+    """
+
+    def __init__(self, site: Site, differentiated: Iterable[ast.expr]) -> None:
+        self._site, self._function = site, site.function()
+        self._settings = frozenset(_settings(site, self._function)) if self._function is not None else frozenset()
+        self._state = frozenset(root for node in differentiated for root in self._roots(node))
+
+    def may_be_batch(self, node: ast.expr) -> bool:
+        """Whether an expression may hold examples: not if it is made of settings, or of what parameters are in."""
+        roots = set(self._roots(node))
+        return not roots or not (roots & self._state or roots <= self._settings)
+
+    def _roots(self, node: ast.expr) -> Iterator[str]:
+        """The parameters of the step that an expression is made of."""
+        if self._function is None:
+            return
+        scope = self._site.facts.names.inner[self._function]
+        parameters = {argument.arg for argument in all_arguments(self._function.args)}
+        seen: set[str] = set()
+        queue = [node]
+        while queue:
+            for name in _names(queue.pop(), scope):
+                if name in seen:
+                    continue
+                seen.add(name)
+                if name in parameters:
+                    yield name
+                for binding in scope.bindings.get(name, ()):
+                    queue += _sources(binding.statement)
+
+
+def _names(node: ast.expr, scope: Scope) -> Iterator[str]:
+    return (each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in scope.bindings)
+
+
+def _sources(statement: ast.stmt | None) -> list[ast.expr]:
+    """The expressions that a statement makes the values of its names of."""
+    match statement:
+        case ast.Assign(value=value) | ast.AugAssign(value=value):
+            return [value]
+        case ast.AnnAssign(value=ast.expr() as value):
+            return [value]
+        case ast.For(iter=iterated):
+            return [iterated]
+        case ast.With(items=items):
+            return [item.context_expr for item in items]
+    return []
+
+
+def _settings(site: Site, function: Function) -> Iterator[str]:
+    """Parameters with plain types or defaults, static ones, and those that a `partial` of the function sets."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    pairs = [
+        *zip(positional, [*defaults, *arguments.defaults], strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    for argument, default in pairs:
+        is_plain = isinstance(default, ast.Constant) and default.value is not None
+        if is_plain or _type_name(argument.annotation) in _PLAIN_TYPES:
+            yield argument.arg
+    for call in _calls_about(site, function):
+        name = site.resolve(call.func, site.facts.names.scope)
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+        if name == _PARTIAL and site.resolve(call.args[0], site.facts.names.scope) not in COMPILERS:
+            yield from keywords
+            yield from (argument.arg for argument in positional[: len(call.args) - 1])
+        for option in ("static_argnums", "static_argnames", "static_broadcasted_argnums"):
+            for value in _constants(keywords.get(option)):
+                if isinstance(value, str):
+                    yield value
+                elif isinstance(value, int) and -len(positional) <= value < len(positional):
+                    yield positional[value].arg
+
+
+def _calls_about(site: Site, function: Function) -> Iterator[ast.Call]:
+    """Calls that compile or bind the function: its decorators, and those with its name as first argument."""
+    yield from (decorator for decorator in function.decorator_list if isinstance(decorator, ast.Call))
+    for node in ast.walk(site.facts.tree):
+        if isinstance(node, ast.Call) and node.args and _refers(node.args[0], function.name):
+            yield node
+
+
+def _refers(node: ast.expr, name: str) -> bool:
+    return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
+
+
+def _constants(node: ast.expr | None) -> Iterator[object]:
+    for item in node.elts if isinstance(node, ast.Tuple | ast.List) else [node]:
+        if isinstance(item, ast.Constant):
+            yield item.value
+        elif item is not None and (number := whole_number(item)) is not None:
+            yield number
+
+
+def _type_name(annotation: ast.expr | None) -> str:
+    """The last name in an annotation, without what stands in brackets."""
+    if isinstance(annotation, ast.Subscript):
+        annotation = annotation.value
+    if isinstance(annotation, ast.Attribute):
+        return annotation.attr
+    return annotation.id if isinstance(annotation, ast.Name) else ""
