@@ -52,6 +52,8 @@ MAY_IMPORT = {
     "mmrewrite.plan": "mmruntime.schedules .results .directives .project .files .mirror",
     "mmrewrite.verify": ".results .project .files .mirror .plan",
     "mmrewrite.launch": "",
+    "mmrewrite.testing": ".results .project .codemod .engine .modernize.settings .modernize",
+    "mmrewrite.cli.libcst_tool": "libcst .results .project .codemod .engine .modernize.settings .modernize .files",
     "mmrewrite.cli": (
         "click platformdirs mmrewrite .results .source .directives .project .codemod .engine .modernize.settings "
         ".modernize .files .mirror .plan .verify .launch"

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any
 
@@ -145,13 +146,27 @@ def _canonical(settings: Settings) -> str:
 
 
 def _code() -> Iterator[str]:
-    """The state of every module of the tool, of its codemods and of LibCST: an edit of one is another tool."""
+    """The state of every module of the tool, of all codemods and of LibCST: an edit of one is another tool."""
+    from mmrewrite.codemod.plugins import DIRECTIVE_RECORDS, HINTS, MODERNIZE, plugins
     from mmrewrite.codemod.registry import PACKAGE
 
     for package in ("mmrewrite", PACKAGE):
         for folder in getattr(sys.modules.get(package) or __import__(package), "__path__", ()):
             yield from _states(folder)
-    spec = find_spec("libcst")
+    tops = {
+        plugin.module.partition(".")[0]
+        for group in (HINTS, MODERNIZE, DIRECTIVE_RECORDS)
+        for plugin in plugins(group).values()
+    }
+    for top in sorted(tops):
+        spec = find_spec(top)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            yield from _states(folder)
+        yield from _state(spec)
+    yield from _state(find_spec("libcst"))
+
+
+def _state(spec: ModuleSpec | None) -> Iterator[str]:
     if spec is not None and spec.origin is not None:
         status = os.stat(spec.origin)
         yield f"{spec.origin} {status.st_size} {status.st_mtime_ns}"

@@ -23,12 +23,25 @@ from mmrewrite.cli.options import (
 from mmrewrite.cli.pages import codemod_names, page_of
 from mmrewrite.cli.reports import render
 from mmrewrite.cli.session import Session
+from mmrewrite.codemod.plugins import BadPlugin
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import nearest
 from mmrewrite.modernize.registry import ModernizeRegistry
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class CommandGroup(click.Group):
+    """The commands; a package of somebody else that is not what it should be ends each of them with a sentence."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BadPlugin as problem:
+            click.echo(f"Error: {problem}", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mmrewrite", message="%(prog)s %(version)s")
 def cli() -> None:
     """Rewrite a one-device JAX program with hints into a multi-device one."""

@@ -1,4 +1,7 @@
-"""Find the codemods: every public module of `mmcodemods` is one, and its file name is its name."""
+"""Find the codemods: every public module of `mmcodemods` is one, and its file name is its name.
+
+Those of other packages come by entry points: see `mmrewrite.codemod.plugins`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import ast
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
+
+from mmrewrite.codemod.plugins import DIRECTIVE_RECORDS, HINTS, BadPlugin, Plugin, plugins
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
@@ -18,13 +24,34 @@ _Codemod = TypeVar("_Codemod")
 
 
 class Codemods(Mapping[str, type[_Codemod]]):
-    """Name and class of every codemod. Names come from the folder alone; a class is imported when it is looked up."""
+    """Name and class of every codemod. Names come from the folder alone; a class is imported when it is looked up.
 
-    def __init__(self, package: str, base: Callable[[], type[_Codemod]]) -> None:
-        self._package, self._base = package, base
-        path = importlib.import_module(package).__path__
+    Whatever looks up or lists codemods raises `BadPlugin` if one of another package is not what it should be.
+    """
+
+    def __init__(self, package: str, base: Callable[[], type[_Codemod]], group: str) -> None:
+        self._package, self._base, self._group = package, base, group
+
+    @cached_property
+    def _own(self) -> list[str]:
+        path = importlib.import_module(self._package).__path__
         found = [module.name for module in pkgutil.iter_modules(path) if not module.ispkg]
-        self._names = sorted(name for name in found if not name.startswith("_"))
+        return sorted(name for name in found if not name.startswith("_"))
+
+    @cached_property
+    def others(self) -> Mapping[str, Plugin]:
+        """The codemods of other packages."""
+        found = plugins(self._group)
+        for name in found.keys() & set(self._own):
+            raise BadPlugin(
+                f"the package {found[name].package} has a codemod `{name}`, and so has mmrewrite; its author must "
+                "rename it"
+            )
+        return found
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return sorted([*self._own, *self.others])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -39,6 +66,12 @@ class Codemods(Mapping[str, type[_Codemod]]):
         if name not in self._names:
             raise KeyError(name)
         base = self._base()
+        if name in self.others:
+            plugin = self.others[name]
+            codemod = plugin.load()
+            if not (isinstance(codemod, type) and issubclass(codemod, base)):
+                raise BadPlugin(f"{plugin.value} of the package {plugin.package} is no subclass of {base.__name__}")
+            return codemod
         module = importlib.import_module(f"{self._package}.{name}")
         classes = [
             value
@@ -50,9 +83,15 @@ class Codemods(Mapping[str, type[_Codemod]]):
         return classes[0]
 
     def page(self, name: str) -> str:
-        """The docstring of a codemod, read without importing it."""
-        spec = find_spec(f"{self._package}.{name}")
+        """The docstring of a codemod's module, read without importing it."""
+        module = self.others[name].module if name in self.others else f"{self._package}.{name}"
+        try:
+            spec = find_spec(module)
+        except ImportError:
+            spec = None
         if spec is None or spec.origin is None:
+            if name in self.others:
+                self.others[name].load()
             raise KeyError(name)
         with open(spec.origin, encoding="utf-8") as file:
             return ast.get_docstring(ast.parse(file.read())) or ""
@@ -66,10 +105,30 @@ class Registry(Codemods["MeshCodemod"]):
     """The codemods that rewrite hints."""
 
     def __init__(self, package: str = PACKAGE) -> None:
-        super().__init__(package, _mesh_codemod)
+        super().__init__(package, _mesh_codemod, HINTS)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        # Hints with a directive of another package are read once its codemods are known.
+        _add_directives()
+        return sorted([*self._own, *self.others])
 
 
 def _mesh_codemod() -> type[MeshCodemod]:
     from mmrewrite.codemod.base import MeshCodemod
 
     return MeshCodemod
+
+
+def _add_directives() -> None:
+    from mmrewrite.directives.vocabulary import DIRECTIVES, Directive
+
+    for name, plugin in plugins(DIRECTIVE_RECORDS).items():
+        record = plugin.load()
+        if not isinstance(record, Directive) or record.name != name:
+            raise BadPlugin(f"{plugin.value} of the package {plugin.package} is no Directive with the name `{name}`")
+        if DIRECTIVES.setdefault(name, record) != record:
+            raise BadPlugin(
+                f"the package {plugin.package} has a directive `{name}`, and so has mmrewrite; its author must rename "
+                "it"
+            )

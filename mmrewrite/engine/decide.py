@@ -35,6 +35,8 @@ def rewrite_marked(
     files: Sequence[SourceFile], codemods: Codemods, sources: Sources, settings: HintSettings
 ) -> dict[str, Rewrite]:
     """Rewrite the files that passed the first gate, and modules with axis names that they import."""
+    # Listing the codemods adds the directives of other packages to the vocabulary.
+    len(codemods)
     notebooks, results = read_notebooks(files)
     modules = [notebooks[file.path].module if file.path in notebooks else file for file in files]
     modules = [file for file in modules if file.path not in results]

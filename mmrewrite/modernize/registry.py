@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mmrewrite.codemod.plugins import MODERNIZE
 from mmrewrite.codemod.registry import PACKAGE, Codemods
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class ModernizeRegistry(Codemods["ModernizeCodemod"]):
     """The codemods that replace old names of JAX."""
 
     def __init__(self, package: str = MODERNIZE_PACKAGE) -> None:
-        super().__init__(package, _modernize_codemod)
+        super().__init__(package, _modernize_codemod, MODERNIZE)
 
 
 def _modernize_codemod() -> type[ModernizeCodemod]:
