@@ -127,6 +127,13 @@ def key_value_client() -> KeyValueClient | None:
     return client
 
 
+def process_index_and_count() -> tuple[int, int]:
+    """The index of this process and how many there are, without starting the backends as `jax.process_index` does."""
+    from jax._src.distributed import global_state  # noqa: PLC0415  (private: see above)
+
+    return (global_state.process_id, global_state.num_processes) if global_state.client is not None else (0, 1)
+
+
 def coordinator_address() -> str | None:
     """The `host:port` of the coordinator; None if `jax.distributed` was not initialised."""
     from jax._src.distributed import global_state  # noqa: PLC0415  (private: it has no public name)

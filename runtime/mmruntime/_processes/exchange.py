@@ -6,6 +6,7 @@ fixed number of calls, whatever their number.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Sequence
 
@@ -126,10 +127,19 @@ def own_host() -> str:
     address = _compat.coordinator_address()
     if address is None:
         raise RuntimeError(_NOT_INITIALISED)
-    host, _, port = address.rpartition(":")
-    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
-    family, kind, protocol, _, place = found[0]
+    host = address.rpartition(":")[0].strip("[]")
+    found = _interface_towards(host)
+    if found.startswith("127.") and host != "localhost" and not host.startswith("127."):
+        # Process 0, on a host that gives its own name an address that nobody else reaches, as Debian does. The way out
+        # is one that others may come in by; this address is reserved for documentation.
+        with contextlib.suppress(OSError):
+            return _interface_towards("192.0.2.1")
+    return found
+
+
+def _interface_towards(host: str) -> str:
     # Connecting a datagram socket sends nothing; it only chooses the interface.
+    family, kind, protocol, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(place)
         return str(probe.getsockname()[0])

@@ -15,6 +15,7 @@ import jax
 
 from mmruntime import _check
 from mmruntime._processes.launchers import Environment, Launched, find_launched
+from mmruntime._processes.watch import start_watch
 
 FAULT_TIMEOUT = "MMRUNTIME_FAULT_TIMEOUT"
 DEFAULT_FAULT_TIMEOUT = 15.0
@@ -69,7 +70,9 @@ class ProcessArguments:
 
 
 def start_processes(arguments: ProcessArguments, environment: MutableMapping[str, str]) -> None:
-    """Start `jax.distributed` if the arguments or a launcher ask for it, and nobody has started it.
+    """Start `jax.distributed` if the arguments or a launcher ask for it, and watch over its processes.
+
+    Where somebody has started it already, they are watched over all the same.
 
     Args:
         arguments: What the user said, checked.
@@ -79,8 +82,14 @@ def start_processes(arguments: ProcessArguments, environment: MutableMapping[str
         RuntimeError: If JAX was used before.
         ValueError: If not enough is known, or what the launcher has set is malformed.
     """
-    if arguments.distributed is False or jax.distributed.is_initialized():
-        return
+    timeout = fault_timeout(arguments.fault_timeout, environment)
+    if arguments.distributed is not False and not jax.distributed.is_initialized():
+        _initialize(arguments, environment, timeout)
+    if jax.distributed.is_initialized():
+        start_watch(timeout)
+
+
+def _initialize(arguments: ProcessArguments, environment: MutableMapping[str, str], timeout: float) -> None:
     try:
         found = find_launched(environment)
     except ValueError as problem:
@@ -92,7 +101,6 @@ def start_processes(arguments: ProcessArguments, environment: MutableMapping[str
     if job.missing() and not detects:
         raise ValueError(f"init: {_what_is_missing(job)}")
     prepare_cpu(environment, job.num_processes)
-    limit = jax_timeout(fault_timeout(arguments.fault_timeout, environment))
     # When the time is over, JAX aborts the process and names nobody.
     notice = threading.Timer(min(30.0, 0.7 * arguments.initialization_timeout), _say_who_waits, [job])
     notice.daemon = True
@@ -106,8 +114,9 @@ def start_processes(arguments: ProcessArguments, environment: MutableMapping[str
             cluster_detection_method=arguments.cluster_detection_method if detects else "deactivate",
             initialization_timeout=arguments.initialization_timeout,
             coordinator_bind_address=arguments.coordinator_bind_address,
-            heartbeat_timeout_seconds=limit,
-            shutdown_timeout_seconds=limit,
+            # A second net, so with wider meshes than our own.
+            heartbeat_timeout_seconds=max(10, math.ceil(2 * (timeout or DEFAULT_FAULT_TIMEOUT))),
+            shutdown_timeout_seconds=max(5, math.ceil(timeout or DEFAULT_FAULT_TIMEOUT)),
         )
     finally:
         notice.cancel()
@@ -127,11 +136,6 @@ def fault_timeout(given: float | None, environment: Environment) -> float:
     if not re.fullmatch(r"\d+(\.\d+)?", text):
         raise ValueError(f"init: {FAULT_TIMEOUT} must be a number of seconds, 0 or more, got {text!r}.")
     return float(text)
-
-
-def jax_timeout(seconds: float) -> int:
-    """JAX's own limits for heartbeats and for the end, in seconds: a second net, so longer than our own limit."""
-    return max(10, math.ceil(2 * (seconds or DEFAULT_FAULT_TIMEOUT)))
 
 
 def prepare_cpu(environment: MutableMapping[str, str], num_processes: int | None) -> None:

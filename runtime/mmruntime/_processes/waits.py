@@ -1,0 +1,143 @@
+"""Who waits for whom, and what follows from it. Plain data, so that it is tested without processes.
+
+What a process says of itself is a `ProcessStatus`; those of the processes that wait are the edges of a graph. A process
+that waits can go on if one of those at the ends of its ways can: one that computes, compiles, or writes a checkpoint is
+slow, and not dead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# As many edges go with a verdict; enough for the chains of a pipeline.
+_MOST_EDGES = 64
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """What a process says of itself.
+
+    Attributes:
+        process: Its index.
+        waits_for: The processes that it waits for; empty if it waits for none, or does not know for which.
+        wait: What it waits for, in words; empty if it does not wait.
+        age: For how many seconds it has waited.
+        doing: What its main thread does, in words, with a line of the user's program.
+        stuck: Why it will not go on by itself, in words; empty if it may.
+        idle: Whether it has used next to no CPU while it waited. Only told where the devices are CPUs.
+        left: Whether its program has ended.
+    """
+
+    process: int
+    waits_for: tuple[int, ...] = ()
+    wait: str = ""
+    age: float = 0.0
+    doing: str = ""
+    stuck: str = ""
+    idle: bool = False
+    left: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ProcessStatus:
+        """Back from a JSON object."""
+        return cls(**{**found, "waits_for": tuple(found["waits_for"])})
+
+
+@dataclass(frozen=True)
+class WaitFinding:
+    """What can be said of a process that waits.
+
+    Attributes:
+        culprits: The processes because of which it cannot go on; empty if it may.
+        why: In words, what is the matter with the first of them, or with all of them.
+        slow: A process that is merely slow, and because of which it waits.
+        ask: Processes of which more has to be known first.
+    """
+
+    culprits: tuple[int, ...] = ()
+    why: str = ""
+    slow: int | None = None
+    ask: tuple[int, ...] = ()
+
+
+def look_into(
+    start: int, waiting: Mapping[int, ProcessStatus], known: Mapping[int, ProcessStatus], least_age: float
+) -> WaitFinding:
+    """Follow who waits for whom from one process on.
+
+    Args:
+        start: The process that waits.
+        waiting: What the processes that wait have said.
+        known: What those say that were asked lately.
+        least_age: Seconds that every process of a circle must have waited.
+    """
+    todo, seen, ask = deque([start]), {start}, []
+    slow: int | None = None
+    while todo:
+        process = todo.popleft()
+        status = known.get(process, waiting.get(process))
+        if status is None:
+            ask.append(process)
+            continue
+        if status.left and process != start:
+            return WaitFinding((process,), "has ended its program")
+        if status.stuck:
+            return WaitFinding((process,), status.stuck)
+        if process in waiting and (status.wait or process == start):
+            peers = waiting[process].waits_for
+            todo += [peer for peer in peers if peer not in seen]
+            seen.update(peers)
+            if not peers:
+                # It does not know for whom; so whoever has left is to blame, if anybody.
+                left = [each.process for each in known.values() if each.left and each.process != process]
+                if left:
+                    return WaitFinding((left[0],), "has ended its program")
+                slow = process if slow is None else slow
+        elif slow is None:
+            slow = process
+    if ask:
+        return WaitFinding(ask=tuple(ask), slow=slow)
+    if slow is not None:
+        return WaitFinding(slow=slow)
+    circle = tuple(sorted(seen))
+    if all(waiting[process].idle and waiting[process].age >= least_age for process in circle):
+        return WaitFinding(circle, "wait for each other, and none of them computes")
+    return WaitFinding()
+
+
+def edges_to(culprits: Collection[int], waiting: Mapping[int, ProcessStatus]) -> dict[int, int]:
+    """For the processes that are nearest to the culprits, by whom they are held up: the next one on a shortest way."""
+    backward: dict[int, list[int]] = {}
+    for status in waiting.values():
+        for peer in status.waits_for:
+            backward.setdefault(peer, []).append(status.process)
+    found: dict[int, int] = {}
+    todo = deque(culprits)
+    while todo and len(found) < _MOST_EDGES:
+        process = todo.popleft()
+        for waiter in sorted(backward.get(process, [])):
+            if waiter not in found and waiter not in culprits:
+                found[waiter] = process
+                todo.append(waiter)
+    return found
+
+
+def chain(process: int, waits_for: Sequence[int], edges: Mapping[int, int], culprits: Sequence[int]) -> list[int]:
+    """The way from a process to a culprit, as far as it is known: itself, whom it waits for, whom that waits for."""
+    way = [process]
+    if process not in edges and process not in culprits:
+        following = next((peer for peer in waits_for if peer in culprits or peer in edges), None)
+        if following is None:
+            return [*way, *waits_for[:1]]
+        way.append(following)
+    while way[-1] in edges and edges[way[-1]] not in way:
+        way.append(edges[way[-1]])
+    return way

@@ -1,0 +1,150 @@
+"""Real processes of which one comes to grief: all others end in time, and say why."""
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mmrewrite.launch.environment import environments, free_port
+
+FAULTY = Path(__file__).with_name("faulty.py")
+TIMEOUT = 6
+# What the others say of the process with each fault.
+SAID = {
+    "kill": r"has died: its connection was closed",
+    "abort": r"has died: its connection was closed",
+    "fork": r"has died: its connection was closed",
+    "stop": r"is stopped \(by SIGSTOP or a debugger\), and has said nothing for 4 s",
+    "raise": r"has ended with ValueError: a bad batch",
+    "exit": r"has ended its program",
+    "loop": r"has been in a loop at .*faulty\.py:\d+ in bring_about for \d+ s",
+    "pipe": r"cannot write its output, which nobody reads, at .*faulty\.py:\d+ in bring_about",
+}
+LAST = 6
+
+
+class Processes:
+    """The program in several processes."""
+
+    def __init__(self, folder, fault, victim, step, count):
+        told = environments({**os.environ, "MMRUNTIME_FAULT_TIMEOUT": str(TIMEOUT)}, count, None, free_port(), 0)
+        self.outputs = [folder / f"{index}" for index in range(count)]
+        self.running = []
+        for environment, path in zip(told, self.outputs, strict=True):
+            with path.open("w") as output:
+                command = [sys.executable, str(FAULTY), fault, str(victim), str(step)]
+                self.running.append(subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT))
+
+    def text(self, index):
+        return self.outputs[index].read_text(errors="replace")
+
+    def ended(self, index, within):
+        return self.running[index].wait(timeout=within)
+
+    def kill(self):
+        for process in self.running:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts the program; nothing of it is left afterwards."""
+    jobs = []
+
+    def begin(*arguments):
+        jobs.append(Processes(tmp_path, *arguments))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.kill()
+
+
+def bring_about(job, victim, within=TIMEOUT):
+    """Wait until the fault has happened, and until all others have ended."""
+    deadline = time.monotonic() + 120
+    while "fault" not in job.text(victim):
+        assert time.monotonic() < deadline, job.text(victim)
+        time.sleep(0.02)
+    began = time.monotonic()
+    others = [index for index in range(len(job.running)) if index != victim]
+    statuses = [job.ended(index, within=60) for index in others]
+    took = time.monotonic() - began
+    assert statuses == [75] * len(others), "\n".join(map(job.text, others))
+    # A second for messages, and one for interpreters on a busy machine.
+    assert took < within + 2, took
+    return others
+
+
+def check(job, fault, victim, step):
+    for index in bring_about(job, victim):
+        text = job.text(index)
+        assert re.search(rf"mmruntime: process {index} of \d cannot go on: process {victim} {SAID[fault]}", text), text
+        assert text.count("cannot go on") == 1
+        if step < LAST:
+            waited = (
+                rf"It has waited for process \d for \d+\.\d s: call {step + 1} of step, task layer{index} forward, "
+            )
+            assert re.search(waited + r"microbatch 2: float32\[16,16\] from submesh 1 to submesh 0\.", text), text
+            assert re.search(rf"Who waits for whom: {index} -> \d", text), text
+    if fault == "stop":
+        job.running[victim].kill()
+    status = job.ended(victim, within=20)
+    assert status == {"kill": -9, "fork": -9, "stop": -9, "abort": -6, "raise": 1}.get(fault, 75)
+
+
+@pytest.mark.parametrize(
+    ("fault", "victim", "step"), [("kill", 1, 3), ("kill", 0, 3), ("stop", 1, 3), ("exit", 0, 3), ("loop", 2, 3)]
+)
+def test_the_others_end_and_say_why(start, fault, victim, step):
+    check(start(fault, victim, step, 3), fault, victim, step)
+
+
+def test_slow_is_not_dead(start):
+    job = start("slow", 1, 3, 3)
+    assert [job.ended(index, within=60) for index in range(3)] == [0, 0, 0]
+    assert re.search(
+        r"mmruntime: process 0 has waited for \d+ s, for call 4 of step, .*: process 1 is after call 3 of step, at "
+        r".*faulty\.py:\d+ in bring_about\. That may just take its time\.",
+        job.text(0),
+    ), job.text(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "victim", "step"),
+    [
+        *itertools.product(SAID, (0, 1), (0, 3)),
+        # After the last step the others are at the end of their programs, and wait for no data.
+        *itertools.product(("kill", "abort", "fork", "stop", "raise"), (0, 1), (LAST,)),
+    ],
+)
+def test_each_fault_at_each_time(start, fault, victim, step):
+    for count in (2, 3):
+        check(start(fault, victim, step, count), fault, victim, step)
+
+
+@pytest.mark.slow
+def test_python_that_is_held_up_is_not_dead(start):
+    job = start("held", 1, 3, 3)
+    assert [job.ended(index, within=120) for index in range(3)] == [0, 0, 0]
+    assert "process 1 has said nothing for 4 s, but lives: native code keeps Python's lock there" in job.text(0)
+
+
+def test_ctrl_c_ends_all(start):
+    job = start("slow", 1, 3, 2)
+    deadline = time.monotonic() + 60
+    while "fault" not in job.text(1):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    job.running[1].send_signal(signal.SIGINT)
+    assert job.ended(0, within=15) == 75
+    assert job.ended(1, within=15) == 130
+    assert "process 1 has ended with KeyboardInterrupt" in job.text(0)

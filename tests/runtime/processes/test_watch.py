@@ -1,0 +1,283 @@
+"""What is concluded from who waits for whom, and how it travels, without processes."""
+
+import random
+import time
+
+import pytest
+
+from mmruntime._processes.activity import Activity
+from mmruntime._processes.ports import PORTS, allowed_ports, listen
+from mmruntime._processes.tree import FANOUT, Limits, Node, StopReason, children_of, next_hop, parent_of
+from mmruntime._processes.waits import ProcessStatus, chain, edges_to, look_into
+from mmruntime._processes.watch import message
+
+LIMITS = Limits(15)
+
+
+def waits(process, *peers, age=10.0, **more):
+    return ProcessStatus(process, peers, f"data of {peers}", age, **more)
+
+
+def graph(*statuses):
+    return {status.process: status for status in statuses}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "known", "culprits", "why"),
+    [
+        pytest.param([waits(0, 1)], [ProcessStatus(1, left=True)], (1,), "has ended its program", id="left"),
+        pytest.param(
+            [waits(0, 1), waits(1, 2)], [ProcessStatus(2, stuck="is caught")], (2,), "is caught", id="second_hand"
+        ),
+        pytest.param([waits(0, 1), waits(1, 0, stuck="is caught")], [], (1,), "is caught", id="waits_too"),
+        pytest.param(
+            [waits(0, 1, idle=True), waits(1, 2, idle=True), waits(2, 0, idle=True)],
+            [],
+            (0, 1, 2),
+            "wait for each other, and none of them computes",
+            id="circle",
+        ),
+        pytest.param([waits(0)], [ProcessStatus(3, left=True)], (3,), "has ended its program", id="for_anybody"),
+    ],
+)
+def test_who_is_to_blame(waiting, known, culprits, why):
+    finding = look_into(0, graph(*waiting), graph(*known), LIMITS.silent)
+    assert (finding.culprits, finding.why) == (culprits, why)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "known", "slow", "ask"),
+    [
+        pytest.param([waits(0, 1)], [], None, (1,), id="nothing_known"),
+        pytest.param([waits(0, 1)], [ProcessStatus(1, doing="at a checkpoint")], 1, (), id="busy"),
+        pytest.param([waits(0, 1), waits(1, 2)], [ProcessStatus(2)], 2, (), id="second_hand"),
+        # One of them computes, or has waited for a moment only: it may be a long program of the device.
+        pytest.param([waits(0, 1, idle=True), waits(1, 0)], [], None, (), id="computes"),
+        pytest.param([waits(0, 1, idle=True), waits(1, 0, idle=True, age=5)], [], None, (), id="young"),
+        pytest.param([waits(0)], [], 0, (), id="for_anybody"),
+    ],
+)
+def test_who_is_not(waiting, known, slow, ask):
+    finding = look_into(0, graph(*waiting), graph(*known), LIMITS.silent)
+    assert (finding.culprits, finding.slow, finding.ask) == ((), slow, ask)
+
+
+def test_chains_lead_to_the_culprit():
+    waiting = graph(waits(0, 1), waits(1, 2), waits(2, 3), waits(5, 0), waits(6, 5, 4))
+    edges = edges_to((3,), waiting)
+    assert edges == {2: 3, 1: 2, 0: 1, 5: 0, 6: 5}
+    assert chain(6, (5, 4), edges, (3,)) == [6, 5, 0, 1, 2, 3]
+    # A process that was not asked knows for whom it waits itself.
+    assert chain(9, (8, 5), edges, (3,)) == [9, 5, 0, 1, 2, 3]
+    assert chain(9, (3,), {}, (3,)) == [9, 3]
+    assert chain(9, (8,), {}, (3,)) == [9, 8]
+    assert len(edges_to((0,), graph(*(waits(process, process - 1) for process in range(1, 1000))))) == 64
+
+
+def test_the_message():
+    verdict = StopReason((3,), "has died", "lost", {0: 1, 1: 3})
+    status = waits(0, 1, age=2.34, doing="in call 5 of step, at train.py:7 in main")
+    assert message(verdict, status, 4) == (
+        "mmruntime: process 0 of 4 cannot go on: process 3 has died.\n"
+        "mmruntime: It has waited for process 1 for 2.3 s: data of (1,).\n"
+        "mmruntime: Who waits for whom: 0 -> 1 -> 3.\n"
+        "mmruntime: It is in call 5 of step, at train.py:7 in main.\n"
+    )
+    assert "process 3 of 4 cannot go on: it has died." in message(verdict, ProcessStatus(3), 4)
+    assert "cannot go on: processes 1, 2 wait" in message(StopReason((1, 2), "wait", "stuck"), ProcessStatus(0), 4)
+
+
+class Network:
+    """All processes in one, with messages that take random times and keep their order on each connection."""
+
+    def __init__(self, count, limits=LIMITS, delay=0.01, seed=0):
+        self.random, self.delay, self.now = random.Random(seed), delay, 0.0
+        self.statuses = [ProcessStatus(process) for process in range(count)]
+        self.sent, self.received, self.warnings = [0] * count, [0] * count, []
+        self.inboxes = [[] for _ in range(count)]
+        self.dead, self.deaf = set(), set()
+        self.nodes = [
+            Node(process, count, limits, self._sender(process), self._teller(process), self.warnings.append)
+            for process in range(count)
+        ]
+        for process in range(1, count):
+            self.nodes[process].connected(parent_of(process))
+            self.nodes[parent_of(process)].connected(process)
+        self.limits = limits
+
+    def _sender(self, process):
+        def send(peer, sent):
+            self.sent[process] += 1
+            self.inboxes[peer].append((process, sent))
+
+        return send
+
+    def _teller(self, process):
+        return lambda: self.statuses[process]
+
+    def kill(self, process):
+        self.dead.add(process)
+        for peer in [parent_of(process), *self.nodes[process].children]:
+            if peer is not None:
+                self.nodes[peer].disconnected(process, self.now)
+
+    def deliver(self):
+        """All messages, and those sent because of them; processes take turns in random order."""
+        hops = 0
+        while any(self.inboxes):
+            hops += 1
+            order = [process for process, inbox in enumerate(self.inboxes) if inbox]
+            self.random.shuffle(order)
+            inboxes, self.inboxes = self.inboxes, [[] for _ in self.inboxes]
+            for process in order:
+                if process in self.dead | self.deaf:
+                    continue
+                for peer, sent in inboxes[process]:
+                    if peer not in self.dead:
+                        self.received[process] += 1
+                        self.nodes[process].received(peer, sent, self.now)
+        return hops
+
+    def tick(self):
+        self.now += self.limits.beat
+        for process, node in enumerate(self.nodes):
+            if process not in self.dead | self.deaf and node.verdict is None:
+                for peer in node.tick(self.limits.beat, self.now):
+                    node.lost(peer, "has said nothing", self.now)
+        return self.deliver()
+
+    def age(self, seconds):
+        for process, status in enumerate(self.statuses):
+            if status.wait:
+                self.statuses[process] = waits(process, *status.waits_for, age=status.age + seconds, stuck=status.stuck)
+
+    def verdicts(self):
+        return [node.verdict for process, node in enumerate(self.nodes) if process not in self.dead | self.deaf]
+
+
+@pytest.mark.parametrize("count", [2, 3, 17, 18, 300])
+@pytest.mark.parametrize("fault", ["kill", "silence"])
+def test_one_is_lost_and_all_know(count, fault):
+    for victim in sorted({0, 1, min(16, count - 1), count // 2, count - 1}):
+        network = Network(count, seed=victim)
+        network.tick()
+        network.kill(victim) if fault == "kill" else network.deaf.add(victim)
+        network.deliver()
+        while None in network.verdicts():
+            network.tick()
+            assert network.now < LIMITS.total
+        assert {verdict.culprits for verdict in network.verdicts()} == {(victim,)}
+
+
+def test_the_chain_of_waits_comes_with_the_verdict():
+    network = Network(20)
+    for process in range(5):
+        network.statuses[process] = waits(process, process + 1, age=0.1)
+    network.kill(5)
+    network.deliver()
+    while None in network.verdicts():
+        network.tick()
+    verdict = network.nodes[0].verdict
+    assert chain(0, (1,), verdict.edges, verdict.culprits) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("culprit", [3, 40])
+def test_a_wait_that_cannot_end_is_found(culprit):
+    network = Network(50)
+    network.statuses[0], network.statuses[20] = waits(0, 20, age=0), waits(20, culprit, age=0)
+    network.statuses[culprit] = ProcessStatus(culprit, stuck="is caught")
+    while None in network.verdicts():
+        network.age(LIMITS.beat)
+        network.tick()
+        assert network.now < LIMITS.total
+    assert network.nodes[7].verdict.why == "is caught"
+    assert network.nodes[7].verdict.edges == {20: culprit, 0: 20}
+
+
+def test_slow_processes_are_warned_about_once_in_a_while():
+    network = Network(20)
+    network.statuses[1] = waits(1, 2, age=0)
+    network.statuses[2] = ProcessStatus(2, doing="compiling")
+    for _ in range(90):
+        network.age(LIMITS.beat)
+        network.tick()
+    assert set(network.verdicts()) == {None}
+    assert len(network.warnings) == 2 and "process 2 is compiling. That may just take its time" in network.warnings[0]
+    # A wait that has ended is forgotten.
+    network.statuses[1] = ProcessStatus(1)
+    for _ in range(90):
+        network.tick()
+    assert len(network.warnings) == 2
+
+
+def test_a_cause_is_better_than_its_effects():
+    network = Network(20)
+    network.nodes[2].fail("has ended with JaxRuntimeError: recv() failed", network.now, of_transport=True)
+    network.deliver()
+    network.kill(19)
+    network.deliver()
+    while None in network.verdicts():
+        network.tick()
+    assert {(verdict.culprits, verdict.rank) for verdict in network.verdicts()} == {((19,), "lost")}
+
+
+def test_the_end_is_reached_together():
+    network = Network(40)
+    for process in range(39):
+        network.nodes[process].leave(network.now)
+        network.tick()
+        assert not any(node.over for node in network.nodes)
+    network.nodes[39].leave(network.now)
+    network.deliver()
+    assert all(node.over for node in network.nodes)
+
+
+def test_sixteen_thousand_processes():
+    """Messages for each process do not grow with their number, and a verdict needs a few hops."""
+    count = 16384
+    network = Network(count, Limits(15))
+    network.tick()
+    # One beat to each neighbour, and an inner process has 17.
+    assert max(network.sent) == max(network.received) == FANOUT + 1
+    before = list(network.received)
+    network.kill(count - 1)
+    network.deliver()
+    hops = 0
+    while None in network.verdicts():
+        hops = max(hops, network.tick())
+    assert network.now <= 4 and hops <= 5
+    # Process 0 alone hears of all others, once, in the second before the verdict.
+    gained = [after - earlier for after, earlier in zip(network.received, before, strict=True)]
+    assert gained[0] <= count + 4 * FANOUT and sorted(gained)[-(FANOUT + 2)] <= count / FANOUT + 200
+    assert sorted(gained)[count // 2] <= 10
+
+
+def test_the_tree_is_one():
+    for count in (1, 2, 16, 17, 18, 273, 274, 1000):
+        found = [child for process in range(count) for child in children_of(process, count)]
+        assert found == list(range(1, count))
+        assert all(process in children_of(parent_of(process), count) for process in range(1, count))
+    assert next_hop(0, 300) == 1 and next_hop(1, 300) == 18 and next_hop(18, 300) == 300
+
+
+def test_what_the_main_thread_does():
+    activity = Activity(loop=0.05, output=10)
+    activity.look()
+    assert activity.stuck == ""
+    assert "in test_what_the_main_thread_does" in activity.words("before its first step")
+    began = time.perf_counter()
+    for _ in range(100):
+        activity.look()
+    # A look a second costs less than a thousandth of the time.
+    assert (time.perf_counter() - began) / 100 < 1e-3
+
+
+def test_ports():
+    with listen({}) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(OSError, match=rf"no port of {PORTS} is free"):
+            listen({PORTS: f"{port}-{port}"})
+    assert list(allowed_ports({PORTS: "40000-40002"})) == [40000, 40001, 40002]
+    for wrong in ("40000", "5-4", "0-1", "1-70000", "a-b"):
+        with pytest.raises(ValueError, match=rf"{PORTS} must be a range of ports such as .*, got '{wrong}'"):
+            allowed_ports({PORTS: wrong})
