@@ -1,5 +1,7 @@
 """The wheel that a clean checkout gives: what is in it, and that it installs and starts."""
 
+import email
+import email.message
 import importlib.metadata
 import os
 import re
@@ -100,6 +102,50 @@ def test_wheel_installs_and_starts(wheel: Path, tmp_path: Path) -> None:
     assert run(scripts / "mmrewrite", "--version", cwd=tmp_path).split()[-1] == mmrewrite.__version__
     out = run(scripts / "python", "-c", "import mmrewrite; print(mmrewrite.__file__)", cwd=tmp_path)
     assert str(environment) in out
+
+
+def metadata(wheel: Path) -> tuple[email.message.Message, str]:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        message = email.message_from_bytes(archive.read(name))
+    return message, str(message.get_payload())
+
+
+@pytest.fixture(scope="module")
+def runtime_wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", checkout / "runtime", tmp_path_factory.mktemp("runtime"))
+
+
+def test_the_page_of_the_package_has_no_link_that_leads_nowhere_there(wheel: Path, runtime_wheel: Path) -> None:
+    for built in (wheel, runtime_wheel):
+        head, text = metadata(built)
+        assert head["Description-Content-Type"] == "text/markdown"
+        assert head["Author"]
+        assert "Programming Language :: Python :: 3.13" in (head.get_all("Classifier") or [])
+        targets = re.findall(r"\]\(([^)\s]+)\)", text)
+        assert [target for target in targets if "://" not in target] == []
+
+
+def test_the_runtime_is_a_wheel_of_its_own(wheel: Path, runtime_wheel: Path) -> None:
+    inside = names(runtime_wheel)
+    own = f"mmruntime-{mmrewrite.__version__}.dist-info"
+    assert {name.split("/")[0] for name in inside} == {"mmruntime", own}
+    assert f"{own}/licenses/LICENSE" in inside
+    assert [name for name in inside if name.startswith("mmruntime/")] == [
+        name for name in names(wheel) if name.startswith("mmruntime/")
+    ]
+    required = metadata(runtime_wheel)[0].get_all("Requires-Dist") or []
+    assert requirement_names(required) == {"jax", "numpy", "flax", "optax"}
+    assert (ROOT / "runtime" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_runtime_wheel_stands_alone(runtime_wheel: Path, tmp_path: Path) -> None:
+    """Its plain part runs where nothing else is installed; the rest imports nothing of the tool (tests/layers.py)."""
+    folder = tmp_path / "alone"
+    with zipfile.ZipFile(runtime_wheel) as archive:
+        archive.extractall(folder)
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from mmruntime import schedules; print(schedules.__file__)"
+    assert str(folder) in run(sys.executable, "-I", "-S", "-c", program, folder, cwd=tmp_path)
 
 
 def requirement_names(lines: list[str]) -> set[str]:
