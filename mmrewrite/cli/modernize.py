@@ -52,6 +52,7 @@ class _ModernizeSession(Session):
         settings = ModernizeSettings(
             selected=self.selected(self.registry, Registry(), default),
             width=self.config.width,
+            jobs=self.options.jobs,
             ignored=self.ignored(self.registry, Registry()),
             target=parse_target(self.target or self.config.target_jax),
         )

@@ -17,12 +17,14 @@ class Settings:
     """The user's options that every engine has.
 
     `selected` names the codemods that may run, None for those that run unasked. `width` is the longest line that a
-    rewrite may make, in columns; lines that are longer already may stay so. `ignored` has the codemods that must not
+    rewrite may make, in columns; lines that are longer already may stay so. `jobs` is the largest number of processes.
+    `ignored` has the codemods that must not
     write into a file, by its path.
     """
 
     selected: frozenset[str] | None = None
     width: int = 100
+    jobs: int = 1
     ignored: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def runs(self, name: str, *, on_request_only: bool = False) -> bool:
@@ -38,12 +40,11 @@ class Settings:
 class HintSettings(Settings):
     """The settings of the engine for hints.
 
-    `axes` are logical axis names and their device axes for meshes that have no `axes(...)` hint. `jobs` is the largest
-    number of processes. `jaxtyping` says that the annotations of tasks are layouts of their values.
+    `axes` are logical axis names and their device axes for meshes that have no `axes(...)` hint. `jaxtyping` says that
+    the annotations of tasks are layouts of their values.
     """
 
     axes: tuple[tuple[str, str | None], ...] = ()
-    jobs: int = 1
     jaxtyping: bool = False
 
 

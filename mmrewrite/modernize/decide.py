@@ -59,9 +59,9 @@ def _read(file: SourceFile) -> Facts | Unreadable:
 class _ModuleError(Exception):
     """A codemod, or an analysis that it asked, failed on one module."""
 
-    def __init__(self, path: str, cause: Exception) -> None:
-        super().__init__(path)
-        self.path, self.message = path, failure_of(cause)
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(path, message)
+        self.path, self.message = path, message
 
 
 # An analysis of the whole project that fails does so for every module in turn. Then all of them fail.
@@ -105,7 +105,30 @@ def _decide(
     by_module: dict[str, list[Decision]] = {path: [] for path in context.modules}
     for decision in _decisions(context, codemods):
         by_module[decision.location.path].append(decision)
-    return {path: _outcome(context.modules[path], mine, context, codemods) for path, mine in by_module.items()}
+    return _outcomes(by_module, context, codemods)
+
+
+def _outcomes(
+    by_module: Mapping[str, Sequence[Decision]], context: ModernizeContext, codemods: Codemods
+) -> dict[str, Outcome]:
+    """The outcome of every module, drafted in several processes if there is enough to do."""
+    # Not before there is anything to draft.
+    from mmrewrite.engine.workers import in_workers
+
+    def outcome(path: str) -> Outcome | _ModuleError:
+        try:
+            return _outcome(context.modules[path], by_module[path], context, codemods)
+        except _ModuleError as error:
+            return error
+
+    paths = list(by_module)
+    size = sum(len(context.modules[path].facts.source.text) for path in paths if by_module[path])
+    found: dict[str, Outcome] = {}
+    for path, result in zip(paths, in_workers(outcome, paths, size, context.settings.jobs), strict=True):
+        if isinstance(result, _ModuleError):
+            raise result
+        found[path] = result
+    return found
 
 
 def _context(
@@ -131,7 +154,7 @@ def _uses(facts: Facts) -> ModuleUses:
     try:
         return ModuleUses(facts)
     except Exception as error:
-        raise _ModuleError(facts.path, error) from error
+        raise _ModuleError(facts.path, failure_of(error)) from error
 
 
 # Decide
@@ -152,7 +175,7 @@ def _locations(module: ModuleUses, codemod: type[ModernizeCodemod], context: Mod
     try:
         return list(codemod.find(module, context))
     except Exception as error:
-        raise _ModuleError(module.facts.path, error) from error
+        raise _ModuleError(module.facts.path, failure_of(error)) from error
 
 
 def _judge(location: Location, name: str, codemods: Codemods, context: ModernizeContext) -> Decision:
@@ -171,7 +194,7 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Modernize
         refusal = Refusal(location.path, refused.line, refused.column, refused.reason, name)
         return Decision(location, name, refusal=refusal)
     except Exception as error:
-        raise _ModuleError(location.path, error) from error
+        raise _ModuleError(location.path, failure_of(error)) from error
     return Decision(location, name)
 
 
@@ -229,7 +252,7 @@ def _outcome(
     try:
         edits, broken = _draft(module, decisions, context, codemods)
     except Exception as error:
-        raise _ModuleError(module.facts.path, error) from error
+        raise _ModuleError(module.facts.path, failure_of(error)) from error
     return Outcome(edits, refusals, left=tuple(sorted(left | broken)))
 
 
