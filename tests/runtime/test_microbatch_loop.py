@@ -59,14 +59,16 @@ def by_rows(loop, params, batch):
 def by_number(loop, params, batch):
     """The number of the iteration is used as one, and what is carried grows in several ways or stays."""
 
-    def accumulate(i, grads, loss, seen, kept):
+    def accumulate(i, grads, loss, seen, kept, worst, best, large):
         rows = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, i * 2, 2), batch)
         more, g = jax.value_and_grad(loss_fn)(params, rows, jax.random.key(2))
         grads = g if i == 0 else grads + g
         loss = loss + more * (i + 1) + 1.0
-        return grads, loss - more, seen + 1, kept
+        worst, best = jnp.maximum(worst, rows["x"].max()), jnp.minimum(rows["x"].min(axis=0), best)
+        return grads, loss - more, seen + 1, kept, worst, best, large | (rows["x"] > 1.5).any()
 
-    return loop(accumulate, range(4), jnp.ones(3), 1.0, 0, {"scale": jnp.ones(3)})
+    start = jnp.ones(3), 1.0, 0, {"scale": jnp.ones(3)}, -jnp.inf, jnp.zeros(BATCH["x"].shape[1:]), False
+    return loop(accumulate, range(4), *start)
 
 
 def plainly(body, items, *carry):
@@ -99,6 +101,10 @@ def test_loops_are_pipelined_and_give_the_same():
             assert (one.dtype, one.shape) == (other.dtype, other.shape)
             np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-6)
     assert len(step.explain().loops) == 3
+    said = step.explain().proofs
+    assert "the loop's own results, proved" in said
+    assert "the maximum over the iterations: `worst`, `large`" in said
+    assert "the minimum over the iterations: `best`" in said
 
 
 def in_turn(x, i, total, other):

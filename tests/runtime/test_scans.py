@@ -120,13 +120,15 @@ def add_up(total, one):
 
 def scanned(scan, params, batch):
     def micro(carry, rows):
-        total, grads, seen = carry
+        total, grads, seen, worst, small = carry
         loss, more = jax.value_and_grad(loss_fn)(params, rows)
-        return (total + loss, add_up(grads, more), seen + 1), loss
+        worst = jnp.maximum(worst, rows["x"].max(axis=0))
+        return (total + loss, add_up(grads, more), seen + 1, worst, small & (rows["x"] < 1).all()), loss
 
     pieces = jax.tree.map(lambda leaf: leaf.reshape(4, 2, *leaf.shape[1:]), batch)
-    (total, grads, seen), losses = scan(micro, (jnp.float32(1.0), jnp.zeros_like(params), 0), pieces)
-    return total / 4, grads, seen, losses
+    start = (jnp.float32(1.0), jnp.zeros_like(params), 0, jnp.zeros(4, jnp.float32), True)
+    (total, *rest), losses = scan(micro, start, pieces)
+    return total / 4, rest, losses
 
 
 def looped(loop, params, batch):
@@ -155,6 +157,7 @@ def test_microbatches_of_a_loop(program, loop, options, schedule):
     expected = jax.jit(lambda params, batch: program(loop, params, batch))(PARAMS, BATCH)
     assert_close(step(PARAMS, BATCH), expected)
     assert len(step.explain().loops) == 1
+    assert step.explain().proofs[0] == "the loop's own results, proved"
     assert_close(jax.jit(lambda params, batch: program(wrapped, params, batch))(PARAMS, BATCH), expected)
 
 
@@ -172,7 +175,12 @@ def test_loops_that_are_no_sums():
 
         return lambda x: scan(body, jax.random.key(0), x)
 
+    def largest(scan):
+        return lambda x: scan(lambda carry, row: (jnp.maximum(carry, row.sum() * carry), None), 1.0, x)
+
     scan = mm.microbatch_scan(jax.lax.scan)
+    with pytest.raises(ValueError, match=r"read leaf 0 of the carry \(.*\), of which they take the maximum"):
+        jax.jit(largest(scan))(X)
     for program in (product, keys):
         with pytest.raises(ValueError, match=r"leaf 0 of the carry of scan \(.*\) is not a sum: an iteration may add"):
             jax.jit(program(scan))(X)

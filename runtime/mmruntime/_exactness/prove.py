@@ -226,7 +226,7 @@ class _Run(Interpreter):
             hoistable = all(value.hoistable for value in ins)
             hoistable = hoistable and not any(self.is_parameter(var, const) for var, const in captured)
             return self._another_program(one, other, hoistable), edits
-        frame = _Frame(self, edits, hoists)
+        frame = _Frame(self, edits, hoists, is_inside=self.can_edit and not hoists)
         for var, twin, value, whole_value in zip(one.constvars, other.constvars, consts, whole_consts, strict=True):
             frame.bind_constant(var, twin, value, whole_value)
         for var, twin, value in zip(one.invars, other.invars, ins, strict=True):
@@ -264,6 +264,7 @@ class _Frame:
     run: _Run
     edits: Edits
     hoists: bool
+    is_inside: bool
     env: dict[Any, AbstractValue] = field(default_factory=dict)
 
     def bind(self, var: Any, twin: Any, value: AbstractValue) -> None:
@@ -344,7 +345,13 @@ class _Frame:
                 return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=why)] * count
             found = self._found(eqn, function)
         except NotProved as error:
-            reason = Reason(eqn.name, line_of(part), error.problem, error.advice)
+            advice = error.advice
+            if self.is_inside and any(value.kind is Kind.SUM and value.hoistable for value in ins):
+                advice = (
+                    "The batch alone decides that sum, but inside of a loop or branch it is computed for each "
+                    "microbatch: compute it before the loop or branch."
+                )
+            reason = Reason(eqn.name, line_of(part), error.problem, advice)
             reason = next((value.reason for value in ins if not value.is_proved), reason)
             return [AbstractValue(Kind.MIXED, hoistable=hoistable, reason=reason)] * count
         except NoRule:

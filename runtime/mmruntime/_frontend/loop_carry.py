@@ -1,4 +1,4 @@
-"""The sums in a loop body: which leaves of the carry an iteration only adds to, found in its jaxpr."""
+"""The sums in a loop body: which leaves of the carry an iteration only adds to, or compares, found in its jaxpr."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax.numpy as jnp
+import numpy as np
 
 from mmruntime import _compat
 from mmruntime._core.marks import LOOPS, TASKS
@@ -28,12 +29,12 @@ class CarryChange:
     """How an iteration changes one leaf of the carry.
 
     Attributes:
-        kind: "same" if it does not change, "sum" if only `addends` are added to it, "set" if it does not depend on the
-            carry, "other" for everything else.
-        addends: For "sum", the atoms that are added; for "set", the new value.
+        kind: "same" if it does not change, "sum" if only `addends` are added to it, "max" or "min" if it is the larger
+            or smaller of itself and another value, "set" if it does not depend on the carry, "other" for all else.
+        addends: For "sum", the atoms that are added; for "max" and "min" the other value; for "set", the new value.
     """
 
-    kind: Literal["same", "sum", "set", "other"]
+    kind: Literal["same", "sum", "max", "min", "set", "other"]
     addends: tuple[Addend, ...] = ()
 
 
@@ -50,6 +51,7 @@ def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widen
     grown: dict[Any, tuple[int, tuple[Addend, ...]]] = {
         var: (index, ()) for index, var in enumerate(carried) if var is not None
     }
+    compared: dict[Any, tuple[int, CarryChange]] = {}
     for eqn in jaxpr.eqns:
         growing = [atom for atom in eqn.invars if _compat.is_var(atom) and atom in grown]
         if len(growing) != 1 or len(eqn.outvars) != 1 or not _compat.is_var(eqn.outvars[0]):
@@ -61,13 +63,19 @@ def changes(jaxpr: Any, carried: Sequence[Any], outvars: Sequence[Any], *, widen
             grown[eqn.outvars[0]] = index, (*addends, *map(Addend, others))
         elif eqn.primitive is _compat.sub_p and eqn.invars[0] is before:
             grown[eqn.outvars[0]] = index, (*addends, Addend(eqn.invars[1], -1))
+        elif not addends and (extreme := _extreme(eqn)) is not None:
+            (other,) = (atom for atom in eqn.invars if atom is not before)
+            compared[eqn.outvars[0]] = index, CarryChange(extreme, (Addend(other),))
         elif _is_renamed(eqn) or (widens and not addends and _is_widened(eqn)):
             grown[eqn.outvars[0]] = index, addends
     tainted = _computed_from(jaxpr, {var for var in carried if var is not None})
     found = []
     for index, (before, after) in enumerate(zip(carried, outvars, strict=True)):
         owner, addends = grown.get(after, (None, ())) if _compat.is_var(after) else (None, ())
-        if before is not None and owner == index:
+        comparison = compared.get(after) if _compat.is_var(after) else None
+        if comparison is not None and comparison[0] == index:
+            found.append(comparison[1])
+        elif before is not None and owner == index:
             same = not addends and before.aval.shape == after.aval.shape and before.aval.dtype == after.aval.dtype
             found.append(CarryChange("same") if same else CarryChange("sum" if addends else "other", addends))
         else:
@@ -126,6 +134,14 @@ def needed(jaxpr: Any, wanted: Iterable[Any]) -> tuple[list[Any], set[Any]]:
             eqns.append(eqn)
             reads.update(atom for atom in eqn.invars if _compat.is_var(atom))
     return eqns[::-1], reads
+
+
+def _extreme(eqn: Any) -> Literal["max", "min"] | None:
+    """Whether an equation takes the larger or the smaller of its operands; of booleans, any or all."""
+    name, is_bool = eqn.primitive.name, eqn.outvars[0].aval.dtype == np.bool_
+    if name == "max" or (name == "or" and is_bool):
+        return "max"
+    return "min" if name == "min" or (name == "and" and is_bool) else None
 
 
 def _is_renamed(eqn: Any) -> bool:

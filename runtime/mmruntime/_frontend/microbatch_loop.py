@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.align_iterations import Iteration, align
 from mmruntime._frontend.loop_carry import Addend, CarryChange, changes, needed, open_helpers
+from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary
 from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, label_of
 
 
@@ -28,8 +30,9 @@ def microbatch_loop(
         return carry
 
     Each iteration is traced with its own item, so that an item may be a Python number that slices an array. All must be
-    the same computation but for numbers, arrays and bounds of slices. They may only add to the leaves of the carry; a
-    leaf that is None or `0` before the loop may become an array in the first iteration.
+    the same computation but for numbers, arrays and bounds of slices. They may only add to the leaves of the carry, or
+    take the larger or smaller of a leaf and another value; `explain()` says which leaf is which. A leaf that is None or
+    `0` before the loop may become an array in the first iteration.
 
     Args:
         body: One iteration: from the item and the carried values to their new values, a tuple if there are several. It
@@ -80,7 +83,8 @@ def _pipelined(body: Callable[..., Any], items: Sequence[Any], carry: tuple[Any,
     for name, kind in zip(names, kinds, strict=True):
         if kind == "other":
             raise ValueError(
-                f"microbatch_loop: {label} does more to {name} than add to it. Microbatches cannot see what those "
+                f"microbatch_loop: {label} does more to {name} than add to it, or take the larger or smaller of it and "
+                "another value. Microbatches cannot see what those "
                 "before them left: move what is done to it out of the loop, or give each item what it needs (such as "
                 "keys, split before)."
             )
@@ -89,7 +93,14 @@ def _pipelined(body: Callable[..., Any], items: Sequence[Any], carry: tuple[Any,
         for traced, each in zip((first, *rest), (first_changes, *later_changes), strict=True)
     ]
     once, pieces = align(iterations, label)
-    added = iter(accumulate_pieces(lambda piece, _: once(piece), pieces, False, spec, label))
+    changing = [kind for kind in kinds if kind != "same"]
+
+    def in_rows(piece: Any, index: Any) -> list[Any]:
+        pairs = zip(changing, once(piece), strict=True)
+        return [in_row(value, index, len(items)) if kind in ("max", "min") else value for kind, value in pairs]
+
+    spec = dataclasses.replace(spec, proof=loop_summary(names, kinds))
+    added = iter(accumulate_pieces(in_rows, pieces, bool({"max", "min"} & set(changing)), spec, label))
     leaves = []
     starts = _start_of(carry, after)
     for kind, before, shape in zip(kinds, starts, jax.tree.leaves(after), strict=True):
@@ -98,7 +109,11 @@ def _pipelined(body: Callable[..., Any], items: Sequence[Any], carry: tuple[Any,
             continue
         total = next(added)
         start = None if kind == "set" else jnp.broadcast_to(jnp.asarray(before).astype(shape.dtype), shape.shape)
-        leaves.append(total if start is None else start + total)
+        if start is None or kind not in ("max", "min"):
+            leaves.append(total if start is None else start + total)
+            continue
+        found = extreme_of(kind, total, shape.dtype)
+        leaves.append(jnp.maximum(start, found) if kind == "max" else jnp.minimum(start, found))
     return jax.tree.unflatten(jax.tree.structure(after), leaves)
 
 
@@ -169,7 +184,7 @@ def _check_carry(expected: tuple[Any, ...], found: tuple[Any, ...], index: int, 
 def _kind(each: tuple[CarryChange, ...]) -> str:
     """How all iterations together change a leaf: "same", "sum", "set" if the first makes it, else "other"."""
     first, *rest = (change.kind for change in each)
-    if first in ("same", "sum") and all(kind == first for kind in rest):
+    if first in ("same", "sum", "max", "min") and all(kind == first for kind in rest):
         return first
     return "set" if first == "set" and all(kind == "sum" for kind in rest) else "other"
 

@@ -15,6 +15,7 @@ from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.find_scan import Scan, replace_scan
 from mmruntime._frontend.loop_carry import Addend, changes, needed, open_helpers
+from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary
 from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, label_of
 
 P = ParamSpec("P")
@@ -30,8 +31,9 @@ def microbatch_scan(
             carry = carry + f(index, microbatches[index])      # leaf by leaf; f does not read the carry
 
     `fun` is `jax.lax.scan` or `jax.lax.fori_loop`, or a function whose trace holds one such loop. In the traced body
-    each leaf of the carry must be a sum, to which a value is added that does not depend on the sums; a counter, to
-    which a constant is added; or unchanged. Stacked results stay stacked.
+    each leaf of the carry must be a sum, to which a value is added that does not depend on the sums; the larger or
+    smaller of itself and such a value; a counter, to which a constant is added; or unchanged. Stacked results stay
+    stacked. `explain()` says which leaf is which.
 
     Args:
         fun: The function; its trace has exactly one scan outside of other loops and branches.
@@ -43,8 +45,8 @@ def microbatch_scan(
 
     Raises:
         TypeError: If something is of another type.
-        ValueError: If there is not exactly one scan, a leaf of its carry is no sum, counter or unchanged value, the
-            number of iterations is not `count`, or the schedule is unknown.
+        ValueError: If there is not exactly one scan, a leaf of its carry is none of these, the number of iterations is
+            not `count`, or the schedule is unknown.
     """
     _check.function("microbatch_scan", "fun", fun, "jax.lax.scan or a function that makes one loop")
     count = _check.optional_integer("microbatch_scan", "count", count, 1)
@@ -68,6 +70,7 @@ def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, schedul
     kinds = _kinds(scan, label)
     compute = _compat.as_fun(scan.body)
     sums = [position for position, kind in enumerate(kinds) if kind == "sum"]
+    extremes = [position for position, kind in enumerate(kinds) if kind in ("max", "min")]
     order = np.arange(scan.length, dtype=np.int32)
     positions = jnp.asarray(order[::-1].copy() if scan.reverse else order)
     steps = {position: kind for position, kind in enumerate(kinds) if not isinstance(kind, str)}
@@ -87,12 +90,21 @@ def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, schedul
         stacked = [
             jnp.zeros((scan.length, *np.shape(leaf)), leaf.dtype).at[position].set(leaf) for leaf in out[len(kinds) :]
         ]
-        return [out[index] for index in sums], stacked
+        # What the carry was before the loop is compared in each iteration, which changes nothing.
+        compared = [in_row(out[index], position, scan.length) for index in extremes]
+        return [out[index] for index in sums], compared, stacked
 
-    spec = LoopSpec(scan.length, schedule=schedule or schedules.DEFAULT)
-    added, stacked = accumulate_pieces(once, (positions, counters, in_order), False, spec, label)
+    names = [f"leaf {position} of the carry" for position in range(len(kinds))]
+    said = loop_summary(names, [kind if isinstance(kind, str) else "counter" for kind in kinds])
+    spec = LoopSpec(scan.length, schedule=schedule or schedules.DEFAULT, proof=said)
+    added, compared, stacked = accumulate_pieces(once, (positions, counters, in_order), False, spec, label)
     totals = dict(zip(sums, added, strict=True))
-    end = {index: value + scan.length * steps[index] for index, value in enumerate(start) if index in steps}
+    outs = _compat.split(scan.body)[0].outvars
+    rows = {
+        index: extreme_of(kinds[index], each, outs[index].aval.dtype)
+        for index, each in zip(extremes, compared, strict=True)
+    }
+    end = rows | {index: value + scan.length * steps[index] for index, value in enumerate(start) if index in steps}
     carry = [value + totals[index] if index in totals else end.get(index, value) for index, value in enumerate(start)]
     return [*carry, *stacked]
 
@@ -104,20 +116,22 @@ def _kinds(scan: Scan, label: str) -> list[Any]:
     found = changes(body, carried, body.outvars[: scan.num_carry])
     kinds: list[Any] = []
     for index, (before, change) in enumerate(zip(carried, found, strict=True)):
-        if change.kind not in ("same", "sum"):
+        if change.kind not in ("same", "sum", "max", "min"):
             raise ValueError(
                 f"microbatch_scan: leaf {index} of the carry of {label} ({before.aval.str_short()}) is not a sum: an "
-                "iteration may add to it, and nothing else. Move what it does to the carry out of the loop, or give "
-                "the loop what it reads (such as keys, split before) as a sliced operand."
+                "iteration may add to it, or take the larger or smaller of it and another value, and nothing else. "
+                "Move what it does to the carry out of the loop, or give the loop what it reads (such as keys, split "
+                "before) as a sliced operand."
             )
-        kinds.append(_step(change.addends) or change.kind)
+        kinds.append((_step(change.addends) if change.kind == "sum" else None) or change.kind)
     addends = [addend.atom for change in found for addend in change.addends]
     _, reads = needed(body, [*addends, *body.outvars[scan.num_carry :]])
     for index, (before, kind) in enumerate(zip(carried, kinds, strict=True)):
-        if kind == "sum" and before in reads:
+        if kind in ("sum", "max", "min") and before in reads:
+            verb = "to which they add" if kind == "sum" else f"of which they take the {kind}imum"
             raise ValueError(
                 f"microbatch_scan: iterations of {label} read leaf {index} of the carry ({before.aval.str_short()}), "
-                "to which they add. Microbatches cannot see each other's sums; use the total after the loop."
+                f"{verb}. Microbatches cannot see each other's sums; use the total after the loop."
             )
     return kinds
 

@@ -312,6 +312,10 @@ OTHERS: dict[str, tuple[str, Program]] = {
     "contraction over examples": ("sum", lambda w, b: (b["x"] @ w).T @ b["x"]),
     "contraction over merged examples": ("sum", lambda w, b: (b["m"].reshape(-1, 4) @ w).T @ b["m"].reshape(-1, 4)),
     "contraction over examples behind": ("sum", lambda w, b: lax.dot_general(jnp.moveaxis(b["m"], 0, 1).reshape(-1, 4) @ w, jnp.moveaxis(b["m"], 0, 1).reshape(-1, 4), (((0,), (0,)), ((), ())))),
+    "groups of a sum": ("sum", lambda w, b: lax.ragged_dot((b["x"] @ w).sum(axis=0)[None], jnp.stack([w, w]), jnp.array([1, 0], jnp.int32))),
+    "groups of examples": ("mixed", lambda w, b: lax.ragged_dot(b["x"], jnp.stack([w, w]), jnp.array([1, 2], jnp.int32))),
+    "groups of each example": ("concat", lambda w, b: jax.vmap(lax.ragged_dot)(b["m"], jnp.broadcast_to(w, (b["m"].shape[0], 2, 4, 4)), jnp.tile(jnp.array([1, 3], jnp.int32), (b["m"].shape[0], 1)))),
+    "groups of each example, gradient": ("sum", lambda w, b: jax.grad(lambda w: (jax.vmap(lax.ragged_dot)(b["m"], jnp.broadcast_to(w, (b["m"].shape[0], 2, 4, 4)), jnp.tile(jnp.array([1, 3], jnp.int32), (b["m"].shape[0], 1))) ** 2).sum())(w)),
     "pairs of examples": ("mixed", lambda w, b: (b["x"] @ w) @ b["x"].T),
     "merged, other order": ("mixed", lambda w, b: jnp.sum((b["m"] @ w).reshape(-1, 4) * jnp.moveaxis(b["m"], 0, 1).reshape(-1, 4), axis=0)),
     "kernel gradient": ("sum", lambda w, b: jax.grad(lambda k: (lax.conv(b["m"][:, None], k, (1, 1), "SAME") ** 2).sum())(w[None, None, :2, :2])),
@@ -390,13 +394,13 @@ ELSEWHERE = {
     # Of matrices, as those above.
     "cholesky_update", "geqp3", "geqrf", "hessenberg", "ormqr", "schur", "tridiagonal",
     # In `test_devices.py`.
-    "all_gather", "all_gather_invariant", "all_gather_reduced", "all_to_all", "axis_index", "device_put",
+    "platform_index", "all_gather", "all_gather_invariant", "all_gather_reduced", "all_to_all", "axis_index", "device_put",
     "layout_constraint", "mm_constraint", "name", "pbroadcast", "pmax", "pmin", "ppermute", "psum", "psum_invariant",
     "pvary", "reduce_scatter", "reduced_vary_cast", "reduced_vary_cast_p", "relayout", "reshard", "shard_alike",
     "shard_map", "sharding_constraint", "unreduced_pmax", "unreduced_pmin", "unreduced_psum",
     "unreduced_reduce_scatter", "vary_unreduced_cast", "vary_unreduced_cast_p", "with_memory_space_constraint",
     # Random numbers, which are not those of the whole batch: below.
-    "random_bits", "random_clone", "random_fold_in", "random_gamma", "random_gamma_grad", "random_seed", "random_split", "random_unwrap",
+    "rng_uniform", "random_bits", "random_clone", "random_fold_in", "random_gamma", "random_gamma_grad", "random_seed", "random_split", "random_unwrap",
     "random_wrap", "rng_bit_generator",
 }  # fmt: skip
 
@@ -441,6 +445,7 @@ def test_every_rule_has_a_program() -> None:
         lambda key, x: jax.vmap(lambda k: jax.random.uniform(k, (4,)))(jax.random.split(key, x.shape[0])),
         lambda key, x: jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(key, i), (4,)))(jnp.arange(x.shape[0])),
         lambda key, x: jax.random.gamma(key, 1 + x**2),
+        lambda key, x: lax.rng_uniform(0.0, 1.0, x.shape),
     ],
 )
 def test_draws_are_rows(draw: Any) -> None:

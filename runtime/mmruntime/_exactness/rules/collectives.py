@@ -49,9 +49,9 @@ def ppermute(eqn: Equation) -> AbstractValue:
     return _linear(eqn)
 
 
-@rule("axis_index")
+@rule("axis_index", "platform_index")
 def axis_index(eqn: Equation) -> AbstractValue:
-    """The device's position along a mesh axis."""
+    """The device's position along a mesh axis, or the number of its platform."""
     return FREE
 
 

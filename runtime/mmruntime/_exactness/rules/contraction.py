@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, join_outer
 from mmruntime._exactness.rules.elementwise import reject_totals
 from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, rule
@@ -55,6 +57,51 @@ def _linear_in_one(eqn: Equation, left: AbstractValue, right: AbstractValue) -> 
         return (left if left.kind is Kind.SUM else right).but(power=left.power + right.power)
     reject_totals(eqn, [left, right])
     return None
+
+
+@rule("ragged_dot_general")
+def ragged_dot_general(eqn: Equation) -> AbstractValue:
+    """Products by groups, whose sizes an operand says: linear in each of the others.
+
+    Groups are rows that lie behind each other, so that examples may only be in batch dimensions, of all operands alike.
+    """
+    if any(value.kind is Kind.ZERO for value in eqn.ins[:2]):
+        return ZERO
+    left, right = (value if value.kind is Kind.SUM else eqn.plain(i) for i, value in enumerate(eqn.ins[:2]))
+    eqn.scale_to(2, 0)
+    sizes = eqn.ins[2]
+    reject_totals(eqn, [sizes])
+    power = left.power + right.power
+    if sizes.kind is Kind.FREE:
+        total = _linear_in_one(eqn, left, right)
+        if total is not None:
+            return total
+    reject_totals(eqn, [left, right])
+    place = _batch_rows(eqn, (left, right, sizes))
+    return (FREE if place is None else place).but(power=power)
+
+
+def _batch_rows(eqn: Equation, values: Sequence[AbstractValue]) -> AbstractValue | None:
+    """The batch dimension of a ragged product that counts examples; None if none of its operands does."""
+    if all(value.kind is Kind.FREE for value in values):
+        return None
+    numbers = eqn.params["ragged_dot_dimension_numbers"]
+    (left_contract, _), (left_batch, right_batch) = numbers.dot_dimension_numbers
+    ragged = [int(dim) for dim in numbers.lhs_ragged_dimensions]
+    left, right, sizes = values
+    pairs = [(int(one), int(other)) for one, other in zip(left_batch, right_batch, strict=True)]
+    alike = left.kind is right.kind is Kind.ROWS and (left.dim, right.dim) in pairs and left.dim not in ragged
+    outer = join_outer(left.outer, right.outer) if alike else None
+    if outer is not None and sizes.kind is Kind.ROWS:
+        outer = join_outer(outer, sizes.outer) if sizes.dim == pairs.index((left.dim, right.dim)) else None
+    if outer is None:
+        raise NotProved(
+            "shares out examples to groups by their position in the batch",
+            "Give each example groups of its own, by jax.vmap over all three operands of jax.lax.ragged_dot.",
+        )
+    # Where the groups are contracted, the result begins with a dimension of groups.
+    before = any(dim in ragged for dim in left_contract)
+    return left.but(dim=before + pairs.index((left.dim, right.dim)), outer=outer)
 
 
 @rule("conv_general_dilated", loose=("feature_group_count", "batch_group_count"))

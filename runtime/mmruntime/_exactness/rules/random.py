@@ -60,6 +60,19 @@ def gamma(eqn: Equation) -> AbstractValue:
     return value
 
 
+@rule("rng_uniform", loose=("shape",))
+def rng_uniform(eqn: Equation) -> AbstractValue:
+    """Numbers of a shape between two bounds, from the device's own generator."""
+    if any(value.kind is not Kind.FREE or value.own for value in eqn.unscaled()):
+        raise NotProved("draws random numbers between bounds that depend on the examples")
+    if not (grown := eqn.grown()):
+        return FREE
+    if len(grown) > 1:
+        raise NotProved("draws random numbers in several dimensions of examples")
+    eqn.interpreter.note_draw(eqn)
+    return rows(grown[0], ANY)
+
+
 @rule("rng_bit_generator", loose=("shape",))
 def rng_bit_generator(eqn: Equation) -> list[AbstractValue]:
     """A new key, and bits of a shape."""

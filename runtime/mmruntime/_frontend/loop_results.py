@@ -1,0 +1,39 @@
+"""What iterations of a loop that a program has itself leave: rows to compare, and how `explain()` names each leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from mmruntime._exactness.messages import listed
+
+_PHRASES = {
+    "sum": "added up",
+    "set": "added up, from the first iteration on",
+    "max": "the maximum over the iterations",
+    "min": "the minimum over the iterations",
+    "counter": "counted",
+    "same": "unchanged",
+}
+
+
+def in_row(value: Any, index: Any, count: int) -> Any:
+    """A value in row `index` of zeros, so that adding up joins the rows; booleans as numbers, which can be added."""
+    value = value.astype(np.uint8) if value.dtype == np.bool_ else value
+    return jnp.zeros((count, *np.shape(value)), value.dtype).at[index].set(value)
+
+
+def extreme_of(kind: str, rows: Any, dtype: Any) -> Any:
+    """The largest ("max") or smallest ("min") of rows."""
+    return (jnp.max if kind == "max" else jnp.min)(rows, axis=0).astype(dtype)
+
+
+def loop_summary(names: Sequence[str], kinds: Sequence[str]) -> tuple[str, ...]:
+    """What is proved of the leaves of a loop's carry, in lines."""
+    by_kind: dict[str, list[str]] = {}
+    for name, kind in zip(names, kinds, strict=True):
+        by_kind.setdefault(kind, []).append(name)
+    return ("the loop's own results, proved", *(f"{_PHRASES[kind]}: {listed(each)}" for kind, each in by_kind.items()))
