@@ -94,7 +94,15 @@ def task(*subject: Any, **slice: Any) -> Any:
     return subject[0] if subject and callable(subject[0]) else _MARK
 
 
-def stages(layers: _Value, /, axis: str = "stage", *, weights: Sequence[float] | None = None) -> _Value:
+def stages(
+    layers: _Value,
+    /,
+    axis: str = "stage",
+    *,
+    weights: Sequence[float] | str | None = None,
+    chunks: int | None = None,
+    placement: str | None = None,
+) -> _Value:
     """Deal the iterations of a loop out to the stages: `for block in hints.stages(self.blocks):`."""
     return layers
 

@@ -123,6 +123,21 @@ class TestSource:
         assert "makespan of a step: 9\n" in result.stdout
         assert result.stderr == "1 file would change\n"
 
+    @pytest.mark.parametrize(
+        ("arguments", "placement", "rounds"),
+        [
+            ("chunks=2", [0, 1, 0, 1], "in 2 rounds"),
+            ('placement="v"', [0, 1, 1, 0], "in 2 rounds to and fro"),
+            ('chunks=3, placement="v"', [0, 1, 1, 0, 0, 1], "in 3 rounds to and fro"),
+        ],
+    )
+    def test_layers_in_rounds(self, arguments: str, placement: list[int], rounds: str) -> None:
+        put(loop='count=2, schedule="gpipe"', mesh="stage=2", task=f"stages({arguments})")
+        found = section()
+        (timeline,) = found["timelines"]
+        assert timeline["placement"] == placement
+        assert table(found, "Tasks")[0][-1].endswith(rounds)
+
     def test_the_number_of_microbatches_is_taken_from_the_command_line_or_the_stages(self) -> None:
         put(loop="size=4")
         (timeline,) = section()["timelines"]

@@ -97,7 +97,7 @@ def function_around(loop: cst.For, name: str, parameters: Sequence[str]) -> cst.
 
 
 def stage_details(site: Site, *, counted: bool) -> dict[str, str]:
-    """`axis=` and `weights=` of a `stages` hint as source text; `weights="flops"` only if the runtime counts them."""
+    """The arguments of a `stages` hint as source text; `weights="flops"` only if the runtime counts them."""
     axis, weights = site.hint.argument("axis"), site.hint.argument("weights")
     if axis is None:
         site.check_axis("stage", site.hint.start, site.hint.end - site.hint.start)
@@ -106,6 +106,15 @@ def stage_details(site: Site, *, counted: bool) -> dict[str, str]:
     details = {"axis": '"stage"' if axis is None else axis.text}
     if weights is not None and (counted or not isinstance(weights.value, ast.Constant)):
         details["weights"] = weights.text
+    for name in ("chunks", "placement"):
+        argument = site.hint.argument(name)
+        if argument is not None and not counted:
+            site.refuse(
+                f"the layers of a scan are cut once, so `{name}=` does not go with them; write them as a `for` loop, "
+                f"or remove `{name}=`"
+            )
+        if argument is not None:
+            details[name] = argument.text
     return details
 
 

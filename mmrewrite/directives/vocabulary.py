@@ -264,7 +264,12 @@ DIRECTIVES = {
             Role.PLACE,
             frozenset((FOR, STATEMENT, OTHER)),
             'stages(axis="stage")',
-            (_text("axis"), Parameter("weights", (str,), 'a sequence of numbers, or "flops"', ("flops",))),
+            (
+                _text("axis"),
+                Parameter("weights", (str,), 'a sequence of numbers, or "flops"', ("flops",)),
+                _whole("chunks", 1, "{value} rounds of stages are none; `{name}` must be 1 or more"),
+                _text("placement", "v"),
+            ),
             positional=1,
             excludes={"task": _TASK_OR_STAGES},
             rare=frozenset((STATEMENT, OTHER)),

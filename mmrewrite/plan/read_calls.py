@@ -175,8 +175,15 @@ class _CallReader:
         axis = _keyword(call, "axis")
         name = Value('"stage"', "stage") if axis is None else _value(axis)
         unknown = None if isinstance(name.literal, str) else f"axis={name}"
+        chunks, placement = _keyword(call, "chunks"), _keyword(call, "placement")
+        rounds = 1 if placement is None else 2
+        if chunks is not None:
+            unknown = unknown if _value(chunks).number is not None else f"chunks={_value(chunks)}"
+            rounds = _value(chunks).number or 1
+        folded = placement is not None
         mesh_slice = ((str(name.literal or name.text), Value(":", ":")),)
-        self.add_task(statement, TaskSite(self.place(call, function), code, None, mesh_slice, layers, unknown))
+        place = self.place(call, function)
+        self.add_task(statement, TaskSite(place, code, None, mesh_slice, layers, unknown, rounds, folded))
 
     def read_registration(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
         """`register_task("scope", callback=...)`; for `task=`, `read_task` reads the `mm.Task` in it."""

@@ -76,6 +76,8 @@ class TaskSite:
         mesh_slice: The slice of the mesh, by axis; for layers their axis alone.
         layers: The number of layers that are dealt out to the slices of the axis; None for a single task.
         unknown: The expression that chooses the slice; None if the slice is known.
+        rounds: In how many rounds layers are dealt out.
+        is_folded: Whether every other round goes back.
     """
 
     place: SourceLine
@@ -84,6 +86,8 @@ class TaskSite:
     mesh_slice: tuple[tuple[str, Value], ...]
     layers: Value | None = None
     unknown: str | None = None
+    rounds: int = 1
+    is_folded: bool = False
 
 
 @dataclass(frozen=True)

@@ -142,12 +142,19 @@ def _assumed_stages(task: TaskSite, axes: set[str], sizes: Mapping[str, int]) ->
 
 
 def _layer_stages(tasks: Sequence[TaskSite], sizes: Mapping[str, int]) -> _Stages:
-    """Stages of layers that are dealt out: one for each slice of their axis, in order."""
+    """Stages of layers that are dealt out: one for each slice of their axis in each round, in order."""
     axes = _axes(tasks)
     if len(axes) != 1:
         return _Stages((), None, ("tasks are cut along several axes, so the stages are unknown from the source",))
     (axis,) = axes
-    return _Stages(_all_slices(axis, sizes), tuple(range(sizes[axis])))
+    rounds = {(task.rounds, task.is_folded) for task in tasks if task.layers is not None}
+    if len(rounds) > 1:
+        note = "loops over layers are dealt out in different ways, so the stages' order is unknown from the source"
+        return _Stages(_all_slices(axis, sizes), None, (note,))
+    ((count, is_folded),) = rounds
+    there = tuple(range(sizes[axis]))
+    placement = [there[::-1] if is_folded and number % 2 else there for number in range(count)]
+    return _Stages(_all_slices(axis, sizes), tuple(itertools.chain(*placement)))
 
 
 def _written_stages(tasks: Sequence[TaskSite]) -> _Stages:
@@ -245,7 +252,8 @@ def _where(task: TaskSite, sizes: Mapping[str, int] | None) -> str:
         return ", ".join(f"{axis}={value}" for axis, value in task.mesh_slice) or "not placed"
     ((axis, _),) = task.mesh_slice
     slices = f"the {_count(sizes[axis], 'slice')} of `{axis}`" if sizes and axis in sizes else f"the slices of `{axis}`"
-    return f"{_layers(task.layers)} dealt out to {slices}, in order"
+    rounds = f", in {task.rounds} rounds{' to and fro' if task.is_folded else ''}" if task.rounds > 1 else ", in order"
+    return f"{_layers(task.layers)} dealt out to {slices}{rounds}"
 
 
 def _layers(count: Value) -> str:

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from runtime.helpers import normal, on, stages, weights
 
 import mmruntime as mm
+from tests.runtime.helpers import normal, on, stages, weights
 
 nnx = pytest.importorskip("flax.nnx")
 eqx = pytest.importorskip("equinox")

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from runtime.helpers import normal, on, stages, weights
 
 import mmruntime as mm
+from tests.runtime.helpers import normal, on, stages, weights
 
 
 def placed() -> list[jax.Array]:

@@ -184,7 +184,7 @@ def test_an_interleaved_schedule_of_one_stage_each_is_refused(placement, inputs)
     inputs = weights[: len(placement)], batch
     message = (
         rf"interleaved-1f1b takes turns .* one stage on each of {len(placement)} submeshes, where it would be 1f1b\. "
-        r'Write schedule="1f1b"; or deal the layers out in rounds'
+        r'Write schedule="1f1b"; or deal the layers out in two rounds, with chunks=2'
     )
     with pytest.raises(ValueError, match=message):
         run(placement, inputs, schedule="interleaved-1f1b")

@@ -129,6 +129,8 @@ CASES = {
             "count": "integer negative",
             "axis": "text",
             "weights": "none text nothing integers floats array jax_array empty",
+            "chunks": "none integer",
+            "placement": "none",
         },
     ),
     "stage_scan": (

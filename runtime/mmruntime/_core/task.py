@@ -29,16 +29,22 @@ class StageSlice:
     count: int
     axis: str
     weights: tuple[float, ...] | Literal["flops"] | None
+    chunks: int = 1
+    placement: Literal["v"] | None = None
 
     def resolve(self, mesh: MultiMesh, counted: Sequence[float] | None = None) -> dict[str, int]:
-        """The slice of `mesh` that runs this layer.
+        """The slice of `mesh` that runs this layer; see `part`."""
+        return {self.axis: self.part(mesh, counted)[0]}
+
+    def part(self, mesh: MultiMesh, counted: Sequence[float] | None = None) -> tuple[int, int]:
+        """The position along the axis of `mesh` that runs this layer, and the round in which it does.
 
         Args:
             mesh: The mesh in use.
             counted: Cost of each layer, for weights of "flops"; equal if left out.
 
         Raises:
-            ValueError: If `mesh` has no such axis, or there are fewer layers than slices.
+            ValueError: If `mesh` has no such axis, or there are fewer layers than stages.
         """
         if self.axis not in mesh.shape:
             raise ValueError(
@@ -46,14 +52,17 @@ class StageSlice:
                 "Write axis= with one of them."
             )
         slices = mesh.shape[self.axis]
-        if self.count < slices:
+        parts = slices * self.chunks
+        if self.count < parts:
+            rounds = f" in {self.chunks} rounds" if self.chunks > 1 else ""
             raise ValueError(
-                f"stage: {self.count} layers cannot be dealt out over {slices} slices of axis {self.axis!r}. "
-                "Use a smaller axis or more layers."
+                f"stage: {self.count} layers cannot be dealt out over {slices} slices of axis {self.axis!r}{rounds}. "
+                f"Use a smaller axis or more layers{', or fewer chunks' if rounds else ''}."
             )
         weights = counted if self.weights == "flops" else self.weights
-        bounds = cut(weights or (1.0,) * self.count, slices)
-        return {self.axis: next(k for k in range(slices) if self.index < bounds[k + 1])}
+        bounds = cut(weights or (1.0,) * self.count, parts)
+        chunk, position = divmod(next(k for k in range(parts) if self.index < bounds[k + 1]), slices)
+        return slices - 1 - position if self.placement == "v" and chunk % 2 else position, chunk
 
 
 def cut(weights: Sequence[float], parts: int) -> tuple[int, ...]:
@@ -182,7 +191,13 @@ def _suffixes(label: str, suffixes: Any) -> tuple[str, str]:
 
 
 def stage(
-    index: int, count: int, *, axis: str = "stage", weights: Sequence[float] | Literal["flops"] | None = None
+    index: int,
+    count: int,
+    *,
+    axis: str = "stage",
+    weights: Sequence[float] | Literal["flops"] | None = None,
+    chunks: int | None = None,
+    placement: Literal["v"] | None = None,
 ) -> Task:
     """The task of layer `index` when `count` layers are dealt out over the slices of `axis`.
 
@@ -192,12 +207,17 @@ def stage(
         for slice_index in range(num_slices):
             layers[bounds[slice_index]:bounds[slice_index + 1]] run on slice_index
 
+    With `chunks=2` there are two rounds of such slices, one after the other, as interleaved schedules have them; with
+    `placement="v"` the second round goes back from the last slice to the first, as `zb-v` and its like have it.
+
     Args:
         index: Position of the layer, `0 <= index < count`.
-        count: How many layers there are; at least the size of `axis`.
+        count: How many layers there are; at least the size of `axis` in each round.
         axis: Axis of the surrounding `MultiMesh` that separates the stages.
         weights: Cost of each layer, shape `(count,)`, any unit; or "flops" to count the operations of each layer's
             forward pass in the traced step. Equal if left out.
+        chunks: How many rounds there are: one if left out, two with `placement="v"`.
+        placement: "v" for rounds that go to and fro; each begins at the first slice if left out.
 
     Returns:
         The `Task` of that slice; equal slices of one mesh give equal tasks. Without a mesh in use the
@@ -206,7 +226,7 @@ def stage(
     Raises:
         TypeError: If something is of another type.
         ValueError: If `index` is out of range, `weights` has another length or a negative entry, there
-            are fewer layers than slices, or `axis` is not in the mesh.
+            are fewer layers than slices, `axis` is not in the mesh, or `placement` is unknown or has one round.
     """
     index, count = _check.integer("stage", "index", index), _check.integer("stage", "count", count, 1)
     _check.text("stage", "axis", axis)
@@ -223,9 +243,15 @@ def stage(
             )
         if any(weight < 0 for weight in weights):
             raise ValueError(f"stage: weights must not be negative, got {min(weights)}.")
-    piece = StageSlice(index, count, axis, weights)
+    if placement is not None and not (isinstance(placement, str) and placement == "v"):
+        raise ValueError(f'stage: placement must be "v" or left out, got {_check.shown(placement)}.')
+    rounds = _check.optional_integer("stage", "chunks", chunks, 1) or (1 if placement is None else 2)
+    if placement is not None and rounds < 2:
+        raise ValueError(f"stage: placement={placement!r} folds two rounds or more, got {chunks=}. Leave chunks out.")
+    piece = StageSlice(index, count, axis, weights, rounds, placement)
     mesh = _mesh.current_mesh()
     if mesh is None or weights == "flops":
         return Task(mesh_slice=piece)
-    found = piece.resolve(mesh)
-    return Task(name=f"{axis}_{found[axis]}", mesh_slice=found)
+    position, chunk = piece.part(mesh)
+    name = f"{axis}_{position}" if rounds == 1 else f"{axis}_{position}_chunk_{chunk}"
+    return Task(name=name, mesh_slice={axis: position})

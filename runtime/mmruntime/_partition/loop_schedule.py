@@ -90,9 +90,8 @@ def _check_interleaves(name: str, placement: tuple[int, ...]) -> None:
         count = len(placement)
         raise ValueError(
             f"microbatch: {name} takes turns between several stages of a submesh, but the tasks make one stage on each "
-            f'of {count} submeshes, where it would be 1f1b. Write schedule="1f1b"; or deal the layers out in rounds, '
-            f'layer i on submesh i % {count}, as mm.Task(mesh_slice={{"stage": i % {count}}}) or the hint '
-            f"task(stage=i % {count}) does."
+            f'of {count} submeshes, where it would be 1f1b. Write schedule="1f1b"; or deal the layers out in two '
+            "rounds, with chunks=2 in mm.stage or in the hint stages(chunks=2)."
         )
 
 

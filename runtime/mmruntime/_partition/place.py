@@ -82,6 +82,7 @@ def place(step: Step, multimesh: MultiMesh) -> tuple[Step, Placement]:
     meshes: list[Mesh] = []
     pins: dict[Op, int] = {}
     costs = layer_costs(step)
+    step = _name_rounds(step, multimesh, costs)
     for op in step.ops():
         if op.task is None:
             continue
@@ -96,6 +97,28 @@ def place(step: Step, multimesh: MultiMesh) -> tuple[Step, Placement]:
             meshes.append(task_meshes[op.task])
         pins[op] = numbers[devices]
     return _Placer(step, pins, Submeshes(tuple(meshes or [multimesh.mesh])), task_meshes).run()
+
+
+def _name_rounds(step: Step, multimesh: MultiMesh, costs: LayerCosts) -> Step:
+    """The step with one task for all layers of a stage, where they are dealt out in rounds by counted costs.
+
+    The last stage of one round may lie beside the first of the next, on one submesh; their tasks tell them apart.
+    """
+    named: dict[Task, Task] = {}
+
+    def name(op: Op) -> Op:
+        task = op.task
+        if task is None or not isinstance(task.mesh_slice, StageSlice) or task.mesh_slice.chunks == 1:
+            return op
+        if task not in named:
+            piece = task.mesh_slice
+            position, chunk = piece.part(multimesh, costs.get((piece.count, piece.axis)))
+            label = f"{piece.axis}_{position}_chunk_{chunk}"
+            named[task] = task.replace(name=label, mesh_slice={piece.axis: position})
+        return replace(op, task=named[task])
+
+    regions = tuple(replace(region, ops=tuple(map(name, region.ops))) for region in step.regions)
+    return replace(step, regions=regions) if named else step
 
 
 def layer_costs(step: Step) -> LayerCosts:

@@ -71,8 +71,8 @@ def named(
     check_delay(name, delay)
     if not rule.allows(home):
         raise ValueError(
-            f"{name} needs {rule.needs}; got {home}. Place the stages like that, or choose one of {anywhere} or auto, "
-            "which take any placement."
+            f"{name} needs {rule.needs}; got {home}. Place the stages like that, with {rule.hint} in mm.stage or in "
+            f"the hint stages({rule.hint}), or choose one of {anywhere} or auto, which take any placement."
         )
     shape, used = renumbered(home)
     order = record.order(ScheduleSizes(shape, num_microbatches, delay))

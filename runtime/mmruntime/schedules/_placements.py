@@ -44,6 +44,7 @@ class PlacementRule:
             schedule cannot have so many.
         description: The placements in the words of the documentation.
         needs: The pattern in the words of an error message; empty if any placement will do.
+        hint: The argument of `mmruntime.stage`, and of the hint `stages`, that places layers so.
         chunks: Stages on each submesh if the user does not say.
         needs_chunks: The number of chunks in the words of an error message; empty if `needs` says enough.
     """
@@ -53,6 +54,7 @@ class PlacementRule:
     needs: str = ""
     chunks: int = 1
     needs_chunks: str = ""
+    hint: str = ""
 
     @property
     def takes_any(self) -> bool:
@@ -73,6 +75,7 @@ ROUND_ROBIN = PlacementRule(
     round_robin,
     "v on each submesh, round-robin",
     needs="the round-robin placement, such as (0, 1, 0, 1)",
+    hint="chunks=2",
 )
 V_SHAPED = PlacementRule(
     lambda num_submeshes, chunks: v_placement(num_submeshes) if chunks == 2 else None,
@@ -80,4 +83,5 @@ V_SHAPED = PlacementRule(
     needs=f"the V placement, such as {v_placement(2)}",
     chunks=2,
     needs_chunks="two chunks on every submesh",
+    hint='placement="v"',
 )
