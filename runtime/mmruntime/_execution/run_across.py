@@ -236,9 +236,10 @@ class AcrossRunner:
 
     def _load_captured(self, number: int) -> None:
         """Lay out captured arrays and microbatch numbers, at the first call: they may come from other processes."""
-        for offset, (slot, value, aval, sharding) in enumerate(self._captured):
+        for offset, (slot, value, aval, sharding, here) in enumerate(self._captured):
             if not is_global(value):
-                self._constants.append((slot, place(value, sharding, aval)))
+                if here:
+                    self._constants.append((slot, place(value, sharding, aval)))
             elif value.sharding == sharding:
                 self._constants.append((slot, value))
             else:
@@ -262,6 +263,16 @@ class AcrossRunner:
         return results
 
 
+class _Captured(NamedTuple):
+    """A captured array or the number of a microbatch: where, and whether this process has devices there."""
+
+    slot: int
+    value: Any
+    aval: Any
+    sharding: NamedSharding
+    here: bool
+
+
 class _Input(NamedTuple):
     """An input array that programs read: where, and whether this process has devices there."""
 
@@ -278,20 +289,18 @@ def _places_here(var: Var, program: Program, shardings: Shardings) -> list[tuple
     return [(slot, sharding) for slot, sharding in places if is_here(sharding.mesh)]
 
 
-def _captured(step: Step, program: Program, shardings: Shardings) -> list[tuple[int, Any, Any, NamedSharding]]:
-    """Slots that are filled once: slot, value, its type, its layout."""
+def _captured(step: Step, program: Program, shardings: Shardings) -> list[_Captured]:
+    """Slots that are filled once; the same list in all processes, as the numbers of messages follow from it."""
     captured = [
-        (slot, step.constants[var], var.aval, shardings[var, where])
+        _Captured(slot, step.constants[var], var.aval, shardings[var, where], is_here(shardings[var, where].mesh))
         for var, places in program.constants.items()
         for slot, where in places
-        if is_here(shardings[var, where].mesh) or is_global(step.constants[var])
     ]
-    number_type = jax.typeof(np.uint32(0))
-    return captured + [
-        (slot, np.uint32(number), number_type, shardings.replicated(where))
-        for slot, where, number in program.numbers
-        if is_here(shardings.replicated(where).mesh)
-    ]
+    aval = jax.typeof(np.uint32(0))
+    for slot, where, number in program.numbers:
+        sharding = shardings.replicated(where)
+        captured.append(_Captured(slot, np.uint32(number), aval, sharding, is_here(sharding.mesh)))
+    return captured
 
 
 def _plan_code(

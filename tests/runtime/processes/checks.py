@@ -15,7 +15,7 @@ from mmruntime._execution import channels
 from mmruntime._execution.crossing import Crossing
 from mmruntime._processes.progress import progress
 from mmruntime._processes.transports import NAMES
-from tests.runtime.helpers import adam_state, adam_step, batches, in_stages, normal, squares, weights
+from tests.runtime.helpers import adam_state, adam_step, batches, in_stages, normal, plain_chain, squares, weights
 
 
 def devices(order: str = ""):
@@ -216,6 +216,22 @@ def inspected() -> None:
     assert (everyone == everyone[0]).all(), everyone
     assert everyone.shape[0] == count
     assert np.isfinite(float(step(state, batch)[1]))
+
+
+def four_stages() -> None:
+    """Stages of which some read the batch and some do not, with the loss read in every step."""
+
+    def loss(params, batch):
+        return squares(in_stages(params, batch["x"], 4), batch["y"])
+
+    step = mm.mjit(adam_step(loss, schedule="1f1b"), mesh=mm.MultiMesh(axis_sizes=(4,), axis_names=("stage",)))
+    plain = jax.jit(adam_step(lambda params, batch: squares(plain_chain(params, batch["x"]), batch["y"])))
+    state = expected = adam_state(weights(4))
+    for batch in batches(4):
+        state, value = step(state, batch)
+        expected, want = plain(expected, batch)
+        np.testing.assert_allclose(float(value), float(want), rtol=1e-5)
+    same_shards(state, expected)
 
 
 def refused(call, *texts):

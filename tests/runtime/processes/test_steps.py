@@ -33,7 +33,7 @@ def test_two_processes(saved):
 
 
 def test_stages_over_several_processes_in_any_order(saved):
-    run_all("checks:several", 4, 1, f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b")
+    run_all("checks:several", 4, 1, "four_stages", f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b")
 
 
 def test_every_transport(saved):

@@ -1,0 +1,152 @@
+"""Compare a step over several processes with the same step in one process, at equal devices, on this machine.
+
+    python benchmarks/process_speed.py [--devices 8] [--processes 1,2,4] [--width 64] [--repeats 60] [--transport auto]
+
+The step trains four layers on four stages with 1F1B and Adam. Wall time is from one result to the next, read by all;
+issue time is the CPU time of the thread that calls the step, in the process that needs most. Each number of processes
+is a job of its own, and jobs take turns for several rounds; of each figure the median of a job counts, and of jobs the
+smallest. Machines are noisy, so read the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+STAGES, MICROBATCHES = 4, 8
+
+
+def child(options: argparse.Namespace) -> None:
+    """One process of a job; the last line of its output are its figures."""
+    import mmruntime as mm
+
+    count = options.child[1]
+    if count > 1:
+        mm.init(
+            cpus=options.devices // count,
+            coordinator_address=options.coordinator,
+            num_processes=count,
+            process_id=options.child[0],
+            transport=options.transport,
+        )
+    else:
+        mm.init(cpus=options.devices)
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    mesh = mm.MultiMesh(axis_sizes=(STAGES, options.devices // STAGES), axis_names=("stage", "data"))
+    width, rng = options.width, np.random.default_rng(0)
+
+    def layer(w: Any, x: Any) -> Any:
+        x = mm.with_sharding_constraint(x, jax.sharding.PartitionSpec("batch", None))
+        return jnp.tanh(x @ w)
+
+    def loss(params: Any, batch: Any) -> Any:
+        x = batch["x"]
+        for stage, w in enumerate(params):
+            task = mm.Task(name=f"layer_{stage}", mesh_slice={"stage": stage}, logical_axes=[("batch", "data")])
+            x = mm.task(layer, task=task)(w, x)
+        return jnp.mean((x - batch["y"]) ** 2)
+
+    def train(state: Any, batch: Any) -> Any:
+        gradients = mm.microbatch(jax.value_and_grad(loss), argnum=1, count=MICROBATCHES, schedule="1f1b")
+        value, grads = gradients(state["params"], batch)
+        first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["first"], grads)
+        second = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, state["second"], grads)
+        params = jax.tree.map(lambda p, m, v: p - 1e-3 * m / (jnp.sqrt(v) + 1e-6), state["params"], first, second)
+        return {"params": params, "first": first, "second": second}, value
+
+    params = [rng.normal(size=(width, width)).astype(np.float32) / np.float32(width**0.5) for _ in range(STAGES)]
+    state: Any = {"params": params, "first": [w * 0 for w in params], "second": [w * 0 for w in params]}
+    size = 4 * MICROBATCHES * options.devices // STAGES
+    batch = {name: rng.normal(size=(size, width)).astype(np.float32) for name in "xy"}
+    step = mm.mjit(train, mesh=mesh, donate_argnums=0)
+    for _ in range(5):
+        state, value = step(state, batch)
+        float(value)
+    walls, issues = [], []
+    for _ in range(options.repeats):
+        start, cpu = time.perf_counter(), time.thread_time()
+        state, value = step(state, batch)
+        issues.append(time.thread_time() - cpu)
+        float(value)
+        walls.append(time.perf_counter() - start)
+    figures = {"wall": statistics.median(walls), "issue": statistics.median(issues), "loss": float(value)}
+    print(json.dumps(figures), flush=True)
+
+
+def job(count: int, options: argparse.Namespace) -> list[dict[str, float]]:
+    """The figures of each process of a job."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [sys.executable, __file__, *(f"--{name}={getattr(options, name)}" for name in _PASSED)]
+    running = [
+        subprocess.Popen(
+            [*command, "--coordinator", address, "--child", str(rank), str(count)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+    try:
+        outputs = [process.communicate(timeout=600)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    if any(process.returncode for process in running):
+        raise SystemExit(f"A job of {count} processes failed: {[process.returncode for process in running]}")
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
+
+
+_PASSED = ("devices", "width", "repeats", "transport")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--devices", type=int, default=8, help="CPU devices of a job, a multiple of 4 (default 8)")
+    parser.add_argument("--processes", default="1,2,4", help="numbers of processes (default 1,2,4)")
+    parser.add_argument("--width", type=int, default=64, help="width of a layer (default 64)")
+    parser.add_argument("--repeats", type=int, default=60, help="steps that are timed (default 60)")
+    parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind (default 3)")
+    parser.add_argument("--transport", default="auto", help="what carries arrays between processes")
+    parser.add_argument("--coordinator", help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options)
+        return
+    counts = [int(text) for text in options.processes.split(",")]
+    best: dict[int, dict[str, float]] = {}
+    for _ in range(options.rounds):
+        for count in counts:
+            found = job(count, options)
+            figures = {
+                "wall": max(each["wall"] for each in found),
+                "issue": max(each["issue"] for each in found),
+                "loss": found[0]["loss"],
+            }
+            before = best.setdefault(count, figures)
+            best[count] = {name: min(before[name], value) for name, value in figures.items()}
+    print(f"{os.cpu_count()} cores, {options.devices} devices, transport {options.transport}")
+    print("processes   ms per step   ratio   issue ms per process   ratio   loss")
+    base = best[counts[0]]
+    for count, figures in best.items():
+        wall, issue = figures["wall"], figures["issue"]
+        print(
+            f"{count:9d}   {wall * 1e3:11.2f}   {wall / base['wall']:5.2f}   {issue * 1e3:20.2f}   "
+            f"{issue / base['issue']:5.2f}   {figures['loss']:.9g}"
+        )
+
+
+if __name__ == "__main__":
+    main()
