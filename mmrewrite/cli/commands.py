@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,13 +21,11 @@ from mmrewrite.cli.options import (
     source_options,
     stdin_option,
 )
-from mmrewrite.cli.pages import codemod_names, page_of
 from mmrewrite.cli.reports import render
-from mmrewrite.cli.session import Session
 from mmrewrite.codemod.plugins import BadPlugin
-from mmrewrite.codemod.registry import Registry
-from mmrewrite.directives.vocabulary import nearest
-from mmrewrite.modernize.registry import ModernizeRegistry
+
+if TYPE_CHECKING:
+    from mmrewrite.cli.session import Session
 
 
 class CommandGroup(click.Group):
@@ -39,6 +38,12 @@ class CommandGroup(click.Group):
         except BadPlugin as problem:
             click.echo(f"Error: {problem}", err=True)
             sys.exit(2)
+
+
+def _session(options: Mapping[str, Any]) -> Session:
+    from mmrewrite.cli.session import Session
+
+    return Session(SourceOptions(**options))
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,7 +60,7 @@ def cli() -> None:
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if there are changes.")
 def diff(exit_code: bool, **options: Any) -> None:
     """Print the changes as a git patch. Writes nothing."""
-    session = Session(SourceOptions(**options))
+    session = _session(options)
     session.show_rewrites("diff", shows_patch=True)
     session.print_messages("would change")
     session.exit(changes_matter=exit_code)
@@ -66,7 +71,7 @@ def diff(exit_code: bool, **options: Any) -> None:
 @stdin_option
 def apply(**options: Any) -> None:
     """Rewrite the files in place."""
-    session = Session(SourceOptions(**options))
+    session = _session(options)
     if session.reads_stdin:
         session.write_to_stdout()
     session.write_in_place()
@@ -85,7 +90,7 @@ def check(out: str | None, **options: Any) -> None:
     """Exit with 1 if `apply` would change anything or, with --out, if `build` would, and if anything is refused."""
     if out is not None and (options["since"] is not None or options["stdin_filename"] is not None):
         raise click.UsageError("--out is about a whole mirror; leave out --since and --stdin-filename.")
-    session = Session(SourceOptions(**options))
+    session = _session(options)
     if out is None:
         session.show_rewrites("check", shows_patch=True)
         session.print_messages("would change")
@@ -111,7 +116,7 @@ def build(out: str | None, **options: Any) -> None:
     """Write a rewritten copy of the sources, and leave the sources alone."""
     from mmrewrite.mirror.build import NotBuilt, build_mirror, check_place
 
-    session = Session(SourceOptions(**options))
+    session = _session(options)
     target = out or (str(session.config.folder / session.config.out) if session.config.out else None)
     if target is None:
         raise click.UsageError("Where to? Give --out DIR, or `out` in [tool.mmrewrite].")
@@ -148,13 +153,14 @@ def plan(
     **options: Any,
 ) -> None:
     """Show what will run where: meshes, tasks, stages, and the schedule as a timeline. Changes no source."""
+    from mmrewrite.codemod.registry import Registry
     from mmrewrite.plan.plan import NotPlanned, PlanRequest, make_plan
 
     if (entry is None) != (arguments is None):
         raise click.UsageError("--entry and --args go together: the step, and the function that returns its arguments.")
     if entry is None and (measure or devices is not None):
         raise click.UsageError("--measure and --devices are about the step of --entry; give that and --args.")
-    session = Session(SourceOptions(**options))
+    session = _session(options)
     request = PlanRequest(microbatches, entry, arguments, devices, measure)
     try:
         planned = make_plan(session.paths, session.rules, session.results, tuple(Registry()), request)
@@ -202,6 +208,7 @@ def verify(
     **options: Any,
 ) -> None:
     """Run the original on one device and the rewritten program on many, and compare. Changes no source."""
+    from mmrewrite.codemod.registry import Registry
     from mmrewrite.files.patch import patch_of
     from mmrewrite.mirror.child_process import NotRun
     from mmrewrite.verify import NotVerified, VerifyRequest
@@ -211,7 +218,7 @@ def verify(
         raise click.UsageError("--entry and --args go together: the function, and the one that returns its arguments.")
     if real and devices is not None:
         raise click.UsageError("--devices counts virtual devices; leave it out with --real-devices.")
-    session = Session(SourceOptions(**options))
+    session = _session(options)
     patch = patch_of(session.results, session.top)
     request = VerifyRequest(entry, arguments, devices, real, rtol, atol)
     try:
@@ -264,6 +271,9 @@ def run(
 @format_option
 def codemods(output_format: str) -> None:
     """List the codemods."""
+    from mmrewrite.codemod.registry import Registry
+    from mmrewrite.modernize.registry import ModernizeRegistry
+
     summaries = {
         title: {name: registry.summary(name) for name in registry}
         for title, registry in (("For hints:", Registry()), ("For `mmrewrite modernize`:", ModernizeRegistry()))
@@ -277,6 +287,8 @@ def codemods(output_format: str) -> None:
 def explain(what: str, output_format: str) -> None:
     """Show a codemod's page, or what becomes of a line, or where a generated line comes from."""
     from mmrewrite.cli.explain import explain_line, place_in
+    from mmrewrite.cli.pages import codemod_names, page_of
+    from mmrewrite.directives.vocabulary import nearest
 
     place = place_in(what)
     page = page_of(what) if place is None else explain_line(*place)

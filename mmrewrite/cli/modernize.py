@@ -44,11 +44,12 @@ class _ModernizeSession(Session):
         super().__init__(options)
 
     def select(self) -> Selection:
-        """Modules and notebooks in which an old name may occur, or a `with` over a mesh."""
-        return select_files(self.paths, self.rules, lambda data: may_matter(data, self.registry), (".py", ".ipynb"))
+        """All modules and notebooks: which of them may matter is asked once it is known that there are no results."""
+        return select_files(self.paths, self.rules, lambda _: True, (".py", ".ipynb"))
 
     def rewrite(self) -> tuple[Rewrite, ...]:
-        default = [name for name, codemod in self.registry.items() if not codemod.on_request_only]
+        # A generator, since most runs need it not and it loads every codemod.
+        default = (name for name, codemod in self.registry.items() if not codemod.on_request_only)
         settings = ModernizeSettings(
             selected=self.selected(self.registry, Registry(), default),
             width=self.config.width,
@@ -59,7 +60,8 @@ class _ModernizeSession(Session):
         watched = Watched(self.selection, self.rules)
 
         def compute() -> tuple[Rewrite, ...]:
-            return modernize_project(self.selection.files, self.registry, load=watched.load, settings=settings)
+            files = [file for file in self.selection.files if self.reads_stdin or may_matter(file.data, self.registry)]
+            return modernize_project(files, self.registry, load=watched.load, settings=settings)
 
         return cached("modernize", settings, watched, compute, enabled=self.caches)
 
