@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from mmrewrite.files.select import Rules, Selection, load_file, select_files
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
+from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
 from mmrewrite.project.facts import Facts, has_mark, read_facts
 from mmrewrite.project.project import Project
@@ -39,6 +40,7 @@ class VerifyRequest:
         real: Whether to use the machine's own devices instead.
         rtol: Relative tolerance; None for the default of each type.
         atol: Absolute tolerance; None for the default of each type.
+        limits: Bounds of each program's time, memory and output.
     """
 
     step: str | None
@@ -47,6 +49,7 @@ class VerifyRequest:
     real: bool
     rtol: float | None
     atol: float | None
+    limits: ProgramLimits = USUAL
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ def _check(entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | Non
     with tempfile.TemporaryDirectory(prefix="mmrewrite-verify-") as folder, tempfile.TemporaryDirectory() as other:
         try:
             alone = environment(None if request.real else 1)
-            first = _call(entry, ["--save", folder], original, alone, "the original program")
+            first = _call(entry, ["--save", folder], original, alone, "the original program", request.limits)
         except NotRun as problem:
             return Checked(entry, "not run", "", problem=str(problem), details=problem.details)
         if "error" in first:
@@ -189,7 +192,9 @@ def _check(entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | Non
         options += [] if request.atol is None else ["--atol", str(request.atol)]
         try:
             # The mirror goes first; modules outside of it, such as one beside a script, are the original's.
-            second = _call(entry, options, [*rewritten, *original], environment(devices), "the rewritten program")
+            second = _call(
+                entry, options, [*rewritten, *original], environment(devices), "the rewritten program", request.limits
+            )
         except NotRun as problem:
             return Checked(
                 entry, "broken", "", problem=mirror.named(str(problem)), details=mirror.named(problem.details)
@@ -208,12 +213,17 @@ def _check(entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | Non
 
 
 def _call(
-    entry: Entry, options: Sequence[str], roots: Sequence[str], variables: Mapping[str, str], program: str
+    entry: Entry,
+    options: Sequence[str],
+    roots: Sequence[str],
+    variables: Mapping[str, str],
+    program: str,
+    limits: ProgramLimits,
 ) -> dict[str, Any]:
     # One hash seed: code that iterates over a set of strings must not make the two programs differ.
     seeded = {**variables, "PYTHONHASHSEED": "0"}
     document, _ = run_module(
-        "_commands.verify", [entry.step, entry.arguments, *options], roots, seeded, f"{entry.step}: {program}"
+        "_commands.verify", [entry.step, entry.arguments, *options], roots, seeded, f"{entry.step}: {program}", limits
     )
     return document
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from mmrewrite import verify
 from mmrewrite.cli.commands import cli
+from mmrewrite.mirror.limits import ProgramLimits
 
 MESH = "# mm: mesh(stage=16)\nSIZE = 3\n"
 MODEL = "def layer(x):\n    return x\n\n\ndef model(x):\n    x = layer(x)  # mm: task(stage=0)\n    return x\n"
@@ -53,7 +54,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     made: list[Call] = []
 
     def run_module(
-        module: str, arguments: Sequence[str], roots: Sequence[str], given: Mapping[str, str], what: str
+        module: str,
+        arguments: Sequence[str],
+        roots: Sequence[str],
+        given: Mapping[str, str],
+        what: str,
+        limits: ProgramLimits,
     ) -> tuple[dict[str, Any], str]:
         made.append((module, tuple(arguments), tuple(roots), dict(given)))
         row = {"name": "result", "role": "result", "shape": [2, 3], "type": "float32", "absolute": 1e-7}

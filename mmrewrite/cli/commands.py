@@ -17,6 +17,7 @@ from mmrewrite.cli.options import (
     SourceOptions,
     evidence_option,
     format_option,
+    limit_options,
     since_option,
     source_options,
     stdin_option,
@@ -26,6 +27,7 @@ from mmrewrite.codemod.plugins import BadPlugin
 
 if TYPE_CHECKING:
     from mmrewrite.cli.session import Session
+    from mmrewrite.mirror.limits import ProgramLimits
 
 
 class CommandGroup(click.Group):
@@ -44,6 +46,12 @@ def _session(options: Mapping[str, Any]) -> Session:
     from mmrewrite.cli.session import Session
 
     return Session(SourceOptions(**options))
+
+
+def _limits(seconds: float, gigabytes: float | None) -> ProgramLimits:
+    from mmrewrite.mirror.limits import ProgramLimits
+
+    return ProgramLimits(seconds, None if gigabytes is None else int(gigabytes * 1e9))
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -139,6 +147,7 @@ def build(out: str | None, **options: Any) -> None:
 @click.option("--entry", metavar="MODULE:FUNCTION", help="Import the rewritten program and trace this step.")
 @click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns the step's arguments.")
 @click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices for --entry; 8, or the mesh's.")
+@limit_options
 @click.option("--measure", is_flag=True, help="Run the step of --entry and time each of its programs.")
 @click.option("--html", type=click.Path(), help="Also write --format html to this file.")
 @click.option("--svg", type=click.Path(), help="Also write --format svg, the timeline alone, to this file.")
@@ -148,6 +157,8 @@ def plan(
     arguments: str | None,
     devices: int | None,
     measure: bool,
+    time_limit: float,
+    memory_limit: float | None,
     html: str | None,
     svg: str | None,
     **options: Any,
@@ -161,7 +172,7 @@ def plan(
     if entry is None and (measure or devices is not None):
         raise click.UsageError("--measure and --devices are about the step of --entry; give that and --args.")
     session = _session(options)
-    request = PlanRequest(microbatches, entry, arguments, devices, measure)
+    request = PlanRequest(microbatches, entry, arguments, devices, measure, _limits(time_limit, memory_limit))
     try:
         planned = make_plan(session.paths, session.rules, session.results, tuple(Registry()), request)
     except NotPlanned as problem:
@@ -196,6 +207,7 @@ def modernize(mode: str | None, target_jax: str | None, **options: Any) -> None:
 @click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns its arguments, a tuple.")
 @click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices; 8, or as many as meshes need.")
 @click.option("--real-devices", "real", is_flag=True, help="Run on this machine's own devices, as they are set up.")
+@limit_options
 @click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance; 1e-4 for float32.")
 @click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance; 1e-6 for float32.")
 def verify(
@@ -203,6 +215,8 @@ def verify(
     arguments: str | None,
     devices: int | None,
     real: bool,
+    time_limit: float,
+    memory_limit: float | None,
     rtol: float | None,
     atol: float | None,
     **options: Any,
@@ -220,7 +234,7 @@ def verify(
         raise click.UsageError("--devices counts virtual devices; leave it out with --real-devices.")
     session = _session(options)
     patch = patch_of(session.results, session.top)
-    request = VerifyRequest(entry, arguments, devices, real, rtol, atol)
+    request = VerifyRequest(entry, arguments, devices, real, rtol, atol, _limits(time_limit, memory_limit))
     try:
         verified = compare(
             session.paths, session.rules, session.selection, session.results, tuple(Registry()), patch, request

@@ -118,6 +118,24 @@ def since_option(command: _Command) -> _Command:
     )(command)
 
 
+def limit_options(command: _Command) -> _Command:
+    """`--time-limit` and `--memory-limit`, for commands that run the user's programs."""
+    command = click.option(
+        "--memory-limit",
+        type=click.FloatRange(0, min_open=True),
+        metavar="GB",
+        help="End a program that takes more (Linux).",
+    )(command)
+    return click.option(
+        "--time-limit",
+        type=click.FloatRange(0, min_open=True),
+        default=1800,
+        metavar="SECONDS",
+        show_default=True,
+        help="End a program that runs longer.",
+    )(command)
+
+
 def evidence_option(command: _Command) -> _Command:
     """`--evidence`, for commands that show what `verify` has found."""
     return click.option(

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 
 from mmrewrite.files.select import MANIFEST, Rules
 from mmrewrite.mirror.build import NotBuilt, build_mirror
+from mmrewrite.mirror.limits import USUAL, ProgramLimits, run_within
 from mmrewrite.results import Rewrite
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -130,7 +130,12 @@ def environment(devices: int | None) -> dict[str, str]:
 
 
 def run_module(
-    module: str, arguments: Sequence[str], roots: Sequence[str], variables: Mapping[str, str], what: str
+    module: str,
+    arguments: Sequence[str],
+    roots: Sequence[str],
+    variables: Mapping[str, str],
+    what: str,
+    limits: ProgramLimits = USUAL,
 ) -> tuple[dict[str, Any], str]:
     """Run a module of the runtime; return the JSON document that it prints, and its standard error.
 
@@ -140,20 +145,25 @@ def run_module(
         roots: Folders from which it imports before all others.
         variables: Its environment variables.
         what: A name for the process, for messages.
+        limits: Bounds of its time, memory and output.
 
     Raises:
-        NotRun: If it ends without a document.
+        NotRun: If it ends without a document, or goes beyond its limits.
     """
     # -P keeps the current folder off the import path: the user's `train.py` there must not hide the mirror's.
     command = [sys.executable, "-P", "-m", f"{_RUNTIME}.{module}", *arguments]
     command += [word for root in dict.fromkeys(roots) for word in ("--path", root)]
-    finished = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    finished = run_within(command, variables, limits)
+    if finished.ended is not None:
+        raise NotRun(
+            f"{what} was ended: {finished.ended}; --time-limit and --memory-limit set the bounds", finished.stderr
+        )
     try:
         document = json.loads(finished.stdout)
     except ValueError:
         last = next((line for line in reversed(finished.stderr.splitlines()) if line.strip()), "it wrote nothing")
         raise NotRun(
-            f"{what} ended with status {finished.returncode}: {last.strip()}; run again with --verbose to see all that "
+            f"{what} ended with status {finished.status}: {last.strip()}; run again with --verbose to see all that "
             "it wrote",
             finished.stderr,
         ) from None

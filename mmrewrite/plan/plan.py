@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmrewrite.files.select import Rules, load_file, select_files
+from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
 from mmrewrite.plan.sections import PlanSection
 from mmrewrite.plan.stages import plan_regions
@@ -25,6 +26,7 @@ class PlanRequest:
         arguments: The function that returns the step's arguments, as `module:function`.
         devices: Number of virtual devices for tracing; None for as many as the meshes need.
         measure: Whether to run the traced step and time its programs.
+        limits: Bounds of the time, memory and output of the process that traces.
     """
 
     microbatches: int | None
@@ -32,6 +34,7 @@ class PlanRequest:
     arguments: str | None
     devices: int | None
     measure: bool
+    limits: ProgramLimits = USUAL
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def make_plan(
     if request.entry is None or request.arguments is None:
         return Planned(sections, None, problems)
     devices = request.devices or devices_needed(regions)
-    tracing = Tracing(request.entry, request.arguments, devices, request.measure)
+    tracing = Tracing(request.entry, request.arguments, devices, request.measure, request.limits)
     traced = plan_entry(tracing, paths, rules, results)
     return Planned((*sections, section_of(tracing, traced)), traced, problems)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from mmrewrite.files.select import Rules
 from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
+from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 from mmrewrite.results import Rewrite
 
@@ -28,12 +29,14 @@ class Tracing:
         arguments: The function that returns its arguments, as `module:function`.
         devices: Number of virtual devices.
         measure: Whether to run the step and time its programs.
+        limits: Bounds of the process's time, memory and output.
     """
 
     step: str
     arguments: str
     devices: int
     measure: bool
+    limits: ProgramLimits = USUAL
 
 
 def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def _roots(tracing: Tracing, mirror: Mirror) -> list[str]:
 def _trace(tracing: Tracing, roots: Sequence[str]) -> tuple[dict[str, Any], str]:
     arguments = [tracing.step, tracing.arguments, *(["--measure"] if tracing.measure else [])]
     what = f"--entry {tracing.step}: the process that plans it"
-    return run_module("_commands.plan", arguments, roots, environment(tracing.devices), what)
+    return run_module("_commands.plan", arguments, roots, environment(tracing.devices), what, tracing.limits)
 
 
 def section_of(tracing: Tracing, document: Mapping[str, Any]) -> PlanSection:

@@ -1,0 +1,90 @@
+"""Run a program of the user within bounds of time, memory and output, and end all that it has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_LOOK = 0.05
+
+
+@dataclass(frozen=True)
+class ProgramLimits:
+    """Bounds of one process: seconds, bytes of resident memory, and bytes of each of its two outputs.
+
+    Memory is looked at where the kernel shows it (Linux), several times a second; None is no bound.
+    """
+
+    seconds: float = 1800
+    memory: int | None = None
+    output: int = 64_000_000
+
+
+USUAL = ProgramLimits()
+
+
+@dataclass(frozen=True)
+class EndedProgram:
+    """What a process has left: its exit status, its outputs, and why it was ended, None if it ended by itself."""
+
+    status: int
+    stdout: str
+    stderr: str
+    ended: str | None
+
+
+def run_within(command: Sequence[str], variables: Mapping[str, str], limits: ProgramLimits) -> EndedProgram:
+    """Run a command in a session of its own, and end the session if it goes beyond its limits, or we are stopped."""
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        process = subprocess.Popen(
+            command, env=variables, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+        begin, ended, wait = time.monotonic(), None, 0.001
+        try:
+            while process.poll() is None and ended is None:
+                time.sleep(wait)
+                wait = min(2 * wait, _LOOK)
+                ended = _beyond(limits, time.monotonic() - begin, process.pid, (stdout.fileno(), stderr.fileno()))
+        finally:
+            _end(process)
+        texts = []
+        for file in (stdout, stderr):
+            file.seek(0)
+            texts.append(file.read(limits.output).decode(errors="replace"))
+        return EndedProgram(process.returncode, texts[0], texts[1], ended)
+
+
+def _beyond(limits: ProgramLimits, seconds: float, process: int, outputs: Sequence[int]) -> str | None:
+    if seconds > limits.seconds:
+        return f"it ran for more than {limits.seconds:g} s"
+    if any(os.fstat(output).st_size > limits.output for output in outputs):
+        return f"it wrote more than {limits.output / 1e6:g} MB"
+    if limits.memory is not None and (_resident(process) or 0) > limits.memory:
+        return f"it took more than {limits.memory / 1e9:g} GB of memory"
+    return None
+
+
+def _resident(process: int) -> int | None:
+    """Bytes of memory that a process holds; None where the platform does not show it."""
+    try:
+        with open(f"/proc/{process}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and what it has started."""
+    if os.name == "posix":
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            process.kill()
+    else:
+        process.kill()
+    process.wait()

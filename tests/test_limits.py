@@ -1,0 +1,66 @@
+"""Programs of the user are run within bounds, and nothing that they have started is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mmrewrite.mirror.child_process import NotRun, run_module
+from mmrewrite.mirror.limits import EndedProgram, ProgramLimits, run_within
+
+pytestmark = pytest.mark.python
+
+
+def run(program: str, limits: ProgramLimits) -> EndedProgram:
+    return run_within([sys.executable, "-c", program], os.environ, limits)
+
+
+def test_a_program_within_them() -> None:
+    found = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)", ProgramLimits())
+    assert (found.status, found.stdout.strip(), found.stderr.strip(), found.ended) == (3, "out", "err", None)
+
+
+def test_standard_input_is_empty() -> None:
+    assert (
+        run("print(repr(input()) if 0 else repr(__import__('sys').stdin.read()))", ProgramLimits()).stdout.strip()
+        == "''"
+    )
+
+
+def test_time() -> None:
+    found = run("import time; print('begun', flush=True); time.sleep(60)", ProgramLimits(seconds=1))
+    assert (found.ended, found.stdout.strip()) == ("it ran for more than 1 s", "begun")
+
+
+def test_output() -> None:
+    found = run("import sys\nwhile True: sys.stderr.write('x' * 10000)", ProgramLimits(seconds=60, output=100_000))
+    assert (found.ended, len(found.stderr)) == ("it wrote more than 0.1 MB", 100_000)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_memory() -> None:
+    found = run(
+        "x = bytearray(300_000_000)\nimport time; time.sleep(60)", ProgramLimits(seconds=60, memory=200_000_000)
+    )
+    assert found.ended == "it took more than 0.2 GB of memory"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
+def test_what_it_has_started_ends_with_it(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    child = f"import time; time.sleep(3); open({str(mark)!r}, 'w')"
+    run(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])", ProgramLimits())
+    # Its end is all that could write the mark, and it is dead before `run` returns.
+    time.sleep(3.5)
+    assert not mark.exists()
+
+
+def test_the_message_names_the_options() -> None:
+    with pytest.raises(NotRun, match=r"the program was ended: it ran for more than 0.001 s; --time-limit and"):
+        run_module(
+            "_commands.verify", ["a:b", "a:c"], [], dict(os.environ), "the program", ProgramLimits(seconds=0.001)
+        )
