@@ -207,16 +207,18 @@ def microbatch(
         given = given_verdicts(traced, hows, dim)
         said: tuple[str, ...] = ()
         positions = [position for position, way in enumerate(given) if way is not None]
-        if positions:
-            written = traced.prove(parameters, as_written=True)
+        written = traced.prove(parameters, as_written=True) if positions else None
+        if written is not None:
             if is_checked and num_microbatches > 1:
                 check_reduce(traced, written, hows, dim)
             said = describe_given(traced, written, given, hows, is_bare=is_bare)
-        if len(positions) < len(given) or not given:
+        if written is None or len(positions) < len(given):
             proof = traced.prove(parameters, own_statistics=batch_stats is not None)
             check_exact(traced, proof, hows, parameters)
-            # What the proof of a function as it is written agrees with is exact in any way.
-            apart = [p for p in positions if not (check and written.verdicts[p].is_proved)]
+            # What the proof of the function as it is written agrees with is exact in any way.
+            is_agreed = [check and written is not None and written.verdicts[p].is_proved for p in positions]
+            pairs = zip(positions, is_agreed, strict=True)
+            apart = [p for p, agreed in pairs if not (agreed and proof.verdicts[p].is_proved)]
             check_apart(traced, proof, apart)
             given = [way if position in apart else None for position, way in enumerate(given)]
             if not is_quiet:

@@ -657,6 +657,7 @@ def test_mixed(name: str) -> None:
     assert verdict.kind == ("unknown" if name.startswith("unknown") else "mixed")
     lines, first = inspect.getsourcelines(MIXED[name])
     (here,) = [first + number for number, line in enumerate(lines) if "# here" in line]
+    assert verdict.reason is not None
     assert verdict.reason.line.startswith(f"{__file__}:{here} "), verdict.reason
     assert_exact(case)
 
