@@ -388,7 +388,10 @@ class _Frame:
 
     def _is_free(self, eqn: Equation, ins: Sequence[AbstractValue]) -> bool:
         """Whether both programs do one and the same, unknown, operation."""
-        if any(value.kind not in (Kind.FREE, Kind.ZERO) or (value.power and value.kind is Kind.FREE) for value in ins):
+        if any(
+            value.kind not in (Kind.FREE, Kind.ZERO) or value.own or (value.power and value.kind is Kind.FREE)
+            for value in ins
+        ):
             return False
         eqn.edits = {position: edit for position, edit in eqn.edits.items() if isinstance(edit, Hoisted)}
         pairs = [*zip(eqn.part.invars, eqn.whole.invars, strict=True)]

@@ -523,3 +523,25 @@ def test_mixed(name: str) -> None:
     assert verdict.reason is not None
     assert verdict.reason.line.startswith(f"{__file__}:{here} "), verdict.reason
     assert_exact(case)
+
+
+def test_a_count_inside_of_a_loop_is_to_be_computed_before_it() -> None:
+    def loss(p: Any, batch: Any, *, before: bool) -> Any:
+        keep = batch["keep"].T.astype(float)
+        counts = keep.sum(axis=1) if before else jnp.zeros(T)
+
+        def step(h: Any, at: Any) -> Any:
+            x, mask, count = at
+            h = jnp.tanh(h @ p["w"] + x)
+            return h, (h.sum(-1) * mask).sum() / (count if before else mask.sum())  # here
+
+        start = jnp.zeros((batch["x"].shape[0], D))
+        return jax.lax.scan(step, start, (jnp.moveaxis(batch["x"], 1, 0), keep, counts))[1].sum()
+
+    inside = case_of(lambda p, b: loss(p, b, before=False), (PARAMS, BATCH), num_microbatches=3)
+    (verdict,) = inside.proof.verdicts
+    assert verdict.reason is not None
+    assert "compute it before the loop or branch" in verdict.reason.advice
+    case = case_of(jax.value_and_grad(lambda p, b: loss(p, b, before=True)), (PARAMS, BATCH), num_microbatches=3)
+    assert case.words[0] == "sum"
+    assert_exact(case)
