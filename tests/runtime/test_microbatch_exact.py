@@ -525,3 +525,15 @@ def test_pairs_of_examples_are_no_batch_statistics() -> None:
     with pytest.raises(ValueError, match="compares or multiplies examples with each other") as error:
         exactly(jax.value_and_grad(loss), batch_stats="microbatch")(params_of(), batch_of())
     assert here(loss) in str(error.value)
+
+
+@pytest.mark.parametrize("reduce", ["exact", ("mean", {"none": "exact", "rows": "concat"})])
+def test_results_may_hold_none(reduce: Any) -> None:
+    def loss(x: jax.Array) -> Any:
+        return x.mean(), {"none": None, "rows": x}
+
+    x = jnp.arange(4.0)
+    mean, others = mm.microbatch(loss, count=2, reduce=reduce)(x)
+    assert others["none"] is None
+    np.testing.assert_array_equal(others["rows"], x)
+    np.testing.assert_allclose(mean, 1.5)

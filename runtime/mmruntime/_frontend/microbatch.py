@@ -259,10 +259,9 @@ def _run(loop: TracedLoop, pieces: Any, keys: Callable[[Any], Any] | None, spec:
 
 def _kinds_of_leaves(how: Any, tree: Any) -> list[str]:
     """The kind of every leaf of a result."""
-    result = jax.tree.unflatten(tree, [None] * tree.num_leaves)
-    spread = _over_prefix(
-        lambda kind, subtree: jax.tree.map(lambda _: kind, subtree, is_leaf=lambda leaf: leaf is None), how, result
-    )
+    # A result may hold None, which is no leaf.
+    result = jax.tree.unflatten(tree, range(tree.num_leaves))
+    spread = _over_prefix(lambda kind, subtree: jax.tree.map(lambda _: kind, subtree), how, result)
     return jax.tree.leaves(spread)
 
 
