@@ -72,8 +72,19 @@ class Wait:
         return self.itinerary.awaited[self.index]
 
     def over(self) -> bool:
-        """Whether the array has come, or came so early that a later program has taken its memory."""
-        return bool(self.array.is_deleted() or self.array.is_ready())
+        """Whether the array has come, or came so early that a later program has taken its memory.
+
+        One that has failed, as when its sender has died, is awaited in vain.
+        """
+        if self.array.is_deleted():
+            return True
+        if not self.array.is_ready():
+            return False
+        try:
+            self.array.block_until_ready()
+        except Exception:  # a failure of XLA, which may be of any class, or the array was donated just now
+            return bool(self.array.is_deleted())
+        return True
 
 
 class Blocked(NamedTuple):

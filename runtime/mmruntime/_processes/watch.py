@@ -383,7 +383,9 @@ def message(verdict: StopReason, status: ProcessStatus, count: int) -> str:
 
 def _wait_in_words(wait: Wait) -> str:
     task = wait.itinerary.tasks.get(wait.index)
-    return f"call {wait.call} of {wait.itinerary.label}, {f'{task}: ' if task else ''}{wait.awaited.what}"
+    what = wait.awaited.what
+    words = what if task is None or task in what else f"{task}: {what}"
+    return f"call {wait.call} of {wait.itinerary.label}, {words}"
 
 
 def _of_block(blocked: Blocked) -> tuple[float, tuple[int, ...], str]:

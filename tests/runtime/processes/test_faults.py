@@ -14,6 +14,7 @@ import pytest
 from mmrewrite.launch.environment import environments, free_port
 
 FAULTY = Path(__file__).with_name("faulty.py")
+FAULTY_STEPS = Path(__file__).with_name("faulty_steps.py")
 TIMEOUT = 6
 # What the others say of the process with each fault.
 SAID = {
@@ -30,15 +31,15 @@ LAST = 6
 
 
 class Processes:
-    """The program in several processes."""
+    """A program in several processes, with one device each."""
 
-    def __init__(self, folder, fault, victim, step, count):
-        told = environments({**os.environ, "MMRUNTIME_FAULT_TIMEOUT": str(TIMEOUT)}, count, None, free_port(), 0)
+    def __init__(self, folder, program, count, *arguments):
+        told = environments({**os.environ, "MMRUNTIME_FAULT_TIMEOUT": str(TIMEOUT)}, count, 1, free_port(), 0)
         self.outputs = [folder / f"{index}" for index in range(count)]
         self.running = []
         for environment, path in zip(told, self.outputs, strict=True):
             with path.open("w") as output:
-                command = [sys.executable, str(FAULTY), fault, str(victim), str(step)]
+                command = [sys.executable, str(program), *map(str, arguments)]
                 self.running.append(subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT))
 
     def text(self, index):
@@ -58,8 +59,9 @@ def start(tmp_path):
     """Starts the program; nothing of it is left afterwards."""
     jobs = []
 
-    def begin(*arguments):
-        jobs.append(Processes(tmp_path, *arguments))
+    def begin(fault, victim, step, count, program=FAULTY):
+        arguments = (fault, victim, step) if program == FAULTY else (fault, victim, *step)
+        jobs.append(Processes(tmp_path, program, count, *arguments))
         return jobs[-1]
 
     yield begin
@@ -136,6 +138,27 @@ def test_python_that_is_held_up_is_not_dead(start):
     job = start("held", 1, 3, 3)
     assert [job.ended(index, within=120) for index in range(3)] == [0, 0, 0]
     assert "process 1 has said nothing for 4 s, but lives: native code keeps Python's lock there" in job.text(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "when", "read", "victim"),
+    [
+        *itertools.product(("kill", "stop", "raise", "exit", "loop"), ("trace", "step"), (1, 50, 0), (0, 1)),
+        *itertools.product(("kill", "stop"), ("within",), (1, 50, 0), (0, 1)),
+        *itertools.product(("kill", "stop"), ("compile",), (0,), (0, 1)),
+        *itertools.product(("kill", "stop", "raise"), ("end",), (0,), (0, 1)),
+    ],
+)
+def test_each_fault_in_steps(start, fault, when, read, victim):
+    job = start(fault, victim, (when, read), 2, FAULTY_STEPS)
+    (other,) = bring_about(job, victim)
+    text = job.text(other)
+    said = SAID[fault].replace("faulty", "faulty_steps")
+    assert re.search(rf"mmruntime: process {other} of 2 cannot go on: process {victim} {said}", text), text
+    if when == "step" and fault != "raise":
+        waited = rf"It has waited for process {victim} for \d+\.\d s: call \d+ of train, "
+        assert re.search(waited, text), text
 
 
 def test_ctrl_c_ends_all(start):

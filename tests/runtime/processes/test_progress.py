@@ -10,13 +10,17 @@ from mmruntime._processes.progress import Awaited, CallRecord, Itinerary, Progre
 class Arriving:
     """Stands for an array that has not come yet."""
 
-    def __init__(self, ready=False, deleted=False):
-        self.ready, self.deleted = ready, deleted
+    def __init__(self, ready=False, deleted=False, failed=False):
+        self.ready, self.deleted, self.failed = ready, deleted, failed
 
     def is_ready(self):
         if self.deleted:
             raise RuntimeError("Array has been deleted.")
         return self.ready
+
+    def block_until_ready(self):
+        if self.failed:
+            raise ValueError("Connection closed")
 
     def is_deleted(self):
         return self.deleted
@@ -39,6 +43,13 @@ def test_the_oldest_wait_is_the_first_that_is_not_over():
     arrays[2].ready = arrays[3].ready = True
     assert progress.oldest() is None
     assert not progress.waits
+
+
+def test_what_has_failed_is_awaited_in_vain():
+    progress = Progress()
+    for array in (Arriving(ready=True), Arriving(ready=True, failed=True), Arriving(ready=True)):
+        progress.waits.append(Wait(0.0, 1, STEP, 3, array))
+    assert progress.oldest() is not None and progress.oldest().array.failed
 
 
 def test_calls_are_counted_and_remembered():
