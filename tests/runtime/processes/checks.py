@@ -396,3 +396,48 @@ def eager_tasks() -> None:
             else:
                 text = f"Task 'cosine' runs on devices of process {stage}, and this is process {me}"
                 refused(lambda call=call: call(jnp.zeros(2, jnp.float32)), text, "mm.mjit")
+
+
+def other_entries() -> None:
+    """`parallelize`, `parallelize_step` with a batch of each process, and registered tasks."""
+    import optax
+    from flax import linen as nn
+
+    me, count = jax.process_index(), jax.process_count()
+    x = normal(8, 4, dtype=np.float32)
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            for index in range(2):
+                x = jnp.tanh(nn.Dense(4, name=f"layer_{index}")(x))
+            return (x**2).mean()
+
+    mm.clear_tasks()
+    for index in range(2):
+        mm.register_task(f"layer_{index}", task=mm.Task(mesh_slice={"stage": index}))
+    mesh = mm.MultiMesh(axis_sizes=(2, len(jax.devices()) // 2), axis_names=("stage", "data"))
+    local = x[me * 8 // count : (me + 1) * 8 // count]
+    step, state, _, prepare = mm.flax.parallelize_step(Model(), optax.sgd(0.1), mesh, local_batch=local)
+    batch = prepare(local)
+    assert batch.shape == (8, 4)
+    plain = jax.jit(Model().init)(jax.random.key(42), x)
+    same_shards(state.params, plain, exact=True)
+    losses = []
+    for _ in range(3):
+        loss, state = step(state, batch)
+        losses.append(float(loss))
+    np.testing.assert_allclose(losses[0], float(Model().apply(plain, x)), rtol=1e-5)
+    assert losses[2] < losses[0]
+    mm.clear_tasks()
+
+    w = weights(2)
+    run, init = mm.parallelize(
+        lambda params, x: in_stages(params, x, 2).sum(),
+        lambda: [jnp.asarray(each) for each in w],
+        initial_batch=x,
+        mesh=mesh,
+    )
+    params = init()
+    assert [len(each.addressable_shards) > 0 for each in params] == [me == 0, me == 1]
+    np.testing.assert_allclose(float(run(params, x)), float(plain_chain(w, x).sum()), rtol=1e-5)

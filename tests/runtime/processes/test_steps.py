@@ -26,6 +26,7 @@ def test_two_processes(saved):
         f"same_as_saved={saved}==1f1b,interleaved-1f1b",
         "inspected",
         "alone",
+        "other_entries",
         "eager_tasks",
         "disagreements",
     )
