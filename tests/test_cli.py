@@ -549,6 +549,22 @@ class TestPages:
         assert run("--version").stdout.startswith("mmrewrite ")
 
 
+class TestConfiguredAxes:
+    def test_a_name_whose_device_axis_the_mesh_lacks_is_reported(self) -> None:
+        put("pyproject.toml", "[tool.mmrewrite.axes]\nbatch = 'data'\nmlp = 'model'\nembed = false\n")
+        step = "\n\n@jax.jit  # mm: mjit\ndef step(x):\n    return x\n"
+        put("train.py", f"import jax\n\n# mm: mesh(model=2)\n{step}")
+        result = run("diff")
+        assert 'logical_axes=(("mlp", "model"), ("embed", None))' in result.stdout
+        assert result.stderr.startswith(
+            'train.py:3:7: this mesh has no such axis, so `batch = "data"` of the configuration was left out; give the '
+            "mesh the axis, or write `axes(...)` for it, with `axes(batch=None)` for a name that is replicated "
+            "[declare_mesh]\n"
+        )
+        put("train.py", f'import jax\n\n# mm: mesh(model=2); axes(batch=None, mlp="model")\n{step}')
+        assert "left out" not in run("diff").stderr
+
+
 class TestHalfAProgram:
     MODEL = "import jax.numpy as jnp\n\n\n# mm: task(stage=0)\ndef encode(x):\n    return jnp.tanh(x)\n"
     STEP = "# mm: mesh(stage=2)\n\n\n@jax.jit  # mm: mjit\ndef step(x):\n    return encode(x)\n"
@@ -564,6 +580,24 @@ class TestHalfAProgram:
         assert run("diff", "--strict", "train.py").exit_code == 1
         for paths in (("train.py", "model.py"), (".",)):
             assert "this leads to" not in run("diff", "--strict", *paths).stderr
+
+    def test_a_step_that_is_not_given_is_reported_at_the_first_task(self) -> None:
+        put("model.py", self.MODEL)
+        put("train.py", f"import jax\nfrom model import encode\n\n{self.STEP}")
+        reason = (
+            "model.py:4:7: no file of this run has a mesh, so this is half of a program: tasks run where a step that "
+            "is compiled for a mesh calls them; give the files with `# mm: mesh(...)` and `# mm: mjit` too "
+            "[compile_for_mesh]"
+        )
+        assert reason in run("diff", "model.py").stderr.splitlines()
+        assert run("diff", "--strict", "model.py").exit_code == 1
+        for paths in (("model.py", "train.py"), (".",)):
+            assert "half of a program" not in run("diff", *paths).stderr
+        put(
+            "made.py",
+            f"import mmruntime as mm\n\nmesh = mm.MultiMesh(axis_sizes=(2,), axis_names=('stage',))\n\n{self.MODEL}",
+        )
+        assert "half of a program" not in run("diff", "made.py").stderr
 
     def test_also_through_files_without_hints_and_once_for_each_file(self) -> None:
         put("model.py", self.MODEL)

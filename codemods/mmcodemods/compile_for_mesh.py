@@ -10,9 +10,10 @@ To check: the step is called with the arguments that it was called with before, 
 plain `jax.jit`.
 
 Refused: devices among the arguments, because the mesh decides them; `hk.jit`, `nn.jit` and `eqx.filter_pmap`; a step
-without a mesh. Reported: a step that reaches a task, or calls the model
-of a `TrainState`, but is compiled by plain `jax.jit`, where tasks are inlined; a mesh without a compiled step; an
-import of a file with hints that is not among those to rewrite.
+without a mesh. Reported: a step that reaches a task, or calls the model of a `TrainState`, but is compiled by plain
+`jax.jit`, where tasks are inlined, be it a function, an imported name, a lambda or another expression; a mesh without a
+compiled step; tasks without a mesh in files that are named one by one; an import of a file with hints that is not among
+those to rewrite.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -27,14 +28,14 @@ import libcst as cst
 from mmrewrite.analysis.compilers import carried
 from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
 from mmrewrite.analysis.meshes import mesh_expression
+from mmrewrite.analysis.plain_steps import plain_steps
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.calls import own_expressions
-from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role, kind_of
+from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
 from mmrewrite.project.facts import RUNTIME, Facts, place_of
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.results import Refusal
-from mmrewrite.source.functions import COMPILERS, is_jit_decorator
 
 
 class CompileForMesh(MeshCodemod):
@@ -79,6 +80,7 @@ class CompileForMesh(MeshCodemod):
         """Parts of the program without which the rest does not run on the mesh."""
         yield from _steps_for_one_device(project, reach, modules)
         yield from _meshes_without_step(project, modules)
+        yield from _tasks_without_mesh(project, modules)
         yield from _files_not_given(project, modules)
 
 
@@ -97,13 +99,13 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
     visible = VisibleReach(project)
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
-        for function in _plain_steps(facts, hinted):
-            if _is_called_in(steps, facts, function) or _only_initializes(function):
+        for step in plain_steps(facts, hinted):
+            if _is_called_in(steps, facts, step.statement) or _only_initializes(step.argument or step.statement):
                 continue
-            reached = list(visible.from_node(facts, function))
+            reached = list(step.reached(visible))
             if any(holds(item, where, task) for item in reached for where, task in tasks):
                 reason = (
-                    f"`{function.name}` reaches a task, and plain `jax.jit` would inline it: all of it runs where its "
+                    f"{step.name} reaches a task, and plain `jax.jit` would inline it: all of it runs where its "
                     "arguments are; write `# mm: mjit` where it is compiled"
                 )
             else:
@@ -111,13 +113,14 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
                 if model is None:
                     continue
                 reason = (
-                    f"`{function.name}` calls `{model}`, and if that is the model with the tasks, plain `jax.jit` "
+                    f"{step.name} calls `{model}`, and if that is the model with the tasks, plain `jax.jit` "
                     "would inline them: all of it runs where its arguments are; write `# mm: mjit` where it is compiled"
                 )
-            yield Refusal(facts.path, function.lineno, function.col_offset + 1, reason, "compile_for_mesh")
+            line, column = step.position
+            yield Refusal(facts.path, line, column, reason, "compile_for_mesh")
 
 
-def _only_initializes(function: ast.FunctionDef) -> bool:
+def _only_initializes(function: ast.AST) -> bool:
     """Whether a function makes parameters, `model.init(...)`, and applies nothing: the first step moves them."""
     calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
     called = {callee.attr for callee in calls if isinstance(callee, ast.Attribute)}
@@ -144,6 +147,29 @@ def _meshes_without_step(project: Project, modules: Sequence[Facts]) -> Iterator
                     "compiles the step; if that is in another file, give that file too"
                 )
                 yield Refusal(facts.path, place.line, place.column, reason, "compile_for_mesh")
+
+
+def _tasks_without_mesh(project: Project, modules: Sequence[Facts]) -> Iterator[Refusal]:
+    """The first task of files that were named one by one, if none of them has a mesh or compiles for one."""
+    if not project.by_name:
+        return
+    files = (*modules, *project.imported_by(modules).values())
+    if any(facts.hints.errors or facts.hints.left or _compiles(facts) or _has_mesh(facts) for facts in files):
+        return
+    for facts in modules:
+        for hint in facts.hints.hints:
+            if hint.record.places_code and hint not in project.withheld:
+                reason = (
+                    "no file of this run has a mesh, so this is half of a program: tasks run where a step that is "
+                    "compiled for a mesh calls them; give the files with `# mm: mesh(...)` and `# mm: mjit` too"
+                )
+                yield Refusal(facts.path, hint.reference.line, hint.reference.column, reason, "compile_for_mesh")
+                return
+
+
+def _has_mesh(facts: Facts) -> bool:
+    """Whether a module makes a mesh, by a hint or with the runtime."""
+    return RUNTIME in facts.source.text or any(hint.record.role is Role.MESH for hint in facts.hints.hints)
 
 
 def _compiles(facts: Facts) -> bool:
@@ -196,36 +222,13 @@ def _outside(project: Project, start: Facts | None) -> list[Facts]:
     return list(found.values())
 
 
-def _is_called_in(steps: Sequence[Reached], facts: Facts, function: ast.FunctionDef) -> bool:
-    """Whether a step for the mesh calls a function: then the function's own `jax.jit` is part of that step."""
+def _is_called_in(steps: Sequence[Reached], facts: Facts, function: ast.stmt) -> bool:
+    """Whether a step for the mesh holds or calls a function: then the function's own `jax.jit` is part of that step."""
     holder = next(iter(facts.names.around(function)), None)
     if not any(holds(item, facts, function) for item in steps):
         return False
-    if not isinstance(holder, ast.ClassDef) or function.name == "__call__":
+    if not isinstance(function, ast.FunctionDef) or not isinstance(holder, ast.ClassDef) or function.name == "__call__":
         return True
     # All methods of a class count as reached; this one only if some attribute has its name.
     nodes = (node for item in steps for node in ast.walk(item.node))
     return any(isinstance(node, ast.Attribute) and node.attr == function.name for node in nodes)
-
-
-def _plain_steps(facts: Facts, hinted: set[ast.stmt]) -> Iterator[ast.FunctionDef]:
-    """Functions that plain `jax.jit` compiles, as a decorator or in a call with their name."""
-    names = facts.names
-    found: dict[ast.FunctionDef, None] = {}
-    for statement, scope in names.scopes.items():
-        if statement in hinted:
-            continue
-        if isinstance(statement, ast.FunctionDef):
-            if any(is_jit_decorator(names, decorator, scope) for decorator in statement.decorator_list):
-                found[statement] = None
-        elif kind_of(statement) == STATEMENT:
-            for node in ast.walk(statement):
-                if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Name):
-                    continue
-                if names.resolve(node.func, scope) in COMPILERS:
-                    binding = next(
-                        iter((scope.owner(node.args[0].id) or scope).bindings.get(node.args[0].id, ())), None
-                    )
-                    if binding is not None and isinstance(binding.node, ast.FunctionDef):
-                        found[binding.node] = None
-    yield from found

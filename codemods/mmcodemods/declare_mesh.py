@@ -6,7 +6,8 @@
         )
 
 Without an `axes(...)` hint the logical axes are those of the configuration, else those of the program's own table,
-`logical_axis_rules = [("batch", "data"), ...]`, as far as this mesh has their device axes.
+`logical_axis_rules = [("batch", "data"), ...]`, as far as this mesh has their device axes. What is left out is
+reported.
 
 To check: the axis sizes multiply to the number of devices that the program will have.
 
@@ -88,12 +89,28 @@ class DeclareMesh(MeshCodemod):
 
     @classmethod
     def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
-        """Rule tables that did not become the axes of a mesh, or only in part."""
+        """Rule tables and configured axes that did not become the axes of a mesh, or only in part."""
         for facts in modules:
             hints = list(facts.hints.hints)
             meshes = [hint for hint in hints if hint.directive == cls.directive and hint not in project.withheld]
             if len(meshes) == 1 and not any(hint.directive in cls.takes for hint in hints):
                 yield from cls.lost_rules(tables_for(project, facts), {name for name, _ in meshes[0].named})
+            for mesh in meshes:
+                if not any(hint.directive in cls.takes for hint in hints if hint.statement is mesh.statement):
+                    yield from cls.lost_names(facts, mesh, project.axes)
+
+    @staticmethod
+    def lost_names(facts: Facts, mesh: Hint, configured: Sequence[tuple[str, str | None]]) -> Iterator[Refusal]:
+        """A report if a mesh lacks the device axes of logical names of the configuration."""
+        known = {name for name, _ in mesh.named}
+        lost = [(logical, device) for logical, device in configured if device is not None and device not in known]
+        if lost:
+            named = " and ".join(f'`{logical} = "{device}"`' for logical, device in lost)
+            reason = (
+                f"this mesh has no such axis, so {named} of the configuration was left out; give the mesh the axis, or "
+                "write `axes(...)` for it, with `axes(batch=None)` for a name that is replicated"
+            )
+            yield Refusal(facts.path, mesh.reference.line, mesh.reference.column, reason, "declare_mesh")
 
     @staticmethod
     def lost_rules(tables: Sequence[AxisRules], known: Collection[str]) -> Iterator[Refusal]:

@@ -127,6 +127,7 @@ class Session:
             axes=self.config.axes,
             jobs=self.options.jobs,
             jaxtyping=self.config.jaxtyping,
+            by_name=not self.reads_stdin and any(map(os.path.isfile, self.paths)),
         )
         watched = Watched(self.selection, self.rules)
 

@@ -142,7 +142,12 @@ def _decide(
     unreadable: Sequence[Unreadable] = (),
 ) -> dict[str, Outcome]:
     """Decide all hints: the outcome of every module once refusals have stopped spreading."""
-    decider = _Decider(modules, Project(modules, load, codemods.keys()), in_order(codemods), settings)
+    decider = _Decider(
+        modules,
+        Project(modules, load, codemods.keys(), by_name=settings.by_name, axes=settings.axes),
+        in_order(codemods),
+        settings,
+    )
     stale = list(modules)
     while stale:
         decider.draft(stale)

@@ -41,11 +41,13 @@ class HintSettings(Settings):
     """The settings of the engine for hints.
 
     `axes` are logical axis names and their device axes for meshes that have no `axes(...)` hint. `jaxtyping` says that
-    the annotations of tasks are layouts of their values.
+    the annotations of tasks are layouts of their values, `by_name` that files were named one by one, so that they may
+    be part of a program.
     """
 
     axes: tuple[tuple[str, str | None], ...] = ()
     jaxtyping: bool = False
+    by_name: bool = False
 
 
 def no_file(_: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from mmrewrite.directives.collect import Hint
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, place_of, read_facts
@@ -14,10 +14,20 @@ from mmrewrite.source.names import Binding, absolute_import, member_of
 class Project:
     """All modules of a run; others are loaded when an import leads to them.
 
-    `withheld` are hints that stay whatever the codemods decide.
+    `withheld` are hints that stay whatever the codemods decide. `by_name` says that the files were named one by one,
+    and `axes` are the logical axis names of the configuration.
     """
 
-    def __init__(self, facts: Iterable[Facts], load: Loader, codemods: Collection[str]) -> None:
+    def __init__(
+        self,
+        facts: Iterable[Facts],
+        load: Loader,
+        codemods: Collection[str],
+        *,
+        by_name: bool = False,
+        axes: Sequence[tuple[str, str | None]] = (),
+    ) -> None:
+        self.by_name, self.axes = by_name, tuple(axes)
         self.facts = {facts.path: facts for facts in facts}
         self._load, self._codemods = load, codemods
         self._by_place: dict[str, Facts | None] = {}

@@ -37,6 +37,11 @@ class Reach:
                 yield reached
                 queue.extend(self.direct(reached))
 
+    def from_expression(self, facts: Facts, node: ast.expr, scope: Scope) -> Iterator[Reached]:
+        """All that the names in an expression lead to, transitively; `scope` is where it stands."""
+        for start in self._names_of(facts, ast.walk(node), facts.names.inner.get(node, scope)):
+            yield from self.from_node(start.facts, start.node)
+
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
         """The nodes that the names in a node lead to, without repetition."""
         if reached.node not in self._direct:
@@ -46,9 +51,10 @@ class Reach:
         return self._direct[reached.node]
 
     def _names_in(self, reached: Reached) -> Iterator[Reached]:
-        facts = reached.facts
-        scope = self._scope(reached)
-        for node in self._walk(reached):
+        yield from self._names_of(reached.facts, self._walk(reached), self._scope(reached))
+
+    def _names_of(self, facts: Facts, nodes: Iterable[ast.AST], scope: Scope) -> Iterator[Reached]:
+        for node in nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 yield from self._of_name(facts, node.id, scope)
             elif isinstance(node, ast.Attribute):

@@ -1,0 +1,79 @@
+"""What plain `jax.jit` compiles in a module: functions, and expressions such as imported names and lambdas."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mmrewrite.directives.vocabulary import STATEMENT, kind_of
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.reach import Reach, Reached
+from mmrewrite.source.functions import COMPILERS, is_jit_decorator
+from mmrewrite.source.spans import span
+
+
+@dataclass(frozen=True, eq=False)
+class PlainStep:
+    """What plain `jax.jit` compiles: a function of the module, or an expression (an imported name, a lambda)."""
+
+    facts: Facts
+    statement: ast.stmt
+    argument: ast.expr | None = None
+
+    @property
+    def name(self) -> str:
+        """The step, as messages call it."""
+        if self.argument is None:
+            assert isinstance(self.statement, ast.FunctionDef)
+            return f"`{self.statement.name}`"
+        return "this lambda" if isinstance(self.argument, ast.Lambda) else f"`{ast.unparse(self.argument)}`"
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The line and the column of a message about it."""
+        if self.argument is None:
+            return self.statement.lineno, self.statement.col_offset + 1
+        return self.facts.source.position(span(self.facts.source, self.argument)[0])
+
+    def reached(self, reach: Reach) -> Iterator[Reached]:
+        """All that it leads to."""
+        if self.argument is None:
+            yield from reach.from_node(self.facts, self.statement)
+        else:
+            yield Reached(self.facts, self.argument)
+            yield from reach.from_expression(self.facts, self.argument, self.facts.names.scopes[self.statement])
+
+
+def plain_steps(facts: Facts, hinted: set[ast.stmt]) -> Iterator[PlainStep]:
+    """What plain `jax.jit` compiles: as a decorator, or in a call with a name, a lambda or another expression."""
+    names = facts.names
+    functions: dict[ast.FunctionDef, None] = {}
+    expressions: list[PlainStep] = []
+    for statement, scope in names.scopes.items():
+        if statement in hinted:
+            continue
+        if isinstance(statement, ast.FunctionDef):
+            if any(is_jit_decorator(names, decorator, scope) for decorator in statement.decorator_list):
+                functions[statement] = None
+        elif kind_of(statement) == STATEMENT:
+            for node in ast.walk(statement):
+                if not isinstance(node, ast.Call) or not node.args or names.resolve(node.func, scope) not in COMPILERS:
+                    continue
+                binding = None
+                if isinstance(node.args[0], ast.Name):
+                    name = node.args[0].id
+                    binding = next(iter((scope.owner(name) or scope).bindings.get(name, ())), None)
+                if binding is not None and isinstance(binding.node, ast.FunctionDef):
+                    functions[binding.node] = None
+                elif not _initialises(node.args[0]):
+                    expressions.append(PlainStep(facts, statement, node.args[0]))
+    yield from (PlainStep(facts, function) for function in functions)
+    yield from expressions
+
+
+def _initialises(argument: ast.expr) -> bool:
+    """Whether an expression makes parameters, which needs no task: `model.init`, or a lambda that calls it."""
+    body = argument.body if isinstance(argument, ast.Lambda) else argument
+    function = body.func if isinstance(body, ast.Call) else body
+    return isinstance(function, ast.Attribute) and function.attr in ("init", "init_with_output", "lazy_init")
