@@ -1,9 +1,12 @@
 """Settings that must be in place before JAX is imported, here and in the processes that tests start."""
 
+import atexit
 import gc
 import importlib.metadata
 import importlib.util
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -17,18 +20,20 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), str(ROOT / "codemods"), str(ROOT / "runtime"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
-# Nearly all of the time goes into compiling small programs once. Without LLVM's optimization they compile in two thirds
-# of the time, and where XLA can still write loops without MLIR (not in JAX 0.12, which refuses the flag), in a third.
-# That is for `.ci/run`, which sets MMREWRITE_TESTS_QUICK=1, and runs the tests that hang on code generation once more
-# without it. By default everything is compiled as users compile.
+# Much of the time goes into compiling small programs. Without LLVM's optimization they compile in two thirds of the
+# time, and where XLA can still write loops without MLIR (not in JAX 0.12, which refuses the flag), in a third, with
+# one module for LLVM to a program. Nearly half of the programs are those of other tests, or of processes that tests
+# start, so all of a run share a cache on disk.
+# That is for `.ci/run`, which sets MMREWRITE_TESTS_QUICK=1, and runs the tests that hang on code generation without it.
+# By default everything is compiled as users compile.
 _quick = ["--xla_backend_optimization_level=0"]
 if importlib.util.find_spec("jax") is not None and importlib.metadata.version("jax").startswith("0.10."):
-    _quick.append("--xla_cpu_use_fusion_emitters=false")
+    _quick += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
 OPTIMIZED = os.environ.get("MMREWRITE_TESTS_QUICK") != "1"
 
-# Which kinds of tests run: those with the mark `text`, those with the mark `python`, and all others, `jax`. `.ci/run`
-# leaves out of a leg what another one runs under the same conditions; tests/test_legs.py holds that some leg runs it.
-KINDS = ("text", "python", "jax")
+# Which kinds of tests run: those with the mark `text`, `python` or `optimized`, and all others, `jax`. `.ci/run` leaves
+# out of a leg what another runs under the same or stricter conditions; tests/test_legs.py holds that some leg runs it.
+KINDS = ("text", "python", "optimized", "jax")
 CHOSEN = os.environ.get("MMREWRITE_TESTS", ",".join(KINDS)).split(",")
 if not set(CHOSEN) <= set(KINDS):
     raise pytest.UsageError(f"MMREWRITE_TESTS={','.join(CHOSEN)}: known kinds are {', '.join(KINDS)}")
@@ -39,6 +44,13 @@ os.environ["XLA_FLAGS"] = " ".join([*_flags, f"--xla_force_host_platform_device_
 # Results of earlier runs would hide what a test changes in the tool while it runs.
 os.environ["MMREWRITE_CACHE_DIR"] = ""
 os.environ["JAX_PLATFORMS"] = "cpu"
+if OPTIMIZED:
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+elif "PYTEST_XDIST_WORKER" not in os.environ:  # workers take that of the process that started them
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="mmrewrite-tests-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 
@@ -53,7 +65,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def kind_of(item: pytest.Item) -> str:
-    return next((kind for kind in ("text", "python") if item.get_closest_marker(kind)), "jax")
+    return next((kind for kind in KINDS if kind != "jax" and item.get_closest_marker(kind)), "jax")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -75,6 +87,6 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Have tests of text fail where they are skipped for a missing module: the other legs rely on them."""
     report = yield
-    if report.skipped and kind_of(item) != "jax" and "could not import" in str(report.longrepr):
+    if report.skipped and kind_of(item) in ("text", "python") and "could not import" in str(report.longrepr):
         report.outcome = "failed"
     return report

@@ -26,13 +26,21 @@ def test_the_legs_are_these() -> None:
 
 
 def test_every_kind_runs_wherever_its_result_can_differ() -> None:
-    assert kinds("tests without JAX, Python $default") == {"text", "python", "jax"}
-    assert kinds("tests, Python $other") == {"python", "jax"}
+    assert kinds("tests without JAX, Python $default") == {"text", "python", "optimized", "jax"}
+    assert kinds("tests, Python $other") == {"python", "optimized", "jax"}
+    # Between them, these two run on one Python what the one before runs on the other.
     assert kinds("tests, Python $default") == {"jax"}
+    assert kinds("tests that hang on code generation, optimized, Python $default") == {"optimized"}
     assert "MMREWRITE_TESTS=" not in re.sub(r"^ *check .*$|^ *#.*$", "", RUN, flags=re.MULTILINE)
     assert "unset PYTHONPATH" in RUN and "unset MMREWRITE_TESTS" in RUN
 
 
+def test_what_hangs_on_code_generation_is_compiled_as_users_do_on_one_python() -> None:
+    quick = {leg for leg, command in LEGS.items() if "MMREWRITE_TESTS_QUICK=1" in command}
+    assert quick == {"tests, Python $other", "tests, Python $default"}
+    assert "QUICK" not in re.sub(r"^ *check .*$|^ *#.*$|^unset .*$", "", RUN, flags=re.MULTILINE)
+
+
 def test_a_kind_is_left_out_only_where_it_is_asked_for() -> None:
-    assert set(conftest.KINDS) == {"text", "python", "jax"}
+    assert set(conftest.KINDS) == {"text", "python", "optimized", "jax"}
     assert set(conftest.CHOSEN) <= set(conftest.KINDS)
