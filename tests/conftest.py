@@ -5,6 +5,7 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Generator
@@ -62,6 +63,19 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     version = importlib.metadata.version("jax")
     compiled = "optimized as for users" if OPTIMIZED else "compiled without optimization"
     return [f"JAX: {version}, on {DEVICES} virtual CPU devices, {compiled}", *kinds]
+
+
+def kinds_in(text: str) -> set[str]:
+    """The kinds of tests that a file with this text can hold."""
+    whole = re.search(r"^pytestmark = pytest\.mark\.(text|python|optimized)$", text, re.MULTILINE)
+    return {whole[1]} if whole else {"jax", *(kind for kind in KINDS if f"mark.{kind}" in text)}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave files out whose tests are all of kinds that are not chosen: importing them takes its time."""
+    if collection_path.suffix != ".py" or kinds_in(collection_path.read_text(encoding="utf-8")) & set(CHOSEN):
+        return None
+    return True
 
 
 def kind_of(item: pytest.Item) -> str:

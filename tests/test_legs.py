@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import conftest
+import pytest
 
 RUN = (Path(__file__).resolve().parents[1] / ".ci" / "run").read_text(encoding="utf-8")
 LEGS = dict(re.findall(r'^ *check "(tests[^"]*)" (.*)$', RUN, re.MULTILINE))
@@ -44,3 +45,12 @@ def test_what_hangs_on_code_generation_is_compiled_as_users_do_on_one_python() -
 def test_a_kind_is_left_out_only_where_it_is_asked_for() -> None:
     assert set(conftest.KINDS) == {"text", "python", "optimized", "jax"}
     assert set(conftest.CHOSEN) <= set(conftest.KINDS)
+
+
+def test_files_left_out_hold_no_test_that_is_chosen(request: pytest.FixtureRequest) -> None:
+    kinds_of = {path: conftest.kinds_in(path.read_text("utf-8")) for path in {i.path for i in request.session.items}}
+    for item in request.session.items:
+        assert conftest.kind_of(item) in kinds_of[item.path], item.nodeid
+    assert conftest.kinds_in("pytestmark = pytest.mark.text\n@pytest.mark.slow\n") == {"text"}
+    assert conftest.kinds_in("pytestmark = [pytest.mark.text]\n") == {"jax", "text"}
+    assert conftest.kinds_in("@pytest.mark.optimized\n") == {"jax", "optimized"}

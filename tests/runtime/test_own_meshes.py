@@ -1,5 +1,6 @@
 """Meshes that a program made itself, in a step for another mesh: translated where the axes match, else an error."""
 
+import functools
 import re
 
 import flax.linen as nn
@@ -77,10 +78,16 @@ def step_of(function):
     return step
 
 
-def same_as_jit(function, plain=None):
+@functools.cache
+def by_jit(plain):
+    """What plain `jax.jit` makes of a step; many functions here compute the same."""
+    return jax.jit(step_of(plain))(weights(4, WIDTH), X)
+
+
+def same_as_jit(function, plain):
     step = mm.mjit(step_of(function), mesh=mesh())
     value, new = step(weights(4, WIDTH), X)
-    expected, expected_new = jax.jit(step_of(plain or function))(weights(4, WIDTH), X)
+    expected, expected_new = by_jit(plain)
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     for w, e in zip(new, expected_new, strict=True):
         np.testing.assert_allclose(w, e, rtol=1e-5, atol=1e-6)
@@ -108,16 +115,29 @@ CONSTRAINTS = {
 AROUND = {"scan": in_scan, "cond": in_cond, "jit": in_jit, "remat": in_remat}
 
 
+def identity(x):
+    return x
+
+
+def plus_one(x):
+    return x + 1
+
+
+@functools.cache
+def plainly(around, plain):
+    """One function for each of what computes the same, so that it is compiled once."""
+    return plain if around is None else AROUND[around](plain)
+
+
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_a_constraint_over_an_own_mesh_moves_to_each_submesh(name):
-    same_as_jit(CONSTRAINTS[name], lambda x: jnp.sin(x) if name == "jit" else x + 1 if name == "asarray" else x)
+    same_as_jit(CONSTRAINTS[name], {"jit": jnp.sin, "asarray": plus_one}.get(name, identity))
 
 
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("name", ["sliced_axis", "device_put", "jit", "in_context"])
 def test_it_may_stand_in_any_body(around, name):
-    plain = {"jit": jnp.sin}.get(name, lambda x: x)
-    same_as_jit(AROUND[around](CONSTRAINTS[name]), AROUND[around](plain))
+    same_as_jit(AROUND[around](CONSTRAINTS[name]), plainly(around, {"jit": jnp.sin}.get(name, identity)))
 
 
 def test_the_layout_is_that_of_the_constraint():
@@ -161,7 +181,7 @@ def test_the_advice_works_as_it_is_written():
 
     step = mm.mjit(step_of(function), mesh=mesh(logical_axes=[("data", "model")]))
     value, _ = step(weights(4, WIDTH), X)
-    np.testing.assert_allclose(value, jax.jit(step_of(lambda x: x))(weights(4, WIDTH), X)[0], rtol=1e-6)
+    np.testing.assert_allclose(value, by_jit(identity)[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("place", [lambda: jax.devices()[0], lambda: SingleDeviceSharding(jax.devices()[0])])
@@ -188,8 +208,7 @@ def mapped(mesh, axis):
 @pytest.mark.parametrize("around", [None, "scan", "cond", "jit"])
 def test_a_shard_map_over_the_same_axes_moves(around):
     function = mapped(SAME, "model") if around is None else AROUND[around](mapped(SAME, "model"))
-    plain = lambda x: x - x.mean(1, keepdims=True)  # noqa: E731
-    same_as_jit(function, plain if around is None else AROUND[around](plain))
+    same_as_jit(function, plainly(around, lambda x: x - x.mean(1, keepdims=True)))
 
 
 def test_a_shard_map_over_other_axes_is_an_error():
@@ -212,7 +231,7 @@ def test_the_advice_for_shard_map_works():
 
 
 def test_stages_with_own_meshes_are_still_compiled_once():
-    step = same_as_jit(CONSTRAINTS["sliced_axis"])
+    step = same_as_jit(CONSTRAINTS["sliced_axis"], identity)
     names = {program.as_text()[:80] for program in step.latest_plan.compiled.programs.values()}
     assert len(names) < len(step.latest_plan.compiled.programs)
 

@@ -70,8 +70,16 @@ def run_script(source, *arguments, timeout=240):
     return done.stdout.splitlines()[-1]
 
 
-def test_the_second_start_takes_its_programs_from_jaxs_cache(tmp_path):
-    first, second, third = (json.loads(run_script(TRAIN, tmp_path)) for _ in range(3))
+@pytest.fixture(scope="module")
+def first_start(tmp_path_factory):
+    """What the first process printed, and JAX's cache on disk."""
+    cache = tmp_path_factory.mktemp("cache")
+    return json.loads(run_script(TRAIN, cache)), cache
+
+
+def test_the_second_start_takes_its_programs_from_jaxs_cache(first_start):
+    first, cache = first_start
+    second, third = (json.loads(run_script(TRAIN, cache)) for _ in range(2))
     assert first["values"] == second["values"] == third["values"]
     assert first["values"][0] == pytest.approx(first["plain"], rel=1e-5)
     # Stages in the middle are equal: their programs are compiled once and loaded on the devices of each.
@@ -81,8 +89,7 @@ def test_the_second_start_takes_its_programs_from_jaxs_cache(tmp_path):
         assert again["cache_hits"] == again["compile_requests_use_cache"]
 
 
-def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(tmp_path):
-    run_script(TRAIN, tmp_path)
+def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(first_start):
     # Between the lookup by JAX and ours.
     source = TRAIN.replace(
         "import mmruntime as mm\n",
@@ -91,7 +98,7 @@ def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(tm
         "'lost' + real(*_) if sys._getframe(1).f_globals['__name__'] == 'mmruntime._compat' else real(*_)\n",
         1,
     )
-    second = json.loads(run_script(source, tmp_path))
+    second = json.loads(run_script(source, first_start[1]))
     assert second["values"][0] == pytest.approx(second["plain"], rel=1e-5)
 
 
