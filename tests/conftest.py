@@ -47,7 +47,7 @@ os.environ["MMREWRITE_CACHE_DIR"] = ""
 os.environ["JAX_PLATFORMS"] = "cpu"
 if OPTIMIZED:
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
-elif "PYTEST_XDIST_WORKER" not in os.environ:  # workers take that of the process that started them
+elif "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers and children take that of the process that started them
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="mmrewrite-tests-")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
