@@ -31,6 +31,8 @@ MAY_IMPORT = {
     "mmrewrite.codemod": "libcst .results .source .directives .project",
     "mmrewrite.analysis": ".source .directives .project .codemod",
     "mmrewrite.engine": ".results .source .directives .project .codemod",
+    "mmrewrite.modernize.advice": "",
+    "mmrewrite.modernize.name_index": ".modernize.advice",
     "mmrewrite.modernize.settings": ".engine",
     "mmrewrite.modernize.uses": ".source .project",
     "mmrewrite.modernize.version_guards": ".modernize.uses",
@@ -40,8 +42,8 @@ MAY_IMPORT = {
         ".source .project .codemod .modernize.uses .modernize.version_guards .modernize.site .modernize.decision"
     ),
     "mmrewrite.modernize.edits": (
-        ".results .source .codemod .engine .modernize.uses .modernize.version_guards .modernize.site "
-        ".modernize.analysis"
+        ".results .source .codemod .engine .modernize.name_index .modernize.uses .modernize.version_guards "
+        ".modernize.site .modernize.analysis"
     ),
     "mmrewrite.modernize": (
         ".results .source .project .codemod .engine .modernize.settings .modernize.uses .modernize.version_guards "
@@ -67,8 +69,8 @@ MAY_IMPORT = {
         "mmrewrite.analysis ._task ._constraint ._layer_loop"
     ),
     "mmcodemods.modernize": (
-        "mmrewrite.source mmrewrite.modernize.uses mmrewrite.modernize.site mmrewrite.modernize.decision "
-        "mmrewrite.modernize.analysis mmrewrite.modernize.edits mmrewrite.modernize"
+        "mmrewrite.source mmrewrite.modernize.name_index mmrewrite.modernize.uses mmrewrite.modernize.site "
+        "mmrewrite.modernize.decision mmrewrite.modernize.analysis mmrewrite.modernize.edits mmrewrite.modernize"
     ),
     "mmruntime._check": "numpy",
     "mmruntime._compat": "jax numpy",

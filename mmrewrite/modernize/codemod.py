@@ -24,6 +24,7 @@ class ModernizeCodemod:
         regional: Whether its sites are rewritten together with all that the same mesh context reaches, or not at all.
         on_request_only: Whether it runs only when it is selected by name.
         extra_markers: Bytes of files that may hold a site although they hold none of the names.
+        takes_the_rest: Whether it gives up those of its names that another codemod has.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
@@ -31,6 +32,7 @@ class ModernizeCodemod:
     regional: ClassVar[bool] = False
     on_request_only: ClassVar[bool] = False
     extra_markers: ClassVar[tuple[bytes, ...]] = ()
+    takes_the_rest: ClassVar[bool] = False
 
     def __init__(self, site: OldNameSite) -> None:
         self.site = site
@@ -40,6 +42,16 @@ class ModernizeCodemod:
         """Byte strings; a file with none of them has no site."""
         names = {name.rpartition(".")[2].encode() for name in (*cls.names, *cls.moved)}
         return (*sorted(names), *cls.extra_markers)
+
+    @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """The first gate: whether a file with these bytes can have a site."""
+        return any(marker in data for marker in cls.markers())
+
+    @classmethod
+    def homes(cls, target: tuple[int, ...]) -> Mapping[str, str]:
+        """Those of `moved` that may be written if the result must run on JAX `target`."""
+        return cls.moved
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

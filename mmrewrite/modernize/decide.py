@@ -19,7 +19,7 @@ from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
 from mmrewrite.modernize.names_in_strings import mentions
 from mmrewrite.modernize.settings import ModernizeSettings
-from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite
+from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, group_by_name
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
@@ -137,14 +137,18 @@ def _context(
     active = [
         name for name, codemod in codemods.items() if settings.runs(name, on_request_only=codemod.on_request_only)
     ]
-    moved = {old: new for name in active for old, new in codemods[name].moved.items()}
+    target = (*settings.target, 0, 0, 0)[:3]
+    moved = {old: new for name in active for old, new in codemods[name].homes(target).items()}
     for facts in modules:
         facts.names.homes = moved
     return ModernizeContext(
         _OldProject(modules, load, ()),
         {facts.path: _uses(facts) for facts in modules},
         settings,
-        group_by_name({name: (*codemod.names, *codemod.moved) for name, codemod in codemods.items()}),
+        group_by_name(
+            {name: (*codemod.names, *codemod.moved) for name, codemod in codemods.items()},
+            [name for name, codemod in codemods.items() if codemod.takes_the_rest],
+        ),
         frozenset(active),
         moved,
     )
@@ -193,6 +197,8 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Modernize
     except SiteRefused as refused:
         refusal = Refusal(location.path, refused.line, refused.column, refused.reason, name)
         return Decision(location, name, refusal=refusal)
+    except SiteLeft as left:
+        return Decision(location, name, str(left))
     except Exception as error:
         raise _ModuleError(location.path, failure_of(error)) from error
     return Decision(location, name)

@@ -26,7 +26,7 @@ _ENTER_A_CONTEXT = (b"with ", b"enter_context", b"__enter__")
 
 def may_have_old_names(data: bytes, codemods: Codemods) -> bool:
     """The first gate: whether a file can hold a name that a codemod replaces."""
-    return any(marker in data for codemod in codemods.values() for marker in codemod.markers())
+    return any(codemod.may_be_in(data) for codemod in codemods.values())
 
 
 def may_matter(data: bytes, codemods: Codemods) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from mmrewrite.codemod.imports import Imports
@@ -26,6 +27,10 @@ _IMPORTED_BY_NAME = {
     "jax.sharding.NamedSharding": ("NamedSharding",),
     "jax.sharding.PartitionSpec": ("P", "PartitionSpec"),
 }
+
+
+class SiteLeft(Exception):
+    """Why a site stays that runs on today's JAX as it is, in words for a message."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +82,19 @@ class ModernizeContext:
     active: Collection[str]
     moved: Mapping[str, str]
     _analyses: dict[type[Any], Any] = field(default_factory=dict)
+
+    @cached_property
+    def _below(self) -> Mapping[str, Sequence[str]]:
+        found: dict[str, list[str]] = {}
+        for name in self.owners:
+            parts = name.split(".")
+            for length in range(1, len(parts) + 1):
+                found.setdefault(".".join(parts[:length]), []).append(name)
+        return found
+
+    def old_names_below(self, name: str) -> Sequence[str]:
+        """The old names that are `name`, or lie in it."""
+        return self._below.get(name, ())
 
     def analysis(self, kind: type[_Analysis]) -> _Analysis:
         """An analysis of the whole project, made once, on first use. `kind` is called with this context."""
@@ -158,6 +176,14 @@ class OldNameSite:
         place = node if isinstance(node, ast.expr | ast.stmt | ast.keyword) else self.node
         line, column = self.source.position(self.span(place)[0])
         raise SiteRefused(reason, line, column)
+
+    def leave(self, reason: str) -> NoReturn:
+        """Leave a site that works alone, and tell the user what there is to know about it.
+
+        Raises:
+            SiteLeft: Always.
+        """
+        raise SiteLeft(reason)
 
     def needs(self, version: str, what: str) -> None:
         """Refuse unless every JAX that the result must run on has `what`, which came with `version`."""

@@ -224,7 +224,8 @@ class ModuleUses:
     def uses(self, names: Collection[str]) -> Iterator[OldNameUse]:
         """Expressions that stand for one of `names`; of two in one chain of attributes the longer."""
         longest: dict[int, _Meaning] = {}
-        for name in dict.fromkeys(names):
+        wanted = dict.fromkeys(names)
+        for name in wanted:
             for meaning in self._meanings.get(name, ()):
                 other = longest.get(meaning.position)
                 if other is None or len(meaning.dotted) > len(other.dotted):
@@ -236,6 +237,11 @@ class ModuleUses:
             targets = {binding.target for binding in (owner.bindings[head.id] if owner is not None else ())}
             target = targets.pop() if len(targets) == 1 else None
             written = target + meaning.dotted.removeprefix(head.id) if target is not None else None
+            if written != meaning.name and isinstance(meaning.node, ast.Attribute):
+                # `tree = jax.tree_util`, and then `tree.tree_map`: only the module comes by another name.
+                module = self.facts.names.resolve(head, scope)
+                is_prefix = meaning.name.startswith(f"{module}.") and module not in wanted
+                written = meaning.name if is_prefix else written
             yield OldNameUse(meaning.node, meaning.name, written, scope, self.statement_of(head))
 
 
@@ -257,15 +263,17 @@ def dotted_text(node: ast.expr) -> str:
     return ".".join((node.id, *reversed(parts)))
 
 
-def group_by_name(codemods: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """The codemod that replaces each old name.
+def group_by_name(codemods: Mapping[str, Collection[str]], last: Collection[str] = ()) -> dict[str, str]:
+    """The codemod that replaces each old name; those in `last` have the names that no other has.
 
     Raises:
         ValueError: If two codemods claim one name.
     """
     owners: dict[str, str] = {}
-    for codemod, names in codemods.items():
+    for codemod, names in sorted(codemods.items(), key=lambda item: item[0] in last):
         for name in names:
+            if name in owners and codemod in last:
+                continue
             if name in owners:
                 raise ValueError(f"{name} is replaced by {owners[name]} and by {codemod}; one of them must give it up.")
             owners[name] = codemod

@@ -24,6 +24,8 @@ from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 # Names of these homes were gone when a spec still was a tuple.
+# Codemods for names of all releases.
+_OF_ANY_AGE = frozenset(("move_names", "report_old_names"))
 _OLDER = ("jax.experimental.", "jax.interpreters.", "jax.random.", "jax.tree_")
 _NEWER = frozenset(("jax.experimental.shard_map.shard_map", "jax.experimental.mesh_utils.make_mesh"))
 # Attributes that hold names of axes, sizes or types, but no spec.
@@ -61,7 +63,8 @@ class _Age:
     """Whether a project uses names that no JAX has in which a spec is not a tuple."""
 
     def __init__(self, context: ModernizeContext) -> None:
-        older = {name for name in context.owners if name.startswith(_OLDER) and name not in _NEWER} | PJIT
+        older = {name for name in context.owners if name.startswith(_OLDER) and name not in _NEWER}
+        older = {name for name in older if context.owners[name] not in _OF_ANY_AGE} | PJIT
         self.is_old = any(True for module in context.modules.values() for _ in module.uses(older))
 
 

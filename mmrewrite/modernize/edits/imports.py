@@ -11,6 +11,7 @@ from functools import cached_property
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.modernize.analysis.old_names import PJIT, STILL_THERE
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
+from mmrewrite.modernize.name_index import old_names
 from mmrewrite.modernize.site import ModernizeContext, ModuleDraft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
@@ -60,7 +61,7 @@ class ImportEdits:
             return
         lines = list(_merged(line for item in gone for line in instead[item] or ()))
         owners = self.context.owners
-        codemod = min(owners[name] for name in owners if f"{name}.".startswith(f"{gone[0].name}."))
+        codemod = min(owners[name] for name in self.context.old_names_below(gone[0].name))
         source = self.module.facts.source
         begin, stop = span(source, statement)
         because = HintReference(*source.position(begin), source.text[begin:stop].splitlines()[0])
@@ -141,7 +142,7 @@ class ImportEdits:
             if isinstance(item.statement, ast.ImportFrom):
                 return (f"from {home} import {name}" + (f" as {item.local}" if item.local != name else ""),)
             return None
-        old = [name for name in self.context.owners if name == item.name or name.startswith(f"{item.name}.")]
+        old = self.context.old_names_below(item.name)
         if not old or not any(self.context.owners[name] in self.context.active for name in old):
             return None
         plain = isinstance(item.statement, ast.Import) and item.alias.asname is None and "." in item.name
@@ -165,7 +166,10 @@ class ImportEdits:
         """Whether an import raises on today's JAX."""
         home = item.name.rpartition(".")[0]
         is_emptied = home in _EMPTIED and item.name not in PJIT
+        known = old_names().get(item.name)
         is_old = item.name in self.context.owners and item.name not in STILL_THERE
+        if known is not None:
+            is_old = known.is_gone
         return item.name in GONE_MODULES or home in GONE_MODULES or is_emptied or is_old
 
     def broken(self) -> Iterator[ImportedName]:
@@ -173,9 +177,7 @@ class ImportEdits:
         for item in self.module.imported:
             refused = any(f"{name}.".startswith(f"{item.name}.") for name in self.kept)
             is_active = any(
-                self.context.owners[name] in self.context.active
-                for name in self.context.owners
-                if f"{name}.".startswith(f"{item.name}.")
+                self.context.owners[name] in self.context.active for name in self.context.old_names_below(item.name)
             )
             is_broken = is_active and not refused and self._is_gone(item)
             if is_broken and guard_of(self.module, item.statement) is None and self._instead(item) is None:

@@ -1,0 +1,150 @@
+"""Write today's names of things that were only renamed or moved.
+
+    from jax.core import Jaxpr, get_aval
+    jnp.fix(x), jax.nn.normalize(y)
+    ->  from jax.extend.core import Jaxpr
+    ->  from jax import typeof as get_aval
+    ->  jnp.trunc(x), jax.nn.standardize(y)
+
+Imported names keep their alias. These are the same objects, or functions that computed the same: parts of `jax.core`
+that are in `jax.extend.core` and `jax.errors` today, `jax.extend.ffi`, random generators, `jax.lib.xla_bridge`, refs,
+names of `jax.numpy` that NumPy dropped, and a few of optax and chex.
+
+To check: `jax.core.get_aval` gave the value itself a type of its own before JAX 0.4.36; a test for `ConcreteArray` is
+reported.
+
+Refused: a `target-jax` that does not have the new name yet.
+See https://docs.jax.dev/en/latest/changelog.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.name_index import may_use_old_names
+from mmrewrite.modernize.site import Location, ModernizeContext
+from mmrewrite.modernize.uses import ModuleUses
+
+# New home, and the first JAX that has it: the old names, by their own name or as `old:new`.
+_MOVES = {
+    ("jax.core", "jax.extend.core", "0.4.27"): "ClosedJaxpr Jaxpr JaxprEqn Literal Primitive Token Var jaxpr_as_fun",
+    ("jax.core", "jax.extend.core", "0.9.0"): "mapped_aval unmapped_aval",
+    ("jax.core", "jax.extend.core", "0.10.0"): (
+        "AbstractToken DebugInfo DropVar Effect Effects TraceTag check_jaxpr concrete_or_error find_top_trace gensym "
+        "get_opaque_trace_state jaxprs_in_params new_jaxpr_eqn no_effects primal_dtype_to_tangent_dtype "
+        "set_current_trace subjaxprs take_current_trace valid_jaxtype"
+    ),
+    ("jax.core", "jax.extend.core.primitives", "0.4.27"): "call_p closed_call_p",
+    ("jax.core", "jax.errors", "0.4.13"): (
+        "ConcretizationTypeError TracerArrayConversionError TracerIntegerConversionError UnexpectedTracerError"
+    ),
+    ("jax.core", "jax.errors", "0.10.1"): "InconclusiveDimensionOperation JaxprTypeError",
+    ("jax.core", "jax.ffi", "0.11.0"): "abstract_token",
+    ("jax.core", "jax", "0.5.3"): "get_aval:typeof",
+    ("jax.extend.ffi", "jax.ffi", "0.5.0"): "ffi_call ffi_lowering include_dir pycapsule register_ffi_target",
+    ("jax.interpreters.xla", "jax.core", "0.4.13"): "ShapedArray",
+    ("jax.abstract_arrays", "jax.core", "0.4.13"): "ShapedArray",
+    ("jax.interpreters.pxla", "jax", "0.4.13"): "device_put",
+    ("jax.lib.xla_bridge", "jax", "0.4.13"): "default_backend",
+    ("jax.lib.xla_bridge", "jax.extend.backend", "0.4.33"): "get_backend",
+    ("jax.lib.xla_bridge", "jax.extend.backend", "0.7.0"): "get_compile_options",
+    ("jax.lib.xla_client", "jax", "0.4.13"): "Device",
+    ("jax.lib.xla_extension", "jax", "0.4.13"): "Device",
+    ("jax.lib.xla_client", "jax.lax", "0.4.35"): "FftType",
+    ("jax", "jax.extend.backend", "0.4.26"): "clear_backends",
+    ("jax", "jax.tree_util", "0.4.13"): "treedef_is_leaf",
+    ("jax", "jax.core", "0.4.13"): "ShapedArray",
+    ("jax", "jax", "0.7.2"): "ArrayRef:Ref array_ref:new_ref",
+    ("jax.ref", "jax", "0.7.2"): "ArrayRef:Ref array_ref:new_ref",
+    ("jax.experimental", "jax", "0.7.2"): "MutableArray:Ref mutable_array:new_ref",
+    ("jax.prng", "jax.extend.random", "0.4.16"): (
+        "rbg_prng_impl seed_with_impl threefry2x32_p threefry_2x32 threefry_prng_impl unsafe_rbg_prng_impl"
+    ),
+    ("jax.random", "jax.extend.random", "0.4.16"): "threefry2x32_p threefry_2x32",
+    ("jax.numpy", "jax.numpy", "0.4.13"): (
+        "alltrue:all cumproduct:cumprod fix:trunc product:prod round_:round row_stack:vstack sometrue:any"
+    ),
+    ("jax.numpy", "jax.numpy", "0.4.26"): "trapz:trapezoid",
+    ("jax.nn", "jax.nn", "0.4.13"): "normalize:standardize",
+    ("jax.scipy.linalg", "jax.numpy", "0.4.13"): "tril triu",
+    ("jax.sharding", "jax.sharding", "0.5.3"): "AxisTypes:AxisType",
+    ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.6.0"): (
+        "run_scoped semaphore_read semaphore_signal semaphore_wait"
+    ),
+    ("optax", "optax", "0.1.8"): "additive_weight_decay:add_decayed_weights",
+    ("optax", "optax", "0.2.3"): ("maybe_update:conditionally_transform MaybeUpdateState:ConditionallyTransformState"),
+    ("optax", "optax.contrib", "0.1.8"): ("differentially_private_aggregate DifferentiallyPrivateAggregateState dpsgd"),
+    ("chex", "chex", "0.1.5"): (
+        "assert_tree_all_close:assert_trees_all_close assert_tree_all_equal_shapes:assert_trees_all_equal_shapes "
+        "assert_tree_all_equal_structs:assert_trees_all_equal_structs "
+        "assert_tree_all_equal_comparator:assert_trees_all_equal_comparator"
+    ),
+}
+
+
+# Modules that are to be imported by themselves, and their aliases: the first is written, others are recognized.
+_IMPORTED = {
+    "jax.extend.backend": ("jex_backend",),
+    "jax.extend.core": ("jex_core",),
+    "jax.extend.core.primitives": ("jex_primitives",),
+    "jax.extend.random": ("jex_random",),
+    "jax.ffi": ("ffi", "jax_ffi"),
+    "jax.experimental.pallas": ("pl", "pallas"),
+}
+
+
+def _moves() -> Iterator[tuple[str, str, str]]:
+    for (old_home, new_home, since), names in _MOVES.items():
+        for entry in names.split():
+            old, _, new = entry.partition(":")
+            yield f"{old_home}.{old}", f"{new_home}.{new or old}", since
+
+
+class MoveNames(ModernizeCodemod):
+    """Moves imports, and names that are written with their module."""
+
+    moved: ClassVar[Mapping[str, str]] = {old: new for old, new, _ in _moves()}
+    since: ClassVar[Mapping[str, str]] = {old: since for old, _, since in _moves()}
+
+    @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """They are names of the index."""
+        return may_use_old_names(data)
+
+    @classmethod
+    def homes(cls, target: tuple[int, ...]) -> Mapping[str, str]:
+        """Those that JAX `target` has; of other packages, all, since today's JAX needs newer ones."""
+        return {old: new for old, new in cls.moved.items() if _numbers(cls.since[old]) <= target or not _is_of_jax(old)}
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Names that are written as attributes, and those that the oldest JAX does not have under the new name."""
+        for use in module.uses(cls.moved):
+            if use.is_direct and (isinstance(use.node, ast.Attribute) or use.name not in context.moved):
+                yield Location(module, use.node, use)
+
+    def rewrite(self) -> None:
+        """Write the new name."""
+        name = self.use.name
+        if _is_of_jax(name):
+            self.site.needs(self.since[name], f"`{self.moved[name]}`, today's name of `{name}`,")
+        self.site.replace(self.use.node, self._spelled(self.moved[name]))
+
+    def _spelled(self, new: str) -> str:
+        """The text for a new name, from an import of its own where `import jax` does not import its module."""
+        home, _, own = new.rpartition(".")
+        if home not in _IMPORTED:
+            return self.site.spell(new)
+        package, _, module = home.rpartition(".")
+        return f"{self.site.draft.imports.member(package, module, _IMPORTED[home])}.{own}"
+
+
+def _is_of_jax(name: str) -> bool:
+    return name.startswith("jax.")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

@@ -1,0 +1,78 @@
+"""What to write in place of old names, where the packages themselves say nothing or too little.
+
+A row for a module is about all names in it that have no row of their own. The sources are the release notes:
+https://docs.jax.dev/en/latest/changelog.html and https://flax.readthedocs.io/en/latest/guides/converting_and_upgrading/
+"""
+
+from __future__ import annotations
+
+_LINEAR = "write `jax.extend.linear_util`; `wrap_init` takes `debug_info=` there"
+_TRACERS = (
+    "tracers have no levels and main traces since JAX 0.4.36, so this part of an interpreter is to be written anew: "
+    "https://docs.jax.dev/en/latest/autodidax2_part1.html"
+)
+_INTERNAL = (
+    "it was internal; write what it was used for with `jax.make_jaxpr`, `jax.jvp`, `jax.vjp`, `jax.linearize` and "
+    "`jax.extend.core`, or keep a copy of it in your project"
+)
+_XLA_CLIENT = "it was internal; devices are `jax.devices()`, executables `jax.jit(f).lower(...).compile()`"
+
+ADVICE = {
+    "jax.linear_util.wrap_init": "write `jax.extend.linear_util.wrap_init`, which takes `debug_info=` as well",
+    "jax.linear_util": _LINEAR,
+    "jax.prng": "write `jax.extend.random`, or `jax.random.key(seed, impl=...)` where a name of a generator is meant",
+    "jax.abstract_arrays": "write `jax.core.ShapedArray` for `ShapedArray`, and `jax.extend.core` for the rest",
+    "jax.config": "import `jax`, and write `jax.config`",
+    "jax.config.config": "import `jax`, and write `jax.config`",
+    "jax.xla_computation": "write `jax.jit(f).lower(*args).compiler_ir('hlo')`",
+    "jax.custom_remat": "write `jax.checkpoint` with a policy",
+    "jax.device_put_replicated": "`mmruntime.compat.device_put_replicated` does the same",
+    "jax.util": "it was internal; `map` and `zip(..., strict=True)`, `functools.partial` and `math.prod` do its work",
+    "jax.experimental.maps": "write the function anew with `jax.shard_map` or `jax.vmap`",
+    "jax.experimental.host_callback": (
+        "write `jax.experimental.io_callback`, or `jax.pure_callback` for functions without effects, with the shapes "
+        "of the result; `id_print` is `jax.debug.print`, `id_tap` without result is `jax.debug.callback`"
+    ),
+    "jax.experimental.export": "write `jax.export`",
+    "jax.experimental.array_api": "write `jax.numpy`, which follows the array API standard",
+    "jax.experimental.attrs": "write `jax.new_ref` for state",
+    "jax.experimental.x64_context": "write `jax.enable_x64(True)` and `jax.enable_x64(False)`",
+    "jax.experimental.layout.DeviceLocalLayout": "write `jax.experimental.layout.Layout`, which it is called today",
+    "jax.experimental.shard_map": "it was internal to `shard_map`, which is `jax.shard_map` today",
+    "jax.interpreters.ad": _INTERNAL,
+    "jax.interpreters.batching": _INTERNAL,
+    "jax.interpreters.partial_eval": _INTERNAL,
+    "jax.interpreters.pxla": "it was internal; layouts are `NamedSharding`s, programs `jax.jit(f).lower(...)`",
+    "jax.interpreters.xla": "it was internal; lowerings are registered with `jax.interpreters.mlir.register_lowering`",
+    "jax.lib.xla_client": _XLA_CLIENT,
+    "jax.lib.xla_extension": _XLA_CLIENT,
+    "jax.lib.xla_bridge": "write `jax.extend.backend`, or `jax.devices()` and `jax.default_backend()`",
+    "jax.core.ConcreteArray": "write `isinstance(x, jax.core.Tracer)` to tell values that are known from those traced",
+    "jax.core.NamedShape": "shapes have no names since `xmap` is gone; use the tuple",
+    "jax.sharding.AxisTypes": "write `jax.sharding.AxisType`",
+    "jax.sharding.use_mesh": "write `jax.set_mesh`",
+    "jax.spmd_mode": "arrays over several processes may be computed with anywhere; leave it out",
+    "jax.lax.tie_in": "it returned its second argument; write that",
+    "jax.lax.pdot": "write `jax.lax.psum(jnp.dot(x, y), axis_name)`",
+    "jax.lax.xeinsum": "write `jax.numpy.einsum`, and `jax.lax.psum` for named axes",
+    "jax.lax.infeed": "write `jax.experimental.io_callback`",
+    "jax.lax.outfeed": "write `jax.experimental.io_callback`",
+    "jax.nn.normalize": "write `jax.nn.standardize`, which it is called today",
+    "jax.numpy.in1d": "write `jnp.isin(x.ravel(), y)`",
+    "jax.numpy.trapz": "write `jax.numpy.trapezoid`, which it is called today",
+    "jax.numpy.row_stack": "write `jax.numpy.vstack`, which it was another name of",
+    "jax.numpy.round_": "write `jax.numpy.round`, which it was another name of",
+    "jax.numpy.issubsctype": "write `jax.numpy.issubdtype`",
+    "jax.numpy.NINF": "write `-jax.numpy.inf`",
+    "jax.numpy.PZERO": "write `0.0`",
+    "jax.numpy.NZERO": "write `-0.0`",
+    "jax.random.shuffle": "write `jax.random.permutation`",
+    "jax.random.KeyArray": "write `jax.Array`",
+    "jax.random.PRNGKeyArray": "write `jax.Array`",
+    "flax.experimental.nnx": "write `flax.nnx`",
+    "flax.optim": "write optax, by https://flax.readthedocs.io/en/latest/guides/converting_and_upgrading/optax_update_guide.html",
+    "flax.nnx.graph": "write `flax.nnx`, which has what is public of it",
+    "flax.config": "import `flax`, and write `flax.config`",
+    "flax.linen.ConvLSTM": "write `flax.linen.ConvLSTMCell`",
+    "flax.nnx.field": "write `nnx.static()` for what is no part of the tree, `nnx.data()` for what is",
+}

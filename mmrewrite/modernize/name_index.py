@@ -1,0 +1,162 @@
+"""The index of names that a release of JAX, Flax, optax, chex or Orbax deprecated or removed.
+
+`old_names.jsonl` beside this file is written by `tools/index_names.py` from the wheels.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+from mmrewrite.modernize.advice import ADVICE
+
+INDEX_FILE = files(__package__) / "old_names.jsonl"
+TITLES = {"jax": "JAX", "flax": "Flax", "optax": "optax", "chex": "chex", "orbax.checkpoint": "Orbax"}
+_VERBS = {"warns": "warns", "raises": "raises", "gone": "is gone", "there": "is there again"}
+
+
+@dataclass(frozen=True)
+class OldName:
+    """A public name and what became of it.
+
+    Attributes:
+        name: The full name; that of a module stands for all that the module held.
+        package: The package, such as `jax`.
+        changes: Releases, and what they made of it: "warns", "raises", "gone", or "there" where it came back.
+        message: What the package says about it, if anything.
+        instead: Where the last release has the same thing, and the first release that has it there.
+        last_release: The last release without any of these changes, as far as one was read.
+    """
+
+    name: str
+    package: str
+    changes: tuple[tuple[str, str], ...]
+    message: str = ""
+    instead: tuple[str, str] | None = None
+    last_release: str | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the last release raises where the name is used."""
+        return self.changes[-1][1] in ("raises", "gone")
+
+    @property
+    def gone_since(self) -> str | None:
+        """The release from which on its use raises; None if it does not today."""
+        since = None
+        for release, state in self.changes:
+            if state not in ("raises", "gone"):
+                since = None
+            elif since is None:
+                since = release
+        return since
+
+    @property
+    def history(self) -> str:
+        """What became of it: "warns since JAX 0.8.2, raises since 0.10.0, is gone since 0.11.0"."""
+        parts = [f"{_VERBS[state]} since {release}" for release, state in self.changes]
+        return ", ".join(parts).replace("since ", f"since {TITLES[self.package]} ", 1)
+
+    @property
+    def advice(self) -> str:
+        """What to write, as far as anybody says it."""
+        title = TITLES[self.package]
+        if self.name in ADVICE:
+            return ADVICE[self.name]
+        if self.instead is not None:
+            return f"write `{self.instead[0]}`, which is the same ({title} {self.instead[1]} and newer)"
+        said = re.search(r"\buse[: ].*", self.message, re.IGNORECASE | re.DOTALL)
+        if said is not None:
+            for other in re.findall(r"\w+(?:\.\w+)+", said.group()):
+                if other != self.name and other in old_names() and old_names()[other].is_gone:
+                    return old_names()[other].advice
+            return f"{title} says: {said.group().rstrip('. ')}"
+        around = next((ADVICE[place] for place in _places(self.name) if place in ADVICE), None)
+        if around is not None:
+            return around
+        before = f", and {title} {self.last_release} shows what it was" if self.last_release else ""
+        return f"no successor is named{before}: do without it, or keep a copy in your project"
+
+
+def _places(name: str) -> list[str]:
+    """The modules around a name, from the inside."""
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts) - 1, 1, -1)]
+
+
+@functools.cache
+def old_names() -> Mapping[str, OldName]:
+    """The index, by full name."""
+    found: dict[str, OldName] = {}
+    package, releases = "", []
+    for line in INDEX_FILE.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "releases" in row:
+            package, releases = row["package"], row["releases"]
+            continue
+        position = releases.index(row["since"][0][0])
+        found[row["name"]] = OldName(
+            row["name"],
+            package,
+            tuple((release, state) for release, state in row["since"]),
+            row.get("message", ""),
+            tuple(row["instead"]) if "instead" in row else None,
+            releases[position - 1] if position else None,
+        )
+    return found
+
+
+@functools.cache
+def releases_read() -> Mapping[str, str]:
+    """The last release of each package that the index knows."""
+    lines = INDEX_FILE.read_text(encoding="utf-8").splitlines()
+    heads = (json.loads(line) for line in lines if line.startswith('{"package"'))
+    return {row["package"]: row["releases"][-1] for row in heads}
+
+
+# Common aliases of modules: a file that uses a name through one may have the import in another file.
+_ALIASES = {
+    "numpy": ("jnp", "np"),
+    "linen": ("nn",),
+    "random": ("jr", "jrandom", "random"),
+    "tree_util": ("jtu", "tu"),
+    "partial_eval": ("pe",),
+    "linear_util": ("lu",),
+    "host_callback": ("hcb",),
+    "checkpoint": ("ocp", "orbax"),
+    "special": ("jss", "jsp"),
+    "scipy": ("jsp",),
+    "pallas": ("pl",),
+    "tpu": ("pltpu",),
+    "triton": ("plgpu", "pltriton"),
+    "mosaic_gpu": ("plgpu", "mgpu"),
+    "checkpoints": ("ckpt",),
+    "jax_utils": ("flax_utils",),
+}
+_PACKAGES = (b"jax", b"flax", b"optax", b"chex", b"orbax", b"jnp", b"nnx", b"linen", b"ocp.")
+# Every byte that cannot be part of a name in ASCII becomes a space.
+_WORDS = bytes(byte if chr(byte).isalnum() or byte == ord("_") or byte > 127 else 32 for byte in range(256))
+
+
+@functools.cache
+def _ends() -> Mapping[bytes, frozenset[bytes]]:
+    """The last parts of all names of the index, and for each what else a file that uses one holds."""
+    found: dict[bytes, set[bytes]] = {}
+    for name in old_names():
+        parent, _, own = name.rpartition(".")
+        home = parent.rpartition(".")[2]
+        found.setdefault(own.encode(), set()).update(each.encode() for each in (home, *_ALIASES.get(home, ())))
+    return {own: frozenset(homes) for own, homes in found.items()}
+
+
+def may_use_old_names(data: bytes) -> bool:
+    """Whether the bytes of a file can use a name of the index. Files that name none of the packages cost nothing."""
+    if not any(package in data for package in _PACKAGES):
+        return False
+    words = set(data.translate(_WORDS).split())
+    ends = _ends()
+    return any(not ends[word].isdisjoint(words) for word in words & ends.keys())

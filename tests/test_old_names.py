@@ -1,0 +1,158 @@
+"""The index of old names: each is rewritten or reported, however it is written, and files without any cost nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from fixture_files import source_files
+
+from mmrewrite.modernize.name_index import INDEX_FILE, OldName, may_use_old_names, old_names
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
+from mmrewrite.source.text import SourceText
+
+pytestmark = pytest.mark.text
+
+ROOT = Path(__file__).resolve().parents[1]
+REGISTRY = ModernizeRegistry()
+
+
+def lines_of(name: str, number: int) -> dict[str, list[str]]:
+    """The lines that use a name, once, in each form; what they bind has the number in its name."""
+    home, _, own = name.rpartition(".")
+    package = name.partition(".")[0]
+    outer, _, last = home.rpartition(".")
+    found = {
+        "import": [f"from {home} import {own} as name_{number}", f"value_{number} = name_{number}"],
+        "attribute": [f"import {package}", f"value_{number} = {name}"],
+        "module": [f"import {home} as module_{number}", f"value_{number} = module_{number}.{own}"],
+        "call": [f"import {package}", f"value_{number} = {name}(1)"],
+        "assigned": [f"import {package}", f"alias_{number} = {home}", f"value_{number} = alias_{number}.{own}"],
+    }
+    if outer:
+        found["from"] = [f"from {outer} import {last} as last_{number}", f"value_{number} = last_{number}.{own}"]
+    return found
+
+
+FORMS = ("import", "attribute", "module", "call", "assigned", "from")
+
+
+def program(form: str, names: Sequence[str]) -> tuple[str, dict[str, set[int]]]:
+    """A program that uses names in one form, and the numbers of the lines of each, from 1."""
+    lines: list[str] = []
+    places: dict[str, set[int]] = {}
+    for number, name in enumerate(names):
+        mine = lines_of(name, number).get(form, [])
+        if mine:
+            places[name] = set(range(len(lines) + 1, len(lines) + 1 + len(mine)))
+            lines += mine
+    return "\n".join(lines) + "\n", places
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_name_is_passed_over(form: str) -> None:
+    names = [name for name in old_names() if all(part.isidentifier() for part in name.split("."))]
+    assert len(names) > 1000
+    places, files = {}, {}
+    for start in range(0, len(names), 50):
+        path = f"part_{start}.py"
+        text, places[path] = program(form, names[start : start + 50])
+        files[path] = text.encode()
+    results = modernize_project(source_files(files), REGISTRY)
+    assert [result.failure for result in results if result.failure] == []
+    silent = []
+    for result in results:
+        source = SourceText.decode(result.original)
+        seen = {item.line for item in (*result.refusals, *result.left)}
+        seen |= {source.position(edit.start)[0] for edit in result.edits if edit.end > edit.start}
+        silent += [name for name, lines in places[result.path].items() if seen.isdisjoint(lines)]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", ["jax.core.get_aval", "jax.linear_util", "optax.maybe_update", "jax.util.safe_map"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_use_is_said_at_its_line_or_gone(name: str, form: str) -> None:
+    text, _ = program(form, [name])
+    if text.strip():
+        (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+        is_reported = any(refusal.line == text.count("\n") for refusal in result.refusals)
+        assert is_reported or (result.changed and name not in result.result.decode())
+
+
+def test_every_row_says_since_when_and_what_to_write() -> None:
+    for row in old_names().values():
+        assert row.changes
+        assert len(row.advice) > 5
+        assert row.name.startswith(f"{row.package}.")
+
+
+def test_what_a_row_says() -> None:
+    row = OldName("jax.a.b", "jax", (("0.8.2", "warns"), ("0.10.0", "raises")), "jax.a.b was deprecated. Use jax.c.")
+    assert row.history == "warns since JAX 0.8.2, raises since 0.10.0"
+    assert row.advice == "JAX says: Use jax.c"
+    assert row.gone_since == "0.10.0"
+    back = OldName("jax.a.b", "jax", (("0.9.0", "raises"), ("0.11.0", "there")))
+    assert not back.is_gone
+    assert back.gone_since is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import numpy as np\n\nx = np.empty(3)\n",
+        "import jax\n\n\n@jax.jit\ndef f(x):\n    return jax.tree.map(abs, x)\n",
+        "# jax removed some things\nfrom numpy import moveaxis\n",
+    ],
+)
+def test_the_first_gate_keeps_files_without_old_names_out(text: str) -> None:
+    assert not may_use_old_names(text.encode())
+
+
+def test_the_index_is_what_the_script_writes() -> None:
+    """One JSON object to a line, so that the difference between two releases can be read."""
+    lines = INDEX_FILE.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    heads = [row["package"] for row in rows if "releases" in row]
+    assert heads == ["jax", "flax", "optax", "chex", "orbax.checkpoint"]
+    assert lines == [json.dumps(row, ensure_ascii=False) for row in rows]
+
+
+def test_a_release_is_read_without_importing_it(tmp_path: Path) -> None:
+    import zipfile
+
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from index_names import Release, rows
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+    releases = {
+        "1.0": {
+            "jax/__init__.py": "from jax._src.a import f as f, g as g, h as h\n",
+            "jax/_src/a.py": "f = g = h = 1\n",
+        },
+        "1.1": {
+            "jax/__init__.py": '_deprecations = {"g": ("Use jax.new.g.", None), "h": (f"jax.h is {1}" " old", 2)}\n',
+            "jax/new.py": "def g(): raise SystemExit('imported')\nraise SystemExit('imported')\n",
+        },
+        "1.2": {"jax/__init__.py": "if True:\n  from jax._src.a import f as f\n", "jax/new.py": "def g(): pass\n"},
+    }
+    names = {}
+    for version, files in releases.items():
+        path = tmp_path / f"jax-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            for file, text in files.items():
+                archive.writestr(file, text)
+        names[version] = Release(path, "jax").names
+    assert list(rows(names)) == [
+        {
+            "name": "jax.g",
+            "since": [["1.1", "raises"], ["1.2", "gone"]],
+            "message": "Use jax.new.g.",
+            "instead": ["jax.new.g", "1.1"],
+        },
+        {"name": "jax.h", "since": [["1.1", "warns"], ["1.2", "gone"]], "message": "jax.h is ... old"},
+    ]

@@ -1,0 +1,430 @@
+"""Write mmrewrite/modernize/old_names.jsonl: since when public names of JAX and its libraries warn, raise or are gone.
+
+    python tools/index_names.py [--wheels FOLDER]
+
+Wheels of every release in `RELEASES` are fetched with `pip download --no-deps` and read with `ast`; nothing of them is
+imported or run. With --wheels, they stay in a folder for the next run. For a new release, run it and read the diff.
+JAX 0.4.13 and 0.4.14 have no wheels, and building one would run them: a zip of the package of the former as
+`jax-0.4.13-py3-none-any.whl` in that folder is read as well.
+
+A name warns or raises if a deprecation table of its module says so, or if its function begins with a
+`DeprecationWarning`. It is gone if the next release neither defines it nor has it in a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+INDEX = ROOT / "mmrewrite" / "modernize" / "old_names.jsonl"
+
+# Distribution, package, and the first release to read; of orbax, the first and the last release of every minor version,
+# since there are more than a hundred.
+RELEASES = (
+    ("jax", "jax", "0.4.13"),
+    ("flax", "flax", "0.6.0"),
+    ("optax", "optax", "0.1.0"),
+    ("chex", "chex", "0.1.5"),
+    ("orbax-checkpoint", "orbax.checkpoint", "0.2.0"),
+)
+_SAMPLED = frozenset(("orbax-checkpoint",))
+# Wheels of new releases refuse older Pythons, but they are only read here.
+_PYTHON = "3.13"
+
+# Parts of the packages that programs do not import.
+_INTERNAL = re.compile(
+    r"(^|[._])(tests?|testing|test_util|benchmarks?|examples|tools|version|google)([._]|$)|_test$|\.conftest$"
+    r"|^jax\.experimental\.(jax2tf|mosaic|pallas\.ops|sparse\.\w+|array_serialization\.\w+|colocated_python\.\w+)"
+    r"|^jax\.(jaxlib|lib\.mlir|_src)|^jaxlib"
+)
+# Modules that others import and so seem to have, such as `jax.lax.itertools`.
+_MODULES = frozenset((*sys.stdlib_module_names, "jax", "np", "onp"))
+# Such as T and KT, which modules define for their annotations.
+_TYPE_VARIABLE = re.compile(r"[A-Z]{1,2}$")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name in one release.
+
+    `state` is "there", "warns", "raises", or "hidden" for a name that is bound but not offered, such as the import of a
+    helper. `message` is that of the warning or error, `origin` the place of what is named.
+    """
+
+    state: str
+    message: str = ""
+    origin: str = ""
+
+
+@dataclass
+class Module:
+    """What one module binds at its top level, in order: names, imports and entries of deprecation tables."""
+
+    is_package: bool
+    imported: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
+    defined: dict[str, ast.stmt] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    deprecated: dict[str, Named] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    stars: list[str] = field(default_factory=list)
+
+
+class Release:
+    """The public names of one wheel."""
+
+    def __init__(self, wheel: Path, package: str) -> None:
+        self.package = package
+        self.archive = zipfile.ZipFile(wheel)
+        self.modules: dict[str, Module] = {}
+        self.paths: dict[str, str] = {}
+        for path in self.archive.namelist():
+            if path.startswith(package.replace(".", "/") + "/") and path.endswith(".py"):
+                self.paths[path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")] = path
+
+    def module(self, name: str) -> Module | None:
+        """A module of the package, public or not, read when it is first asked for."""
+        if name in self.paths and name not in self.modules:
+            path = self.paths[name]
+            self.modules[name] = _read(self.archive.read(path), name, path.endswith("/__init__.py"))
+        return self.modules.get(name)
+
+    @cached_property
+    def names(self) -> dict[str, Named]:
+        """Every public name and module."""
+        found: dict[str, Named] = {}
+        for name in filter(_is_public, self.paths):
+            module = self.module(name)
+            assert module is not None
+            found[name] = Named("there", "", name)
+            for local in self._bound(name, module):
+                full = f"{name}.{local}"
+                if full not in self.paths:
+                    found[full] = module.deprecated.get(local) or self._state(name, local)
+            for local in self._hidden(name, 0):
+                if local.isidentifier() and not local.startswith("_"):
+                    found.setdefault(f"{name}.{local}", Named("hidden"))
+        return found
+
+    def _hidden(self, name: str, depth: int) -> Iterator[str]:
+        """Every name that a module binds, also by `import *`."""
+        module = self.module(name)
+        if module is None or depth > 6:
+            return
+        yield from (*module.imported, *module.defined, *module.aliases)
+        for star in module.stars:
+            yield from self._hidden(star, depth + 1)
+
+    def _bound(self, name: str, module: Module) -> Iterator[str]:
+        """The public names of a module: what it defines, re-exports as itself, or has in a deprecation table."""
+        own = (*module.defined, *module.aliases)
+        public = (local for local in own if not local.startswith("_") and not _TYPE_VARIABLE.match(local))
+        exported = [
+            local
+            for local, (home, _, is_renamed) in module.imported.items()
+            if not local.startswith("_")
+            and (is_renamed or (module.is_package and self._is_own(home) and not self._is_module(local, module)))
+        ]
+        yield from dict.fromkeys((*public, *exported, *module.deprecated))
+
+    def _is_module(self, local: str, module: Module) -> bool:
+        home, member, _ = module.imported[local]
+        return f"{home}.{member}" in self.paths
+
+    def _is_own(self, module: str) -> bool:
+        return f"{module}.".startswith(f"{self.package}.")
+
+    def _state(self, module: str, local: str) -> Named:
+        home, name = self.resolve(module, local)
+        definer = self.module(home)
+        statement = definer.defined.get(name) if definer is not None else None
+        message = _warning(statement, definer) if statement is not None and definer is not None else None
+        origin = f"{home}.{name}" if self._is_own(home) and statement is not None else ""
+        return Named("there", "", origin) if message is None else Named("warns", message, origin)
+
+    def resolve(self, module: str, local: str, depth: int = 0) -> tuple[str, str]:
+        """Module and name at which a name is defined, as far as this package shows it."""
+        found = self.module(module)
+        if found is None or depth > 12 or local in found.defined:
+            return module, local
+        if local in found.imported:
+            home, member, _ = found.imported[local]
+            return self.resolve(home, member, depth + 1) if member else (home, "")
+        if local in found.aliases:
+            first, *rest = found.aliases[local].split(".")
+            place = self.resolve(module, first, depth + 1) if first != local else (module, local)
+            for part in rest:
+                place = self.resolve(".".join(filter(None, place)), part, depth + 1)
+            return place
+        if f"{module}.{local}" in self.paths:
+            return f"{module}.{local}", ""
+        return module, local
+
+
+def _is_public(name: str) -> bool:
+    return not _INTERNAL.search(name) and not any(part.startswith("_") for part in name.split("."))
+
+
+# Read one module
+
+
+def _read(data: bytes, name: str, is_package: bool) -> Module:
+    module = Module(is_package)
+    try:
+        tree = ast.parse(data)
+    except SyntaxError:
+        return module
+    for statement in _top_level(tree.body):
+        _add(module, statement, name)
+    return module
+
+
+def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a module, those under `if`, `try` and `with` included."""
+    for statement in body:
+        yield statement
+        for part in ("body", "orelse", "finalbody"):
+            if isinstance(statement, ast.If | ast.Try | ast.With):
+                yield from _top_level(getattr(statement, part, ()))
+
+
+def _add(module: Module, statement: ast.stmt, name: str) -> None:
+    if isinstance(statement, ast.ImportFrom):
+        home = statement.module or ""
+        if statement.level:
+            parts = name.split(".")
+            base = parts[: len(parts) - statement.level + module.is_package]
+            home = ".".join(filter(None, (*base, home)))
+        if statement.names[0].name == "*":
+            module.stars.append(home)
+            return
+        for alias in statement.names:
+            module.imported[alias.asname or alias.name] = (home, alias.name, alias.asname == alias.name)
+    elif isinstance(statement, ast.Import):
+        for alias in statement.names:
+            module.imported[alias.asname or alias.name.partition(".")[0]] = (alias.name, "", False)
+    elif isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+        module.defined[statement.name] = statement
+    elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            if isinstance(target, ast.Name):
+                _assign(module, target.id, statement.value, statement)
+
+
+def _assign(module: Module, local: str, value: ast.expr, statement: ast.stmt) -> None:
+    if local.endswith("deprecations") and isinstance(value, ast.Dict):
+        for key, entry in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(entry, ast.Tuple) and len(entry.elts) == 2:
+                message, instead = entry.elts
+                is_gone = isinstance(instead, ast.Constant) and instead.value is None
+                module.deprecated[str(key.value)] = Named("raises" if is_gone else "warns", _text(message, module))
+        return
+    dotted = _dotted(value)
+    if dotted is not None:
+        module.aliases[local] = dotted
+    else:
+        module.defined[local] = statement
+        module.texts[local] = _text(value, module)
+
+
+def _dotted(node: ast.expr) -> str | None:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join((node.id, *reversed(parts))) if isinstance(node, ast.Name) else None
+
+
+def _text(node: ast.expr, module: Module) -> str:
+    """A message as far as it is written out."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part, module) or "..." for part in node.values)
+    if isinstance(node, ast.BinOp):
+        return _text(node.left, module) + _text(node.right, module)
+    if isinstance(node, ast.Name):
+        return module.texts.get(node.id, "")
+    return ""
+
+
+def _warning(statement: ast.stmt, module: Module) -> str | None:
+    """The message with which a function or class warns in any case that it is deprecated; None if it does not."""
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+        maker = (_dotted(statement.value.func) or "").rpartition(".")[2]
+        return _joined(statement.value, module) if "deprecated" in maker else None
+    if isinstance(statement, ast.ClassDef):
+        makers = [each for each in statement.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+        return _warning(makers[0], module) if makers else None
+    if not isinstance(statement, ast.FunctionDef):
+        return None
+    for decorator in statement.decorator_list:
+        call = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if "deprecated" in (_dotted(call) or "").rpartition(".")[2]:
+            return _joined(decorator, module)
+    for part in statement.body[:4]:
+        call_ = part.value if isinstance(part, ast.Expr) else None
+        if isinstance(call_, ast.Call) and (_dotted(call_.func) or "").rpartition(".")[2] == "warn":
+            given = [*call_.args, *(keyword.value for keyword in call_.keywords)]
+            if any((_dotted(argument) or "").endswith("DeprecationWarning") for argument in given):
+                return _joined(call_, module)
+    return None
+
+
+def _joined(node: ast.expr, module: Module) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    texts = (_text(argument, module) for argument in (*node.args, *(keyword.value for keyword in node.keywords)))
+    return next((text for text in texts if text), "")
+
+
+# Compare the releases
+
+
+def rows(releases: Mapping[str, Mapping[str, Named]]) -> Iterator[dict[str, object]]:
+    """A row for each name that the last release does not have as it was, from the names of each release in order."""
+    versions = list(releases)
+    last = releases[versions[-1]]
+    homes: dict[str, list[str]] = {}
+    for name, named in last.items():
+        if named.state == "there":
+            homes.setdefault(named.origin, []).append(name)
+    every = sorted({name for names in releases.values() for name in names})
+    gone: set[str] = set()
+    for name in every:
+        since, message, origin = _changes(name, releases)
+        if name.rpartition(".")[2] in _MODULES and origin != name:
+            continue
+        if not since or (since[-1][1] == "there" and not message):
+            continue
+        if since[-1][1] == "gone":
+            gone.add(name)
+            if name.rpartition(".")[0] in gone and not message:
+                # The row of the module stands for all that it held.
+                continue
+        row: dict[str, object] = {"name": name, "since": since}
+        if message:
+            row["message"] = " ".join(message.split())
+        instead = _home_today(name, message, origin, homes.get(origin, ()) if origin else (), last)
+        if instead is not None:
+            row["instead"] = [instead, next(version for version, names in releases.items() if instead in names)]
+        yield row
+
+
+def _home_today(name: str, message: str, origin: str, same: Sequence[str], last: Mapping[str, Named]) -> str | None:
+    """Where the last release has the same thing: by its message under the same last name, or by its definition."""
+    own = name.rpartition(".")[2]
+    for found in re.findall(r"\b[Uu]se:? `?([a-z]\w*(?:\.\w+)+)", message):
+        if found.rpartition(".")[2] == own and found in last and last[found].state == "there":
+            return str(found)
+    names = (own, origin.rpartition(".")[2])
+    others = [other for other in same if other != name and other.rpartition(".")[2] in names]
+    return min(others, key=lambda other: (other.count("."), len(other), other)) if others else None
+
+
+def _changes(name: str, releases: Mapping[str, Mapping[str, Named]]) -> tuple[list[list[str]], str, str]:
+    """Since when a name is in which state; the last message, and the last place of what it named."""
+    since: list[list[str]] = []
+    before, message, origin = None, "", ""
+    for version, names in releases.items():
+        named = names.get(name)
+        state = named.state if named is not None else "gone"
+        if named is not None:
+            message, origin = named.message or message, named.origin or origin
+        if state == "hidden":
+            state = "there"
+        if before is None:
+            if named is None or named.state == "hidden":
+                continue
+            if state == "there":
+                before = state
+                continue
+        if state != before:
+            since.append([version, state])
+            before = state
+    while since and since[0][1] == "there":
+        since.pop(0)
+    return since, message, origin
+
+
+# Fetch the wheels
+
+
+def _known_versions(distribution: str) -> list[str]:
+    command = [sys.executable, "-m", "pip", "index", "versions", distribution, "--python-version", _PYTHON]
+    answer = subprocess.run([*command, "--only-binary=:all:"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"Available versions: (.*)", answer)
+    return sorted(found[1].split(", "), key=_numbers) if found else []
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+def _wanted(distribution: str, first: str) -> list[str]:
+    known = [version for version in _known_versions(distribution) if _numbers(version) >= _numbers(first)]
+    if distribution not in _SAMPLED:
+        return known
+    minors: dict[tuple[int, ...], list[str]] = {}
+    for version in known:
+        minors.setdefault(_numbers(version)[:2], []).append(version)
+    return list(dict.fromkeys(version for group in minors.values() for version in (group[0], group[-1])))
+
+
+def _wheel(distribution: str, version: str, folder: Path) -> Path | None:
+    """The wheel of a release, None if it has none."""
+    pattern = f"{distribution.replace('-', '_')}-{version}-*.whl"
+    if not any(folder.glob(pattern)):
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        command += ["--python-version", _PYTHON, "--dest", str(folder), f"{distribution}=={version}"]
+        answer = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+        if answer.returncode and "No matching distribution found" not in answer.stderr:
+            raise SystemExit(answer.stderr)
+    return next(folder.glob(pattern), None)
+
+
+def _names(wheel: Path, package: str) -> dict[str, Named]:
+    return Release(wheel, package).names
+
+
+def _index(folder: Path) -> Iterator[dict[str, object]]:
+    for distribution, package, first in RELEASES:
+        versions = _wanted(distribution, first)
+        with ThreadPoolExecutor(4) as threads:
+            found = threads.map(lambda version, name=distribution: _wheel(name, version, folder), versions)
+            wheels = {version: wheel for version, wheel in zip(versions, found, strict=True) if wheel is not None}
+        for version in versions:
+            if version not in wheels:
+                print(f"{distribution} {version} has no wheel and is not read", file=sys.stderr)
+        with ProcessPoolExecutor() as workers:
+            names = list(workers.map(_names, wheels.values(), [package] * len(wheels)))
+        yield {"package": package, "releases": list(wheels)}
+        yield from rows(dict(zip(wheels, names, strict=True)))
+
+
+def main() -> None:
+    """Write the index."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--wheels", type=Path, help="keep the wheels in this folder")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.wheels or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(row, ensure_ascii=False) for row in _index(folder)]
+    INDEX.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
