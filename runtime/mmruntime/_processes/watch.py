@@ -44,6 +44,8 @@ PEER_FAILED = 75
 # Seconds for a neighbour to connect, and for output to be written before the end.
 _CONNECT_S = 60.0
 _FLUSH_S = 1.0
+# Seconds that the start of the program waits for the connection.
+_FIRST_S = 10.0
 
 _watch: FaultWatch | None = None
 
@@ -82,6 +84,7 @@ class FaultWatch:
         self._told: queue.SimpleQueue[Callable[[float], None]] = queue.SimpleQueue()
         self._wakes, self._waker = socket.socketpair()
         self._released = threading.Event()
+        self._connected = threading.Event()
         # When a silent neighbour was last said to live.
         self._said_alive: dict[int, float] = {}
         # The status of a program that ended with an exception.
@@ -94,6 +97,8 @@ class FaultWatch:
         os.register_at_fork(after_in_child=self._forget)
         self._writer = _Writer()
         threading.Thread(target=self._run, name="mmruntime-watch", daemon=True).start()
+        # A process that dies before the others know of it would not be missed.
+        self._connected.wait(_FIRST_S)
 
     # In the main thread.
 
@@ -132,7 +137,10 @@ class FaultWatch:
 
     def _run(self) -> None:
         try:
-            self._connect()
+            try:
+                self._connect()
+            finally:
+                self._connected.set()
             self._watch()
         except Exception:
             # A watch that fails must not take a program with it that runs.

@@ -86,7 +86,8 @@ def bring_about(job, victim, within=TIMEOUT):
 
 
 def check(job, fault, victim, step):
-    for index in bring_about(job, victim):
+    # An abort takes six seconds, so that the watch of that process could still say why.
+    for index in bring_about(job, victim, TIMEOUT + 6 if fault == "abort" else TIMEOUT):
         text = job.text(index)
         assert re.search(rf"mmruntime: process {index} of \d cannot go on: process {victim} {SAID[fault]}", text), text
         assert text.count("cannot go on") == 1
