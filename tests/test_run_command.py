@@ -187,8 +187,10 @@ def test_a_signal_ends_all_and_their_children(program, tmp_path, number):
     started = [tmp_path / str(index) for index in range(2)]
     command = program(
         f"""
-        child = subprocess.Popen([sys.executable, "-S", "-c", "import time, signal; signal.signal(signal.SIGINT, "
-                                  "signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"])
+        def ignore():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen(["sleep", "60"], preexec_fn=ignore)
         try:
             open({str(tmp_path)!r} + f"/{{me}}", "w").write(f"{{os.getpid()}} {{child.pid}}")
             time.sleep(60)

@@ -219,7 +219,7 @@ def _binding_in_block(site: Site, name: str) -> Binding | None:
     """The binding of a name with several that holds at the hint: the last above it in its own block, if none between
     them is inside another statement."""
     owner = site.scope.owner(name)
-    if owner is not site.scope or len(owner.bindings[name]) < 2:
+    if owner is None or owner is not site.scope or len(owner.bindings[name]) < 2:
         return None
     block = _block(site)
     above = block[: block.index(site.statement)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -41,6 +42,8 @@ NOTHING, CHANGES, ERROR = 0, 1, 2
 STDIN = "-"
 # Every codemod, in `per-file-ignores`.
 ALL = "all"
+# The command whose JSON `--evidence` takes.
+_EVIDENCE_COMMAND = "verify"
 
 
 class Session:
@@ -240,14 +243,11 @@ class Session:
     def _evidence(self) -> Mapping[str, Any] | None:
         if self.options.evidence is None:
             return None
-        try:
+        evidence: object = None
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             evidence = json.loads(Path(self.options.evidence).read_text(encoding="utf-8"))
-            fitting = isinstance(evidence, dict) and evidence.get("command") == "verify"
-        except (OSError, ValueError, RecursionError):
-            fitting = False
-        if not fitting:
+        if not isinstance(evidence, dict) or evidence.get("command") != _EVIDENCE_COMMAND:
             self.fail(f"{self.options.evidence}: not the output of `mmrewrite verify --format json`")
-        assert isinstance(evidence, dict)
         return evidence
 
     def write_report(self, command: str, output_format: str, result: object, path: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, Directive, Parameter, nearest
 
 # Choices of a parameter that a message lists in full.
-_FEW = 4
+_FEW = 6
 
 
 class Problem(Exception):
@@ -146,9 +146,9 @@ def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Ar
 
 def _check_value(written: Written, directive: Directive, parameter: Parameter, name: str, value: ast.expr) -> None:
     """Check a literal, or each literal in a tree of them."""
-    leaves = list(_leaves(value)) if parameter.nested else [value]
+    leaves = list(_leaves(value)) if parameter.is_tree else [value]
     for leaf in leaves:
-        problem = _problem_of(leaf, directive, parameter, name, is_nested=leaf is not value)
+        problem = _problem_of(leaf, directive, parameter, name)
         if problem is not None:
             start, end = written.span(leaf)
             raise Problem(start, end - start, problem)
@@ -164,9 +164,7 @@ def _leaves(value: ast.expr) -> Iterator[ast.expr]:
             yield value
 
 
-def _problem_of(
-    value: ast.expr, directive: Directive, parameter: Parameter, name: str, *, is_nested: bool
-) -> str | None:
+def _problem_of(value: ast.expr, directive: Directive, parameter: Parameter, name: str) -> str | None:
     """What is wrong with a literal; None for an expression, which may be anything."""
     # In `ast`, `-1` is a minus and a constant.
     inner = value.operand if isinstance(value, ast.UnaryOp) else value
@@ -175,7 +173,7 @@ def _problem_of(
     # Not `isinstance`: True is an `int` to Python, but no whole number to a reader.
     if type(inner.value) not in parameter.literals:
         return f"`{directive.name}({name}={ast.unparse(value)})`: `{name}` must be {parameter.words}"
-    choices, where = (parameter.nested, " within a tree") if is_nested else (parameter.choices, "")
+    choices = parameter.choices
     if not choices or inner.value in choices:
         return None
     word = str(inner.value)
@@ -185,7 +183,7 @@ def _problem_of(
     suggestion = close if close.startswith("; did") else ""
     *first, last = (f'"{choice}"' for choice in choices)
     listed = f"{', '.join(first)} or {last}" if first else last
-    return f"`{name}` must be {listed}{where}, not {ast.unparse(value)}{suggestion}"
+    return f"`{name}` must be {listed}, not {ast.unparse(value)}{suggestion}"
 
 
 def _check_together(written: Written, directive: Directive, arguments: tuple[Argument, ...]) -> None:

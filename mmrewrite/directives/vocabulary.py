@@ -49,15 +49,15 @@ class Parameter:
     """An argument of a directive.
 
     `literals` are the types that a literal may have, and `words` says so in messages; an expression may be anything.
-    `choices` are the strings allowed, all if empty, and `nested` those that a tuple, list or dict may hold, none if
-    empty. A literal number below `minimum` gets the message `too_small`.
+    `choices` are the strings allowed, all if empty; where `is_tree`, a tuple, list or dict may hold them too. A
+    literal number below `minimum` gets the message `too_small`.
     """
 
     name: str
     literals: tuple[type, ...]
     words: str
     choices: tuple[str, ...] = ()
-    nested: tuple[str, ...] = ()
+    is_tree: bool = False
     minimum: int | None = None
     too_small: str = ""
 
@@ -286,7 +286,7 @@ DIRECTIVES = {
                 _whole("dim"),
                 Parameter("argnum", (int, str), "a whole number, or the name of a parameter in quotes"),
                 _text("schedule", *SCHEDULES),
-                Parameter("reduce", (str,), "a string, or a tree of strings", _REDUCTIONS, nested=_REDUCTIONS),
+                Parameter("reduce", (str,), "a string, or a tree of strings", _REDUCTIONS, is_tree=True),
                 Parameter("check", (bool,), "True or False"),
                 _text("batch_stats", "microbatch"),
                 Parameter(

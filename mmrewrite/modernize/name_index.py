@@ -14,7 +14,7 @@ from importlib.resources import files
 
 from mmrewrite.modernize.advice import ADVICE
 
-INDEX_FILE = files(__package__) / "old_names.jsonl"
+INDEX_FILE = files("mmrewrite.modernize") / "old_names.jsonl"
 TITLES = {"jax": "JAX", "flax": "Flax", "optax": "optax", "chex": "chex", "orbax.checkpoint": "Orbax"}
 _VERBS = {"warns": "warns", "raises": "raises", "gone": "is gone", "there": "is there again"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import jax
+from jax.sharding import Sharding
 
 from mmruntime import _check, _compat
 from mmruntime._frontend.nnx_objects import is_stateful, with_other_arrays
@@ -12,7 +13,7 @@ from mmruntime._frontend.nnx_objects import is_stateful, with_other_arrays
 T = TypeVar("T")
 
 
-def gather(tree: T, device: jax.Device | jax.sharding.Sharding | None = None) -> T:
+def gather(tree: T, device: Any = None) -> T:
     """Copy arrays that lie on several submeshes to one place, so that JAX's own functions take them together.
 
         print(optax.global_norm(mm.gather(state.params)))
@@ -30,7 +31,7 @@ def gather(tree: T, device: jax.Device | jax.sharding.Sharding | None = None) ->
         ValueError: If an array lies on devices of other processes, whose values this one cannot have. Compute what is
             needed of them in a step.
     """
-    if not isinstance(device, jax.Device | jax.sharding.Sharding | None):
+    if not isinstance(device, jax.Device | Sharding | None):
         raise _check.wrong("gather", "device", "a device or a sharding", device)
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_stateful)
     if any(map(is_stateful, leaves)):
