@@ -13,7 +13,8 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
 
 REGISTRY = Registry()
-EXAMPLES = sorted(path for path in (Path(__file__).parents[1] / "examples").iterdir() if path.is_dir())
+# `cluster` is written for the runtime and has no hints.
+EXAMPLES = sorted(path for path in (Path(__file__).parents[1] / "examples").iterdir() if path.name != "cluster")
 
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
