@@ -1,6 +1,6 @@
 """Write mmrewrite/modernize/old_names.jsonl: since when public names of JAX and its libraries warn, raise or are gone.
 
-    python tools/index_names.py [--wheels FOLDER]
+    python tools/index_names.py [--wheels FOLDER] [--python INTERPRETER]
 
 Wheels of every release in `RELEASES` are fetched with `pip download --no-deps` and read with `ast`; nothing of them is
 imported or run. With --wheels, they stay in a folder for the next run. For a new release, run it and read the diff.
@@ -8,7 +8,8 @@ JAX 0.4.13 and 0.4.14 have no wheels, and building one would run them: a zip of 
 `jax-0.4.13-py3-none-any.whl` in that folder is read as well.
 
 A name warns or raises if a deprecation table of its module says so, or if its function begins with a
-`DeprecationWarning`. It is gone if the next release neither defines it nor has it in a table.
+`DeprecationWarning`. It is gone if the next release neither defines it nor has it in a table, and if INTERPRETER, which
+has the last releases installed, cannot find it either.
 """
 
 from __future__ import annotations
@@ -414,15 +415,71 @@ def _index(folder: Path) -> Iterator[dict[str, object]]:
         yield from rows(dict(zip(wheels, names, strict=True)))
 
 
+# Prints, for each name of a list in JSON, whether it is there; null where the package is not installed.
+_LOOK = """
+import importlib, importlib.util, json, logging, sys, warnings
+logging.disable()
+warnings.simplefilter("ignore")
+def exists(name):
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ImportError:
+            continue
+        for part in parts[cut:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+installed = {}
+for name in json.load(sys.stdin):
+    package = name.partition(".")[0]
+    if package not in installed:
+        installed[package] = importlib.util.find_spec(package) is not None
+    print(json.dumps(exists(name) if installed[package] else None))
+"""
+
+
+def corrected(found: Sequence[dict[str, object]], python: str) -> Iterator[dict[str, object]]:
+    """The rows, without names that an interpreter with the last releases has although their source does not show it.
+
+    Modules made at import, and `import *` of what is made so, cannot be read. Names that are silently gone after a
+    warning are marked so.
+    """
+    names = [row["name"] for row in found if "name" in row]
+    looked = subprocess.run(
+        [python, "-c", _LOOK], input=json.dumps(names), capture_output=True, text=True, check=True
+    ).stdout
+    exists = dict(zip(names, map(json.loads, looked.splitlines()), strict=True))
+    releases: list[str] = []
+    for row in found:
+        if "name" not in row:
+            releases = list(map(str, row["releases"]))  # type: ignore[call-overload]
+            yield row
+            continue
+        since: list[list[str]] = row["since"]  # type: ignore[assignment]
+        there = exists[row["name"]]
+        if there and since[-1][1] == "gone":
+            continue
+        if there is False and since[-1][1] == "there":
+            row = {**row, "since": [*since[:-1], [since[-1][0], "gone"]]}
+        elif there is False and since[-1][1] == "warns":
+            print(f"{row['name']} only warns by its source, and is not in {releases[-1]}", file=sys.stderr)
+        yield row
+
+
 def main() -> None:
     """Write the index."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--wheels", type=Path, help="keep the wheels in this folder")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter with the last releases installed")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.wheels or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(row, ensure_ascii=False) for row in _index(folder)]
+        lines = [json.dumps(row, ensure_ascii=False) for row in corrected(list(_index(folder)), given.python)]
     INDEX.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -88,7 +88,7 @@ def score(case: Path) -> Score:
         copy = Path(scratch) / "rewritten"
         shutil.copytree(case, copy)
         applied = tool("apply", "--color", "never", str(copy))
-        again = tool("check", "--color", "never", str(copy))
+        again = tool("diff", "--color", "never", str(copy))
         changed = {
             path for path in copy.rglob("*.py") if path.read_bytes() != (case / path.relative_to(copy)).read_bytes()
         }
@@ -104,7 +104,7 @@ def score(case: Path) -> Score:
             largest, messages = (original or raised)[:120], [raised]
         wanted = re.compile(told.get("refusal", ""))
         explained = expected == "rewritten" or any(wanted.search(line) for line in messages)
-        stable = again.returncode == 0
+        stable = again.returncode != 2 and not again.stdout
         if not stable:
             found += ", not stable"
         if not explained:

@@ -160,3 +160,10 @@ def may_use_old_names(data: bytes) -> bool:
     words = set(data.translate(_WORDS).split())
     ends = _ends()
     return any(not ends[word].isdisjoint(words) for word in words & ends.keys())
+
+
+@functools.cache
+def last_releases() -> Mapping[str, str]:
+    """The last release of each package that the index knows."""
+    rows = map(json.loads, INDEX_FILE.read_text(encoding="utf-8").splitlines())
+    return {row["package"]: row["releases"][-1] for row in rows if "releases" in row}

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import warnings
 
 import pytest
 
 from mmrewrite.modernize.analysis.old_names import STILL_THERE
+from mmrewrite.modernize.name_index import last_releases, old_names
 from mmrewrite.modernize.registry import ModernizeRegistry
 
+# Those of these codemods come from the index, or are there and have changed.
+OTHERS = ("move_names", "report_old_names", "keep_variable_annotations")
 OLD_NAMES = sorted(
-    {name for codemod in ModernizeRegistry().values() for name in (*codemod.names, *codemod.moved)} | STILL_THERE
+    {
+        name
+        for label, codemod in ModernizeRegistry().items()
+        if label not in OTHERS
+        for name in (*codemod.names, *codemod.moved)
+    }
+    | STILL_THERE
 )
 
 
@@ -37,3 +47,16 @@ def exists(name: str) -> bool:
 @pytest.mark.parametrize("name", OLD_NAMES)
 def test_what_is_gone_is_gone(name: str) -> None:
     assert exists(name) == (name in STILL_THERE)
+
+
+@pytest.mark.parametrize(("package", "distribution"), [(each, each.replace(".", "-")) for each in last_releases()])
+def test_the_index_is_right_about_the_last_release(package: str, distribution: str) -> None:
+    try:
+        installed = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{distribution} is not installed")
+    if installed != last_releases()[package]:
+        pytest.skip(f"{distribution} {installed} is not the last release in the index")
+    rows = [row for row in old_names().values() if row.package == package]
+    assert [row.name for row in rows if row.changes[-1][1] == "gone" and exists(row.name)] == []
+    assert [row.name for row in rows if row.changes[-1][1] in ("warns", "there") and not exists(row.name)] == []
