@@ -7,7 +7,9 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -20,6 +22,10 @@ DEVICES = 8
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), str(ROOT / "codemods"), str(ROOT / "runtime"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, which the programs that tests start would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Much of the time goes into compiling small programs. Without LLVM's optimization they compile in two thirds of the
 # time, and where XLA can still write loops without MLIR (not in JAX 0.12, which refuses the flag), in a third, with
