@@ -23,7 +23,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), str(ROOT / "codemods"), str(ROOT / "runtime"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, which the programs that tests start would inherit.
+# Where a shell has started the tests in the background, they ignore Ctrl-C, and programs that they start would too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
