@@ -110,3 +110,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.skipped and kind_of(item) in ("text", "python") and "could not import" in str(report.longrepr):
         report.outcome = "failed"
     return report
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -14,35 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from command import HINTED, REFUSED, put, run
 from fixture_files import hint_cases
 
 from mmrewrite.cli.commands import cli
 from mmrewrite.files import write
 from mmrewrite.mirror.build import MANIFEST
 
-pytestmark = pytest.mark.python
+pytestmark = [pytest.mark.python, pytest.mark.usefixtures("folder")]
 
-HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
-REFUSED = "def f(x):\n    return x\n\n\ny = f(1) + f(2)  # mm: task(stage=0)\n"
 WRONG = "def f(x):\n    return x\n\n\ny = f(1)  # mm: tsak(stage=0)\n"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
-
-
-def put(path: str, text: str | bytes) -> Path:
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return file
 
 
 class TestDiff:

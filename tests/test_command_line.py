@@ -12,36 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command import OLD, REFUSED, put, run
 
 from mmrewrite.cli.commands import cli
 from mmrewrite.cli.config import KEYS
 
-pytestmark = pytest.mark.python
+pytestmark = [pytest.mark.python, pytest.mark.usefixtures("folder")]
 
 TASK = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
 DONE = 'y = mm.task(f, task=mm.Task(name="f", mesh_slice={"stage": 0}))(1)\n'
-REFUSED = "def f(x):\n    return x\n\n\ny = f(1) + f(2)  # mm: task(stage=0)\n"
 WRONG = "y = f(1)  # mm: tsak(stage=0)\n"
-OLD = "import jax\nx = jax.tree_map(len, [])\n"
 NEW = "import jax\nx = jax.tree.map(len, [])\n"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run(*arguments: str, stdin: str | bytes | None = None, **options: object) -> Result:
-    return CliRunner().invoke(cli, list(arguments), input=stdin, catch_exceptions=False, **options)  # type: ignore[arg-type]
-
-
-def put(path: str, text: str) -> Path:
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(text.encode())
-    return file
 
 
 def shown(result: Result) -> list[str]:

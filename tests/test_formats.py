@@ -11,33 +11,14 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from click.testing import CliRunner, Result
+from command import PIPELINE, REFUSED, run
 from fixture_files import hint_cases
-
-from mmrewrite.cli.commands import cli
 
 pytestmark = pytest.mark.python
 
 ROOT = Path(__file__).parents[1]
 SCHEMAS = ROOT / "docs" / "schemas"
 
-STEP = """\
-import jax
-
-# mm: mesh(stage=2)
-
-
-def model(params, x):
-    for w in params:  # mm: stages
-        x = x @ w
-    return x.mean()
-
-
-@jax.jit  # mm: mjit
-def step(params, x):
-    return jax.grad(model)(params, x)  # mm: microbatch(count=4)
-"""
-REFUSED = "def f(x):\n    return x\n\n\ny = f(1) + f(2)  # mm: task(stage=0)\n"
 WRONG = "y = f(1)  # mm: tsak(stage=0)\n"
 OFF = "# mm: off\ny = f(1)  # mm: task(stage=0)\n"
 TASK = "def f(x):\n    return x\n\n\n{0} = f(1)  # mm: task(stage=0)\n"
@@ -53,7 +34,7 @@ NOTEBOOK = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in {
-        "step.py": STEP,
+        "step.py": PIPELINE,
         "refused.py": REFUSED,
         "wrong.py": WRONG,
         "off.py": OFF,
@@ -65,10 +46,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_bytes(text.encode())
     return tmp_path
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
 
 
 def validate(document: Any, schema: Path) -> None:
@@ -222,7 +199,7 @@ def test_suggestions_give_what_apply_writes() -> None:
         data = (case / "before.py").read_bytes()
         if data.isascii() and b"\r" not in data:
             texts[f"{case.parent.name}/{case.name}.py"] = data.decode()
-    texts |= {"end.py": "x = 1\n# mm: mesh(stage=2)\n", "step.py": STEP}
+    texts |= {"end.py": "x = 1\n# mm: mesh(stage=2)\n", "step.py": PIPELINE}
     for path, text in texts.items():
         Path("many", path).parent.mkdir(parents=True, exist_ok=True)
         Path("many", path).write_text(text)

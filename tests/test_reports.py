@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from command import PIPELINE, run
 
 from mmrewrite.cli import reports
 from mmrewrite.cli.commands import cli
@@ -62,10 +62,6 @@ def shout(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     sys.modules.pop("mmrewrite.cli.reports.shout", None)
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
-
-
 def test_every_command_has_the_option_and_its_formats() -> None:
     assert set(cli.commands) - WITHOUT_FORMAT == set(FORMATS)
     assert {command: list(reports.formats_of(command)) for command in FORMATS} == FORMATS
@@ -106,24 +102,6 @@ def test_text_is_the_default() -> None:
             named.stdout_bytes,
             named.stderr,
         )
-
-
-PIPELINE = """\
-import jax
-
-# mm: mesh(stage=2)
-
-
-def model(params, x):
-    for w in params:  # mm: stages
-        x = x @ w
-    return x.mean()
-
-
-@jax.jit  # mm: mjit
-def step(params, x):
-    return jax.grad(model)(params, x)  # mm: microbatch(count=4)
-"""
 
 
 def test_options_that_write_a_file_are_spellings_of_the_same_formats() -> None:

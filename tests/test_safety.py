@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from command import HINTED, OLD, put, run
 
 from mmrewrite.cli.commands import cli
 from mmrewrite.engine import workers
@@ -19,29 +20,10 @@ from mmrewrite.files import exchange, write
 from mmrewrite.files.select import MANIFEST
 from mmrewrite.files.temporary import remove_left_behind, temporary_name
 
-pytestmark = pytest.mark.python
+pytestmark = [pytest.mark.python, pytest.mark.usefixtures("folder")]
 
-HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"
-OLD = "import jax\nx = jax.tree_map(len, [])\n"
 ROOT_USER = os.name == "posix" and os.geteuid() == 0
 on_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
-
-
-def put(path: str, text: str | bytes) -> Path:
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return file
 
 
 def sha256(path: Path) -> str:

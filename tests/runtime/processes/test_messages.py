@@ -1,6 +1,5 @@
 """What processes would send each other, planned in one process: devices say that they are of several."""
 
-import dataclasses
 import random
 from collections import Counter
 
@@ -16,33 +15,7 @@ from mmruntime._execution.spread_across import tree_levels
 from mmruntime._processes.agreement import disagreement
 from mmruntime._processes.group import MESSAGE_BITS, Group
 from mmruntime._processes.transports import check_transport, forced
-
-
-@dataclasses.dataclass(frozen=True)
-class Device:
-    """A device as plans see it."""
-
-    id: int
-    process_index: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """A layout that cuts the first dimension over devices, or replicates."""
-
-    devices: tuple[Device, ...]
-    cut: bool
-
-    def shard_shape(self, shape):
-        return (shape[0] // len(self.devices), *shape[1:]) if self.cut else shape
-
-    def devices_indices_map(self, shape):
-        size = self.shard_shape(shape)[0]
-        rest = (slice(None),) * (len(shape) - 1)
-        return {
-            device: (slice(at * size, (at + 1) * size), *rest) if self.cut else (slice(None), *rest)
-            for at, device in enumerate(self.devices)
-        }
+from tests.runtime.processes.simulated import Device, Layout
 
 
 def layout_on(devices, *, cut=True):
