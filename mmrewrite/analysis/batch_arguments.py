@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere
 from mmrewrite.analysis.gradients import Gradient
 from mmrewrite.analysis.losses import Loss, looks_like_key, names_one_key
-from mmrewrite.analysis.settings import StepData
+from mmrewrite.analysis.step_data import StepData
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument

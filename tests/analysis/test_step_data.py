@@ -7,7 +7,7 @@ import ast
 import pytest
 from hinted_sites import site_of
 
-from mmrewrite.analysis.settings import StepData
+from mmrewrite.analysis.step_data import StepData
 
 HEAD = "import functools\nimport jax\nfrom typing import Callable\n"
 
