@@ -30,12 +30,12 @@ from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.analysis.plain_steps import plain_steps
 from mmrewrite.codemod.base import MeshCodemod
-from mmrewrite.directives.calls import own_expressions
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
 from mmrewrite.project.facts import RUNTIME, Facts, place_of
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.results import Refusal
+from mmrewrite.source.functions import own_expressions
 
 
 class CompileForMesh(MeshCodemod):
@@ -184,7 +184,7 @@ def _compiles(facts: Facts) -> bool:
     return RUNTIME in facts.source.text and any(
         facts.names.resolve(node, scope) in functions
         for statement, scope in facts.names.scopes.items()
-        for node, _ in own_expressions(statement)
+        for node in own_expressions(statement)
         if isinstance(node, ast.Name | ast.Attribute)
     )
 

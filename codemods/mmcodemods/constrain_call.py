@@ -23,9 +23,9 @@ import libcst as cst
 
 from mmcodemods._constraint import WRAPPER, ConstraintCodemod
 from mmrewrite.codemod.base import expression
-from mmrewrite.directives.calls import own_expressions
 from mmrewrite.directives.vocabulary import CALL, STATEMENT, kind_of
 from mmrewrite.project.axis_names import layout_argument, stray_names
+from mmrewrite.source.functions import placed_expressions
 
 
 class ConstrainCall(ConstraintCodemod):
@@ -56,7 +56,7 @@ class ConstrainCall(ConstraintCodemod):
     def check_place(self, call: ast.Call) -> None:
         """A call in a statement of its own can be replaced."""
         where = "in the head of a block or a definition" if kind_of(self.site.statement) != STATEMENT else None
-        if any(node is call and in_text for node, in_text in own_expressions(self.site.statement)):
+        if any(node is call and in_text for node, in_text in placed_expressions(self.site.statement)):
             where = "inside an f-string"
         if where is not None:
             self.refuse(f"`{self.site.text(call)}` is {where}; give its value a name above", call)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from mmrewrite.analysis.gradients import Gradient, is_gradient_decorator, own_expressions
+from mmrewrite.analysis.gradients import Gradient, is_gradient_decorator
 from mmrewrite.analysis.losses import Loss, keeps_values, looks_like_key
 from mmrewrite.codemod.site import Site
+from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope
 
 

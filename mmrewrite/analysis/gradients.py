@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
+from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Binding, Module, Scope
 
 GRADIENTS = frozenset(
@@ -198,13 +199,6 @@ def _loads(site: Site, name: str, owner: Scope | None) -> int:
             for node in own_expressions(statement):
                 count += isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
     return count
-
-
-def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement, without those of the statements inside it."""
-    for child in ast.iter_child_nodes(statement):
-        if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from ast.walk(child)
 
 
 def _block(site: Site) -> Sequence[ast.stmt]:

@@ -25,6 +25,7 @@ from mmrewrite.directives.vocabulary import (
     WITH,
     kind_of,
 )
+from mmrewrite.source.functions import own_expressions, placed_expressions
 from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
 from mmrewrite.source.newer_syntax import parse_any, tokens
 from mmrewrite.source.spans import first_line, span
@@ -215,12 +216,12 @@ class _Finder:
                 self.item(statement, item, scope)
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             self.alone(statement, statement.value, scope)
-        for node, in_text in own_expressions(statement):
+        for node, in_text in placed_expressions(statement):
             if isinstance(node, ast.Call) and node not in self.handled:
                 name = self.name(node.func, scope)
                 if name is not None:
                     self.around(statement, node, name, in_text)
-        for node, _ in own_expressions(statement):
+        for node in own_expressions(statement):
             self.reference(statement, node, scope)
 
     def misused(self, node: ast.expr, reason: str) -> None:
@@ -410,7 +411,7 @@ class _Finder:
                         start, end = span(self.source, statement)
                         reason = "`*` hides which names are hints; write `from mmrewrite import hints`"
                         self.found.misused.append(Misused(start, end, reason))
-            for node, _ in own_expressions(statement):
+            for node in own_expressions(statement):
                 if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
                     continue
                 owner = scope.owner(node.id)
@@ -465,18 +466,6 @@ def _stands_alone(name: str) -> bool:
 def means_hints(qualified: str) -> bool:
     """Whether a full name is `mmrewrite`, its module of hints, or a function in it."""
     return qualified in (PACKAGE, MODULE) or qualified.startswith(f"{MODULE}.")
-
-
-def own_expressions(statement: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
-    """A statement's nodes, outer first, without those of statements in it; each with whether an f-string holds it."""
-    stack: list[tuple[ast.AST, bool]] = [(child, False) for child in reversed(list(ast.iter_child_nodes(statement)))]
-    while stack:
-        node, in_text = stack.pop()
-        if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
-            continue
-        yield node, in_text
-        in_text = in_text or isinstance(node, ast.JoinedStr)
-        stack.extend((child, in_text) for child in reversed(list(ast.iter_child_nodes(node))))
 
 
 def _holds_directly(statement: ast.stmt, node: ast.expr) -> bool:

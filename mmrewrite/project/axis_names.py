@@ -9,12 +9,12 @@ import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.directives.calls import own_expressions
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import CALL, CLASS, DEF, IMPLIED_LAYOUT, Role
 from mmrewrite.project.facts import Adopt, Facts, Loader, SourceFile, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
+from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.spans import span
 
@@ -138,7 +138,7 @@ def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iter
         jaxtyping: Whether the annotations of tasks are layouts.
     """
     for statement, scope in facts.names.scopes.items():
-        for call, _ in own_expressions(statement):
+        for call in own_expressions(statement):
             arguments = _layout(facts, call, scope, known) if isinstance(call, ast.Call) else None
             if arguments is not None and isinstance(call, ast.Call):
                 place = span(facts.source, call)
@@ -261,7 +261,7 @@ def _tables(facts: Facts) -> Iterator[ast.expr]:
         value = getattr(statement, "value", None)
         if any(name.lower().endswith("axis_rules") for name in names) and isinstance(value, ast.expr):
             yield value
-        for call, _ in own_expressions(statement):
+        for call in own_expressions(statement):
             if isinstance(call, ast.Call) and call.args and facts.names.resolve(call.func, scope) in _RULES:
                 table = call.args[0]
                 binding = facts.names.binding(table.id, scope) if isinstance(table, ast.Name) else None

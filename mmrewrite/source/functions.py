@@ -59,12 +59,20 @@ def required_parameters(function: ast.FunctionDef | ast.Lambda) -> list[str]:
 
 
 def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement, without those of the statements inside it."""
-    stack = [node for node in ast.iter_child_nodes(statement) if not isinstance(node, ast.stmt)]
+    """The nodes of a statement, outer first, without those of the statements inside it."""
+    return (node for node, _ in placed_expressions(statement))
+
+
+def placed_expressions(statement: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
+    """`own_expressions`, each with whether an f-string holds it."""
+    stack: list[tuple[ast.AST, bool]] = [(statement, False)]
     while stack:
-        node = stack.pop()
-        yield node
-        stack.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt))
+        node, in_text = stack.pop()
+        if node is not statement:
+            yield node, in_text
+        in_text = in_text or isinstance(node, ast.JoinedStr)
+        children = reversed(list(ast.iter_child_nodes(node)))
+        stack.extend((child, in_text) for child in children if not isinstance(child, ast.stmt))
 
 
 def varies(names: Module, function: ast.FunctionDef | ast.Lambda) -> ast.expr | ast.stmt | None:
