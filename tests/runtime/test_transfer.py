@@ -120,6 +120,18 @@ def test_keys_can_be_sent(send):
     assert jnp.issubdtype(moved.dtype, jax.dtypes.prng_key)
 
 
+@pytest.mark.parametrize("spec", [("x",), ("y",)], ids=["the same tiling", "another tiling"])
+def test_what_was_deleted_is_said_and_a_transfer_is_no_implicit_one(spec):
+    one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), spec)
+    array = jax.device_put(np.ones((4, 4), np.float32), one)
+    send = DevicePutTransport().bind(TransferSpec((jax.typeof(array),), (one,), (other,)))
+    with jax.transfer_guard("disallow"):
+        send([array])
+    array.delete()
+    with pytest.raises((RuntimeError, ValueError), match="deleted"):
+        send([array])
+
+
 def test_equal_transfers_share_a_plan():
     one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), ())
     spec = TransferSpec((jax.typeof(np.zeros((4, 4), np.float32)),), (one,), (other,))

@@ -14,7 +14,8 @@ import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from mmruntime import _compat
-from mmruntime._execution.pieces import Pieces, joiner, pieces_of, same_tiling, slicer
+from mmruntime._execution.parcels import is_key
+from mmruntime._execution.pieces import joiner, pieces_of, same_tiling, slicer
 
 # Issues one transfer of a step: arrays on the source submesh in, their counterparts on the target submesh out.
 Send = Callable[..., Sequence[Any]]
@@ -107,47 +108,76 @@ class _Mover:
     def __init__(self, transfer: TransferSpec) -> None:
         shapes = [tuple(aval.shape) for aval in transfer.avals]
         layouts = list(zip(transfer.sources, transfer.targets, shapes, strict=True))
+        same = [same_tiling(*layout) for layout in layouts]
         # An array without elements has no pieces to cut.
-        plain = [0 in shape or same_tiling(source, target, shape) for source, target, shape in layouts]
+        plain = [alike or 0 in shape for alike, shape in zip(same, shapes, strict=True)]
         self._plain = [i for i, is_plain in enumerate(plain) if is_plain]
         self._pieces = [i for i, is_plain in enumerate(plain) if not is_plain]
-        self._targets = list(transfer.targets)
-        self._plain_targets = [transfer.targets[i] for i in self._plain]
-        self._layouts = [pieces_of(*layouts[i]) for i in self._pieces]
+        self._targets = [transfer.targets[i] for i in self._plain]
+        self._copy: Callable[[Sequence[Any]], list[Any]] | None = None
+        if all(same[i] and not is_key(transfer.avals[i].dtype) for i in self._plain):
+            self._copy = _compat.copier(self._targets)
+        self._by_pieces = _ByPieces([layouts[i] for i in self._pieces], [transfer.avals[i] for i in self._pieces])
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """Issue the transfer; returns at once."""
         if not self._pieces:
-            return jax.device_put(list(arrays), self._targets)  # type: ignore[no-any-return]
+            return self._put(arrays)
         moved: list[Any] = [None] * len(arrays)
         if self._plain:
-            plain = jax.device_put([arrays[i] for i in self._plain], self._plain_targets)
-            for i, array in zip(self._plain, plain, strict=True):
+            for i, array in zip(self._plain, self._put([arrays[i] for i in self._plain]), strict=True):
                 moved[i] = array
         # `jax.jit` refuses arrays on devices outside of the caller's ambient mesh, and these programs run anywhere.
         with _compat.no_mesh():
-            by_pieces = _put_pieces([arrays[i] for i in self._pieces], self._layouts)
+            by_pieces = self._by_pieces([arrays[i] for i in self._pieces])
         for i, array in zip(self._pieces, by_pieces, strict=True):
             moved[i] = array
         return moved
 
+    def _put(self, arrays: Sequence[Any]) -> list[Any]:
+        if self._copy is not None:
+            return self._copy(arrays)
+        return jax.device_put(list(arrays), self._targets)  # type: ignore[no-any-return]
 
-def _put_pieces(arrays: Sequence[Any], layouts: Sequence[Pieces]) -> list[Any]:
-    pieces: list[Any] = []
-    targets: list[Any] = []
-    for array, layout in zip(arrays, layouts, strict=True):
-        shards = {shard.device: shard.data for shard in array.addressable_shards}
-        cuts = [shards[device] if box is None else slicer(box)(shards[device]) for device, box in layout.cuts]
-        for device, numbers, _ in layout.rows:
-            pieces.extend(cuts[number] for number in numbers)
-            targets.extend([SingleDeviceSharding(device)] * len(numbers))
-    # One batched call for everything is two to three times cheaper than a call per piece.
-    moved = iter(jax.device_put(pieces, targets))
-    result = []
-    for layout in layouts:
-        assembled = []
-        for _, numbers, grid in layout.rows:
-            parts = [next(moved) for _ in numbers]
-            assembled.append(parts[0] if len(parts) == 1 else joiner(grid)(*parts))
-        result.append(jax.make_array_from_single_device_arrays(layout.shape, layout.target, assembled))
-    return result
+
+class _ByPieces:
+    """Moves arrays whose layouts cut them differently."""
+
+    def __init__(self, layouts: Sequence[tuple[NamedSharding, NamedSharding, tuple[int, ...]]], avals: Any) -> None:
+        self._layouts = [pieces_of(*layout) for layout in layouts]
+        # For each array, the position of each of its cuts among its shards, and the bounds there.
+        self._cuts = [
+            [(_devices(source).index(device), box) for device, box in pieces.cuts]
+            for (source, _, _), pieces in zip(layouts, self._layouts, strict=True)
+        ]
+        self._targets = [
+            SingleDeviceSharding(device)
+            for pieces in self._layouts
+            for device, numbers, _ in pieces.rows
+            for _ in numbers
+        ]
+        keys = any(is_key(aval.dtype) for aval in avals)
+        self._copy = None if keys else _compat.copier(self._targets)
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        pieces: list[Any] = []
+        for array, places, layout in zip(arrays, self._cuts, self._layouts, strict=True):
+            shards = _compat.own_shards(array)
+            cuts = [shards[at] if box is None else slicer(box)(shards[at]) for at, box in places]
+            for _, numbers, _ in layout.rows:
+                pieces.extend(cuts[number] for number in numbers)
+        # One batched call for everything is two to three times cheaper than a call per piece.
+        moved = iter(jax.device_put(pieces, self._targets) if self._copy is None else self._copy(pieces))
+        result = []
+        for layout in self._layouts:
+            assembled = []
+            for _, numbers, grid in layout.rows:
+                parts = [next(moved) for _ in numbers]
+                assembled.append(parts[0] if len(parts) == 1 else joiner(grid)(*parts))
+            result.append(jax.make_array_from_single_device_arrays(layout.shape, layout.target, assembled))
+        return result
+
+
+def _devices(layout: NamedSharding) -> list[Any]:
+    devices: Any = layout.mesh.devices
+    return list(devices.flat)
