@@ -266,6 +266,7 @@ class _Frame:
     hoists: bool
     is_inside: bool
     env: dict[Any, AbstractValue] = field(default_factory=dict)
+    read_hoisted: dict[Any, Hoisted] = field(default_factory=dict)
 
     def bind(self, var: Any, twin: Any, value: AbstractValue) -> None:
         self.env[var] = value
@@ -317,6 +318,9 @@ class _Frame:
             self.env[var] = value
         if proved:
             for position, edit in eqn.edits.items():
+                if isinstance(edit, Hoisted) and _compat.is_var(part.invars[position]):
+                    # What several equations read is computed once.
+                    edit = self.read_hoisted.setdefault(part.invars[position], edit)
                 self.edits.operands[index, position] = edit
             if eqn.inner:
                 self.edits.inner[index] = eqn.inner

@@ -59,16 +59,15 @@ class _Body:
             keep: Positions of the results that are wanted; all if left out.
         """
         jaxpr, consts = _compat.split(closed)
-        extra: dict[int, tuple[Any, Hoisted]] = {}
+        extra: dict[Hoisted, Any] = {}
         eqns: list[Any] = []
 
         def instead(hoisted: Hoisted) -> Any:
             if isinstance(hoisted.whole, _compat.Literal):
                 return hoisted.whole
-            key = id(hoisted.part)
-            if key not in extra:
-                extra[key] = _compat.new_var(hoisted.part.aval), hoisted
-            return extra[key][0]
+            if hoisted not in extra:
+                extra[hoisted] = _compat.new_var(hoisted.part.aval)
+            return extra[hoisted]
 
         def read(atom: Any, edit: Edit | None, like: Any) -> Any:
             if isinstance(edit, Hoisted):
@@ -96,10 +95,10 @@ class _Body:
             if keep is None or position in keep
         ]
         eqns, reads = needed(eqns, outvars, keep_effects=True)
-        used = [(var, hoisted) for var, hoisted in extra.values() if var in reads]
-        invars = [*jaxpr.invars, *(var for var, _ in used)]
+        used = {hoisted: var for hoisted, var in extra.items() if var in reads}
+        invars = [*jaxpr.invars, *used.values()]
         values = dict(zip(jaxpr.constvars, consts, strict=True))
-        return _closed(jaxpr, values, invars, outvars, eqns), [hoisted for _, hoisted in used]
+        return _closed(jaxpr, values, invars, outvars, eqns), list(used)
 
     def _equation(self, eqn: Any, inner: dict[Any, Edits], instead: Any) -> Any:
         if all(edits.is_empty for edits in inner.values()):
@@ -162,11 +161,11 @@ def reads_edits(proof: Proof, position: int) -> bool:
 def _before(closed: Any, edits: Edits, hoisted: Sequence[Hoisted], same: Sequence[int]) -> Any:
     """The part of the whole batch's program that hoisted values, and the results at `same`, come from."""
     jaxpr, consts = _compat.split(closed)
-    opened = _Opened([], {}, {}, {id(each.part) for each in hoisted})
+    opened = _Opened([], {}, {}, set(hoisted))
     env: dict[Any, Any] = {var: var for var in jaxpr.invars}
     opened.constants(jaxpr, consts, env)
     outs = opened.equations(jaxpr, edits, env, None)
-    outvars = [*(opened.found[id(each.part)] for each in hoisted), *(outs[position] for position in same)]
+    outvars = [*(opened.found[each] for each in hoisted), *(outs[position] for position in same)]
     eqns, reads = [], {atom for atom in outvars if _compat.is_var(atom)}
     for eqn in reversed(opened.eqns):
         used = [_compat.is_var(var) and var in reads for var in eqn.outvars]
@@ -185,8 +184,8 @@ class _Opened:
 
     eqns: list[Any]
     consts: dict[Any, Any]
-    found: dict[int, Any]
-    wanted: set[int]
+    found: dict[Hoisted, Any]
+    wanted: set[Hoisted]
 
     def constants(self, jaxpr: Any, consts: Sequence[Any], env: dict[Any, Any]) -> None:
         for var, value in zip(jaxpr.constvars, consts, strict=True):
@@ -217,12 +216,12 @@ class _Opened:
             source_info = eqn.source_info.replace(name_stack=names)
             self.eqns.append(eqn.replace(invars=invars, outvars=outvars, source_info=source_info))
         for hoisted in _own(edits):
-            if id(hoisted.part) in self.wanted:
-                self.found[id(hoisted.part)] = read(hoisted.whole)
+            if hoisted in self.wanted:
+                self.found[hoisted] = read(hoisted.whole)
         return [read(atom) for atom in jaxpr.outvars]
 
     def _has_wanted(self, edits: Edits) -> bool:
-        if any(id(hoisted.part) in self.wanted for hoisted in _own(edits)):
+        if any(hoisted in self.wanted for hoisted in _own(edits)):
             return True
         return any(self._has_wanted(inner) for each in edits.inner.values() for inner in each.values())
 

@@ -102,6 +102,13 @@ ALONG = {
     "free_cond": lambda x, axis: jax.lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x),
 }
 
+# With sums that the batch alone may decide.
+COMPILED = {
+    "over_total": lambda x, y: x / (1.0 + jnp.abs(y).sum()),
+    "weighted": lambda x, y: (x * y).sum() / (1.0 + jnp.abs(y).sum()) if x.shape == y.shape else x * y.sum(),
+    "shifted": lambda x, y: x - y.mean(axis=0).sum() if y.ndim else x - y,
+}
+
 
 def _column(x: Any, rank: int, axis: int) -> Any:
     return x.reshape([-1 if dim == axis else 1 for dim in range(rank)])
@@ -123,9 +130,17 @@ def _reshape(x: Any, choice: int) -> Any:
 
 
 class Program:
-    """A random function; `run(params, batch)` gives all of its values, or those that are numbered `keep`."""
+    """A random function; `run(params, batch)` gives all of its values.
 
-    def __init__(self, seed: int, length: int = 10) -> None:
+    Args:
+        seed: Of all that is random.
+        length: How many operations it has.
+        compiled: Whether each operation is a compiled function, which is called again where another value fits, so that
+            calls share what JAX traced once.
+    """
+
+    def __init__(self, seed: int, length: int = 10, *, compiled: bool = False) -> None:
+        self.compiled = compiled
         self.rng = np.random.default_rng(seed)
         self.ops: list[Op] = []
         self.names: list[str] = []
@@ -160,14 +175,31 @@ class Program:
             return
         if max(np.prod(out.shape) for out in outs) > 2000 or outs[0].dtype != np.float64:
             return
-        self.ops.append((function, reads))
-        self.names.append(name)
-        for shapes, out in zip(self.shapes, outs, strict=True):
-            shapes.append(out)
+        calls = [reads]
+        if self.compiled:
+            function = jax.jit(function)
+            calls += self._other_reads(reads)
+        for each in calls:
+            self.ops.append((function, each))
+            self.names.append(name)
+            for shapes, out in zip(self.shapes, outs, strict=True):
+                shapes.append(out)
+
+    def _other_reads(self, reads: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Other values of the same shapes, if there are any."""
+
+        def fits(one: int, other: int) -> bool:
+            return all(shapes[one].shape == shapes[other].shape for shapes in self.shapes)
+
+        found = [[i for i in range(len(self.shapes[0])) if i != read and fits(i, read)] for read in reads]
+        return [tuple(int(self.rng.choice(each)) for each in found)] if all(found) else []
 
     def _choose(self) -> tuple[str, Callable[..., Any], int]:
         kind = self.rng.choice(["unary", "binary", "along", "reshape", "transpose", "dot", "total"], p=_WEIGHTS)
         choice = int(self.rng.integers(0, 1000))
+        if self.compiled and choice % 3 == 0:
+            name = str(self.rng.choice(list(COMPILED)))
+            return name, COMPILED[name], 2
         if kind == "unary":
             name = str(self.rng.choice(list(UNARY)))
             return name, UNARY[name], 1

@@ -545,3 +545,24 @@ def test_a_count_inside_of_a_loop_is_to_be_computed_before_it() -> None:
     case = case_of(jax.value_and_grad(lambda p, b: loss(p, b, before=True)), (PARAMS, BATCH), num_microbatches=3)
     assert case.words[0] == "sum"
     assert_exact(case)
+
+
+def test_each_call_of_a_compiled_function_has_hoisted_values_of_its_own() -> None:
+    @jax.jit
+    def masked_mean(losses: Any, mask: Any) -> Any:
+        at = jnp.arange(losses.shape[0], dtype=losses.dtype)[:, None]
+        return (losses * mask * jnp.cos(at)).sum() / mask.sum()
+
+    def loss(p: Any, batch: Any) -> Any:
+        losses = token_losses(p, batch)
+        keep = batch["keep"].astype(float)
+        return masked_mean(losses, keep) + 3 * masked_mean(losses, 1 - keep)
+
+    for function in (loss, jax.value_and_grad(loss)):
+        case = case_of(function, (PARAMS, BATCH), num_microbatches=3)
+        assert case.proof.is_exact
+        assert_exact(case)
+    # JAX traces it once, so that both calls have the same variables.
+    case = case_of(loss, (PARAMS, BATCH), num_microbatches=3)
+    one, other = [eqn for eqn in case.proof.part.jaxpr.eqns if eqn.params.get("name") == "masked_mean"]
+    assert one.params["jaxpr"] is other.params["jaxpr"]

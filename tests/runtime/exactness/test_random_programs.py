@@ -15,9 +15,9 @@ from tests.runtime.exactness.random_programs import Program
 MODES = [{"hoists": True}, {"hoists": False}, {"as_written": True}]
 
 
-def check(seed: int, mode: dict[str, Any]) -> list[str]:
+def check(seed: int, mode: dict[str, Any], *, compiled: bool = False) -> list[str]:
     """Hold what is proved of a random program, or of its gradients, against numbers; the words that were proved."""
-    program = Program(seed)
+    program = Program(seed, compiled=compiled)
     fun = program.run if seed % 3 else program.value_and_grad
     try:
         case = case_of(fun, (program.params, program.batch), num_microbatches=program.n, **mode)
@@ -34,9 +34,16 @@ def test_verdicts_are_never_wrong() -> None:
     assert {"same", "sum", "mean", "concat", "max", "mixed"} <= set(words)
 
 
+def test_verdicts_are_never_wrong_where_calls_share_what_was_traced() -> None:
+    words = [word for seed in range(9) for word in check(seed, MODES[0], compiled=True)]
+    assert {"same", "concat", "mixed"} <= set(words)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 3000, 25))
 def test_verdicts_are_never_wrong_at_length(first: int) -> None:
     for seed, mode in itertools.product(range(first, first + 25), MODES):
         check(seed, mode)
+    for seed in range(first, first + 25):
+        check(seed, MODES[0], compiled=True)
     jax.clear_caches()

@@ -44,6 +44,8 @@ class Scale:
 class Hoisted:
     """A value of the whole program that is computed before the loop, in the place of a microbatch's own.
 
+    Equal to itself only: JAX traces a compiled function once, so that two calls have the same variables.
+
     Attributes:
         part: The variable, or literal, of the microbatch's program.
         whole: The one of the whole batch's.
