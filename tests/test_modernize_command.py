@@ -81,6 +81,22 @@ def test_json_lists_edits_refusals_and_what_is_left(folder: Path) -> None:
     assert [(item["line"], item["text"]) for item in second["left"]] == [(1, "jax.tree_map")]
 
 
+def test_imports_are_for_the_edits_that_need_them(folder: Path) -> None:
+    (folder / "a.py").write_text(
+        "import jax\nfrom jax.core import Jaxpr\nfrom jax.experimental import maps\n"
+        "from jax.experimental.pjit import pjit\n\n"
+        "mesh = maps.Mesh(jax.devices(), ('data',))\ntree = jax.tree_map(abs, {})\nf = pjit(abs)\n"
+    )
+    (file,) = json.loads(modernize("--diff", "--format", "json").stdout)["files"]
+    found = {edit["old"].strip() or edit["new"].strip(): edit for edit in file["edits"]}
+    assert found["from jax.core import Jaxpr"]["codemods"] == ["move_names"]
+    assert found["from jax.experimental import maps"]["codemods"] == ["replace_old_mesh"]
+    assert found["from jax.experimental.pjit import pjit"]["codemods"] == ["replace_pjit"]
+    added = found["from mmruntime import compat"]
+    assert added["codemods"] == ["replace_pjit"]
+    assert added["because"] == [{"line": 8, "column": 5, "text": "pjit"}]
+
+
 def test_target_and_selection(folder: Path) -> None:
     assert "jax.tree_util.tree_map" in modernize("--diff", "--target-jax", "0.4.20").stdout
     (folder / "pyproject.toml").write_text('[tool.mmrewrite]\ntarget-jax = "0.4.20"\n')

@@ -60,13 +60,24 @@ class ImportEdits:
         if not gone:
             return
         lines = list(_merged(line for item in gone for line in instead[item] or ()))
-        owners = self.context.owners
-        codemod = min(owners[name] for name in self.context.old_names_below(gone[0].name))
+        codemods = tuple(dict.fromkeys(name for item in gone for name in self._codemods_of(item)))
         source = self.module.facts.source
         begin, stop = span(source, statement)
         because = HintReference(*source.position(begin), source.text[begin:stop].splitlines()[0])
         for start, end, text in self._changes(statement, {item.alias for item in gone}, lines):
-            yield Edit(start, end, text, (codemod,), (because,))
+            yield Edit(start, end, text, codemods, (because,))
+
+    def _codemods_of(self, item: ImportedName) -> Iterable[str]:
+        """The codemods for which an imported name goes: those that replaced its uses, else that of the name."""
+        heads = [span(self.module.facts.source, head) for head, _ in self.module.chains if head.id == item.local]
+        replacing = [
+            name
+            for edit in self.draft.edits
+            if any(edit.start <= start and end <= edit.end for start, end in heads)
+            for name in edit.codemods
+        ]
+        owners = self.context.owners
+        return replacing or (min(owners[name] for name in self.context.old_names_below(item.name)),)
 
     def _changes(
         self, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias], lines: Sequence[str]
@@ -270,17 +281,26 @@ class ImportEdits:
             top = [node for node in facts.tree.body if first_line(node) <= number <= (node.end_lineno or node.lineno)]
             lines += [first_line(top[0])] if top else [number]
         places: dict[int, list[tuple[ImportPosition, NewImport]]] = {}
-        lines_of: dict[str, list[str]] = {}
-        for item in new.values():
-            lines_of.setdefault(item.module if item.is_from else item.text, []).append(item.text)
-        for texts in lines_of.values():
-            (item,) = (item for item in new.values() if item.text == texts[0])
-            item = replace(item, text=next(_merged(texts)))
+        users: dict[int, list[Edit]] = {}
+        alike: dict[str, dict[str, NewImport]] = {}
+        for key, item in new.items():
+            alike.setdefault(item.module if item.is_from else item.text, {})[key] = item
+        for items in alike.values():
+            item = next(iter(items.values()))
+            item = replace(item, text=next(_merged(each.text for each in items.values())))
             placement = place_import(facts, item, min(lines))
             places.setdefault(placement.offset, []).append((placement, item))
-        first = self.draft.edits[0]
+            users.setdefault(placement.offset, []).extend(self._users(items))
         for offset, imports in places.items():
-            yield Edit(offset, offset, import_block(facts.source, imports), first.codemods, first.hints)
+            codemods = dict.fromkeys(name for edit in users[offset] for name in edit.codemods)
+            because = dict.fromkeys(hint for edit in users[offset] for hint in edit.hints)
+            yield Edit(offset, offset, import_block(facts.source, imports), tuple(codemods), tuple(because))
+
+    def _users(self, keys: Iterable[str]) -> list[Edit]:
+        """The edits that write a name of new imports."""
+        names = "|".join(re.escape(self.draft.imports.chosen(key) or key) for key in keys)
+        word = re.compile(rf"(?<![\w.])(?:{names})\b")
+        return [edit for edit in self.draft.edits if word.search(edit.text)]
 
 
 def _merged(lines: Iterable[str]) -> Iterator[str]:
