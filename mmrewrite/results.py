@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, order=True)
 class HintReference:
-    """A hint, or an old name, as a reader of the source sees it: its line and column from 1, and its text."""
+    """A hint, or an old name, as a reader of the source sees it: its line and column from 1, and its text.
+
+    `name` is the full name of an old name, as in `jax.experimental.maps.Mesh`; empty for a hint.
+    """
 
     line: int
     column: int
     text: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,8 @@ class Edit:
 class Refusal:
     """A site that was left alone, with the reason and what the user may write instead.
 
-    `hint` is the hint that is not rewritten because of it, None where no hint is. `is_consequence` says that the site
-    stays only because another one does, so that there is nothing to do about it here.
+    `hint` is the hint or old name that is not rewritten because of it, None where there is none. `is_consequence` says
+    that the site stays only because another one does, so that there is nothing to do about it here.
     """
 
     path: str
@@ -69,13 +73,17 @@ class HintError:
 
 @dataclass(frozen=True, order=True)
 class LeftAlone:
-    """A hint or an old name that was left alone on purpose: `text` is its source, `reason` says who asked for it."""
+    """A hint or an old name that was left alone on purpose: `text` is its source, `reason` says who asked for it.
+
+    `name` is the full name of an old name; empty for a hint, and where the text may mean something else.
+    """
 
     path: str
     line: int
     column: int
     text: str
     reason: str
+    name: str = ""
 
 
 @dataclass(frozen=True)

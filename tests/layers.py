@@ -49,6 +49,7 @@ MAY_IMPORT = {
         ".results .source .project .codemod .engine .modernize.settings .modernize.uses .modernize.version_guards "
         ".modernize.site .modernize.decision .modernize.analysis .modernize.edits"
     ),
+    "mmrewrite.modernize.upgrade": ".results .modernize.name_index",
     "mmrewrite.files": "pathspec .results .source .directives .project",
     "mmrewrite.mirror": ".results .source .engine .files",
     "mmrewrite.plan": "mmruntime.schedules .results .directives .project .files .mirror",
@@ -58,7 +59,7 @@ MAY_IMPORT = {
     "mmrewrite.cli.libcst_tool": "libcst .results .project .codemod .engine .modernize.settings .modernize .files",
     "mmrewrite.cli": (
         "click platformdirs mmrewrite .results .source .directives .project .codemod .engine .modernize.settings "
-        ".modernize .files .mirror .plan .verify .launch"
+        ".modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",

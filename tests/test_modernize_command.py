@@ -76,7 +76,7 @@ def test_json_lists_edits_refusals_and_what_is_left(folder: Path) -> None:
     (edit,) = first["edits"]
     assert (edit["codemods"], edit["old"], edit["new"]) == (["replace_tree_functions"], "jax.tree_map", "jax.tree.map")
     assert (edit["line"], edit["column"], edit["end_line"], edit["end_column"]) == (2, 5, 2, 17)
-    assert edit["because"] == [{"line": 2, "column": 5, "text": "jax.tree_map"}]
+    assert edit["because"] == [{"line": 2, "column": 5, "text": "jax.tree_map", "name": "jax.tree_map"}]
     assert [(item["line"], item["codemod"]) for item in second["refusals"]] == [(4, "report_xmap")]
     assert [(item["line"], item["text"]) for item in second["left"]] == [(1, "jax.tree_map")]
 
@@ -94,7 +94,7 @@ def test_imports_are_for_the_edits_that_need_them(folder: Path) -> None:
     assert found["from jax.experimental.pjit import pjit"]["codemods"] == ["replace_pjit"]
     added = found["from mmruntime import compat"]
     assert added["codemods"] == ["replace_pjit"]
-    assert added["because"] == [{"line": 8, "column": 5, "text": "pjit"}]
+    assert added["because"] == [{"line": 8, "column": 5, "text": "pjit", "name": "jax.experimental.pjit.pjit"}]
 
 
 def test_target_and_selection(folder: Path) -> None:

@@ -258,14 +258,14 @@ def _item(result: Rewrite) -> dict[str, Any]:
                 edit.end,
                 edit.text,
                 edit.codemods,
-                [(hint.line, hint.column, hint.text) for hint in edit.hints],
+                [dataclasses.astuple(hint) for hint in edit.hints],
             )
             for edit in result.edits
         ],
         "refusals": [
             (
                 *(each.path, each.line, each.column, each.reason, each.codemod),
-                (each.hint.line, each.hint.column, each.hint.text) if each.hint else None,
+                dataclasses.astuple(each.hint) if each.hint else None,
                 each.is_consequence,
             )
             for each in result.refusals

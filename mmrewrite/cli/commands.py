@@ -194,10 +194,20 @@ def plan(
 @click.option("--diff", "mode", flag_value="diff", help="Print a git patch instead of writing.")
 @click.option("--check", "mode", flag_value="check", help="Print the patch and exit with 1 if there is one.")
 @click.option("--target-jax", metavar="VERSION", help="The oldest JAX that the result must run on; default 0.10.")
-def modernize(mode: str | None, target_jax: str | None, **options: Any) -> None:
+@click.option(
+    "--upgrade-to",
+    multiple=True,
+    metavar="[PACKAGE==]VERSION",
+    help="With --check: print what an upgrade to this JAX, or PACKAGE, needs, by release; exit with 1 if anything.",
+)
+def modernize(mode: str | None, target_jax: str | None, upgrade_to: tuple[str, ...], **options: Any) -> None:
     """Replace names that JAX removed or deprecated, in place. Needs no hints."""
-    from mmrewrite.cli.modernize import run_modernize
+    from mmrewrite.cli.modernize import report_upgrade, run_modernize
 
+    if upgrade_to and mode != "check":
+        raise click.UsageError("--upgrade-to is a report; give --check as well.")
+    if upgrade_to:
+        report_upgrade(SourceOptions(**options), upgrade_to, target_jax)
     run_modernize(SourceOptions(**options), mode or "write", target_jax)
 
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, NoReturn
 
 import click
 
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.options import SourceOptions
+from mmrewrite.cli.reports import formats_of
 from mmrewrite.cli.session import Session
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
+from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import may_matter, modernize_project
 from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
+from mmrewrite.modernize.upgrade import upgrade_of
 from mmrewrite.results import Rewrite
+
+_VERSION = re.compile(r"\d+(\.\d+){1,3}")
+# The name of the report among those of commands.
+_UPGRADE = "modernize --upgrade-to"
 
 
 def run_modernize(options: SourceOptions, mode: str, target: str | None) -> None:
@@ -33,6 +41,36 @@ def run_modernize(options: SourceOptions, mode: str, target: str | None) -> None
     else:
         session.print_messages("would change")
     session.exit(changes_matter=mode == "check", found=mode == "check" and session.refused)
+
+
+def report_upgrade(options: SourceOptions, wanted: Sequence[str], target: str | None) -> NoReturn:
+    """Print what an upgrade to releases needs, and exit: with 1 if it needs anything."""
+    formats = formats_of(_UPGRADE)
+    if options.output_format not in formats:
+        raise click.UsageError(f"With --upgrade-to, --format is one of {', '.join(formats)}.")
+    releases = dict(map(_wanted_release, wanted))
+    session = _ModernizeSession(options, target)
+    found = upgrade_of(session.results, releases, lambda name: session.registry[name].changed_in)
+    session.show(_UPGRADE, found)
+    session.print_problems()
+    session.exit(found=bool(found.needed))
+
+
+def _wanted_release(text: str) -> tuple[str, str]:
+    """The package and the release in `0.11.0`, which is JAX, or `flax==0.12.0`.
+
+    Raises:
+        click.UsageError: If `text` has neither form, or the index does not know the package.
+    """
+    package, _, release = text.replace("==", "=").rpartition("=")
+    if not _VERSION.fullmatch(release):
+        raise click.UsageError(f"`--upgrade-to` must be a release such as 0.11.0 or flax==0.12.0, not {text!r}.")
+    name = package.strip().lower().replace("-", ".").replace("_", ".") or "jax"
+    name = "orbax.checkpoint" if name == "orbax" else name
+    if name not in TITLES:
+        known = ", ".join(each.replace(".", "-") for each in TITLES)
+        raise click.UsageError(f"`--upgrade-to` knows releases of {known}, not of {package!r}.")
+    return name, release
 
 
 class _ModernizeSession(Session):
@@ -81,6 +119,6 @@ def parse_target(text: str | None) -> tuple[int, ...]:
     """
     if text is None:
         return DEFAULT_TARGET
-    if not re.fullmatch(r"\d+(\.\d+){1,3}", text):
+    if not _VERSION.fullmatch(text):
         raise click.UsageError(f"`target-jax` must be a version of JAX such as 0.10 or 0.4.30, not {text!r}.")
     return tuple(int(part) for part in text.split("."))

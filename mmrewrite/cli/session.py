@@ -290,13 +290,8 @@ class Session:
             click.echo(self.results[0].result, nl=False)
         self.exit()
 
-    def print_messages(self, verb: str, number: int | None = None) -> None:
-        """Errors, refusals and a summary, on standard error.
-
-        Args:
-            verb: What the files did: "changed".
-            number: How many did; by default those that have something to write.
-        """
+    def print_problems(self) -> None:
+        """What could not be read, handled or written, on standard error."""
         for path, message in self.selection.unreadable:
             self._say_at(path, message)
         for result in self.results:
@@ -308,6 +303,15 @@ class Session:
             self._say_at(path, f"not written: {message}")
         for sentence in self.rules.problems:
             self.say(sentence)
+
+    def print_messages(self, verb: str, number: int | None = None) -> None:
+        """Errors, refusals and a summary, on standard error.
+
+        Args:
+            verb: What the files did: "changed".
+            number: How many did; by default those that have something to write.
+        """
+        self.print_problems()
         if self.options.quiet:
             return
         for result in self.results:

@@ -184,7 +184,7 @@ class Notebook:
 
     def _reference(self, hint: HintReference) -> HintReference:
         number, line = self._line(hint.line)
-        return HintReference(line, hint.column, f"{hint.text} (cell {number})")
+        return replace(hint, line=line, text=f"{hint.text} (cell {number})")
 
     def _line(self, line: int) -> tuple[int, int]:
         """The number of the cell that holds a line of the module, and the line in that cell."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn
 
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 
@@ -25,6 +25,8 @@ class ModernizeCodemod:
         on_request_only: Whether it runs only when it is selected by name.
         extra_markers: Bytes of files that may hold a site although they hold none of the names.
         takes_the_rest: Whether it gives up those of its names that another codemod has.
+        changed_in: For text that is no old name: the package, the release, and what that release made of it. It
+            "changes" its meaning, or "warns".
     """
 
     names: ClassVar[tuple[str, ...]] = ()
@@ -33,6 +35,7 @@ class ModernizeCodemod:
     on_request_only: ClassVar[bool] = False
     extra_markers: ClassVar[tuple[bytes, ...]] = ()
     takes_the_rest: ClassVar[bool] = False
+    changed_in: ClassVar[tuple[str, str, Literal["changes", "warns"]] | None] = None
 
     def __init__(self, site: OldNameSite) -> None:
         self.site = site

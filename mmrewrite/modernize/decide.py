@@ -195,7 +195,7 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Modernize
     try:
         codemods[name](site).rewrite()
     except SiteRefused as refused:
-        refusal = Refusal(location.path, refused.line, refused.column, refused.reason, name)
+        refusal = Refusal(location.path, refused.line, refused.column, refused.reason, name, location.reference)
         return Decision(location, name, refusal=refusal)
     except SiteLeft as left:
         return Decision(location, name, str(left))
@@ -311,4 +311,4 @@ def _broken(module: ModuleUses, item: ImportedName) -> LeftAlone:
     reason = (
         f"today's JAX has no `{item.name}`, and the name is exported or used in a way that is not replaced; remove it"
     )
-    return LeftAlone(module.facts.path, line, column, source.text[slice(*span(source, item.alias))], reason)
+    return LeftAlone(module.facts.path, line, column, source.text[slice(*span(source, item.alias))], reason, item.name)

@@ -35,10 +35,13 @@ class Decision:
         if self.refusal is not None or self.reason_left is None:
             return None
         line, column = self.location.position
-        return LeftAlone(self.location.path, line, column, self.location.text.splitlines()[0], self.reason_left)
+        name = self.location.reference.name
+        return LeftAlone(self.location.path, line, column, self.location.text.splitlines()[0], self.reason_left, name)
 
     def refused(self, reason: str) -> Decision:
         """The decision to leave the site alone because of another one, with a sentence for the user."""
         line, column = self.location.position
-        refusal = Refusal(self.location.path, line, column, reason, self.codemod, is_consequence=True)
+        refusal = Refusal(
+            self.location.path, line, column, reason, self.codemod, self.location.reference, is_consequence=True
+        )
         return replace(self, refusal=refusal)

@@ -110,14 +110,6 @@ def old_names() -> Mapping[str, OldName]:
     return found
 
 
-@functools.cache
-def releases_read() -> Mapping[str, str]:
-    """The last release of each package that the index knows."""
-    lines = INDEX_FILE.read_text(encoding="utf-8").splitlines()
-    heads = (json.loads(line) for line in lines if line.startswith('{"package"'))
-    return {row["package"]: row["releases"][-1] for row in heads}
-
-
 # Common aliases of modules: a file that uses a name through one may have the import in another file.
 _ALIASES = {
     "numpy": ("jnp", "np"),

@@ -61,6 +61,13 @@ class Location:
         """The source of the node, as it stands."""
         return self.module.facts.source.text[slice(*self.span)]
 
+    @property
+    def reference(self) -> HintReference:
+        """The site as results name it: an expression in full, a statement by its line."""
+        line, column = self.position
+        text = self.text if isinstance(self.node, ast.expr) else self.module.facts.source.line(line).strip()
+        return HintReference(line, column, text, self.use.name if self.use is not None else "")
+
 
 @dataclass(eq=False)
 class ModernizeContext:
@@ -236,11 +243,7 @@ class OldNameSite:
 
     def edit(self, start: int, end: int, text: str) -> None:
         """Replace the characters from `start` to `end` by `text`."""
-        line, column = self.source.position(self.span(self.node)[0])
-        because = HintReference(line, column, self.source.line(line).strip())
-        if isinstance(self.node, ast.expr):
-            because = HintReference(line, column, self.text(self.node))
-        self.draft.edits.append(Edit(start, end, text, (self.codemod,), (because,)))
+        self.draft.edits.append(Edit(start, end, text, (self.codemod,), (self.location.reference,)))
 
     def wrap(self, node: ast.AST, before: str, after: str) -> None:
         """Insert text before and behind a node."""

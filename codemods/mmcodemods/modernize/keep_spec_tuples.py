@@ -35,6 +35,8 @@ _OTHERS = frozenset(("axes", "axis_names", "dims", "names", "shape", "shape_tupl
 class KeepSpecTuples(ModernizeCodemod):
     """Adds the class to `isinstance` tests for tuples, and reports comparisons."""
 
+    changed_in = ("jax", "0.6.1", "changes")
+
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The tests and comparisons in a module that uses specs, in a project for an older JAX."""

@@ -37,6 +37,7 @@ class KeepVariableAnnotations(ModernizeCodemod):
     """Renames the keyword, and switches off what is new."""
 
     names: ClassVar[tuple[str, ...]] = _VARIABLES
+    changed_in = ("flax", "0.12.0", "changes")
 
     @classmethod
     def markers(cls) -> tuple[bytes, ...]:

@@ -39,6 +39,7 @@ class ReplaceMeshContext(ModernizeCodemod):
     """Rewrites one context in the style of its region."""
 
     regional = True
+    changed_in = ("jax", "0.10.1", "warns")
     extra_markers = (b"mesh", b"Mesh")
 
     @classmethod

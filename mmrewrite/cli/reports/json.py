@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
 if TYPE_CHECKING:
+    from mmrewrite.modernize.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTimeline
     from mmrewrite.verify import Checked, Verified
@@ -79,10 +81,23 @@ def _codemods(summaries: Mapping[str, Mapping[str, str]]) -> str:
     return _document("codemods", {"lists": lists})
 
 
+def _upgrade(upgrade: Upgrade) -> str:
+    parts = {"needed": upgrade.needed, "warned": upgrade.warned, "later": upgrade.later, "unknown": upgrade.unknown}
+    return _document(
+        "modernize --upgrade-to",
+        {
+            "target": dict(upgrade.target),
+            "summary": upgrade.summary,
+            **{name: [dataclasses.asdict(group) for group in groups] for name, groups in parts.items()},
+        },
+    )
+
+
 RENDERERS = {
     **dict.fromkeys(("diff", "check", "apply", "build", "modernize"), _rewrites),
     "plan": _plan,
     "verify": _verify,
+    "modernize --upgrade-to": _upgrade,
     "codemods": _codemods,
 }
 
@@ -106,7 +121,7 @@ def _file(result: Rewrite) -> dict[str, Any]:
                 "end_column": end[1],
                 "old": source.text[edit.start : edit.end],
                 "new": edit.text,
-                "because": [{"line": hint.line, "column": hint.column, "text": hint.text} for hint in edit.hints],
+                "because": [dataclasses.asdict(hint) for hint in edit.hints],
             }
         )
     return {

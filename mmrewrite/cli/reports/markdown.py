@@ -22,9 +22,11 @@ from mmrewrite.cli.reports._review import (
     reasons,
     relative,
 )
+from mmrewrite.cli.reports._upgrade import parts_of, sentence
 from mmrewrite.results import Edit, Rewrite
 
 if TYPE_CHECKING:
+    from mmrewrite.modernize.upgrade import Upgrade
     from mmrewrite.plan.sections import PlanSection, PlanTable
     from mmrewrite.verify import Verified
 
@@ -178,7 +180,20 @@ def _verify(verified: Verified) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-RENDERERS = {**dict.fromkeys(("diff", "check", "modernize"), _comment), "verify": _verify}
+def _upgrade(upgrade: Upgrade) -> str:
+    parts = [f"### mmrewrite: {_text(upgrade.summary)}"]
+    for part in parts_of(upgrade):
+        lines = [f"{code(f'{item.path}:{item.line}')}: {_text(sentence(item))}" for item in part.items]
+        more = [f"and {counted(len(lines) - _MANY, 'other use')}"] if len(lines) > _MANY else []
+        parts.append(_list(part.title, [*lines[:_MANY], *more]))
+    return "\n\n".join(parts) + "\n"
+
+
+RENDERERS = {
+    **dict.fromkeys(("diff", "check", "modernize"), _comment),
+    "verify": _verify,
+    "modernize --upgrade-to": _upgrade,
+}
 
 
 def _list(title: str, lines: Iterable[str]) -> str:

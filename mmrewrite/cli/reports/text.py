@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mmrewrite.cli.reports import RewriteReport
+from mmrewrite.cli.reports._upgrade import UpgradePart, parts_of, sentence
 
 if TYPE_CHECKING:
+    from mmrewrite.modernize.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
     from mmrewrite.verify import Checked, Status, Verified
@@ -72,6 +74,14 @@ def _explain(page: str) -> str:
     return f"{page}\n"
 
 
+def _upgrade(upgrade: Upgrade) -> str:
+    return "\n\n".join([upgrade.summary, *map(_upgrade_part, parts_of(upgrade))]) + "\n"
+
+
+def _upgrade_part(part: UpgradePart) -> str:
+    return _lines(part.title, (f"{item.path}:{item.line}:{item.column}: {sentence(item)}" for item in part.items))
+
+
 RENDERERS = {
     "diff": _patch,
     "check": _patch,
@@ -80,6 +90,7 @@ RENDERERS = {
     "modernize": _patch,
     "plan": _plan,
     "verify": _verify,
+    "modernize --upgrade-to": _upgrade,
     "codemods": _codemods,
     "explain": _explain,
 }

@@ -64,20 +64,23 @@ class ImportEdits:
         source = self.module.facts.source
         begin, stop = span(source, statement)
         because = HintReference(*source.position(begin), source.text[begin:stop].splitlines()[0])
+        # Names whose uses are edited as well are named there.
+        itself = [replace(because, name=item.name) for item in gone if not self._replacing(item)]
         for start, end, text in self._changes(statement, {item.alias for item in gone}, lines):
-            yield Edit(start, end, text, codemods, (because,))
+            yield Edit(start, end, text, codemods, tuple(dict.fromkeys(itself)) or (because,))
 
     def _codemods_of(self, item: ImportedName) -> Iterable[str]:
         """The codemods for which an imported name goes: those that replaced its uses, else that of the name."""
-        heads = [span(self.module.facts.source, head) for head, _ in self.module.chains if head.id == item.local]
-        replacing = [
-            name
-            for edit in self.draft.edits
-            if any(edit.start <= start and end <= edit.end for start, end in heads)
-            for name in edit.codemods
-        ]
         owners = self.context.owners
+        replacing = [name for edit in self._replacing(item) for name in edit.codemods]
         return replacing or (min(owners[name] for name in self.context.old_names_below(item.name)),)
+
+    def _replacing(self, item: ImportedName) -> list[Edit]:
+        """The edits that replace uses of an imported name."""
+        heads = [span(self.module.facts.source, head) for head, _ in self.module.chains if head.id == item.local]
+        return [
+            edit for edit in self.draft.edits if any(edit.start <= start and end <= edit.end for start, end in heads)
+        ]
 
     def _changes(
         self, statement: ast.Import | ast.ImportFrom, dropped: Collection[ast.alias], lines: Sequence[str]

@@ -1,0 +1,207 @@
+"""What an upgrade of a project needs, grouped by the release that makes it necessary."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from mmrewrite.modernize.name_index import TITLES, OldName, last_releases, old_names
+from mmrewrite.results import Rewrite
+
+Outcome = Literal["rewritten", "by hand", "left"]
+Change = Literal["stops", "changes", "warns", "unknown"]
+# For a codemod about text that is no name: the package, the release, and what that release made of it.
+ChangedIn = Callable[[str], tuple[str, str, Change] | None]
+
+
+@dataclass(frozen=True, order=True)
+class UpgradeItem:
+    """One use of an old name.
+
+    Attributes:
+        path: The file; `model.ipynb, cell 3` where it stays, in a notebook.
+        line: The line, from 1.
+        column: The column, from 1.
+        text: The source of the use.
+        name: The full name, empty where it is not certain.
+        history: What became of the name, as a sentence without an end; empty if no release is known.
+        outcome: What `mmrewrite modernize` does: rewrite it exactly, leave it for a person, or leave it as it works.
+        detail: The codemods that rewrite it, or why it stays.
+    """
+
+    path: str
+    line: int
+    column: int
+    text: str
+    name: str
+    history: str
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True)
+class UpgradeGroup:
+    """Uses for which one release matters.
+
+    Attributes:
+        package: The package, such as `jax`; empty where no release is known.
+        release: The release.
+        change: What that release makes of them.
+        items: The uses, in the order of files.
+    """
+
+    package: str
+    release: str
+    change: Change
+    items: tuple[UpgradeItem, ...]
+
+    @property
+    def title(self) -> str:
+        """The package and the release, with what happens there."""
+        if self.change == "unknown":
+            return "No release is known, or one before the index begins"
+        does = {
+            "stops": "what stops working",
+            "changes": "what means something else from here on",
+            "warns": "what warns from here on, and still works",
+        }
+        return f"{TITLES[self.package]} {self.release}: {does[self.change]}"
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What the upgrade needs, by release.
+
+    Attributes:
+        target: The release of each package that the upgrade leads to.
+        needed: What stops working or changes its meaning on the way, in the order of releases; first what did so before
+            the index begins.
+        warned: What only warns there.
+        later: What stops or warns in a later release.
+        unknown: Text that may be an old name.
+    """
+
+    target: Mapping[str, str]
+    needed: tuple[UpgradeGroup, ...]
+    warned: tuple[UpgradeGroup, ...]
+    later: tuple[UpgradeGroup, ...]
+    unknown: tuple[UpgradeGroup, ...]
+
+    @property
+    def summary(self) -> str:
+        """The account in one sentence."""
+        items = [item for group in self.needed for item in group.items]
+        by_hand = sum(item.outcome != "rewritten" for item in items)
+        versions = ", ".join(f"{TITLES[package]} {release}" for package, release in self.target.items())
+        uses = "1 use of an old name needs" if len(items) == 1 else f"{len(items)} uses of old names need"
+        if not items:
+            return f"Nothing in these files keeps them from {versions}."
+        return (
+            f"To run on {versions}, {uses} a change: `mmrewrite modernize` rewrites {len(items) - by_hand}, and "
+            f"{by_hand} {'is' if by_hand == 1 else 'are'} for a person."
+        )
+
+
+def upgrade_of(results: Iterable[Rewrite], target: Mapping[str, str], changed_in: ChangedIn) -> Upgrade:
+    """Group what `modernize` found by the releases that matter for an upgrade.
+
+    Args:
+        results: What becomes of each file.
+        target: The release of a package that the upgrade leads to; of the others, the newest that the index knows.
+        changed_in: For a codemod about text that is no old name: which release made what of it.
+    """
+    wanted = {**last_releases(), **target}
+    groups: dict[tuple[str, str, str, Change], list[UpgradeItem]] = {}
+    for item, (package, release, change) in _placed(results, changed_in, wanted):
+        if not package:
+            # What is replaced or refused does not work today, whenever it was that it stopped.
+            part = "unknown" if item.outcome == "left" else "needed"
+        elif numbers(release) > numbers(wanted[package]):
+            part = "later"
+        else:
+            part = "warned" if change == "warns" else "needed"
+        groups.setdefault((part, package, release, change), []).append(item)
+
+    def of(wanted_part: str) -> tuple[UpgradeGroup, ...]:
+        found = [
+            UpgradeGroup(package, release, change, tuple(sorted(items)))
+            for (part, package, release, change), items in groups.items()
+            if part == wanted_part
+        ]
+        order = list(TITLES)
+        return tuple(
+            sorted(found, key=lambda group: (order.index(group.package or order[0]), numbers(group.release or "0")))
+        )
+
+    used = {package for _, package, _, _ in groups} | target.keys()
+    shown = {package: wanted[package] for package in TITLES if package in used}
+    return Upgrade(shown, of("needed"), of("warned"), of("later"), of("unknown"))
+
+
+def numbers(release: str) -> tuple[int, ...]:
+    """A release as four numbers, to compare it: 0.10 is (0, 10, 0, 0), as 0.10.0 is."""
+    parts = [int(part) for part in release.split(".")]
+    return (*parts, *[0] * (4 - len(parts)))
+
+
+def _placed(
+    results: Iterable[Rewrite], changed_in: ChangedIn, wanted: Mapping[str, str]
+) -> Iterator[tuple[UpgradeItem, tuple[str, str, Change]]]:
+    """Every use with the package, the release that matters, and what that release makes of it."""
+    for item, codemods in _items(results):
+        row = _row(item.name)
+        if row is not None:
+            yield item, (row.package, *_turning_point(row, wanted[row.package]))
+        else:
+            yield item, next(filter(None, map(changed_in, codemods)), ("", "", "unknown"))
+
+
+def _turning_point(row: OldName, wanted: str) -> tuple[str, Change]:
+    """The release that matters for an upgrade: the one that ends a name, if it is on the way; else the next warning."""
+    ends = row.gone_since
+    if ends is not None and numbers(ends) <= numbers(wanted):
+        return ends, "stops"
+    warns = next((release for release, state in row.changes if state == "warns"), None)
+    if warns is not None:
+        return warns, "warns"
+    assert ends is not None
+    return ends, "stops"
+
+
+def _items(results: Iterable[Rewrite]) -> Iterator[tuple[UpgradeItem, tuple[str, ...]]]:
+    """Every use of an old name, with the codemods that it is up to."""
+    for result in results:
+        rewritten: dict[tuple[int, int, str, str], dict[str, None]] = {}
+        for edit in result.edits:
+            for hint in edit.hints:
+                if hint.name or not hint.text.startswith(("import ", "from ")):
+                    place = (hint.line, hint.column, hint.text, hint.name)
+                    rewritten.setdefault(place, {}).update(dict.fromkeys(edit.codemods))
+        for (line, column, text, name), codemods in rewritten.items():
+            detail = ", ".join(codemods)
+            item = UpgradeItem(result.path, line, column, text, name, _history(name), "rewritten", detail)
+            yield item, tuple(codemods)
+        for each in result.refusals:
+            name, text = (each.hint.name, each.hint.text) if each.hint is not None else ("", "")
+            item = UpgradeItem(each.path, each.line, each.column, text, name, _history(name), "by hand", each.reason)
+            yield item, (each.codemod,)
+        for left in result.left:
+            history = _history(left.name)
+            yield UpgradeItem(left.path, left.line, left.column, left.text, left.name, history, "left", left.reason), ()
+
+
+def _history(name: str) -> str:
+    row = _row(name)
+    return row.history if row is not None else ""
+
+
+@functools.cache
+def _row(name: str) -> OldName | None:
+    """The row of a name, else that of the innermost module around it that has one."""
+    while name:
+        if name in old_names():
+            return old_names()[name]
+        name = name.rpartition(".")[0]
+    return None

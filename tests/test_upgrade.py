@@ -1,0 +1,144 @@
+"""`mmrewrite modernize --check --upgrade-to`: one report of what an upgrade needs, by release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from command import run
+from test_formats import SCHEMAS, validate
+
+from mmrewrite.modernize.name_index import TITLES, last_releases, old_names
+from mmrewrite.modernize.upgrade import numbers
+
+pytestmark = pytest.mark.python
+
+PROGRAM = """\
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.core import ConcreteArray, Jaxpr
+from jax.experimental import maps
+from jax.experimental.pjit import pjit
+
+mesh = maps.Mesh(jax.devices(), ("data",))
+grid = jax.make_mesh((1,), ("data",))
+known = isinstance(1, ConcreteArray)
+tree = jax.tree_map(abs, {})
+older = jax.tree_multimap(abs, {})
+fixed = jnp.fix(1.5)
+f = pjit(abs)
+kernel = nnx.Param(1, sharding=("data",))
+if jax.__version__ < "0.5":
+    tree = jax.tree_map(abs, tree)
+"""
+
+
+@pytest.fixture(autouse=True)
+def program(folder: Path) -> Path:
+    (folder / "train.py").write_text(PROGRAM)
+    return folder
+
+
+def upgrade(*options: str) -> Result:
+    return run("modernize", "--check", *options)
+
+
+def report(*options: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(upgrade("--format", "json", *options).stdout)
+    validate(document, SCHEMAS / "upgrade.json")
+    return document
+
+
+def names(groups: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[str]]:
+    return {
+        (group["package"], group["release"], group["change"]): [item["name"] for item in group["items"]]
+        for group in groups
+    }
+
+
+def test_groups_by_the_release_that_matters() -> None:
+    found = report("--upgrade-to", "0.8.0", "--upgrade-to", "flax==0.11")
+    assert found["target"] == {"jax": "0.8.0", "flax": "0.11"}
+    assert names(found["needed"]) == {
+        ("", "", "unknown"): ["jax.tree_multimap"],
+        ("jax", "0.4.31", "stops"): ["jax.experimental.maps.Mesh"],
+        ("jax", "0.4.36", "stops"): ["jax.core.ConcreteArray"],
+        ("jax", "0.6.0", "stops"): ["jax.core.Jaxpr", "jax.tree_map", "jax.tree_map"],
+    }
+    assert names(found["warned"]) == {("jax", "0.8.0", "warns"): ["jax.experimental.pjit.pjit"]}
+    assert names(found["later"]) == {
+        ("jax", "0.9.0", "changes"): ["jax.make_mesh"],
+        ("jax", "0.9.0", "warns"): ["jax.numpy.fix"],
+        ("flax", "0.12.0", "changes"): ["flax.nnx.Param"],
+    }
+    items = [item for group in found["needed"] for item in group["items"]]
+    outcomes = {(item["name"], item["line"]): item["outcome"] for item in items}
+    assert outcomes["jax.core.ConcreteArray", 10] == "by hand"
+    assert (outcomes["jax.tree_map", 11], outcomes["jax.tree_map", 17]) == ("rewritten", "left")
+
+
+def test_text_and_markdown_say_the_same() -> None:
+    text = upgrade("--upgrade-to", "0.8.0").stdout
+    assert text.startswith("To run on JAX 0.8.0, Flax ")
+    assert "\n\nJAX 0.4.36: what stops working (1 by hand)\n  train.py:10:23: `jax.core.ConcreteArray` is gone" in text
+    assert "  train.py:4:1: `jax.core.Jaxpr` warns since JAX 0.4.38, raises since 0.6.0" in text
+    markdown = upgrade("--upgrade-to", "0.8.0", "--format", "markdown").stdout
+    assert "#### JAX 0.4.36: what stops working (1 by hand)\n\n- `train.py:10`: `jax.core.ConcreteArray` is" in markdown
+
+
+def test_exit_status_is_whether_anything_is_needed(folder: Path) -> None:
+    assert upgrade("--upgrade-to", "0.8.0").exit_code == 1
+    (folder / "train.py").write_text("import jax.numpy as jnp\nx = jnp.fix(1.5)\n")
+    result = upgrade("--upgrade-to", "0.9.2")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Nothing in these files keeps them from JAX 0.9.2.\n\nJAX 0.9.0: what warns")
+    assert upgrade("--upgrade-to", "0.10").exit_code == 1
+    (folder / "broken.py").write_text("import jax\nx = jax.tree_map((\n")
+    result = upgrade("--upgrade-to", "0.9.2")
+    assert result.exit_code == 2
+    assert "broken.py" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--upgrade-to", "newest"], "must be a release such as 0.11.0 or flax==0.12.0, not 'newest'"),
+        (["--upgrade-to", "numpy==2.0"], "knows releases of jax, flax, optax, chex, orbax-checkpoint, not of 'numpy'"),
+        (["--upgrade-to", "0.8.0", "--format", "sarif"], "--format is one of text, json, markdown"),
+    ],
+)
+def test_mistakes(options: list[str], message: str) -> None:
+    result = upgrade(*options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_needs_check() -> None:
+    result = run("modernize", "--upgrade-to", "0.8.0")
+    assert result.exit_code == 2
+    assert "give --check as well" in result.stderr
+
+
+def test_every_name_of_the_index_is_in_its_group(folder: Path) -> None:
+    uses = [name for name in old_names() if not any(other.startswith(f"{name}.") for other in old_names())]
+    imports = "".join(f"import {package}\n" for package in TITLES)
+    (folder / "train.py").write_text(imports + "".join(f"{name}\n" for name in uses))
+    found = report("--upgrade-to", last_releases()["jax"])
+    assert not found["later"]
+    places = {
+        item["name"]: (group["change"], group["release"])
+        for part in ("needed", "warned", "unknown")
+        for group in found[part]
+        for item in group["items"]
+    }
+    assert set(uses) <= places.keys()
+    for name in uses:
+        row = old_names()[name]
+        change, release = places[name]
+        assert change == ("stops" if row.is_gone else "warns"), name
+        assert release == (row.gone_since if row.is_gone else row.changes[-1][0]) or change == "warns", name
+        assert numbers(release) <= numbers(last_releases()[row.package]), name
