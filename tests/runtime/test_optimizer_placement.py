@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax.experimental import io_callback
+from jax.sharding import PartitionSpec
 
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, normal, on, stages
@@ -448,3 +449,20 @@ def test_state_that_tasks_read_or_that_has_no_namesake_is_no_warning():
         warnings.filterwarnings("error", message="mjit")
         _, teacher, cache, _ = mm.mjit(step, mesh=stages(3))(*args)
     assert [{each.id for each in leaf.devices()} for leaf in (*teacher, *cache)] == [{2}, {1}]
+
+
+def test_a_batch_of_the_type_of_a_result_is_no_state():
+    """It is laid out before the first stage reads it, and the last stage makes the result."""
+
+    def step(p, x):
+        h = mm.with_sharding_constraint(x, PartitionSpec())
+        for i, w in enumerate(p):
+            h = mm.task(lambda w, h: jnp.tanh(w @ h), task=on(i))(w, h)
+        return mm.with_sharding_constraint(h, PartitionSpec()), h.sum()
+
+    args = state_of_three()[0], normal(4, 6, dtype=np.float32)
+    compiled = mm.mjit(step, mesh=stages(3))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="mjit")
+        compiled(*args)
+    assert "state of" not in str(compiled.explain())

@@ -86,7 +86,8 @@ def _stages(step: Step, placement: Placement, names: Sequence[str]) -> Mapping[V
     """The stage of carried state that no task reads, where it has one.
 
     It is that of the parameter whose name and shape the state has, as in `m['w']` beside `params['w']`. Failing that it
-    is the one submesh that reads the state.
+    is the one submesh that reads the state; but what tasks compute with is no such state: an argument that only has
+    the type of a result, such as a batch that is laid out and handed to the first task, counts as carried too.
     """
     tasks: dict[Var, set[int]] = defaultdict(set)
     readers: dict[Var, set[int]] = defaultdict(set)
@@ -101,6 +102,7 @@ def _stages(step: Step, placement: Placement, names: Sequence[str]) -> Mapping[V
         path, found = _path(names[position]), tasks.get(step.invars[position])
         if path and found:
             parameters[(*path, step.invars[position].aval.shape)] |= found
+    data = _read_by_tasks(step)
     stages: dict[Var, int] = {}
     for position in carried:
         var, path = step.invars[position], _path(names[position])
@@ -109,10 +111,22 @@ def _stages(step: Step, placement: Placement, names: Sequence[str]) -> Mapping[V
         namesakes = next(
             (found for first in range(len(path)) if (found := parameters.get((*path[first:], var.aval.shape)))), None
         )
-        found = namesakes or readers[var]
+        found = namesakes or (readers[var] if var not in data else set())
         if len(found) == 1:
             (stages[var],) = found
     return stages
+
+
+def _read_by_tasks(step: Step) -> set[Var]:
+    """What tasks read, and all that it is computed from outside of tasks."""
+    found: set[Var] = set()
+    for region in reversed(step.regions):
+        found.update(result for total, result in region.sums if total in found)
+        for op in reversed(region.ops):
+            if op.task is not None or not found.isdisjoint(op.writes()):
+                found.update(op.reads())
+        found.update(stacked for piece, stacked in region.slices.items() if piece in found)
+    return found
 
 
 def _path(name: str) -> tuple[str, ...]:
