@@ -290,10 +290,18 @@ def discharge_refs(closed: Any) -> Any:
     return discharge.discharge_state(closed)
 
 
-def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of an error's traceback that are neither JAX's nor ours, outermost first."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return [frame for frame in frames if source_info_util.is_user_filename(frame.filename)]
+def raised_at(error: BaseException) -> str:
+    """Where the user's own program raised an error, as `file:line (function)`; empty if that is not known.
+
+    Chosen as `user_line` does.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)[::-1]
+        if source_info_util.is_user_filename(frame.filename)
+    ]
+    found = next((frame for frame in frames if not _is_of_a_library(frame.filename)), frames[0] if frames else None)
+    return "" if found is None else f"{found.filename}:{found.lineno} ({found.name})"
 
 
 def user_line(eqn: Any) -> str:
@@ -302,14 +310,15 @@ def user_line(eqn: Any) -> str:
     Of the frames outside of JAX, the innermost that is in no installed library; without one, the innermost.
     """
     frames = list(source_info_util.user_frames(eqn.source_info.traceback))
-    found = next((frame for frame in frames if not any(place in frame.file_name for place in _LIBRARIES)), None)
+    found = next((frame for frame in frames if not _is_of_a_library(frame.file_name)), None)
     if found is None and not frames:
         return ""
     found = found or frames[0]
     return f"{found.file_name}:{found.start_line} ({found.function_name})"
 
 
-_LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+def _is_of_a_library(file_name: str) -> bool:
+    return any(f"{os.sep}{folder}{os.sep}" in file_name for folder in ("site-packages", "dist-packages"))
 
 
 def of_type(value: Any, aval: Any) -> Any:

@@ -278,7 +278,9 @@ def test_a_transformation_that_does_not_carry_streams_gets_advice_that_works() -
 
     arguments = jnp.eye(8), jnp.ones((8, 8)), nnx.Rngs(dropout=0, noise=1)
     with pytest.raises(
-        TypeError, match=r"dropped draws from the nnx object at rng=2 .* Use nnx\.grad .* or pass a key"
+        TypeError,
+        match=r"dropped draws from the nnx object at rng=2 at .*test_inputs\.py:\d+ \(dropped\), .*"
+        r" Use nnx\.grad .* or pass a key",
     ):
         mm.mjit(refused, mesh=make_mesh())(*arguments)
     found = mm.mjit(advised, mesh=make_mesh())(*arguments)

@@ -81,10 +81,12 @@ class LoopKeys:
         except Exception as error:
             if not self.objects or not is_trace_error(error):
                 raise
+            line = f" at {where}" if (where := _compat.raised_at(error)) else ""
             raise TypeError(
-                f"microbatch: {label} draws from the nnx object at rng={next(iter(self.objects))} in a trace that Flax "
-                "does not let it change: jax.grad does not carry nnx objects. Use nnx.grad or nnx.value_and_grad; or "
-                "pass a key, as in fun(..., rngs.dropout()), and make nnx.Rngs(dropout=key) of it inside the function."
+                f"microbatch: {label} draws from the nnx object at rng={next(iter(self.objects))}{line}, in a trace "
+                "that Flax does not let change it: jax.grad does not carry nnx objects. Use nnx.grad or "
+                "nnx.value_and_grad; or pass a key, as in fun(..., rngs.dropout()), and make nnx.Rngs(dropout=key) of "
+                "it inside the function."
             ) from error
         check_unchanged()
         after = [_stream_counts(stateful_leaves(clones[at])) for at in self.objects]

@@ -39,21 +39,16 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
         except RuntimeError as error:
             if not str(error).startswith("with_sharding_constraint requires a non-empty mesh"):
                 raise
+            line = f" at {where}" if (where := _compat.raised_at(error)) else ""
             # JAX advises `jax.set_mesh`, which is no help: each task has a mesh of its own, and tracing has none.
             raise RuntimeError(
-                f"jax.lax.with_sharding_constraint{_user_line(error)} has a PartitionSpec and no mesh. In a step each "
+                f"jax.lax.with_sharding_constraint{line} has a PartitionSpec and no mesh. In a step each "
                 "task has a mesh of its own: write mm.with_sharding_constraint(x, P(...)) there, and map the names of "
                 "the spec in logical_axes= of the MultiMesh or the task."
             ) from error
     jaxpr, consts = split(without_refs(closed))
     step = _Flattener(TaskFinder(registrations), jaxpr).step(jaxpr, consts)
     return remove_dead_code(step), jax.tree.structure(shapes)
-
-
-def _user_line(error: BaseException) -> str:
-    """Where the user's code raised an error."""
-    frames = _compat.user_frames(error)
-    return f" at {frames[-1].filename}:{frames[-1].lineno} ({frames[-1].name})" if frames else ""
 
 
 class _Flattener:
