@@ -5,7 +5,6 @@ Names are imported on first use (PEP 562), so that `mmruntime.schedules` works w
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +71,7 @@ _HOMES = {
     "with_sharding_constraint": "_frontend.constraint",
 }
 _MODULES = ("compat", "flax", "schedules")
+_IN_FLAX = ("parallelize_step", "shard_axes")
 
 _PLUMBING = "it set up MultiMesh's own compiler and runtime, which stock JAX does not need. Leave it out."
 # Names of MultiMesh that this package does not have, and what to do instead.
@@ -106,8 +106,10 @@ def __getattr__(name: str) -> Any:
 def _advice(name: str) -> str:
     if name in _ABSENT:
         return f": {_ABSENT[name]}"
-    near = difflib.get_close_matches(name, (*_HOMES, *_MODULES), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    if name in _IN_FLAX:
+        return f"; it is in mmruntime.flax: write mm.flax.{name}."
+    near = importlib.import_module(f"{__name__}._check").nearest(name, (*_HOMES, *_MODULES))
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def __dir__() -> list[str]:

@@ -39,9 +39,16 @@ def unknown(what: str, kind: str, name: str, known: Sequence[str]) -> TypeError:
         name: The keyword.
         known: All known keywords.
     """
-    near = difflib.get_close_matches(name, known, n=1)
-    guess = f"; did you mean {near[0]!r}?" if near else "."
+    near = nearest(name, known)
+    guess = f"; did you mean {near!r}?" if near else "."
     return TypeError(f"{what}: unknown {kind} {name!r}{guess} There are {', '.join(known)}.")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that a misspelled one most likely stands for, whatever its case; None if it is like none."""
+    by_fold = {each.casefold(): each for each in known}
+    near = difflib.get_close_matches(name.casefold(), by_fold, n=1)
+    return by_fold[near[0]] if near else None
 
 
 def integer(what: str, name: str, value: Any, least: int | None = None) -> int:

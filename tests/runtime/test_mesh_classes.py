@@ -119,7 +119,7 @@ def test_equal_multimeshes_do_not_share_registrations() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        pytest.param({}, TypeError, r"MultiMesh: give axis_sizes= and axis_names=, or global_mesh=", id="nothing"),
+        pytest.param({}, TypeError, r"MultiMesh: give axis_names= with axis_sizes= or with devices=", id="nothing"),
         pytest.param(
             {"axis_sizes": (3, 4), "axis_names": ("stage", "data")},
             ValueError,

@@ -103,8 +103,8 @@ def test_devices_are_a_mesh_of_one_axis_else_the_mesh_in_use_is_taken() -> None:
         ),
         pytest.param(
             {"initial_batch": 1.0},
-            TypeError,
-            r"parallelize: init_params is missing. Give a function without arguments",
+            ValueError,
+            r"parallelize: init_params is missing, and <lambda> takes params, batch\. Give a function",
             id="no_init_params",
         ),
         pytest.param(

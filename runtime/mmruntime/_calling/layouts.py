@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _check
+from mmruntime._core.auto_layout import AUTO
 from mmruntime._core.logical_axes import spec_names
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import constrain, constraint_p
@@ -27,13 +28,14 @@ def with_layouts(
         fun: The function of a step.
         mesh: The mesh of the step.
         ins: As `in_shardings` of `jax.jit`: a prefix of the arguments that are not static.
-        outs: As `out_shardings`: a prefix of the result.
+        outs: As `out_shardings`: a prefix of the result. `AUTO(mesh)` is as None here and there.
         static: Positions of static arguments.
 
     Raises:
         TypeError: If an entry is no layout.
         ValueError: If the mesh has no axis of a name. When called: if a tree does not fit.
     """
+    ins, outs = _without_auto(ins), _without_auto(outs)
     _check_layouts("in_shardings", ins, mesh)
     _check_layouts("out_shardings", outs, mesh)
     # JAX takes lists here, although arguments are a tuple.
@@ -61,8 +63,19 @@ def lay_out(leaf: Any, spec: PartitionSpec) -> Any:
     return constraint_p.bind(array, names=spec_names(spec, array.ndim, "mjit"), logical=False)
 
 
+def mesh_of_layouts(*layouts: Any) -> Mesh | None:
+    """The mesh that layouts are over: that of the first `AUTO` or `NamedSharding` in these trees."""
+    leaves = jax.tree.leaves(layouts, is_leaf=_is_layout)
+    meshes = (leaf.mesh for leaf in leaves if isinstance(leaf, AUTO | NamedSharding))
+    return next((mesh for mesh in meshes if isinstance(mesh, Mesh)), None)
+
+
+def _without_auto(layouts: Any) -> Any:
+    return jax.tree.map(lambda leaf: None if isinstance(leaf, AUTO) else leaf, layouts, is_leaf=_is_layout)
+
+
 def _is_layout(node: Any) -> bool:
-    return node is None or isinstance(node, PartitionSpec | jax.sharding.Sharding)
+    return node is None or isinstance(node, PartitionSpec | jax.sharding.Sharding | AUTO)
 
 
 def _check_layouts(option: str, layouts: Any, mesh: MultiMesh) -> None:

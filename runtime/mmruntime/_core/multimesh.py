@@ -28,20 +28,22 @@ class MultiMesh(Mesh):
     mesh in use for this package only; JAX's own context is `with jax.set_mesh(mesh):`.
 
     Args:
-        axis_sizes: Size of each axis. With fewer devices in the product than there are, the first are taken.
+        axis_sizes: Size of each axis. With fewer devices in the product than there are, the first are taken. If left
+            out, the shape of `devices`.
         axis_names: Name of each axis.
-        devices: The devices, in the mesh's order; `jax.devices()` if left out.
-        global_mesh: A `jax.sharding.Mesh` to wrap; the three above are then not needed.
+        devices: The devices, in the mesh's order, in a sequence or an array; `jax.devices()` if left out. An array of
+            several dimensions has the shape `axis_sizes`.
+        global_mesh: A `jax.sharding.Mesh` to wrap; the three above are then ignored.
         logical_axes: `(logical, device)` pairs for the tasks that have none of their own; a device axis of
             None means "replicated, on purpose".
 
     Raises:
-        TypeError: If sizes or names are missing, or something is of another type.
-        ValueError: If the axes need more devices than there are, `global_mesh` has other axes than those given, or a
+        TypeError: If sizes and devices, or names are missing, or something is of another type.
+        ValueError: If the axes need more devices than there are, an array of devices has another shape than these, or a
             pair names an unknown axis.
     """
 
-    # Annotations only: `__init__` sets them past JAX's class, which refuses assignments.
+    # Annotations only: `__new__` sets them past JAX's class, which refuses assignments.
     devices: np.ndarray
     axis_names: tuple[str, ...]
     mesh: Mesh
@@ -49,27 +51,23 @@ class MultiMesh(Mesh):
     context: Context
     _entered: list[Any]
 
-    def __new__(cls, **_: Any) -> Self:
-        """A new object each time: JAX's own class gives equal meshes one object, but registrations are not shared."""
-        return object.__new__(cls)
-
-    def __init__(
-        self,
+    # JAX's own class is made in `__new__` too, which gives equal meshes one object; registrations are not shared.
+    def __new__(
+        cls,
         *,
         axis_sizes: Sequence[int] | None = None,
         axis_names: Sequence[str] | None = None,
         devices: Sequence[Any] | np.ndarray | None = None,
         global_mesh: Mesh | None = None,
         logical_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> Self:
+        """A new object each time."""
         if global_mesh is None:
-            if axis_sizes is None or axis_names is None:
-                raise TypeError("MultiMesh: give axis_sizes= and axis_names=, or global_mesh=.")
-            global_mesh = _lay_out(*_check.axes("MultiMesh", axis_sizes, axis_names), devices)
-        else:
-            _check_axes_of(global_mesh, axis_sizes, axis_names)
+            global_mesh = _lay_out(axis_sizes, axis_names, devices)
+        elif not isinstance(global_mesh, Mesh):
+            raise _check.wrong("MultiMesh", "global_mesh", "a jax.sharding.Mesh", global_mesh)
         mesh = auto_mesh(global_mesh.devices, global_mesh.axis_names)
-        # JAX's class refuses assignments.
+        self = object.__new__(cls)
         vars(self).update(
             vars(mesh),
             mesh=mesh,
@@ -83,9 +81,15 @@ class MultiMesh(Mesh):
                     f"MultiMesh: logical_axes maps {logical!r} to device axis {device!r}, but the mesh has "
                     f"{', '.join(map(repr, self.axis_names))}."
                 )
+        return self
 
     def __reduce__(self) -> Any:
         return _rebuild, (self.mesh, self.logical_axes, self.context)
+
+    @property
+    def global_mesh(self) -> Mesh:
+        """All devices as a plain `jax.sharding.Mesh`."""
+        return self.mesh
 
     @property
     def registrations(self) -> tuple[Registration, ...]:
@@ -111,14 +115,14 @@ class MultiMesh(Mesh):
             picked[self.axis_names.index(axis)] = slice(index, index + 1)
         return auto_mesh(self.devices[tuple(picked)], self.axis_names)
 
-    def single_slice_devices(self, **indices: int) -> list[Any]:
-        """The devices of a slice, flat."""
-        return list(self.slice(**indices).devices.flat)
+    def single_slice_devices(self, **indices: int) -> np.ndarray:
+        """The devices of a slice, in an array with all axes, the sliced ones of size 1."""
+        devices: np.ndarray = self.slice(**indices).devices
+        return devices
 
     def single_slice_ids(self, **indices: int) -> list[int]:
-        """The positions of a slice's devices in this mesh, flat."""
-        order = {device: position for position, device in enumerate(self.devices.flat)}
-        return [order[device] for device in self.single_slice_devices(**indices)]
+        """The ids of a slice's devices, flat."""
+        return [device.id for device in self.single_slice_devices(**indices).flat]
 
     def register_task(self, matcher: str, *, callback: TaskCallback | None = None, task: Task | None = None) -> None:
         """Make every scope whose name matches a task of this mesh; see `Context.register_task`."""
@@ -168,8 +172,22 @@ def _rebuild(mesh: Mesh, logical_axes: Pairs | None, context: Context) -> MultiM
     return copied
 
 
-def _lay_out(sizes: tuple[int, ...], names: tuple[str, ...], devices: Sequence[Any] | np.ndarray | None) -> Mesh:
+def _lay_out(sizes: Any, names: Any, devices: Any) -> Mesh:
+    shape = np.shape(devices) if isinstance(devices, np.ndarray) else None
     available = device_list("MultiMesh", jax.devices() if devices is None else devices)
+    if sizes is None and devices is not None:
+        sizes = shape or (len(available),)
+    if sizes is None or names is None:
+        raise TypeError(
+            "MultiMesh: give axis_names= with axis_sizes= or with devices= in an array of the mesh's shape, or give "
+            "global_mesh=."
+        )
+    sizes, names = _check.axes("MultiMesh", sizes, names)
+    if shape is not None and len(shape) > 1 and shape != sizes:
+        raise ValueError(
+            f"MultiMesh: devices= is an array of shape {shape}, and axis_sizes= is {sizes}. Leave axis_sizes= out, or "
+            "give devices= in that shape."
+        )
     need = int(np.prod(sizes))
     if need > len(available):
         axes = " x ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
@@ -181,16 +199,6 @@ def _lay_out(sizes: tuple[int, ...], names: tuple[str, ...], devices: Sequence[A
     for position, device in enumerate(available[:need]):
         picked[position] = device
     return auto_mesh(picked.reshape(sizes), names)
-
-
-def _check_axes_of(mesh: Any, sizes: Any, names: Any) -> None:
-    if not isinstance(mesh, Mesh):
-        raise _check.wrong("MultiMesh", "global_mesh", "a jax.sharding.Mesh", mesh)
-    for name, value, there in (("axis_sizes", sizes, mesh.axis_sizes), ("axis_names", names, mesh.axis_names)):
-        if value is not None and tuple(_check.items("MultiMesh", name, value, f"left out, or {there}")) != there:
-            raise ValueError(
-                f"MultiMesh: {name}={value!r}, but global_mesh= has {there}. Leave {name}= out, or wrap another mesh."
-            )
 
 
 def device_list(what: str, devices: Any) -> list[Any]:
@@ -227,8 +235,9 @@ def slice_global_mesh(**indices: int) -> TaskMesh:
         )
     indices = {axis: _check.integer("slice_global_mesh", axis, index) for axis, index in indices.items()}
     submesh = mesh.slice(**indices)
+    position = {device: position for position, device in enumerate(mesh.devices.flat)}
     return TaskMesh(
-        devices=mesh.single_slice_ids(**indices),
+        devices=[position[device] for device in submesh.devices.flat],
         axis_sizes=submesh.axis_sizes,
         axis_names=submesh.axis_names,
     )

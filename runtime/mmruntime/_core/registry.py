@@ -190,15 +190,18 @@ def clear_tasks() -> None:
 
 
 @contextlib.contextmanager
-def tasks(configurable: Callable[[], Callable[[], object]]) -> Iterator[None]:
+def tasks(configurable: Callable[[], Callable[[], object]] | None = None) -> Iterator[None]:
     """Registrations for a while: clears them, runs `configurable()()`, and clears them at the end.
 
     Args:
-        configurable: Returns a function without arguments that registers tasks.
+        configurable: Returns a function without arguments that registers tasks. If left out, nothing is cleared.
 
     Raises:
         TypeError: If it is no such function.
     """
+    if configurable is None:
+        yield
+        return
     _check.function("tasks", "configurable", configurable, "a function that returns one that registers tasks")
     clear_tasks()
     try:

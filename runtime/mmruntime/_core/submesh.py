@@ -35,9 +35,18 @@ def task_mesh(task: Task, multimesh: MultiMesh, layer_costs: LayerCosts | None =
         piece = task.mesh_slice
         if isinstance(piece, StageSlice):
             piece = piece.resolve(multimesh, (layer_costs or {}).get((piece.count, piece.axis)))
-        return multimesh.slice(**piece)
+        return multimesh.slice(**{_axis(task, multimesh, name): index for name, index in piece.items()})
     except ValueError as error:
         raise ValueError(f"Task {task.name!r}: {error}") from error
+
+
+def _axis(task: Task, multimesh: MultiMesh, name: str) -> str:
+    """The axis of the mesh in use that a slice names: that of the name, else the first that the task maps it to."""
+    if name in multimesh.shape:
+        return name
+    pairs = multimesh.logical_axes if task.logical_axes is None else task.logical_axes
+    mapped: list[str] = [device for logical, device in pairs or () if logical == name and device is not None]
+    return next((device for device in mapped if device in multimesh.shape), name)
 
 
 def axis_pairs(task: Task | None, mesh: Mesh, multimesh: MultiMesh | None) -> Pairs:

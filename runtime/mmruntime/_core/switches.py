@@ -78,16 +78,16 @@ def jax_settings() -> Hashable:
 
 
 @contextlib.contextmanager
-def autoshard(flag: bool | None = True) -> Iterator[None]:
+def autoshard(autoshard: bool | None = True) -> Iterator[None]:
     """Within the context, sharding constraints are written in logical names, or not.
 
     They are by default: unlike MultiMesh's, logical names have no effect outside of compiled steps in any case.
     When they are not, `with_sharding_constraint` is JAX's own, over mesh axes.
 
     Args:
-        flag: Whether the names of `with_sharding_constraint` are logical ones; None changes nothing.
+        autoshard: Whether the names of `with_sharding_constraint` are logical ones; None changes nothing.
     """
-    with _AUTOSHARD(_flag("autoshard", "flag", flag, autoshard_enabled())):
+    with _AUTOSHARD(_flag("autoshard", "autoshard", autoshard, autoshard_enabled())):
         yield
 
 
@@ -106,19 +106,20 @@ def ignore_transforms(ignore: bool | None = True) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def enable_fast_path(enable: bool | None = None) -> Iterator[None]:
+def enable_fast_path(enable: bool | None = None, context_value: object = None) -> Iterator[None]:
     """Within the context, a step whose tasks all have one submesh is compiled as one program, or not.
 
     Args:
         enable: False cuts such a step into programs like any other, which is slower and only serves to compare;
             None changes nothing. On by default.
+        context_value: No effect; MultiMesh keeps its state there, and programs never pass it.
     """
     with _FAST_PATH(_flag("enable_fast_path", "enable", enable, fast_path_enabled())):
         yield
 
 
 @contextlib.contextmanager
-def enable_recomputation(enable: bool | None = None) -> Iterator[None]:
+def enable_recomputation(enable: bool | None = None, context_value: object = None) -> Iterator[None]:
     """Within the context, cheap values that depend on inputs alone are recomputed on each submesh, or sent.
 
     Masks, position tables, casts of shared weights and random numbers are such values. Values do not depend on
@@ -126,6 +127,7 @@ def enable_recomputation(enable: bool | None = None) -> Iterator[None]:
 
     Args:
         enable: False computes each value once and sends it to the others; None changes nothing. On by default.
+        context_value: No effect; MultiMesh keeps its state there, and programs never pass it.
     """
     with _RECOMPUTATION(_flag("enable_recomputation", "enable", enable, recomputation_enabled())):
         yield

@@ -293,6 +293,27 @@ def layout_of_state(position: int | None, step: Step, program: Program, sharding
     return shardings[step.invars[position], home[1]]
 
 
+def result_layouts(step: Step, program: Program, shardings: Shardings) -> list[NamedSharding]:
+    """The layout of each output of a step, as its runner returns it."""
+    positions = {var: position for position, var in enumerate(step.invars)}
+    carried = {result: position for position, result in step.carried.items()}
+    layouts = []
+    for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
+        place = program.inputs[positions[atom]] if is_var(atom) and atom in positions else None
+        if is_var(atom) and program.scalars.get(atom):
+            layouts.append(shardings.everywhere)
+        elif slot is not None:
+            var, where, _ = program.keys[slot]
+            layouts.append(shardings[var, where])
+        elif place is not None:
+            layouts.append(shardings[atom, place[1]])
+        elif is_scalar(atom):
+            layouts.append(shardings.everywhere)
+        else:
+            layouts.append(layout_of_state(carried.get(index), step, program, shardings))
+    return layouts
+
+
 def copied_outputs(step: Step, donated: Collection[int]) -> list[int]:
     """The outputs that are copied: inputs, captured arrays, literals, and what is an output before.
 

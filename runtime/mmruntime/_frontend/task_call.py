@@ -79,8 +79,9 @@ def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = No
     Args:
         fun: Any callable, also a bound Flax module, whose parameter paths and RNG streams do not change.
         name: Name of the task in reports. If left out: the task's own name, else the function's.
-        task: The task. Or give its fields as keywords: `mesh=`, `mesh_slice=`, `logical_axes=`, ...; MultiMesh's
-            earlier `devices=` and `device_axes=` are accepted as well.
+        task: The task. Or give its fields as keywords: `mesh=`, `mesh_slice=`, `logical_axes=`, ...; or MultiMesh's
+            earlier `devices=`, a list or an array of devices or of their positions in the mesh in use, with names for
+            its dimensions in `device_axes=`. Without these names, constraints in the task mean "replicated".
 
     Returns:
         The function, with the same signature.
@@ -248,7 +249,8 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
 
     Raises:
         TypeError: If both are given, `task` is no `Task`, or a field is unknown.
-        ValueError: If `devices=` is given beside `mesh=`, or does not fit `device_axes=`.
+        ValueError: If `devices=` is given beside `mesh=`, does not fit `device_axes=`, or has no `device_axes=` beside
+            `logical_axes=`.
     """
     if task is not None and fields:
         raise TypeError(f"{what}: give task= or its fields, not both (got task={task!r} and {', '.join(fields)}).")
@@ -278,6 +280,8 @@ def as_task(task: Task | None, fields: dict[str, Any], what: str) -> Task:
                 f"{what}: logical_axes= needs names for the axes of devices=. Add device_axes=, one name per dimension."
             )
         fields["mesh"] = _mesh_of(devices, device_axes, what)
+        if device_axes is None:
+            fields["logical_axes"] = ()
     elif device_axes is not None:
         raise ValueError(f"{what}: device_axes= names the axes of devices=, which is missing. Give devices= or mesh=.")
     return Task(**fields)
@@ -288,7 +292,10 @@ def _mesh_of(devices: Any, device_axes: Any, what: str) -> TaskMesh | Mesh:
     if not isinstance(devices, np.ndarray):
         devices = np.asarray(_check.items(what, "devices", devices, expected), dtype=object)
     grid = devices.astype(object)
-    names = ("x",) if device_axes is None else _check.axis_names(what, "device_axes", device_axes)
+    if device_axes is None:
+        names = tuple(f"axis_{index}" for index in range(grid.ndim))
+    else:
+        names = _check.axis_names(what, "device_axes", device_axes)
     if len(names) != grid.ndim:
         raise ValueError(
             f"{what}: device_axes {names} has {len(names)} names, but devices= has {grid.ndim} dimensions "

@@ -14,6 +14,7 @@ from mmruntime._partition.pipeline_stages import Stage, dependencies, pipeline_s
 from mmruntime._partition.place import Placement
 from mmruntime._partition.segment import Segment, Segments, segment
 from mmruntime._partition.split_backward import halves_of, split_backward
+from mmruntime.schedules._custom import check_task_names
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -132,6 +133,22 @@ def _task_names(stages: Sequence[Stage]) -> dict[str, tuple[Literal["F", "B", "I
                 names.setdefault(task.name + critical, ("I", index))
                 names.setdefault(task.name + rest, ("W", index))
     return names
+
+
+def check_custom_schedules(step: Step) -> None:
+    """Check the names in custom schedules of a step that is one program, which follows no schedule.
+
+    Raises:
+        ValueError: If a schedule names no task of its loop.
+    """
+    for region in step.regions:
+        if region.loop is None or region.loop.custom is None:
+            continue
+        known: set[str] = set()
+        for task in {op.task for op in region.ops if op.task is not None and op.task.name is not None}:
+            suffixes = ("", "_bwd", *(task.split_backprop or ()))
+            known.update(f"{task.name}{suffix}" for suffix in suffixes)
+        check_task_names(region.loop.custom, known)
 
 
 @dataclass(eq=False, slots=True, frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from mmruntime import _compat
 from mmruntime._calling.convention import Convention
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._inspect.report import Report
 from mmruntime._inspect.timeline import Measurement, Timeline
+from mmruntime._step.lowered import LoweredStep
 from mmruntime._step.mesh_function import MeshFunction
 
 P = ParamSpec("P")
@@ -45,6 +46,15 @@ class LiftedFunction(MeshFunction[P, R]):
     def plan(self, *args: P.args, **kwargs: P.kwargs) -> Report:
         """Trace, place and compile for these arguments without running."""
         made: Report = self._convention.inspect(super().plan, args, kwargs)
+        return made
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> LoweredStep[R]:
+        """The step for these arguments, ahead of its calls."""
+
+        def lowered(*args: Any, **kwargs: Any) -> LoweredStep[R]:
+            return self._lowered(self._convention.call, args, kwargs)
+
+        made: LoweredStep[R] = self._convention.inspect(lowered, args, kwargs)
         return made
 
     def timeline(self, *args: P.args, **kwargs: P.kwargs) -> Timeline:

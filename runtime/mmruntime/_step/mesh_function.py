@@ -20,15 +20,9 @@ from mmruntime._execution.run import WholeRunner
 from mmruntime._inspect.record import measure, record
 from mmruntime._inspect.report import Report, report
 from mmruntime._inspect.timeline import Measurement, Timeline
-from mmruntime._jaxpr.ir import is_scalar
+from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
 from mmruntime._step.plan import Plan, make_plan
-from mmruntime._step.signature import (
-    Call,
-    Repeat,
-    function_name,
-    parameters_of,
-    signature,
-)
+from mmruntime._step.signature import Call, Repeat, function_name, parameters_of, signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -145,6 +139,24 @@ class MeshFunction(Generic[P, R]):
             self._use(plan, call)
             return self._report(plan)
 
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> LoweredStep[R]:
+        """The step for these arguments, ahead of its calls, as `jax.jit(f).lower(...)`: `.compile()` is what to call.
+
+        Instead of arrays, arguments may be `jax.ShapeDtypeStruct`s or abstract values such as `jax.typeof(x)`.
+
+        Raises:
+            TypeError: If an argument is neither an array nor abstract, or a static argument is not hashable.
+        """
+        return self._lowered(_direct, args, kwargs)
+
+    def _lowered(self, call_as: CallAs, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LoweredStep[R]:
+        args, kwargs = abstracted(args, kwargs, self._static | self._static_names)
+        with jax.disable_jit(False):
+            call = self._split(args, kwargs)
+            plan = self._plan_of(call)
+            self._use(plan, call)
+        return LoweredStep(CompiledStep(self._name, call, plan, self._report, call_as))
+
     def abstract_args(self) -> tuple[Any, ...]:
         """The positional arguments as `jax.ShapeDtypeStruct`s with the shardings that the step wants them in.
 
@@ -160,11 +172,10 @@ class MeshFunction(Generic[P, R]):
                 f"{self._name} has not been called yet, so the layout of its arguments is not known. Call "
                 f"{self._name}.plan(*args) first, with example arguments or jax.ShapeDtypeStructs."
             )
-        structs = []
-        for var, home in zip(plan.step.invars, plan.program.inputs, strict=True):
-            where = plan.placement.homes[var] if home is None else home[1]
-            sharding = plan.shardings.everywhere if is_scalar(var) else plan.shardings[var, where]
-            structs.append(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, sharding=sharding))
+        structs = [
+            jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, sharding=sharding)
+            for var, sharding in zip(plan.step.invars, plan.input_layouts(), strict=True)
+        ]
         args, _ = jax.tree.unflatten(plan.in_tree, structs)
         return tuple(args)
 
@@ -305,3 +316,7 @@ class MeshFunction(Generic[P, R]):
     @property
     def _context(self) -> Any:
         return self._multimesh.context
+
+
+def _direct(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return run(*args, **kwargs)

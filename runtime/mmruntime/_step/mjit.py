@@ -11,15 +11,13 @@ from jax.sharding import Mesh
 from mmruntime import _check
 from mmruntime._calling.choose import convention_for, donated_positions, is_option, kind_of, merged
 from mmruntime._calling.convention import Convention
+from mmruntime._calling.layouts import mesh_of_layouts
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh, device_list
 from mmruntime._step.initializer import Initializer, initializer
 from mmruntime._step.lifted_function import LiftedFunction
 from mmruntime._step.mesh_function import MeshFunction
-from mmruntime._step.signature import (
-    chosen_arguments,
-    function_name,
-)
+from mmruntime._step.signature import chosen_arguments, function_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,6 +61,8 @@ def mjit(
     static_argnames: str | Iterable[str] | None = (),
     out_like: MeshFunction[..., Any] | None = None,
     like: Callable[..., Any] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
     **options: Any,
 ) -> MeshFunction[P, R] | Initializer[P, R]:
     """Compile a step for a mesh: each of its tasks becomes programs on the task's own submesh.
@@ -71,7 +71,7 @@ def mjit(
 
     Args:
         fun: The step.
-        mesh: The mesh; the one in use (`with mesh:`) if left out.
+        mesh: The mesh. If left out, the one in use (`with mesh:`), else that of `out_shardings` or `in_shardings`.
         devices: Devices to use as a mesh of one axis, instead of `mesh`.
         donate_argnums: Positions of arguments whose memory may be reused, as in `jax.jit`; -1 is the last.
         donate_argnames: The same by name. A name and its position mean the same argument.
@@ -86,13 +86,14 @@ def mjit(
             `eqx.filter_jit`: what is no array is static. `jax.pmap`: arguments and results have a leading dimension of
             devices, over which collectives go; its rows lie along the axis of the mesh that is called or mapped from
             `axis_name`, else "data" or "batch". May be a `functools.partial` of one, with options.
-        **options: Those of that function. `in_shardings` and `out_shardings` of `jax.jit` become constraints: a
-            `PartitionSpec` or `NamedSharding` of axes that the mesh has, or that its `logical_axes` maps. `donate` of
-            `eqx.filter_jit`; `axis_name`, `in_axes`, `out_axes`, `axis_size` and `static_broadcasted_argnums` of
-            `jax.pmap`. Others are refused with advice.
+        in_shardings: As of `jax.jit`, as constraints on the arguments: None, a `PartitionSpec` or a `NamedSharding` of
+            axes that the mesh has, or that its `logical_axes` maps, in a tree that is a prefix of theirs.
+        out_shardings: The same for the results.
+        **options: Those of the function in `like=`: `donate` of `eqx.filter_jit`; `axis_name`, `in_axes`, `out_axes`,
+            `axis_size` and `static_broadcasted_argnums` of `jax.pmap`. Others are refused with advice.
 
     Returns:
-        The compiled step; `.explain()` reports what runs where.
+        The compiled step; `.explain()` reports what runs where, `.lower(*args).compile()` is it for these arguments.
 
     Raises:
         ValueError: If there is no mesh, or `fun` has no argument of such a position or name. When called: if the step
@@ -103,6 +104,8 @@ def mjit(
             of several processes, and those differ in the step or in how they call it.
     """
     _check.function("mjit", "fun", fun)
+    layouts = {"in_shardings": in_shardings, "out_shardings": out_shardings}
+    options |= {name: value for name, value in layouts.items() if value is not None}
     kind, inside = kind_of(like)
     for name in (*options, *inside):
         if not is_option(name) and name in _INSTEAD:
@@ -140,6 +143,8 @@ def mjit(
         mesh = MultiMesh(axis_sizes=(len(flat),), axis_names=("x",), devices=flat)
     if mesh is None:
         mesh = _mesh.current_mesh()
+    if mesh is None:
+        mesh = mesh_of_layouts(out_shardings, in_shardings)
     if mesh is None:
         label = function_name(fun)
         raise ValueError(

@@ -14,6 +14,7 @@ from mmruntime._core.multimesh import MultiMesh, device_list
 from mmruntime._step.initializer import Initializer, initializer
 from mmruntime._step.mesh_function import MeshFunction
 from mmruntime._step.mjit import mjit
+from mmruntime._step.signature import function_name, parameters_of
 
 R = TypeVar("R")
 Params = TypeVar("Params")
@@ -34,18 +35,42 @@ def parallelize(
 
 @overload
 def parallelize(
-    fun: Callable[[Params, Batch], R],
+    fun: Callable[[Params, Batch], R] | Callable[[Params], R],
     init_params: Callable[[], Params],
     get_input_batch: None = None,
     *,
-    initial_batch: Batch,
+    initial_batch: Batch | None = None,
     devices: Sequence[Any] | np.ndarray | None = None,
     mesh: MultiMesh | None = None,
 ) -> tuple[MeshFunction[..., R], Initializer[[], Params]]: ...
 
 
+@overload
 def parallelize(
-    fun: Callable[[Any, Any], R],
+    fun: Callable[[Batch], R],
+    init_params: None = None,
+    *,
+    get_input_batch: Callable[[], Batch],
+    initial_batch: Batch | None = None,
+    devices: Sequence[Any] | np.ndarray | None = None,
+    mesh: MultiMesh | None = None,
+) -> tuple[MeshFunction[..., R], None, Initializer[[], Batch]]: ...
+
+
+@overload
+def parallelize(
+    fun: Callable[[Batch], R],
+    init_params: None = None,
+    get_input_batch: None = None,
+    *,
+    initial_batch: Batch,
+    devices: Sequence[Any] | np.ndarray | None = None,
+    mesh: MultiMesh | None = None,
+) -> tuple[MeshFunction[..., R], None]: ...
+
+
+def parallelize(
+    fun: Callable[..., R],
     init_params: Callable[[], Any] | None = None,
     get_input_batch: Callable[[], Any] | None = None,
     *,
@@ -59,7 +84,8 @@ def parallelize(
         out = step(init(), get_batch())
 
     Args:
-        fun: A function of two positional arguments, both pytrees of arrays.
+        fun: A function of two positional arguments, both pytrees of arrays. Or of one: of the parameters, without a
+            batch; or of the batch, without `init_params`.
         init_params: Makes the parameters; takes no arguments. It is not run here: the returned initialiser
             runs each submesh's part of it there.
         get_input_batch: Makes a batch, likewise. Give this or `initial_batch`.
@@ -69,31 +95,24 @@ def parallelize(
         mesh: The mesh. If left out, the one in use (`with mesh:`), else all of `jax.devices()` on one axis "x".
 
     Returns:
-        `(step, init, get_batch)`, or `(step, init)` without `get_input_batch`. `step` is as from `mm.mjit`:
-        its `explain()` reports what runs where, and it compiles again for batches of other shapes.
+        `(step, init, get_batch)`, or `(step, init)` without `get_input_batch`; `init` is None without `init_params`.
+        `step` is as from `mm.mjit`: its `explain()` reports what runs where, and it compiles again for batches of other
+        shapes.
 
     Raises:
         TypeError: If `fun`, `init_params` or `get_input_batch` is not callable, or `mesh` is no `MultiMesh`.
-        ValueError: If there is neither a batch nor a function that makes one, or both `devices` and `mesh`.
+        ValueError: If `fun` needs parameters or a batch that nothing makes, or both `devices` and `mesh` are given.
     """
     if not callable(fun):
         raise TypeError(f"parallelize: expected a function of (params, batch), got {_check.shown(fun)}.")
-    if init_params is None:
-        raise TypeError(
-            "parallelize: init_params is missing. Give a function without arguments that makes the parameters, such "
-            "as init_params=lambda: model.init(key, batch)."
-        )
     for name, value in (("init_params", init_params), ("get_input_batch", get_input_batch)):
         if value is not None and not callable(value):
             raise TypeError(
                 f"parallelize: {name} must be a function without arguments, got {type(value).__name__}. Write "
                 f"{name}=lambda: ..."
             )
-    if get_input_batch is None and initial_batch is None:
-        raise ValueError(
-            "parallelize: requires either get_input_batch (a function that makes a batch) or initial_batch (an example "
-            "batch), got neither."
-        )
+    has_batch = get_input_batch is not None or initial_batch is not None
+    _check_arguments(fun, init_params is not None, has_batch)
     if mesh is not None and devices is not None:
         raise ValueError("parallelize: give mesh= or devices=, not both; a mesh has its devices.")
     if mesh is not None and not isinstance(mesh, MultiMesh):
@@ -104,17 +123,45 @@ def parallelize(
         flat = device_list("parallelize", jax.devices() if devices is None else devices)
         mesh = MultiMesh(axis_sizes=(len(flat),), axis_names=("x",), devices=flat)
     step = mjit(fun, mesh=mesh)
-    params = _shapes(init_params, "init_params")
-    batch = (
-        _shapes(get_input_batch, "get_input_batch")
-        if initial_batch is None
-        else abstract_batch("parallelize", "initial_batch", initial_batch)
-    )
-    step.plan(params, batch)
-    init = initializer(init_params, step, argument=0)
+    shapes = [] if init_params is None else [_shapes(init_params, "init_params")]
+    if initial_batch is not None:
+        shapes.append(abstract_batch("parallelize", "initial_batch", initial_batch))
+    elif get_input_batch is not None:
+        shapes.append(_shapes(get_input_batch, "get_input_batch"))
+    step.plan(*shapes)
+    init = None if init_params is None else initializer(init_params, step, argument=0)
     if get_input_batch is None:
         return step, init
-    return step, init, initializer(get_input_batch, step, argument=1)
+    return step, init, initializer(get_input_batch, step, argument=len(shapes) - 1)
+
+
+def _check_arguments(fun: Callable[..., Any], has_params: bool, has_batch: bool) -> None:
+    """Check that what is missing is no argument of the function.
+
+    Raises:
+        ValueError: If it may be one.
+    """
+    if has_params and has_batch:
+        return
+    needed = [
+        name
+        for name, parameter in parameters_of(fun).items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        and parameter.default is parameter.empty
+    ]
+    count = has_params + has_batch
+    if count and len(needed) <= count:
+        return
+    takes = f"{function_name(fun)} takes {', '.join(needed) or 'any arguments'}"
+    if not has_params:
+        raise ValueError(
+            f"parallelize: init_params is missing, and {takes}. Give a function without arguments that makes the "
+            "parameters, such as init_params=lambda: model.init(key, batch)."
+        )
+    raise ValueError(
+        "parallelize: requires either get_input_batch (a function that makes a batch) or initial_batch (an example "
+        f"batch), got neither, and {takes}."
+    )
 
 
 def _shapes(make: Any, name: str) -> Any:

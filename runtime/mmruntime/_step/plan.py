@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 
 from mmruntime import _compat
 from mmruntime._core.mesh import using
@@ -18,14 +19,14 @@ from mmruntime._execution.channels import channel, chosen
 from mmruntime._execution.compile import Compiled, compile_program
 from mmruntime._execution.donation import owned_slots
 from mmruntime._execution.own_parts import processes
-from mmruntime._execution.run import Runner, StepRunner, WholeRunner
+from mmruntime._execution.run import Runner, StepRunner, WholeRunner, result_layouts
 from mmruntime._execution.run_across import AcrossRunner
 from mmruntime._execution.step_agreement import StepAgreement
-from mmruntime._jaxpr.ir import Step
+from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.effect_order import check_effects
 from mmruntime._partition.input_layouts import boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
-from mmruntime._partition.loop_schedule import schedule_loops
+from mmruntime._partition.loop_schedule import check_custom_schedules, schedule_loops
 from mmruntime._partition.packed_types import check_packed_types
 from mmruntime._partition.place import Placement, place
 from mmruntime._partition.pulled import warn_of_pulled_state
@@ -75,6 +76,18 @@ class Plan:
     out_tree: Any
     names: tuple[str, ...]
 
+    def input_layouts(self) -> list[NamedSharding]:
+        """The layout that the step wants each of its inputs in."""
+        layouts = []
+        for var, home in zip(self.step.invars, self.program.inputs, strict=True):
+            where = self.placement.homes[var] if home is None else home[1]
+            layouts.append(self.shardings.everywhere if is_scalar(var) else self.shardings[var, where])
+        return layouts
+
+    def output_layouts(self) -> list[NamedSharding]:
+        """The layout of each of its outputs."""
+        return result_layouts(self.step, self.program, self.shardings)
+
 
 def make_plan(
     fun: Callable[..., Any],
@@ -118,6 +131,7 @@ def make_plan(
         alone = members == (jax.process_index(),)
         whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
         if whole:
+            check_custom_schedules(step)
             step, placement = compute_results(step, placement)
 
         # Which programs it is, how their arguments and results are laid out, and in which order they are issued.

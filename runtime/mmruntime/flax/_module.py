@@ -20,6 +20,8 @@ M = TypeVar("M")
 
 # Fields of a linen module that its parent sets, not the user.
 _BY_PARENT = ("parent", "name")
+# Fields that say where a task runs.
+_PLACES = ("mesh", "devices", "mesh_slice", "loop_dependent_mesh_slice")
 
 
 def task(
@@ -35,7 +37,7 @@ def task(
     Args:
         model: The class: a `flax.linen.Module` or a `flax.nnx.Module`.
         name: Name of the task in reports. If left out: the task's own name, else the module's.
-        task: The task. Or give its fields as keywords: `mesh=`, `mesh_slice=`, `logical_axes=`, ...
+        task: The task. Or give its fields as keywords, with `mesh=`, `mesh_slice=` or `devices=` among them.
         keep_paths: False is MultiMesh's form: the class is called `Task[Block]`, all variables of the module are under
             one parameter `mod` (`params/layer_0/mod/params/Dense_0/kernel`), its other collections under `mod` as well,
             and only `__call__` is available. True keeps the class name, all methods, and the parameter paths and random
@@ -47,6 +49,7 @@ def task(
 
     Raises:
         TypeError: If `model` is not a Flax module class, both `task=` and fields are given, or a field is unknown.
+        ValueError: If neither `task=` nor one of these fields is given.
     """
     if not isinstance(model, type) or not issubclass(model, nn.Module | nnx.Module):
         received = _check.shown(model) if isinstance(model, type) else f"a {type(model).__name__} object"
@@ -58,6 +61,13 @@ def task(
         _check.text("flax.task", "name", name)
     _check.flag("flax.task", "keep_paths", keep_paths)
     chosen = _call.as_task(task, fields, "flax.task")
+    if task is None and not any(fields.get(field) is not None for field in _PLACES):
+        places = ", ".join(f"{place}=" for place in _PLACES)
+        besides = f", and {', '.join(f'{field}=' for field in fields)} without any" if fields else ""
+        raise ValueError(
+            f"flax.task: give the submesh of {model.__name__} as one of {places}, or in task=; got none{besides}. For "
+            "one that register_task sets, use the class as it is."
+        )
     if issubclass(model, nn.Module) and not keep_paths:
         return _under_mod(model, name, chosen)
     return _in_place(model, name, chosen)

@@ -3,7 +3,7 @@
 import difflib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -118,6 +118,7 @@ def _actions(
         ValueError: If a task name is unknown, or mentioned more or less than once for each microbatch.
         TypeError: If a cell has none of the possible types.
     """
+    check_task_names(rows, tasks)
     counts = Counter(cell for row in rows for cell in row if isinstance(cell, str) and cell in tasks)
     if counts:
         expected = max(counts.values()) if num_microbatches is None else num_microbatches
@@ -128,32 +129,47 @@ def _actions(
                     + _marked(rows, lambda cell: cell == task)  # noqa: B023  (used before the loop goes on)
                 )
     seen: Counter[str] = Counter()
-    actions = []
-    for row in rows:
-        actions.append([_action(cell, tasks, seen, rows) for cell in row])
-    return actions
+    return [[_action(cell, tasks, seen) for cell in row] for row in rows]
 
 
-def _action(
-    cell: object, tasks: Mapping[str, tuple[Kind, int]], seen: Counter[str], rows: list[list[ScheduleCell]]
-) -> Action:
+def check_task_names(rows: Sequence[Sequence[ScheduleCell]], tasks: Collection[str]) -> None:
+    """Check that every cell that is the name of a task, or holds one, names a known one.
+
+    Raises:
+        ValueError: If one does not; the text shows the rows with that cell in square brackets.
+    """
+    for cell in (cell for row in rows for cell in row):
+        task = cell[1] if isinstance(cell, tuple) and len(cell) == 2 else cell
+        if not isinstance(task, str) or task in tasks:
+            continue
+        if task is cell:
+            try:
+                Action.parse(task)
+            except ValueError as error:
+                if not tasks:
+                    raise ValueError(f"{error}\n{_marked(rows, lambda other: other is cell)}") from None  # noqa: B023
+            else:
+                continue
+        near = difflib.get_close_matches(task, tasks, n=1)
+        raise ValueError(
+            f"There is no task {task!r}."
+            + (f" Did you mean {near[0]!r}?" if near else "")
+            + f" The tasks are {', '.join(sorted(tasks)) or 'not given: pass tasks='}.\n"
+            + _marked(rows, lambda other: other is cell)  # noqa: B023
+        )
+
+
+def _action(cell: object, tasks: Mapping[str, tuple[Kind, int]], seen: Counter[str]) -> Action:
     """The action that a cell stands for; `seen` counts the mentions of each task name so far."""
     if isinstance(cell, Action):
         return cell
     if isinstance(cell, str):
         if cell not in tasks:
-            try:
-                return Action.parse(cell)
-            except ValueError as error:
-                if not tasks:
-                    raise ValueError(f"{error}\n{_marked(rows, lambda other: other is cell)}") from None
-                raise _unknown(cell, tasks, rows, cell) from None
+            return Action.parse(cell)
         microbatch, task = seen[cell], cell
         seen[cell] += 1
     elif isinstance(cell, tuple) and len(cell) == 2 and isinstance(cell[0], int) and isinstance(cell[1], str):
         microbatch, task = cell
-        if task not in tasks:
-            raise _unknown(task, tasks, rows, cell)
     else:
         raise TypeError(
             f"{cell!r} is not a cell of a schedule. Write an Action, its text such as '2F0', a task's name, or "
@@ -163,19 +179,7 @@ def _action(
     return Action(kind, stage, microbatch)
 
 
-def _unknown(
-    task: str, tasks: Mapping[str, tuple[Kind, int]], rows: list[list[ScheduleCell]], cell: object
-) -> ValueError:
-    near = difflib.get_close_matches(task, tasks, n=1)
-    return ValueError(
-        f"There is no task {task!r}."
-        + (f" Did you mean {near[0]!r}?" if near else "")
-        + f" The tasks are {', '.join(sorted(tasks)) or 'not given: pass tasks='}.\n"
-        + _marked(rows, lambda other: other is cell)
-    )
-
-
-def _marked(rows: list[list[ScheduleCell]], wrong: Callable[[object], bool]) -> str:
+def _marked(rows: Sequence[Sequence[ScheduleCell]], wrong: Callable[[object], bool]) -> str:
     """The rows as text with the wrong cells in square brackets."""
     texts = [[f"{cell[1]}:{cell[0]}" if isinstance(cell, tuple) else str(cell) for cell in row] for row in rows]
     marks = [(number, k) for number, row in enumerate(rows) for k, cell in enumerate(row) if wrong(cell)]
