@@ -1,5 +1,7 @@
 """Write docs/codemods.md: one section for each codemod, from its docstring and its shortest fixture.
 
+The site has the same sections, each as a page of its own: docs/site_hooks.py.
+
 python docs/make_codemods.py
 """
 
@@ -36,10 +38,16 @@ def docstring(text: str) -> str:
     return "\n\n".join(paragraphs)
 
 
+# About spelling, so not for a page; the shortest of their codemods.
+ODD = {"carriage_returns", "no_space_after_word"}
+
+
 def shortest_fixture(folder: Path) -> tuple[Path, list[str]] | None:
     """The case below `folder` with the fewest lines, among those in which something changes, as a diff."""
     cases = []
     for after in sorted(folder.glob("*/after.py")):
+        if after.parent.name in ODD:
+            continue
         old, new = (path.read_text(encoding="utf-8").splitlines() for path in (after.with_name("before.py"), after))
         cases.append((len(old) + len(new), after.parent, old, new))
     if not cases:
@@ -48,23 +56,27 @@ def shortest_fixture(folder: Path) -> tuple[Path, list[str]] | None:
     return case, list(difflib.unified_diff(old, new, n=len(old), lineterm=""))[3:]
 
 
-def sections(codemods: Codemods[Any], fixtures: Path) -> Iterator[str]:
-    """One section for each of `codemods`, whose fixtures lie below `fixtures`."""
-    for name in codemods:
-        section = f"## {name}\n\n{docstring(codemods.page(name))}\n"
-        fixture = shortest_fixture(fixtures / name)
-        if fixture:
-            case, lines = fixture
-            link = case.relative_to(ROOT).as_posix()
-            section += f"\nFor example, [{case.name}](../{link}):\n\n```diff\n" + "\n".join(lines) + "\n```\n"
-        yield section
+def section(codemods: Codemods[Any], name: str, fixtures: Path) -> str:
+    """The section of one of `codemods`, whose fixtures lie below `fixtures`."""
+    text = f"## {name}\n\n{docstring(codemods.page(name))}\n"
+    fixture = shortest_fixture(fixtures / name)
+    if fixture:
+        case, lines = fixture
+        link = case.relative_to(ROOT).as_posix()
+        text += f"\nFor example, [{case.name}](../{link}):\n\n```diff\n" + "\n".join(lines) + "\n```\n"
+    return text
+
+
+def kinds() -> Iterator[tuple[str, Codemods[Any], Path]]:
+    """The beginning of each part of the page, its codemods, and the folder of their fixtures."""
+    yield HEAD, Registry(), ROOT / "fixtures" / "hints"
+    yield MODERNIZE, ModernizeRegistry(), ROOT / "fixtures" / "modernize"
 
 
 def page() -> str:
     """The text of the whole page."""
-    fixtures = ROOT / "fixtures"
-    hinted = sections(Registry(), fixtures / "hints")
-    return "\n".join([HEAD, *hinted, MODERNIZE, *sections(ModernizeRegistry(), fixtures / "modernize")])
+    parts = [[head, *(section(codemods, name, folder) for name in codemods)] for head, codemods, folder in kinds()]
+    return "\n".join(text for part in parts for text in part)
 
 
 if __name__ == "__main__":
