@@ -517,9 +517,9 @@ class TestPictures:
 
     def test_html_needs_nothing_else(self):
         page = html(simulate(make("zb-h2", 2, 4), activation_bytes=1000))
-        assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+        assert "://" not in page.replace("http://www.w3.org/2000/svg", "")
         assert "One step behind a barrier takes <b>13</b>" in page
-        assert "<th>peak bytes</th>" in page
+        assert ">peak bytes</th>" in page
         assert "<td>3,000</td>" in page
         assert make("zb-h2", 2, 4).to_csv() in page
 

@@ -88,7 +88,7 @@ def test_the_page_of_a_recorded_step_needs_nothing_else_and_has_the_simulation_o
     compiled, args = stepped
     timeline = compiled.timeline(*args)
     page = timeline.html()
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "://" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "<h1>Timeline of step</h1>" in page
     assert "<h2>Simulated: 1f1b</h2>" in page
     assert all(f"{row.idle * 1e3:.2f} ms" in page for row in timeline.usage)

@@ -7,8 +7,9 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from mmruntime.schedules._document import document, scrolling
 from mmruntime.schedules._page import simulated_lanes
-from mmruntime.schedules._svg import COLOURS, RECEIVED, Lane, LaneCell, lanes
+from mmruntime.schedules._svg import COLOURS, DARK_STYLE, RECEIVED, Lane, LaneCell, lanes
 
 if TYPE_CHECKING:
     from mmruntime._inspect.timeline import Span, Timeline, Usage
@@ -16,23 +17,19 @@ if TYPE_CHECKING:
 _PER_SECOND, _UNIT = 1e3, " ms"
 # Pixels of the page's pictures: at least, at most, and for each program on the busiest submesh.
 _PAGE, _MOST, _EACH = 1340, 20_000, 24
-_IDLE = "#dcdcdc"
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2rem auto; max-width: 1400px;
-  padding: 0 1.5rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .5rem; }
-h2 { font-size: 1.1rem; margin: 1.8rem 0 .4rem; }
-p { margin: .2rem 0 .6rem; }
-table { border-collapse: collapse; margin: .6rem 0; }
-th, td { padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #ddd; text-align: right;
-  font-variant-numeric: tabular-nums; }
-th { font-weight: 600; color: #444; border-bottom-color: #888; }
-.wide { overflow-x: auto; }
-.wide > svg { display: block; }
-.bar { width: 22rem; text-align: left; }
-.bar svg { display: block; }
-.key { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
+# Compute, transfer and idle: in light and dark, each told apart from its neighbours and from the ground.
+_STYLE = f"""
+.bar {{ width: 22rem; text-align: left; }}
+.bar svg {{ display: block; }}
+.key {{ display: inline-block; width: .8em; height: .8em; margin-right: .35em; }}
+.compute {{ background: #555; fill: #555; }}
+.transfer {{ background: {RECEIVED[0]}; fill: {RECEIVED[0]}; }}
+.idle {{ background: #dcdcdc; fill: #dcdcdc; }}
+@media screen and (prefers-color-scheme: dark) {{
+  .compute {{ background: #b1bac4; fill: #b1bac4; }} .idle {{ background: #30363d; fill: #30363d; }}
+}}
+@media (max-width: 700px) {{ .bar {{ display: none; }} th, td {{ padding-right: .5rem; font-size: .85rem; }} }}
 """.strip()
 
 
@@ -40,20 +37,25 @@ def svg(timeline: Timeline, *, width: int = 1200) -> str:
     """The recorded step as an SVG picture.
 
     A lane for each submesh: programs by colour and letter, idle time hatched, below them the transfers that it
-        received,
-    and the microbatches that it held activations of as a step line. A program that does two passes has two colours.
+    received, and the microbatches that it held activations of as a step line. A program that does two passes has two
+    colours.
 
     Args:
         timeline: The recorded step.
         width: Width in pixels. Labels are left out where a program is too narrow.
     """
+    return _recorded(timeline, timeline.makespan, width, DARK_STYLE)
+
+
+def _recorded(timeline: Timeline, span: float, width: int, style: str) -> str:
     return lanes(
         _recorded_lanes(timeline),
-        timeline.makespan,
+        span,
         width=width,
         title=f"Recorded timeline of {timeline.name}",
         unit=_UNIT.strip(),
         per_unit=_PER_SECOND,
+        style=style,
     )
 
 
@@ -63,6 +65,9 @@ def html(timeline: Timeline) -> str:
     for span in timeline.spans:
         programs[span.submesh] += span.source is None
     width = min(_MOST, max(_PAGE, 160 + _EACH * max(programs.values(), default=0)))
+    # One scale for all, on which the longest has room: a simulated loop may end after the recorded step did.
+    ends = [timeline.begin(loop) + each.makespan for loop, each in enumerate(timeline.simulations)]
+    whole = max([timeline.makespan, *ends])
     parts = []
     merged = {span.stage: span.kind for span in timeline.spans if span.stage is not None and len(span.kind) > 1}
     for loop, simulation in enumerate(timeline.simulations):
@@ -71,39 +76,26 @@ def html(timeline: Timeline) -> str:
         took = max((span.end for span in mine), default=0.0) - timeline.begin(loop)
         picture = lanes(
             simulated_lanes(simulation, timeline.begin(loop), _UNIT, _PER_SECOND, kinds),
-            timeline.makespan,
+            whole,
             width=width,
             title=f"Simulated timeline of schedule {simulation.schedule.name}",
             unit=_UNIT.strip(),
             per_unit=_PER_SECOND,
+            style="",
         )
         parts.append(
             f"<h2>Simulated: {escape(simulation.schedule.name)}</h2>\n"
             f"<p>With the median recorded time of each program and no time for transfers the loop takes "
             f"<b>{_ms(simulation.makespan)}</b> ({simulation.bubble_fraction:.1%} idle); recorded it took "
             f"<b>{_ms(took)}</b>.</p>\n"
-            f'<div class="wide">{picture}</div>'
+            f"{scrolling(picture, 'Simulated timeline')}"
         )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>Timeline of {escape(timeline.name)}</title>
-<style>
-{_STYLE}
-</style>
-</head>
-<body>
-<h1>Timeline of {escape(timeline.name)}</h1>
-<p>One step took <b>{_ms(timeline.makespan)}</b>, from the first program issued to the last result.</p>
+    body = f"""<p>One step took <b>{_ms(timeline.makespan)}</b>, from the first program issued to the last result.</p>
 {_usage_table(timeline)}
 <h2>Recorded</h2>
-<div class="wide">{svg(timeline, width=width)}</div>
-{chr(10).join(parts)}
-</body>
-</html>
-"""
+{scrolling(_recorded(timeline, whole, width, ""), "Recorded timeline")}
+{chr(10).join(parts)}"""
+    return document(f"Timeline of {timeline.name}", body, _STYLE)
 
 
 def _recorded_lanes(timeline: Timeline) -> list[Lane]:
@@ -149,19 +141,18 @@ def _tip(span: Span) -> str:
 
 def _usage_table(timeline: Timeline) -> str:
     keys = "".join(
-        f'<th><span class="key" style="background:{colour}"></span>{words}</th>'
-        for colour, words in (("#444", "compute"), (RECEIVED[0], "transfer"), (_IDLE, "idle"))
+        f'<th scope="col"><span class="key {words}"></span>{words}</th>' for words in ("compute", "transfer", "idle")
     )
     rows = "\n".join(_usage_row(usage, timeline.makespan) for usage in timeline.usage)
-    return f'<table>\n<tr><th>submesh</th>{keys}<th class="bar"></th></tr>\n{rows}\n</table>'
+    return f'<table>\n<tr><th scope="col">submesh</th>{keys}<td class="bar"></td></tr>\n{rows}\n</table>'
 
 
 def _usage_row(usage: Usage, makespan: float) -> str:
     cells, boxes, left = "", "", 0.0
-    for seconds, colour in ((usage.compute, "#444"), (usage.transfer, RECEIVED[0]), (usage.idle, _IDLE)):
+    for seconds, kind in ((usage.compute, "compute"), (usage.transfer, "transfer"), (usage.idle, "idle")):
         share = 100 * seconds / makespan if makespan else 0.0
         cells += f"<td>{_ms(seconds)} ({share:.0f}%)</td>"
-        boxes += f'<rect x="{left:.2f}%" width="{share:.2f}%" height="14" fill="{colour}"/>'
+        boxes += f'<rect class="{kind}" x="{left:.2f}%" width="{share:.2f}%" height="14"/>'
         left += share
     bar = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="14" role="img" aria-label="shares">{boxes}</svg>'

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from html import escape
 
+from ._document import document, scrolling
 from ._simulate import Simulation
-from ._svg import COLOURS, Lane, LaneCell, lanes
+from ._svg import COLOURS, DARK_STYLE, Lane, LaneCell, lanes
 
 
-def svg(simulation: Simulation, *, width: int = 1200) -> str:
+def svg(
+    simulation: Simulation, *, width: int = 1200, merged: Mapping[int, str] | None = None, style: str = DARK_STYLE
+) -> str:
     """The step as an SVG picture.
 
     A lane for each submesh: actions by colour and letter, idle time hatched, and below them the live activations as a
@@ -16,10 +19,13 @@ def svg(simulation: Simulation, *, width: int = 1200) -> str:
     Args:
         simulation: The step to draw.
         width: Width in pixels. Labels are left out where a cell is too narrow.
+        merged: For stages whose forward shares a program with other kinds of action: all of its kinds, such as "FB".
+        style: Its style sheet; none for a page that has the rules itself.
     """
     _check("svg", simulation)
     title = f"Timeline of schedule {simulation.schedule.name}"
-    return lanes(simulated_lanes(simulation), simulation.makespan, width=width, title=title)
+    rows = simulated_lanes(simulation, merged=merged)
+    return lanes(rows, simulation.makespan, width=width, title=title, style=style)
 
 
 def _check(function: str, simulation: object) -> None:
@@ -94,33 +100,14 @@ def html(simulation: Simulation) -> str:
     # Wide enough for labels in most cells.
     width = min(20_000, max(1200, 160 + 30 * actions // max(1, schedule.num_submeshes)))
     step = "with" if simulation.barrier else "without"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>Schedule {escape(schedule.name)}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; margin: 2rem; }}
-h1 {{ font-size: 1.4rem; margin: 0 0 .5rem; }}
-table {{ border-collapse: collapse; margin: 1rem 0; }}
-th, td {{ padding: .2rem .8rem; border-bottom: 1px solid #ddd; text-align: right; font-variant-numeric: tabular-nums; }}
-.wide {{ overflow-x: auto; border: 1px solid #ddd; }}
-pre {{ overflow-x: auto; background: #f4f4f4; padding: .8rem; }}
-</style>
-</head>
-<body>
-<h1>Schedule {escape(schedule.name)}</h1>
-<p>{schedule.num_submeshes} submeshes, {schedule.num_stages} stages, {schedule.num_microbatches} microbatches,
-{actions} actions. One step behind a barrier takes <b>{simulation.makespan:.6g}</b>, a step in the long run without
-one <b>{simulation.steady:.6g}</b>. Idle ({step} a barrier): <b>{simulation.bubble_fraction:.1%}</b>.</p>
-<div class="wide">
-{svg(simulation, width=width)}</div>
+    body = f"""<p>{schedule.num_submeshes} submeshes, {schedule.num_stages} stages, {schedule.num_microbatches}
+microbatches, {actions} actions. One step behind a barrier takes <b>{simulation.makespan:.6g}</b>, a step in the long
+run without one <b>{simulation.steady:.6g}</b>. Idle ({step} a barrier): <b>{simulation.bubble_fraction:.1%}</b>.</p>
+{scrolling(svg(simulation, width=width, style=""), "Timeline")}
 <table>
-<tr>{"".join(f"<th>{head}</th>" for head in heads)}</tr>
+<tr>{"".join(f'<th scope="col">{head}</th>' for head in heads)}</tr>
 {chr(10).join(rows)}
 </table>
 <details><summary>The order as CSV</summary>
-<pre>{escape(schedule.to_csv())}</pre></details>
-</body>
-</html>
-"""
+<pre>{escape(schedule.to_csv())}</pre></details>"""
+    return document(f"Schedule {schedule.name}", body)

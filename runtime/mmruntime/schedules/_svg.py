@@ -1,6 +1,7 @@
 """Timelines of submeshes as SVG: a lane for each, with its actions, transfers and live activations."""
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -15,7 +16,18 @@ COLOURS = {
     "": ("#7f7f7f", "#fff", "outside of microbatches"),
 }
 RECEIVED = ("#0072b2", "receiving")
-IDLE = "url(#idle)"
+_INK, _QUIET = "#222", "#555"
+
+# The picture as it is read on a dark ground; cells keep their colours, which are told apart on both. A page that holds
+# pictures has these rules among its own; a picture of its own has them in itself.
+DARK_STYLE = """
+@media screen and (prefers-color-scheme: dark) {
+  .timeline .paper { fill: #0d1117; } .timeline .ink { fill: #e6edf3; } .timeline .quiet { fill: #b1bac4; }
+  .timeline .axis { stroke: #9da7b1; } .timeline .ground { fill: #1c222a; } .timeline .hatch { stroke: #4a535e; }
+  .timeline .live { fill: #3d444d; stroke: #9da7b1; } .timeline .edge { stroke: #0d1117; }
+}
+""".strip()
+
 _LEFT, _RIGHT, _TOP, _ROW, _LIVE, _GAP, _STRIP = 96, 64, 34, 26, 22, 12, 7
 
 
@@ -59,7 +71,16 @@ class Lane:
     received: Sequence[tuple[float, float, str]] = field(default=())
 
 
-def lanes(rows: Sequence[Lane], span: float, *, width: int, title: str, unit: str = "", per_unit: float = 1.0) -> str:
+def lanes(
+    rows: Sequence[Lane],
+    span: float,
+    *,
+    width: int,
+    title: str,
+    unit: str = "",
+    per_unit: float = 1.0,
+    style: str = DARK_STYLE,
+) -> str:
     """The lanes as an SVG picture.
 
     Args:
@@ -69,6 +90,7 @@ def lanes(rows: Sequence[Lane], span: float, *, width: int, title: str, unit: st
         title: Description of the picture for screen readers.
         unit: Unit of the axis.
         per_unit: Factor from the lanes' times to that unit.
+        style: Its style sheet; none for a page that has the rules itself.
     """
     scale = (width - _LEFT - _RIGHT) / (span or 1.0)
     strip = _STRIP if any(lane.received for lane in rows) else 0
@@ -79,21 +101,26 @@ def lanes(rows: Sequence[Lane], span: float, *, width: int, title: str, unit: st
     # Characters of the longest label: labels are left out for all cells of a width or for none.
     longest = 1 + len(str(max((cell.microbatch for cell in cells if cell.microbatch is not None), default=0)))
     highest = max([1e-9, *(live for lane in rows for _, live in lane.live)])
+    # Pictures on one page must not share the name of their pattern: one that is hidden would hide it from the others.
+    name = f"idle-{zlib.crc32(repr((title, width, rows)).encode()):08x}"
+    idle = f"url(#{name})"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="system-ui, sans-serif" font-size="12" role="img" aria-label="{escape(title)}">',
-        '<defs><pattern id="idle" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="6" height="6" fill="#f4f4f4"/><line x1="0" y1="0" x2="0" y2="6" stroke="#b4b4b4" '
-        'stroke-width="1.5"/></pattern></defs>',
-        f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        _legend(cells, bool(strip)),
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="timeline" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="system-ui, sans-serif" font-size="12" role="img" '
+        f'aria-label="{escape(title)}">',
+        *([f"<style>{style}</style>"] if style else []),
+        f'<defs><pattern id="{name}" width="6" height="6" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><rect class="ground" width="6" height="6" fill="#f4f4f4"/><line class="hatch" '
+        'x1="0" y1="0" x2="0" y2="6" stroke="#b4b4b4" stroke-width="1.5"/></pattern></defs>',
+        f'<rect class="paper" width="{width}" height="{height}" fill="#fff"/>',
+        _legend(cells, bool(strip), idle),
     ]
     for number, lane in enumerate(rows):
         top = _TOP + pitch * number
         floor = top + _ROW + strip + _LIVE
         parts.append(_text(_LEFT - 8, top + 18, lane.name, anchor="end"))
-        parts.append(_text(_LEFT - 8, floor - 4, "live", "#555", anchor="end"))
-        parts.append(_box(_LEFT, top, span * scale, _ROW, IDLE))
+        parts.append(_text(_LEFT - 8, floor - 4, "live", _QUIET, anchor="end"))
+        parts.append(_box(_LEFT, top, span * scale, _ROW, idle))
         parts.extend(_cell(cell, top, scale, longest) for cell in lane.cells)
         for start, end, tip in lane.received:
             box = _box(_LEFT + start * scale, top + _ROW + 1, max(1.0, (end - start) * scale), strip - 2, RECEIVED[0])
@@ -102,27 +129,30 @@ def lanes(rows: Sequence[Lane], span: float, *, width: int, title: str, unit: st
             f"H{_LEFT + at * scale:.2f}V{floor - (_LIVE - 4) * live / highest:.2f}" for at, live in lane.live
         )
         parts.append(
-            f'<path d="M{_LEFT} {floor}{line}H{_LEFT + span * scale:.2f}V{floor}Z" fill="#d9d9d9" stroke="#555"/>'
+            f'<path class="live" d="M{_LEFT} {floor}{line}H{_LEFT + span * scale:.2f}V{floor}Z" fill="#d9d9d9" '
+            f'stroke="{_QUIET}"/>'
         )
-        parts.append(_text(_LEFT + span * scale + 6, floor - 4, lane.peak, "#555"))
+        parts.append(_text(_LEFT + span * scale + 6, floor - 4, lane.peak, _QUIET))
     for tick in _ticks(span * per_unit):
         place = _LEFT + tick / per_unit * scale
-        parts.append(f'<line x1="{place:.2f}" y1="{bottom - 6}" x2="{place:.2f}" y2="{bottom}" stroke="#555"/>')
-        parts.append(_text(place, bottom + 14, f"{tick:g}", "#555", anchor="middle"))
+        parts.append(
+            f'<line class="axis" x1="{place:.2f}" y1="{bottom - 6}" x2="{place:.2f}" y2="{bottom}" stroke="{_QUIET}"/>'
+        )
+        parts.append(_text(place, bottom + 14, f"{tick:g}", _QUIET, anchor="middle"))
     if unit:
-        parts.append(_text(width - 4, bottom + 14, unit, "#555", anchor="end"))
+        parts.append(_text(width - 4, bottom + 14, unit, _QUIET, anchor="end"))
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
 
 
-def _legend(cells: Sequence[LaneCell], receives: bool) -> str:
+def _legend(cells: Sequence[LaneCell], receives: bool, idle: str) -> str:
     """The meaning of the colours that occur."""
     kinds = {kind for cell in cells for kind in (cell.kinds or ("",))}
     left = _LEFT
     parts = []
     entries = [(kind, fill, ink, words) for kind, (fill, ink, words) in COLOURS.items() if kind in kinds]
     entries += [("", *RECEIVED[:1], "#fff", RECEIVED[1])] if receives else []
-    entries.append(("", IDLE, "#222", "idle"))
+    entries.append(("", idle, _INK, "idle"))
     for letter, fill, ink, words in entries:
         parts.append(
             _box(left, 8, 16, 16, fill) + (_text(left + 8, 20, letter, ink, anchor="middle") if letter else "")
@@ -130,7 +160,7 @@ def _legend(cells: Sequence[LaneCell], receives: bool) -> str:
         parts.append(_text(left + 22, 20, words))
         left += 40 + 7 * len(words)
     if any(cell.odd for cell in cells):
-        parts.append(_box(left, 20, 16, 4, "#000", opacity=0.55))
+        parts.append(_box(left, 8, 16, 16, "#b1bac4") + _box(left, 20, 16, 4, "#000", opacity=0.55))
         parts.append(_text(left + 22, 20, "every other stage of a submesh"))
     return "\n".join(parts)
 
@@ -169,13 +199,16 @@ def _box(
 ) -> str:
     return (
         f'<rect x="{left:.2f}" y="{top}" width="{width:.2f}" height="{height}" fill="{fill}"'
-        + (f' stroke="{stroke}" stroke-width="0.5"' if stroke else "")
+        + (f' class="edge" stroke="{stroke}" stroke-width="0.5"' if stroke else "")
         + (f' fill-opacity="{opacity}"' if opacity < 1 else "")
         + "/>"
     )
 
 
-def _text(left: float, base: float, words: str, ink: str = "#222", *, anchor: str = "start", size: int = 12) -> str:
+def _text(left: float, base: float, words: str, ink: str = _INK, *, anchor: str = "start", size: int = 12) -> str:
+    # What stands on the ground of the page follows its colours; what stands on a cell does not.
+    kind = {_INK: ' class="ink"', _QUIET: ' class="quiet"'}.get(ink, "")
     return (
-        f'<text x="{left:.2f}" y="{base}" fill="{ink}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'
+        f'<text{kind} x="{left:.2f}" y="{base}" fill="{ink}" text-anchor="{anchor}" font-size="{size}">'
+        f"{escape(words)}</text>"
     )
