@@ -250,6 +250,7 @@ def test_evidence_is_shown_for_these_bytes_only() -> None:
         "version": 1,
         "command": "verify",
         "patch_sha256": patch,
+        "files": [],
         "checks": [check],
         "not_covered": ["The rest."],
     }
@@ -266,6 +267,38 @@ def test_evidence_is_shown_for_these_bytes_only() -> None:
         assert "not the output of `mmrewrite verify --format json`" in run(*arguments).stderr
 
 
+def test_evidence_about_a_larger_patch_holds_for_files_with_the_same_bytes() -> None:
+    (file,) = json.loads(run("diff", "step.py", "--format", "json").stdout)["files"]
+    check = {"entry": "a:f", "args": "a:g", "status": "equal", "arrays": [], "problem": None}
+    proved = {"path": "step.py", "before": file["sha256"], "after": file["result_sha256"]}
+    evidence = {"command": "verify", "patch_sha256": "1" * 64, "files": [proved], "checks": [check], "not_covered": []}
+    for after, expected in ((proved["after"], "about a larger patch"), ("0" * 64, "Nothing is proved")):
+        proved["after"] = after
+        Path("evidence.json").write_text(json.dumps(evidence))
+        for output_format in ("markdown", "html"):
+            assert expected in run("diff", "step.py", "--format", output_format, "--evidence", "evidence.json").stdout
+
+
+def test_what_a_review_does_not_show_is_said() -> None:
+    page = run("diff", "step.py", "--format", "html").stdout
+    assert "Not verified:" in page
+    assert "--entry module:function --args module:function" in page
+    comment = run("diff", "step.py", "--format", "markdown").stdout
+    assert "Not verified: no evidence was given" in comment
+    assert "`--entry module:function --args module:function`" in comment
+
+
+def test_a_traced_step_is_for_formats_that_show_it() -> None:
+    result = run("diff", "step.py", "--entry", "step:step", "--args", "step:arguments")
+    assert result.exit_code == 2
+    assert "--entry is for --format markdown and html" in result.stderr
+    result = run("diff", "step.py", "--format", "html", "--entry", "step:step")
+    assert "--entry and --args go together" in result.stderr
+    result = run("diff", "step.py", "--format", "html", "--entry", "elsewhere:step", "--args", "step:arguments")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "none of the files given is the module `elsewhere`" in result.stderr
+
+
 class Page(HTMLParser):
     """The tags of a page, held to be closed in order, and its headings."""
 
@@ -278,7 +311,7 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in ("meta", "br", "rect", "line", "path", "circle"):
+        if tag not in ("meta", "br", "input", "rect", "line", "path", "circle"):
             self.open.append(tag)
         self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
         if re.fullmatch("h[1-6]", tag):

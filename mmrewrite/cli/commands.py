@@ -14,6 +14,7 @@ import click
 
 from mmrewrite import __version__
 from mmrewrite.cli.options import (
+    ENTRY_AND_ARGS,
     SourceOptions,
     evidence_option,
     format_option,
@@ -21,13 +22,13 @@ from mmrewrite.cli.options import (
     since_option,
     source_options,
     stdin_option,
+    trace_options,
 )
 from mmrewrite.cli.reports import render
 from mmrewrite.codemod.plugins import BadPlugin
 
 if TYPE_CHECKING:
     from mmrewrite.cli.session import Session
-    from mmrewrite.mirror.limits import ProgramLimits
 
 
 class CommandGroup(click.Group):
@@ -48,12 +49,6 @@ def _session(options: Mapping[str, Any]) -> Session:
     return Session(SourceOptions(**options))
 
 
-def _limits(seconds: float, gigabytes: float | None) -> ProgramLimits:
-    from mmrewrite.mirror.limits import ProgramLimits
-
-    return ProgramLimits(seconds, None if gigabytes is None else int(gigabytes * 1e9))
-
-
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mmrewrite", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -65,6 +60,7 @@ def cli() -> None:
 @stdin_option
 @since_option
 @evidence_option
+@trace_options
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if there are changes.")
 def diff(exit_code: bool, **options: Any) -> None:
     """Print the changes as a git patch. Writes nothing."""
@@ -93,6 +89,7 @@ def apply(**options: Any) -> None:
 @stdin_option
 @since_option
 @evidence_option
+@trace_options
 @click.option("--out", type=click.Path(file_okay=False), help="Check the mirror in this folder instead.")
 def check(out: str | None, **options: Any) -> None:
     """Exit with 1 if `apply` would change anything or, with --out, if `build` would, and if anything is refused."""
@@ -165,14 +162,15 @@ def plan(
 ) -> None:
     """Show what will run where: meshes, tasks, stages, and the schedule as a timeline. Changes no source."""
     from mmrewrite.codemod.registry import Registry
+    from mmrewrite.mirror.limits import program_limits
     from mmrewrite.plan.plan import NotPlanned, PlanRequest, make_plan
 
     if (entry is None) != (arguments is None):
-        raise click.UsageError("--entry and --args go together: the step, and the function that returns its arguments.")
+        raise click.UsageError(ENTRY_AND_ARGS)
     if entry is None and (measure or devices is not None):
         raise click.UsageError("--measure and --devices are about the step of --entry; give that and --args.")
     session = _session(options)
-    request = PlanRequest(microbatches, entry, arguments, devices, measure, _limits(time_limit, memory_limit))
+    request = PlanRequest(microbatches, entry, arguments, devices, measure, program_limits(time_limit, memory_limit))
     try:
         planned = make_plan(session.paths, session.rules, session.results, tuple(Registry()), request)
     except NotPlanned as problem:
@@ -235,16 +233,17 @@ def verify(
     from mmrewrite.codemod.registry import Registry
     from mmrewrite.files.patch import patch_of
     from mmrewrite.mirror.child_process import NotRun
+    from mmrewrite.mirror.limits import program_limits
     from mmrewrite.verify import NotVerified, VerifyRequest
     from mmrewrite.verify import verify as compare
 
     if (entry is None) != (arguments is None):
-        raise click.UsageError("--entry and --args go together: the function, and the one that returns its arguments.")
+        raise click.UsageError(ENTRY_AND_ARGS)
     if real and devices is not None:
         raise click.UsageError("--devices counts virtual devices; leave it out with --real-devices.")
     session = _session(options)
     patch = patch_of(session.results, session.top)
-    request = VerifyRequest(entry, arguments, devices, real, rtol, atol, _limits(time_limit, memory_limit))
+    request = VerifyRequest(entry, arguments, devices, real, rtol, atol, program_limits(time_limit, memory_limit))
     try:
         verified = compare(
             session.paths, session.rules, session.selection, session.results, tuple(Registry()), patch, request

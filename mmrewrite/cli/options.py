@@ -14,6 +14,8 @@ from mmrewrite.cli.reports import DEFAULT_FORMAT, formats_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+ENTRY_AND_ARGS = "--entry and --args go together: the step, and the function that returns its arguments."
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -35,6 +37,10 @@ class SourceOptions:
     stdin_filename: str | None = None
     since: str | None = None
     evidence: str | None = None
+    entry: str | None = None
+    arguments: str | None = None
+    time_limit: float = 1800
+    memory_limit: float | None = None
 
 
 # Generic in newer versions of click only.
@@ -134,6 +140,21 @@ def limit_options(command: _Command) -> _Command:
         show_default=True,
         help="End a program that runs longer.",
     )(command)
+
+
+def trace_options(command: _Command) -> _Command:
+    """`--entry` and what belongs to it, for reviews that show a traced step."""
+    for decorate in (
+        limit_options,
+        click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns its arguments."),
+        click.option(
+            "--entry",
+            metavar="MODULE:FUNCTION",
+            help="With --format markdown or html: trace this step, and show bytes, transfers and exactness.",
+        ),
+    ):
+        command = decorate(command)
+    return command
 
 
 def evidence_option(command: _Command) -> _Command:

@@ -14,7 +14,7 @@ import click
 
 from mmrewrite.cli.cache import Watched, cached
 from mmrewrite.cli.config import Config, ConfigError, read_config, separated
-from mmrewrite.cli.options import SourceOptions
+from mmrewrite.cli.options import ENTRY_AND_ARGS, SourceOptions
 from mmrewrite.cli.reports import NotShown, RewriteReport, render
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import nearest
@@ -42,6 +42,8 @@ NOTHING, CHANGES, ERROR = 0, 1, 2
 STDIN = "-"
 # Every codemod, in `per-file-ignores`.
 ALL = "all"
+# Formats of changes that show the plan as well.
+_SHOWING_PLANS = ("markdown", "html")
 # The command whose JSON `--evidence` takes.
 _EVIDENCE_COMMAND = "verify"
 
@@ -63,6 +65,7 @@ class Session:
         try:
             self.config: Config = read_config(Path.cwd(), Path(options.config) if options.config else None)
             self._check_stdin()
+            self._check_entry()
             self.paths = options.paths or self._included() or (".",)
             self.rules = Rules(self.config.folder, self.config.exclude)
             self.selection: Selection = self._select()
@@ -81,6 +84,12 @@ class Session:
             )
         if self.reads_stdin and len(self.options.paths) > 1:
             raise click.UsageError("`-` stands alone; give other files to another run.")
+
+    def _check_entry(self) -> None:
+        if (self.options.entry is None) != (self.options.arguments is None):
+            raise click.UsageError(ENTRY_AND_ARGS)
+        if self.options.entry is not None and self.options.output_format not in _SHOWING_PLANS:
+            raise click.UsageError(f"--entry is for --format {' and '.join(_SHOWING_PLANS)}, which show the plan.")
 
     @property
     def reads_stdin(self) -> bool:
@@ -234,11 +243,20 @@ class Session:
         self.show(command, report)
 
     def plan(self) -> Planned:
-        """The plan of the rewritten program, as far as the source shows it."""
-        from mmrewrite.plan.plan import PlanRequest, make_plan
+        """The plan of the rewritten program: as far as the source shows it, and with --entry from a trace.
 
-        request = PlanRequest(None, None, None, None, False)
-        return make_plan(self.paths, self.rules, self.results, tuple(Registry()), request)
+        Raises:
+            NotShown: If the step cannot be traced.
+        """
+        from mmrewrite.mirror.limits import program_limits
+        from mmrewrite.plan.plan import NotPlanned, PlanRequest, make_plan
+
+        limits = program_limits(self.options.time_limit, self.options.memory_limit)
+        request = PlanRequest(None, self.options.entry, self.options.arguments, None, False, limits)
+        try:
+            return make_plan(self.paths, self.rules, self.results, tuple(Registry()), request)
+        except NotPlanned as problem:
+            raise NotShown(str(problem)) from None
 
     def _evidence(self) -> Mapping[str, Any] | None:
         if self.options.evidence is None:

@@ -28,6 +28,11 @@ class ProgramLimits:
 USUAL = ProgramLimits()
 
 
+def program_limits(seconds: float, gigabytes: float | None) -> ProgramLimits:
+    """The limits as the command line gives them."""
+    return ProgramLimits(seconds, None if gigabytes is None else int(gigabytes * 1e9))
+
+
 @dataclass(frozen=True)
 class EndedProgram:
     """What a process has left: its exit status, its outputs, and why it was ended, None if it ended by itself."""

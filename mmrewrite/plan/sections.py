@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -64,12 +65,16 @@ class PlanTimeline:
         costs: "unit", or "measured" in milliseconds.
         notes: Assumptions, or the reason why there is no simulation.
         simulation: The schedule in simulated time; None if it cannot be made from the source.
+        fused: For stages whose forward and backward run as one program: the kinds of action in it, such as "FB".
+        outside: Milliseconds of the busiest submesh outside of microbatches, by measurement; None if not measured.
     """
 
     title: str
     costs: str
     notes: tuple[str, ...]
     simulation: Simulation | None
+    fused: Mapping[int, str] = field(default_factory=dict)
+    outside: float | None = None
 
     @property
     def figures(self) -> tuple[tuple[str, str], ...]:
@@ -80,8 +85,12 @@ class PlanTimeline:
         live = sorted(set(self.simulation.live))
         most_live = f"{live[0]:g}" if len(live) == 1 else f"{live[0]:g} to {live[-1]:g}"
         costs = "each program alone, measured" if measured else "a submesh takes 1 for each of F, I and W, and 2 for B"
+        outside = (
+            () if self.outside is None else (("outside of microbatches, busiest submesh", f"{self.outside:.6g} ms"),)
+        )
         return (
-            ("makespan of a step", f"{self.simulation.makespan:.6g}{unit}"),
+            (f"makespan of {'the microbatches' if measured else 'a step'}", f"{self.simulation.makespan:.6g}{unit}"),
+            *outside,
             ("bubble, the longest idle time of a submesh", f"{self.simulation.bubble:.6g}{unit}"),
             ("idle, of all submeshes' time", f"{self.simulation.bubble_fraction:.1%}"),
             ("most live activations on a submesh, in microbatches", most_live),
@@ -104,22 +113,46 @@ class PlanTimeline:
         return schedules.draw(self.simulation, width=width)
 
     def as_svg(self, width: int) -> str:
-        """The simulation as an SVG element that is `width` pixels wide."""
+        """The simulation as an SVG picture of its own that is `width` pixels wide."""
         from mmruntime import schedules
 
         assert self.simulation is not None
-        return schedules.svg(self.simulation, width=width)
+        return schedules.svg(self.simulation, width=width, merged=self.fused)
+
+    def as_svg_in_page(self, width: int) -> str:
+        """The same for a page, which has the rules of `picture_style`."""
+        from mmruntime import schedules
+
+        assert self.simulation is not None
+        return schedules.svg(self.simulation, width=width, merged=self.fused, style="")
 
 
 @dataclass(frozen=True)
 class PlanSection:
-    """One mesh with the tasks and loops that run on it, or one traced step."""
+    """One mesh with the tasks and loops that run on it, or one traced step.
+
+    Attributes:
+        title: What it is about.
+        notes: Remarks.
+        grid: The devices of the mesh, if known.
+        tables: Its tables.
+        timelines: Its microbatch loops.
+        proofs: Of a traced step: how the results of microbatches make up those of the whole batch, in lines.
+    """
 
     title: str
     notes: tuple[str, ...]
     grid: PlanGrid | None
     tables: tuple[PlanTable, ...]
     timelines: tuple[PlanTimeline, ...]
+    proofs: tuple[str, ...] = ()
+
+
+def picture_style() -> str:
+    """The rules by which pictures in a page follow light and dark."""
+    from mmruntime.schedules._svg import DARK_STYLE
+
+    return DARK_STYLE
 
 
 def _is_number(text: str) -> bool:

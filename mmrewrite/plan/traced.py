@@ -79,9 +79,13 @@ def section_of(tracing: Tracing, document: Mapping[str, Any]) -> PlanSection:
     """The section of a traced step, from its document."""
     tables = [_table(table) for table in document["tables"] if table["rows"]]
     tables += _measured(document)
-    timelines = tuple(_timeline(loop) for loop in document["loops"])
+    once = document["measured"]["once"] if document["measured"] is not None else []
+    outside = 1e3 * max((row["seconds"] for row in once), default=0.0) if document["measured"] is not None else None
+    timelines = tuple(_timeline(loop, outside) for loop in document["loops"])
     title = f"{tracing.step}, traced for {tracing.arguments} on {tracing.devices} virtual devices"
-    return PlanSection(title, tuple(document["headlines"]), _grid(document), tuple(tables), timelines)
+    proofs = tuple(document["proofs"])
+    notes = tuple(line for line in document["headlines"] if line not in proofs)
+    return PlanSection(title, notes, _grid(document), tuple(tables), timelines, proofs)
 
 
 def _table(table: Mapping[str, Any]) -> PlanTable:
@@ -96,7 +100,7 @@ def _grid(document: Mapping[str, Any]) -> PlanGrid:
     return PlanGrid("Mesh: device ids", tuple(document["mesh"]["axes"].items()), devices, owners)
 
 
-def _timeline(loop: Mapping[str, Any]) -> PlanTimeline:
+def _timeline(loop: Mapping[str, Any], outside: float | None) -> PlanTimeline:
     from mmruntime import schedules
 
     schedule = schedules.Schedule.from_csv(loop["order"], loop["schedule"])
@@ -105,7 +109,13 @@ def _timeline(loop: Mapping[str, Any]) -> PlanTimeline:
     costs = loop["costs"]
     if costs is None:
         return PlanTimeline(f"schedule {schedule.name}", "unit", notes, schedules.simulate(schedule))
-    notes = (*notes, "in milliseconds; a forward and a backward that run as one program count as forward")
+    # A stage without a time for its backward runs it with its forward, as the last one does.
+    fused = {
+        stage: "FB" if not any(costs["backward_weight"]) else "FI"
+        for stage, seconds in enumerate(costs["backward_input"])
+        if not seconds and costs["forward"][stage] and any(costs["backward_input"])
+    }
+    notes = (*notes, "in milliseconds; a forward and a backward that run as one program are drawn as both")
     milliseconds = {kind: [1e3 * seconds for seconds in stages] for kind, stages in costs.items()}
     simulation = schedules.simulate(
         schedule,
@@ -113,7 +123,7 @@ def _timeline(loop: Mapping[str, Any]) -> PlanTimeline:
         backward_input=milliseconds["backward_input"],
         backward_weight=milliseconds["backward_weight"],
     )
-    return PlanTimeline(f"schedule {schedule.name}", "measured", notes, simulation)
+    return PlanTimeline(f"schedule {schedule.name}", "measured", notes, simulation, fused, outside)
 
 
 def _measured(document: Mapping[str, Any]) -> list[PlanTable]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 from mmrewrite.cli.reports import NotShown, RewriteReport
 from mmrewrite.files.patch import patch_of
 
-_VERDICTS = {
+VERDICTS = {
     "equal": "equal",
     "different": "NOT equal",
     "broken": "the rewritten program FAILS where the original runs",
@@ -26,17 +27,43 @@ class CheckedRow:
     HEAD: ClassVar[tuple[str, ...]] = ("function", "arguments", "arrays", "largest difference", "relative", "verdict")
 
     cells: tuple[str, ...]
+    passed: bool
+
+
+@dataclass(frozen=True)
+class CheckedArrays:
+    """The arrays of one function, a row of text for each."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ("array", "shape", "type", "difference", "relative", "where", "verdict")
+
+    name: str
+    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
 class ShownEvidence:
-    """The evidence as it is shown. `mismatch` says that it is about other bytes; then the rest is empty."""
+    """The evidence as it is shown.
 
-    patch: str
+    Attributes:
+        rows: A row for each function.
+        arrays: The arrays of each function.
+        problems: What is not equal, or was not run, a sentence each.
+        not_covered: What the evidence leaves open, a sentence each.
+        about: Which text the evidence is about.
+        mismatch: That it is about another text than the one that is shown; then the rest is empty.
+    """
+
     rows: tuple[CheckedRow, ...] = ()
+    arrays: tuple[CheckedArrays, ...] = ()
     problems: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = ()
+    about: str | None = None
     mismatch: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was compared is equal."""
+        return self.mismatch is None and bool(self.rows) and all(row.passed for row in self.rows)
 
 
 def evidence_of(report: RewriteReport) -> ShownEvidence | None:
@@ -48,25 +75,50 @@ def evidence_of(report: RewriteReport) -> ShownEvidence | None:
     evidence = report.evidence
     if evidence is None:
         return None
-    patch = hashlib.sha256(patch_of(report.results, report.top)).hexdigest()
-    about = str(evidence.get("patch_sha256"))
-    if about != patch:
-        mismatch = (
-            f"Nothing is proved about this patch: the evidence given is about the patch with SHA-256 `{about[:12]}`, "
-            f"and this one has `{patch[:12]}`. Run `mmrewrite verify` again."
-        )
-        return ShownEvidence(patch, mismatch=mismatch)
     try:
-        return shown_evidence(evidence["checks"], patch, evidence["not_covered"])
+        about = _about(report, evidence)
+        if about is None:
+            patch = hashlib.sha256(patch_of(report.results, report.top)).hexdigest()
+            mismatch = (
+                "Nothing is proved about this patch: the evidence given is about the patch with SHA-256 "
+                f"`{str(evidence['patch_sha256'])[:12]}`, and this one has `{patch[:12]}`. Run `mmrewrite verify` "
+                "again."
+            )
+            return ShownEvidence(mismatch=mismatch)
+        return shown_evidence(evidence["checks"], evidence["not_covered"], about)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise NotShown("the evidence is not what `mmrewrite verify --format json` of this version prints") from None
 
 
-def shown_evidence(checks: Sequence[Mapping[str, Any]], patch: str, not_covered: Sequence[str]) -> ShownEvidence:
+def _about(report: RewriteReport, evidence: Mapping[str, Any]) -> str | None:
+    """That the evidence is about these very bytes; None if it is not."""
+    patch = hashlib.sha256(patch_of(report.results, report.top)).hexdigest()
+    about = str(evidence["patch_sha256"])
+    if about == patch:
+        return f"The evidence is about this very text: the patch with SHA-256 `{patch}`."
+    # A report may leave out files of the patch that was verified, as with `--since`.
+    proved = {(os.path.abspath(file["path"]), file["before"], file["after"]) for file in evidence["files"]}
+    shown = {
+        (os.path.abspath(result.path), *(hashlib.sha256(data).hexdigest() for data in (result.original, result.result)))
+        for result in report.results
+        if result.changed
+    }
+    if not shown or not shown <= proved:
+        return None
+    return (
+        f"The evidence is about a larger patch, with SHA-256 `{about}`; it has every file that is shown here, with the "
+        "same bytes before and after."
+    )
+
+
+def shown_evidence(checks: Sequence[Mapping[str, Any]], not_covered: Sequence[str], about: str) -> ShownEvidence:
     """The evidence from the values of the JSON document."""
-    rows = tuple(CheckedRow(tuple(_cells(check))) for check in checks)
+    rows = tuple(CheckedRow(tuple(_cells(check)), check["status"] == "equal") for check in checks)
+    arrays = tuple(
+        CheckedArrays(str(check["entry"]), tuple(map(_array, check["arrays"]))) for check in checks if check["arrays"]
+    )
     problems = tuple(problem for check in checks for problem in _problems(check))
-    return ShownEvidence(patch, rows, problems, tuple(map(str, not_covered)))
+    return ShownEvidence(rows, arrays, problems, tuple(map(str, not_covered)), about)
 
 
 def _cells(check: Mapping[str, Any]) -> Iterator[str]:
@@ -74,7 +126,14 @@ def _cells(check: Mapping[str, Any]) -> Iterator[str]:
     for key in ("absolute", "relative"):
         worst = max((float(row[key]) for row in check["arrays"] if row[key] is not None), default=None)
         yield "-" if worst is None else f"{worst:.2g}"
-    yield _VERDICTS[check["status"]]
+    yield VERDICTS[check["status"]]
+
+
+def _array(row: Mapping[str, Any]) -> tuple[str, ...]:
+    shape = " x ".join(map(str, row["shape"])) or "scalar"
+    differences = ("-" if row[key] is None else f"{float(row[key]):.2g}" for key in ("absolute", "relative"))
+    where = str(row.get("where") or "nowhere")
+    return (str(row["name"]), shape, str(row["type"]), *differences, where, "NOT equal" if row["problem"] else "equal")
 
 
 def _problems(check: Mapping[str, Any]) -> Iterator[str]:

@@ -15,6 +15,16 @@ from mmrewrite.files.patch import PatchHunk, changes_of, file_hunks
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.text import SourceText
 
+# What a review does not show unless it is asked to.
+UNTRACED = (
+    "Read from the source alone. Bytes on each device, transfers and whether microbatches make up the whole batch "
+    "exactly are known once a step is traced: add `--entry module:function --args module:function`."
+)
+UNVERIFIED = (
+    "Not verified: no evidence was given. `mmrewrite verify --format json > evidence.json` runs both programs and "
+    "compares them, and `--evidence evidence.json` shows here what it found."
+)
+
 _IN_CELL = re.compile(r"(.*\.ipynb), cell (\d+)", re.DOTALL)
 
 
@@ -78,19 +88,31 @@ class Finding:
 
 @dataclass(frozen=True)
 class Completeness:
-    """How many hints, or old names, had which outcome. Those in files with errors are not counted."""
+    """How many hints, or old names, had which outcome. Those in files with errors are not counted.
+
+    Attributes:
+        noun: What is counted.
+        rewritten: How many were rewritten.
+        left: How many were left on purpose.
+        refused: How many were refused.
+        failed_files: Files with errors.
+        unhinted: Refusals about code that has no hint, and would need one.
+    """
 
     noun: str
     rewritten: int
     left: int
     refused: int
     failed_files: int
+    unhinted: int = 0
 
     def __str__(self) -> str:
         """The line that a review begins with."""
         total = self.rewritten + self.left + self.refused
         parts = [f"{self.rewritten} rewritten", f"{self.left} left on purpose", f"{self.refused} refused"]
         line = f"{counted(total, self.noun)}: {', '.join(parts)}"
+        if self.unhinted:
+            line += f"; and {counted(self.unhinted, 'refusal')} where there is no hint"
         if self.failed_files:
             files = counted(self.failed_files, "file")
             line += f"; and {files} with errors, whose {self.noun}s are not counted, all of which stay"
@@ -125,7 +147,7 @@ def reasons(edits: tuple[Edit, ...]) -> list[str]:
     hints: dict[str, dict[str, None]] = {}
     importing: dict[str, None] = {}
     for edit in edits:
-        if edit.start == edit.end and edit.text.lstrip().startswith(("import ", "from ")):
+        if _is_import(edit):
             importing.update(dict.fromkeys(edit.codemods))
             continue
         places = {f"line {hint.line}: `{hint.text}`": None for hint in edit.hints}
@@ -138,9 +160,13 @@ def reasons(edits: tuple[Edit, ...]) -> list[str]:
 
 
 def checks(edits: tuple[Edit, ...]) -> list[str]:
-    """What the reviewer must check by hand, one sentence for each codemod that has one."""
-    names = dict.fromkeys(name for edit in edits for name in edit.codemods)
+    """What the reviewer must check by hand, one sentence for each codemod that has one; imports need none."""
+    names = dict.fromkeys(name for edit in edits if not _is_import(edit) for name in edit.codemods)
     return [sentence for name in names if (sentence := _to_check(name)) is not None]
+
+
+def _is_import(edit: Edit) -> bool:
+    return edit.start == edit.end and edit.text.lstrip().startswith(("import ", "from "))
 
 
 _to_check = functools.cache(to_check)
@@ -203,7 +229,10 @@ def completeness(report: RewriteReport) -> Completeness:
                 refused.add((refusal.path, place.line, place.column))
     left = sum(len(result.left) for result in report.results)
     failed = sum(result.failed for result in report.results) + len(report.unreadable)
-    return Completeness(report.noun, len(rewritten - refused), left, len(refused), failed)
+    unhinted = 0
+    if report.noun == "hint":
+        unhinted = sum(refusal.hint is None for result in report.results for refusal in result.refusals)
+    return Completeness(report.noun, len(rewritten - refused), left, len(refused), failed, unhinted)
 
 
 def relative(path: str, top: str) -> str:

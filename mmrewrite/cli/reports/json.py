@@ -162,7 +162,7 @@ def _file(result: Rewrite) -> dict[str, Any]:
 def _section(section: PlanSection) -> dict[str, Any]:
     return {
         "title": section.title,
-        "notes": section.notes,
+        "notes": (*section.notes, *section.proofs),
         "mesh": None if section.grid is None else _grid(section.grid),
         "tables": [{"title": table.title, "head": table.head, "rows": table.rows} for table in section.tables],
         "timelines": [_timeline(timeline) for timeline in section.timelines],

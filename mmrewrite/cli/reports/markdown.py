@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from mmrewrite.cli.reports import RewriteReport
 from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence, evidence_of, shown_evidence
 from mmrewrite.cli.reports._review import (
+    UNTRACED,
+    UNVERIFIED,
     Finding,
     checks,
     completeness,
@@ -108,14 +110,16 @@ def _planned(report: RewriteReport) -> list[str]:
     planned = report.plan() if report.plan is not None else None
     if planned is None or not planned.sections:
         return []
-    return ["#### What runs where", *map(_section, planned.sections)]
+    untraced = [] if planned.traced is not None else [_text(UNTRACED)]
+    return ["#### What runs where", *untraced, *map(_section, planned.sections)]
 
 
 def _section(section: PlanSection) -> str:
     from mmrewrite.plan.sections import PlanTable
 
     parts = [f"**{_text(section.title)}**"]
-    parts += ["\n".join(f"- {_text(note)}" for note in section.notes)] if section.notes else []
+    notes = (*section.notes, *section.proofs)
+    parts += ["\n".join(f"- {_text(note)}" for note in notes)] if notes else []
     if section.grid is not None:
         grid, rows = section.grid, []
         for row, name in enumerate(grid.rows):
@@ -148,7 +152,7 @@ def _row(cells: Iterable[str]) -> str:
 def _verified(report: RewriteReport) -> list[str]:
     evidence = evidence_of(report)
     if evidence is None:
-        return []
+        return ["#### Verified", _text(UNVERIFIED)]
     if evidence.mismatch is not None:
         return ["#### Verified", f"**{_text(evidence.mismatch)}**"]
     return ["#### Verified", *_shown(evidence)]
@@ -159,7 +163,8 @@ def _shown(evidence: ShownEvidence) -> Iterator[str]:
     yield "\n".join([*rows, *(_row([*map(code, row.cells[:2]), *row.cells[2:]]) for row in evidence.rows)])
     if evidence.problems:
         yield _list("Not equal", map(_text, evidence.problems))
-    yield f"This holds for the patch with SHA-256 `{evidence.patch}`."
+    if evidence.about is not None:
+        yield _text(evidence.about)
     yield _list("Not covered", map(_text, evidence.not_covered))
 
 
@@ -175,7 +180,8 @@ def _verify(verified: Verified) -> str:
         for check in verified.checks
     ]
     verdict = "not everything is proved" if verified.failed or verified.incomplete else "equal"
-    evidence = shown_evidence(checked, verified.patch, verified.not_covered)
+    about = f"This holds for the patch with SHA-256 `{verified.patch}`."
+    evidence = shown_evidence(checked, verified.not_covered, about)
     parts = [f"### mmrewrite verify: {verdict}", *_shown(evidence)]
     return "\n\n".join(parts) + "\n"
 

@@ -97,7 +97,7 @@ RENDERERS = {
 
 
 def _section(section: PlanSection) -> str:
-    parts = [_lines(section.title, section.notes)]
+    parts = [_lines(section.title, (*section.notes, *section.proofs))]
     parts += [_grid(section.grid)] if section.grid else []
     parts += [_table(table) for table in section.tables]
     parts += [_timeline(timeline) for timeline in section.timelines]

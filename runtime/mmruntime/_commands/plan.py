@@ -72,6 +72,7 @@ def document(step: MeshFunction[..., Any], report: Report, measurement: Measurem
         "step": report.name,
         "mesh": {"axes": dict(mesh.shape), "devices": [device.id for device in mesh.devices.flat]},
         "headlines": report.headlines,
+        "proofs": report.proofs,
         "tables": [asdict(table) for table in report.tables],
         "submeshes": [asdict(row) for row in report.submeshes],
         "tasks": [asdict(row) for row in report.tasks],
