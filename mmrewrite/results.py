@@ -86,6 +86,18 @@ class LeftAlone:
     name: str = ""
 
 
+@dataclass(frozen=True, order=True)
+class CompatUse:
+    """A place that a function of `mmruntime.compat` was written at, and why no text of plain JAX is exact there."""
+
+    path: str
+    line: int
+    column: int
+    text: str
+    function: str
+    reason: str
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """The result of one source file. `failure` is why it could not be handled as a whole, else None."""
@@ -98,6 +110,7 @@ class Rewrite:
     errors: tuple[HintError, ...] = ()
     left: tuple[LeftAlone, ...] = ()
     failure: str | None = None
+    compat: tuple[CompatUse, ...] = ()
 
     @property
     def changed(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -105,6 +106,15 @@ def test_text_and_messages(case: Case) -> None:
         assert result.result.decode("latin-1") == case.after[path].decode("latin-1")
     assert shown(case, results, "refusals", "reason") == list(case.refusals)
     assert shown(case, results, "left", "reason") == list(case.left)
+
+
+def test_every_use_of_compat_says_what_rules_plain_jax_out(case: Case) -> None:
+    for path, result in case.results.items():
+        old, new = (set(re.findall(rb"\bcompat\.(\w+)", files[path])) for files in (case.before, case.after))
+        assert {use.function.encode() for use in result.compat} >= new - old
+        assert {use.function.encode() for use in result.compat} <= new or b"mm_compat" in case.after[path]
+        for use in result.compat:
+            assert use.text and use.reason and use.reason != "None", use
 
 
 def test_second_run_changes_nothing(case: Case) -> None:

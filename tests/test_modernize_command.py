@@ -97,6 +97,19 @@ def test_imports_are_for_the_edits_that_need_them(folder: Path) -> None:
     assert added["because"] == [{"line": 8, "column": 5, "text": "pjit", "name": "jax.experimental.pjit.pjit"}]
 
 
+def test_explains_compat(folder: Path) -> None:
+    (folder / "a.py").write_text(
+        "from jax.experimental.pjit import pjit\nfrom jax.sharding import PartitionSpec as P\n\n"
+        "f = pjit(abs, in_shardings=(P('data'),))\n"
+    )
+    result = modernize("--diff", "--explain-compat")
+    assert "a.py:4:5: `pjit` becomes `compat.pjit`: no mesh context in view reaches it" in result.stderr
+    (file,) = json.loads(modernize("--diff", "--format", "json").stdout)["files"]
+    assert [(use["line"], use["function"]) for use in file["compat"]] == [(4, "pjit")]
+    (folder / "a.py").write_text(OLD)
+    assert "no use of mmruntime.compat" in modernize("--diff", "--explain-compat").stderr
+
+
 def test_target_and_selection(folder: Path) -> None:
     assert "jax.tree_util.tree_map" in modernize("--diff", "--target-jax", "0.4.20").stdout
     (folder / "pyproject.toml").write_text('[tool.mmrewrite]\ntarget-jax = "0.4.20"\n')

@@ -23,7 +23,7 @@ from mmrewrite import __version__
 from mmrewrite.engine.settings import Settings
 from mmrewrite.files.select import Rules, Selection, load_file
 from mmrewrite.project.facts import SourceFile
-from mmrewrite.results import Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
+from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 
 # An empty value turns the cache off.
 VARIABLE = "MMREWRITE_CACHE_DIR"
@@ -232,6 +232,7 @@ def _result(item: Mapping[str, Any], known: Mapping[str, bytes]) -> Rewrite:
         ),
         tuple(HintError(*values) for values in item["errors"]),
         tuple(LeftAlone(*values) for values in item["left"]),
+        compat=tuple(CompatUse(*values) for values in item["compat"]),
     )
 
 
@@ -272,6 +273,7 @@ def _item(result: Rewrite) -> dict[str, Any]:
         ],
         "errors": [dataclasses.astuple(error) for error in result.errors],
         "left": [dataclasses.astuple(left) for left in result.left],
+        "compat": [dataclasses.astuple(use) for use in result.compat],
     }
 
 

@@ -198,7 +198,10 @@ def plan(
     metavar="[PACKAGE==]VERSION",
     help="With --check: print what an upgrade to this JAX, or PACKAGE, needs, by release; exit with 1 if anything.",
 )
-def modernize(mode: str | None, target_jax: str | None, upgrade_to: tuple[str, ...], **options: Any) -> None:
+@click.option("--explain-compat", is_flag=True, help="Say what keeps each use of mmruntime.compat from plain JAX.")
+def modernize(
+    mode: str | None, target_jax: str | None, upgrade_to: tuple[str, ...], explain_compat: bool, **options: Any
+) -> None:
     """Replace names that JAX removed or deprecated, in place. Needs no hints."""
     from mmrewrite.cli.modernize import report_upgrade, run_modernize
 
@@ -206,7 +209,7 @@ def modernize(mode: str | None, target_jax: str | None, upgrade_to: tuple[str, .
         raise click.UsageError("--upgrade-to is a report; give --check as well.")
     if upgrade_to:
         report_upgrade(SourceOptions(**options), upgrade_to, target_jax)
-    run_modernize(SourceOptions(**options), mode or "write", target_jax)
+    run_modernize(SourceOptions(**options), mode or "write", target_jax, explain_compat)
 
 
 @cli.command()

@@ -26,7 +26,7 @@ _VERSION = re.compile(r"\d+(\.\d+){1,3}")
 _UPGRADE = "modernize --upgrade-to"
 
 
-def run_modernize(options: SourceOptions, mode: str, target: str | None) -> None:
+def run_modernize(options: SourceOptions, mode: str, target: str | None, explain_compat: bool) -> None:
     """Modernize, write unless `mode` is `diff` or `check`, print, and exit."""
     if mode == "write" and options.since is not None:
         raise click.UsageError("--since is about reports; give --diff or --check as well.")
@@ -40,6 +40,8 @@ def run_modernize(options: SourceOptions, mode: str, target: str | None) -> None
         session.print_messages("changed", session.written)
     else:
         session.print_messages("would change")
+    if explain_compat:
+        session.print_compat()
     session.exit(changes_matter=mode == "check", found=mode == "check" and session.refused)
 
 
@@ -109,6 +111,16 @@ class _ModernizeSession(Session):
             for result in self.results:
                 self.print_left_alone(result)
         super().print_messages(verb, number)
+
+    def print_compat(self) -> None:
+        """What keeps each use of `mmruntime.compat` from plain JAX, on standard error."""
+        uses = [use for result in self.results for use in result.compat]
+        for use in uses:
+            self._say_at(
+                f"{use.path}:{use.line}:{use.column}", f"`{use.text}` becomes `compat.{use.function}`: {use.reason}"
+            )
+        if not uses:
+            self.say("no use of mmruntime.compat")
 
 
 def parse_target(text: str | None) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from mmrewrite.directives.vocabulary import CARRIER_OR_NEAR
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.project.facts import SourceFile
-from mmrewrite.results import Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
+from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.text import parse_quietly
 
 SUFFIX = ".ipynb"
@@ -132,6 +132,7 @@ class Notebook:
             tuple(self._placed(item) for item in result.errors),
             tuple(self._placed(item) for item in result.left),
             result.failure,
+            tuple(self._placed(item) for item in result.compat),
         )
 
     def _cell_edits(self, edits: Sequence[Edit]) -> Iterator[Edit]:
@@ -197,11 +198,13 @@ class Notebook:
         raise AssertionError(f"no cell has line {line}")
 
     def _placed(self, item: Any) -> Any:
-        assert isinstance(item, Refusal | LeftAlone | HintError)
+        assert isinstance(item, Refusal | LeftAlone | HintError | CompatUse)
         number, line = self._line(item.line)
         path = f"{item.path}, cell {number}"
         if isinstance(item, HintError):
             return replace(item, path=path, line=line, message=self._in_cells(item.message))
+        if isinstance(item, Refusal) and item.hint is not None:
+            item = replace(item, hint=self._reference(item.hint))
         return replace(item, path=path, line=line, reason=self._in_cells(item.reason))
 
     def _in_cells(self, message: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmrewrite.engine.edits import apply_edits
-from mmrewrite.results import Edit, HintError, LeftAlone, Refusal, Rewrite
+from mmrewrite.results import CompatUse, Edit, HintError, LeftAlone, Refusal, Rewrite
 
 if TYPE_CHECKING:
     from mmrewrite.project.facts import Facts, SourceFile, Unreadable
@@ -28,6 +28,7 @@ class Outcome:
     errors: tuple[HintError, ...] = ()
     left: tuple[LeftAlone, ...] = ()
     failure: str | None = None
+    compat: tuple[CompatUse, ...] = ()
 
 
 def unchanged(file: SourceFile, failure: str | None = None) -> Rewrite:
@@ -49,7 +50,16 @@ def rewritten(facts: Facts, outcome: Outcome) -> Rewrite:
         result = facts.source.encode(apply_edits(facts.source.text, outcome.edits))
     except UnicodeEncodeError as error:
         return unchanged(facts.file, f"the result cannot be written in this file's encoding: {error}")
-    return Rewrite(facts.path, data, result, outcome.edits, outcome.refusals, outcome.errors, outcome.left)
+    return Rewrite(
+        facts.path,
+        data,
+        result,
+        outcome.edits,
+        outcome.refusals,
+        outcome.errors,
+        outcome.left,
+        compat=outcome.compat,
+    )
 
 
 def bug(problem: str) -> str:

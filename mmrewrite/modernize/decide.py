@@ -24,7 +24,7 @@ from mmrewrite.modernize.uses import ImportedName, ModuleUses, group_by_name
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, read_facts
 from mmrewrite.project.project import Project
-from mmrewrite.results import Edit, LeftAlone, Refusal, Rewrite
+from mmrewrite.results import CompatUse, Edit, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.spans import span
 
 
@@ -238,10 +238,17 @@ def _decide_together(decisions: Sequence[Decision], context: ModernizeContext, c
         line, _ = cause.location.position
         return decision.refused(f"{LEFT_WITH_REGION}: {cause.location.path}:{line} stays as it is")
 
-    changed = {number for number in first_that_stays(decisions) if regions.make_compat(number)}
+    changed = {
+        number for number, cause in first_that_stays(decisions).items() if regions.make_compat(number, _stays(cause))
+    }
     decisions = [judge_again(each) if region_of(each) in changed else each for each in decisions]
     causes = first_that_stays(decisions)
     return [leave_with_region(decision, causes) for decision in decisions]
+
+
+def _stays(cause: Decision) -> str:
+    line, _ = cause.location.position
+    return f"{cause.location.path}:{line}, which the same mesh context reaches, stays as it is; see its refusal"
 
 
 # Draft
@@ -256,10 +263,10 @@ def _outcome(
     reported = {*((item.line, item.column) for item in refusals), *((item.line, item.column) for item in left)}
     left |= set(_unseen_names(module, context.owners, reported))
     try:
-        edits, broken = _draft(module, decisions, context, codemods)
+        edits, broken, compat = _draft(module, decisions, context, codemods)
     except Exception as error:
         raise _ModuleError(module.facts.path, failure_of(error)) from error
-    return Outcome(edits, refusals, left=tuple(sorted(left | broken)))
+    return Outcome(edits, refusals, left=tuple(sorted(left | broken)), compat=tuple(sorted(compat)))
 
 
 def _unseen_names(
@@ -286,11 +293,11 @@ def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: Moderni
 
 def _draft(
     module: ModuleUses, decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods
-) -> tuple[tuple[Edit, ...], set[LeftAlone]]:
+) -> tuple[tuple[Edit, ...], set[LeftAlone], set[CompatUse]]:
     """Run the codemods on the sites that are rewritten, then edit the imports that they leave unused or lack.
 
     Returns:
-        The edits, and the imports that stay and fail.
+        The edits, the imports that stay and fail, and the uses of `mmruntime.compat`.
     """
     staying = {decision.location.node: decision.location.use for decision in decisions if decision.stays}
     draft = ModuleDraft(module, kept=frozenset(use.name for use in staying.values() if use is not None))
@@ -302,7 +309,7 @@ def _draft(
     broken = {_broken(module, item) for item in imports.broken()}
     draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
-    return break_grown_calls(edits, module, context.settings.width), broken
+    return break_grown_calls(edits, module, context.settings.width), broken, set(draft.compat)
 
 
 def _broken(module: ModuleUses, item: ImportedName) -> LeftAlone:

@@ -13,7 +13,7 @@ from mmrewrite.codemod.site import SiteRefused
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.project.project import Project
-from mmrewrite.results import Edit, HintReference
+from mmrewrite.results import CompatUse, Edit, HintReference
 from mmrewrite.source.names import Scope
 from mmrewrite.source.spans import span
 
@@ -115,13 +115,14 @@ class ModernizeContext:
 class ModuleDraft:
     """The edits to one module, as codemods register them, and the local names that these use.
 
-    `kept` are the old names of which a use stays, and so the import.
+    `kept` are the old names of which a use stays, and so the import. `compat` are the uses of `mmruntime.compat`.
     """
 
     module: ModuleUses
     edits: list[Edit] = field(default_factory=list)
     spelled: set[str] = field(default_factory=set)
     kept: frozenset[str] = frozenset()
+    compat: list[CompatUse] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.module.facts)
@@ -225,6 +226,18 @@ class OldNameSite:
             return f"{imports.member('mmruntime', 'compat', ('compat', 'mm_compat'))}.{parts[-1]}"
         module = imports.module(parts[0], parts[0], self.scope, line)
         return ".".join((module, *parts[1:]))
+
+    def spell_compat(self, function: str, because: str) -> str:
+        """The text for a function of `mmruntime.compat`, and a note of what would make plain JAX exact here.
+
+        Args:
+            function: The function.
+            because: Why no text of plain JAX is exact, and what to change for one, in words for a message.
+        """
+        line, column = self.location.position
+        text = self.location.reference.text
+        self.draft.compat.append(CompatUse(self.location.path, line, column, text, function, because))
+        return self.spell(f"mmruntime.compat.{function}")
 
     def _moved_name(self, qualified: str, line: int, column: int) -> str | None:
         """A name that will mean `qualified` once its import is edited to the new home."""

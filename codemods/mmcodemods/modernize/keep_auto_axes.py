@@ -35,6 +35,7 @@ from mmrewrite.source.names import dotted_name
 _EXPLICIT = re.compile(r"\b(?:AxisType\b(?!\.Auto)|reshard|explicit_axes|auto_axes|out_sharding)\b")
 _ASK_ABOUT_IT = frozenset(("inspect.signature", "builtins.getattr", "builtins.hasattr", "builtins.help"))
 _SIZES = ("axis_shapes", "axis_sizes")
+_UNCOUNTED = "its axes cannot be counted here; write the sizes and the names out, in this order, or pass `axis_types=`"
 _ITERATORS = frozenset(f"builtins.{name}" for name in ("filter", "iter", "map", "reversed"))
 
 
@@ -78,7 +79,7 @@ class KeepAutoAxes(ModernizeCodemod):
 
     def _use_compat(self) -> None:
         self.site.needs("0.10", "`mmruntime.compat`")
-        self.site.replace(self.use.node, self.site.spell("mmruntime.compat.make_mesh"))
+        self.site.replace(self.use.node, self.site.spell_compat("make_mesh", _UNCOUNTED))
 
     def _is_made_later(self) -> bool:
         """Whether a use as a value leads to calls out of view, without axis types."""

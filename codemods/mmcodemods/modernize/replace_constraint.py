@@ -56,7 +56,7 @@ class ReplaceConstraint(ModernizeCodemod):
         if plan.style == COMPAT and not is_explicit:
             site.needs("0.10", "`mmruntime.compat`")
             if site.is_written_here:
-                site.replace(use.node, site.spell("mmruntime.compat.with_sharding_constraint"))
+                site.replace(use.node, site.spell_compat("with_sharding_constraint", plan.why_compat))
             return
         if call is not None:
             hidden = [

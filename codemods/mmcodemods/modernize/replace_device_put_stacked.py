@@ -18,10 +18,12 @@ from typing import ClassVar
 
 from mmrewrite.modernize.codemod import ModernizeCodemod
 
+_NO_FUNCTION = (
+    "JAX has no function that stacks rows on devices; stack the values, and `jax.device_put` the result with a "
+    "`NamedSharding` of a mesh of these devices"
+)
 _HELPERS = {
-    f"{home}.{name}": f"mmruntime.compat.{name}"
-    for home in ("jax", "jax.api")
-    for name in ("device_put_replicated", "device_put_sharded")
+    f"{home}.{name}": name for home in ("jax", "jax.api") for name in ("device_put_replicated", "device_put_sharded")
 }
 
 
@@ -34,4 +36,4 @@ class ReplaceDevicePutStacked(ModernizeCodemod):
         """Replace the name."""
         if self.use.is_direct:
             self.site.needs("0.10", "`mmruntime.compat`")
-            self.site.replace(self.use.node, self.site.spell(_HELPERS[self.use.name]))
+            self.site.replace(self.use.node, self.site.spell_compat(_HELPERS[self.use.name], _NO_FUNCTION))

@@ -63,7 +63,7 @@ class ReplaceMeshContext(ModernizeCodemod):
             self._set(context)
         elif plan.style == COMPAT:
             self.site.needs("0.10", "`mmruntime.compat`")
-            self._make_compat(context)
+            self._make_compat(context, plan.why_compat)
         else:
             self.refuse(LEFT_WITH_REGION)
 
@@ -113,11 +113,11 @@ class ReplaceMeshContext(ModernizeCodemod):
         else:
             site.wrap(node, f"{set_mesh}(", ")")
 
-    def _make_compat(self, context: MeshContext) -> None:
+    def _make_compat(self, context: MeshContext, why: str) -> None:
         if context.kind == ENVIRONMENT:
-            self._assign(context, self.site.spell("mmruntime.compat.assign_mesh"))
+            self._assign(context, self.site.spell_compat("assign_mesh", why))
         else:
-            self.site.wrap(context.node, f"{self.site.spell('mmruntime.compat.mesh_context')}(", ")")
+            self.site.wrap(context.node, f"{self.site.spell_compat('mesh_context', why)}(", ")")
 
     def _assign(self, context: MeshContext, function: str) -> None:
         """Replace `thread_resources.env = ResourceEnv(mesh, ...)` by a call."""

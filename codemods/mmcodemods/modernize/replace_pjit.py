@@ -77,7 +77,9 @@ class ReplacePjit(ModernizeCodemod):
             for spec in specs_of(site.module, self.use).values:
                 make_explicit(site, spec, plan.mesh)
         if site.is_written_here:
-            site.replace(self.use.node, site.spell("mmruntime.compat.pjit" if plan.style == COMPAT else "jax.jit"))
+            is_compat = plan.style == COMPAT
+            new = site.spell_compat("pjit", plan.why_compat) if is_compat else site.spell("jax.jit")
+            site.replace(self.use.node, new)
 
     def _check_value(self) -> None:
         """Check a use as a value: a decorator and an alias are fine."""

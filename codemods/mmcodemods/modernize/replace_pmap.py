@@ -46,6 +46,7 @@ _GONE = {
     "axis_size": "`axis_size` is the number of rows that the arguments have on all processes; leave it out",
     "global_arg_shapes": "`global_arg_shapes` is nothing that `jax.pmap` takes today; leave it out",
 }
+_ROWS = "its arguments have a row for each device; write the function anew for whole arrays, with `jax.jit` and a mesh"
 _TAKEN = frozenset(("fun", "axis_name", "in_axes", "out_axes", "static_broadcasted_argnums", "donate_argnums"))
 
 
@@ -65,7 +66,7 @@ class ReplacePmap(ModernizeCodemod):
         nested = self.site.context.analysis(NestedPmaps).reason(self.use.node)
         if nested is not None:
             self.refuse(nested)
-        self.site.replace(self.use.node, self.site.spell("mmruntime.compat.pmap"))
+        self.site.replace(self.use.node, self.site.spell_compat("pmap", _ROWS))
 
     def _calls(self) -> list[tuple[ast.Call, list[ast.expr]]]:
         """The calls that pass arguments to `pmap`, each with its positional ones."""

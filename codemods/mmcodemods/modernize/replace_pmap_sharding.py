@@ -29,6 +29,7 @@ _DEFAULT = f"{_CLASS}.default"
 
 
 _MAKERS = frozenset((_DEFAULT, "mmruntime.compat.pmap_sharding"))
+_NO_MESH = "its devices form no mesh that has a name; write a `NamedSharding` of a mesh of these devices"
 _GONE = frozenset(("devices", "sharding_spec"))
 
 
@@ -60,7 +61,7 @@ class ReplacePmapSharding(ModernizeCodemod):
             )
         if self.use.is_direct or (self.use.written or "").endswith(".default"):
             self.site.needs("0.10", "`mmruntime.compat`")
-            self.site.replace(self.use.node, self.site.spell("mmruntime.compat.pmap_sharding"))
+            self.site.replace(self.use.node, self.site.spell_compat("pmap_sharding", _NO_MESH))
 
     def _rewrite_attribute(self, node: ast.Attribute) -> None:
         if node.attr == "sharding_spec":

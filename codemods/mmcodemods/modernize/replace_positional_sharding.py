@@ -33,6 +33,7 @@ _CLASSES = (
     "jax._src.sharding_impls.PositionalSharding",
 )
 _MESHES = frozenset(("jax.sharding.Mesh", "jax.make_mesh", "jax.interpreters.pxla.Mesh", "jax.experimental.maps.Mesh"))
+_NO_NAMES = "its dimensions are those of arrays by position; write a `NamedSharding` of a mesh of these devices"
 # Functions that take any sharding, and the position of that argument.
 _PLACES = {"jax.device_put": 1, "jax.lax.with_sharding_constraint": 1}
 
@@ -54,7 +55,7 @@ class ReplacePositionalSharding(ModernizeCodemod):
             self.site.replace(whole, f"{sharding}({self.site.text(mesh)}, {spec}())")
             return
         self.site.needs("0.10", "`mmruntime.compat`")
-        self.site.replace(self.use.node, self.site.spell("mmruntime.compat.PositionalSharding"))
+        self.site.replace(self.use.node, self.site.spell_compat("PositionalSharding", _NO_NAMES))
 
     def _replicated_over_mesh(self) -> tuple[ast.expr, ast.expr] | None:
         """The whole of `PositionalSharding(mesh.devices).replicate()` as an argument for JAX, and the mesh."""

@@ -102,7 +102,7 @@ class ReplaceShardMap(ModernizeCodemod):
 
     def _use_compat(self, because: str) -> None:
         self.site.needs("0.10", f"{because}: `mmruntime.compat.shard_map`")
-        self.site.replace(self.use.node, self.site.spell("mmruntime.compat.shard_map"))
+        self.site.replace(self.use.node, self.site.spell_compat("shard_map", because))
 
     def _is_plain_auto(self, auto: ast.keyword | None, mesh: ast.expr | None) -> bool:
         """Whether the complement of `auto` can be written with `-`."""

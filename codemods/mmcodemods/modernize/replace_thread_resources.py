@@ -31,6 +31,8 @@ from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
+_ASKED = "the mesh is asked for while the program runs; pass it to the function"
+
 
 class ReplaceThreadResources(ModernizeCodemod):
     """Replaces the whole expression."""
@@ -53,7 +55,7 @@ class ReplaceThreadResources(ModernizeCodemod):
         holder = self.site.module.parents[env]
         if not isinstance(env, ast.Attribute) or env.attr != "env":
             self._refuse_others()
-        current = f"{self.site.spell('mmruntime.compat.current_mesh')}()"
+        current = f"{self.site.spell_compat('current_mesh', _ASKED)}()"
         if isinstance(holder, ast.Assign):
             self._replace_kept(holder)
             self.site.replace(env, current)

@@ -38,6 +38,12 @@ _FUNCTIONS = ("map", "leaves", "flatten", "unflatten", "structure", "reduce", "t
 _FIRST_WITH_JAX_TREE = (0, 4, 25)
 
 
+_NONE = (
+    "the first tree may hold `None` where another holds something; leave the `None` out of both, or pass "
+    "`is_leaf=lambda leaf: leaf is None` and skip it in the function"
+)
+
+
 class ReplaceTreeFunctions(ModernizeCodemod):
     """Replaces the name and leaves the arguments alone."""
 
@@ -63,7 +69,7 @@ class ReplaceTreeFunctions(ModernizeCodemod):
         tree = _first_tree(site.module, self.use.node, site.context, self.use.name)
         if tree is not None:
             site.needs("0.10", "`None` in the first tree against something in another: `mmruntime.compat`")
-            site.replace(self.use.node, site.spell("mmruntime.compat.tree_map"))
+            site.replace(self.use.node, site.spell_compat("tree_map", _NONE))
             return
         new = self.moved[self.use.name]
         if site.target >= _FIRST_WITH_JAX_TREE:

@@ -152,6 +152,7 @@ def _file(result: Rewrite) -> dict[str, Any]:
             }
             for error in result.errors
         ],
+        "compat": [dataclasses.asdict(use) for use in result.compat],
         "left": [
             {"path": left.path, "line": left.line, "column": left.column, "text": left.text, "because": left.reason}
             for left in result.left

@@ -40,6 +40,11 @@ from mmrewrite.project.facts import Facts
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
 
+_NO_CONTEXT = (
+    "no mesh context in view reaches it, so its callers say which mesh it is for; give the files with `with mesh:` as "
+    "well, or write its specs as `NamedSharding`s"
+)
+
 # Sharding hints of Flax, which must find a mesh in context, so the context must stay. They also find that of
 # `compat.mesh_context`.
 _HINTS = (
@@ -121,11 +126,15 @@ class Member:
 
 @dataclass(frozen=True)
 class SitePlan:
-    """How one site is rewritten: the style, the text of the mesh there, or the reason why it must stay."""
+    """How one site is rewritten: the style, the text of the mesh there, or the reason why it must stay.
+
+    `why_compat` says for the compat style what rules the other two out.
+    """
 
     style: str
     mesh: str | None = None
     reason: str | None = None
+    why_compat: str = ""
 
 
 @dataclass(eq=False)
@@ -190,13 +199,13 @@ class MeshRegions:
         """Whether a site may be rewritten although others of its region stay."""
         return self.plan(node).style == COMPAT
 
-    def make_compat(self, number: int) -> bool:
+    def make_compat(self, number: int, because: str) -> bool:
         """Plan the compat style for a region that cannot be rewritten whole; whether that changes anything."""
         region = self._regions[number]
         is_whole = any(self.plan(member.node).style in (NAMED, SET) for member in region.members)
         if not is_whole or self._why_not_compat(region) is not None:
             return False
-        self._plan_all(region, SitePlan(COMPAT))
+        self._plan_all(region, SitePlan(COMPAT, why_compat=because))
         return True
 
     def _plan_all(self, region: _MeshRegion, plan: SitePlan) -> None:
@@ -275,7 +284,7 @@ class MeshRegions:
         pjits = region.of("pjit")
         if not region.of("context"):
             if any(member.is_resolved_late for member in pjits):
-                self._plans |= {member.node: SitePlan(COMPAT) for member in pjits}
+                self._plans |= {member.node: SitePlan(COMPAT, why_compat=_NO_CONTEXT) for member in pjits}
             return
         why_not_named, why_not_set = self._why_not_whole(region), None
         if why_not_named is None:
@@ -288,7 +297,8 @@ class MeshRegions:
                 return
         why_not_compat = self._why_not_compat(region)
         if why_not_compat is None:
-            self._plan_all(region, SitePlan(COMPAT))
+            reasons = dict.fromkeys((why_not_named, why_not_set[1]) if why_not_set else (why_not_named,))
+            self._plan_all(region, SitePlan(COMPAT, why_compat="; and ".join(reasons)))
             return
         culprit, reason = why_not_set or (region.of("context")[0], why_not_named)
         others = "; ".join(dict.fromkeys((why_not_named, why_not_compat)) if why_not_set else (why_not_compat,))

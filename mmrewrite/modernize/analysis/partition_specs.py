@@ -12,6 +12,7 @@ from mmrewrite.modernize.site import OldNameSite
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 
 _SPEC = "jax.sharding.PartitionSpec"
+_MADE_LATER = "these specs are made at run time and may hold `None`, which means replicated; write them out, with `P()`"
 SPECS = frozenset(
     (
         _SPEC,
@@ -157,7 +158,7 @@ def make_explicit(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
     elif kind == "gone":
         _refuse_gone(site, spec)
     elif kind == "unknown" and not _is_explicit_already(site, spec):
-        site.wrap(spec, f"{site.spell('mmruntime.compat.replicate_none')}(", f", {mesh})" if mesh else ")")
+        site.wrap(spec, f"{site.spell_compat('replicate_none', _MADE_LATER)}(", f", {mesh})" if mesh else ")")
 
 
 def refuse_gone(site: OldNameSite, spec: ast.expr) -> None:
