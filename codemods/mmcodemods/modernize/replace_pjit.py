@@ -12,9 +12,11 @@ If the mesh has no name in this scope, specs stay specs and the context becomes 
 at run time go through `mmruntime.compat.replicate_none`. Specs that were left out stay left out.
 
 If neither is exact, or no mesh context is in view, `pjit` becomes `compat.pjit`. It takes the same arguments, also by
-`**`, and looks up the mesh in context when it is called.
+`**`, and looks up the mesh in context when it is called. Without specs and without a mesh context in view it is
+`jax.jit`.
 
-To check: the mesh that is named is the one in whose context the function was called.
+To check: the mesh that is named is the one in whose context the function was called, and a `pjit` without specs was
+called in none.
 
 Refused: starred arguments; a fourth or fifth positional argument that does not show which of its three historical
 meanings it has; regions that cannot be rewritten as a whole.

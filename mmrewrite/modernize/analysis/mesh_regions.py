@@ -283,8 +283,10 @@ class MeshRegions:
         self._plan_all(region, SitePlan(NEITHER))
         pjits = region.of("pjit")
         if not region.of("context"):
-            if any(member.is_resolved_late for member in pjits):
-                self._plans |= {member.node: SitePlan(COMPAT, why_compat=_NO_CONTEXT) for member in pjits}
+            # One without specs is `jax.jit` where no mesh is in context.
+            if any(member.is_resolved_late and not member.has_no_spec for member in pjits):
+                late = [member for member in pjits if not member.has_no_spec]
+                self._plans |= {member.node: SitePlan(COMPAT, why_compat=_NO_CONTEXT) for member in late}
             return
         why_not_named, why_not_set = self._why_not_whole(region), None
         if why_not_named is None:
