@@ -85,7 +85,8 @@ def test_imports_are_for_the_edits_that_need_them(folder: Path) -> None:
     (folder / "a.py").write_text(
         "import jax\nfrom jax.core import Jaxpr\nfrom jax.experimental import maps\n"
         "from jax.experimental.pjit import pjit\n\n"
-        "mesh = maps.Mesh(jax.devices(), ('data',))\ntree = jax.tree_map(abs, {})\nf = pjit(abs, in_shardings=jax.P())\n"
+        "mesh = maps.Mesh(jax.devices(), ('data',))\ntree = jax.tree_map(abs, {})\n"
+        "f = pjit(abs, in_shardings=jax.P())\n"
     )
     (file,) = json.loads(modernize("--diff", "--format", "json").stdout)["files"]
     found = {edit["old"].strip() or edit["new"].strip(): edit for edit in file["edits"]}
