@@ -57,9 +57,10 @@ MAY_IMPORT = {
     "mmrewrite.launch": "",
     "mmrewrite.testing": ".results .project .codemod .engine .modernize.settings .modernize",
     "mmrewrite.cli.libcst_tool": "libcst .results .project .codemod .engine .modernize.settings .modernize .files",
+    "mmrewrite.cli.config": ".directives .files",
     "mmrewrite.cli": (
         "click platformdirs mmrewrite .results .source .directives .project .codemod .engine .modernize.settings "
-        ".modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch"
+        ".modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch .cli.config"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmrewrite.directives.vocabulary import nearest
+from mmrewrite.files.select import matches, patterns, shown
 
 PYPROJECT = "pyproject.toml"
 OWN_FILE = "mmrewrite.toml"
@@ -17,8 +19,16 @@ TOOL = "mmrewrite"
 DEFAULT_WIDTH = 100
 
 
+# Every codemod, in `per-file-ignores`.
+ALL = "all"
+
+
 class ConfigError(ValueError):
     """What is wrong with the configuration, as a sentence."""
+
+
+class UnknownCodemod(ConfigError):
+    """A codemod that does not exist is selected or ignored."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,59 @@ def read_config(start: Path, named: Path | None = None) -> Config:
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: [tool.{TOOL}] must be a table, not {table!r}")
     return _config(path, table, prefix, width)
+
+
+def selected_codemods(
+    select: Collection[str],
+    ignore: Collection[str],
+    registry: Collection[str],
+    others: Collection[str],
+    default: Iterable[str],
+) -> frozenset[str] | None:
+    """The codemods of `registry` that may run, None for the default ones.
+
+    Args:
+        select: The codemods to run; none for the default ones.
+        ignore: Codemods not to run.
+        registry: The codemods of this command.
+        others: Codemods of the other command; the configuration is for both, and may name them too.
+        default: The codemods that run when none is selected, less those that are ignored.
+
+    Raises:
+        UnknownCodemod: If one of the names is none of a codemod.
+    """
+    _check_codemods((*select, *ignore), [*registry, *others])
+    own_selected = [name for name in select if name in registry]
+    own_ignored = [name for name in ignore if name in registry]
+    if not own_selected and not own_ignored:
+        return None
+    return frozenset(own_selected or default) - frozenset(own_ignored)
+
+
+def ignored_codemods(
+    config: Config, paths: Iterable[str], registry: Collection[str], others: Collection[str]
+) -> dict[str, frozenset[str]]:
+    """The codemods that must not write into a file, for each of `paths` with `per-file-ignores`.
+
+    Raises:
+        UnknownCodemod: If the configuration names a codemod that does not exist.
+        BadPattern: If one of its patterns is none.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for pattern, names in config.per_file_ignores:
+        _check_codemods([name for name in names if name != ALL], [*registry, *others])
+        every = frozenset(registry) if ALL in names else frozenset(names)
+        spec = patterns([pattern], "per-file-ignores")
+        for path in paths:
+            if matches(spec, os.path.abspath(path), config.folder):
+                found[shown(path)] = found.get(shown(path), frozenset()) | every
+    return found
+
+
+def _check_codemods(names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UnknownCodemod(f"There is no codemod `{name}`{nearest(name, known)}")
 
 
 def find_config(start: Path) -> Path | None:

@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import click
 
 from mmrewrite.cli.cache import Watched, cached
-from mmrewrite.cli.config import Config, ConfigError, read_config, separated
+from mmrewrite.cli.config import (
+    Config,
+    ConfigError,
+    UnknownCodemod,
+    ignored_codemods,
+    read_config,
+    selected_codemods,
+    separated,
+)
 from mmrewrite.cli.options import ENTRY_AND_ARGS, SourceOptions
 from mmrewrite.cli.reports import NotShown, RewriteReport, render
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.directives.vocabulary import nearest
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.engine.workers import WorkerDied
@@ -25,10 +32,7 @@ from mmrewrite.files.select import (
     BadPattern,
     Rules,
     Selection,
-    matches,
-    patterns,
     select_files,
-    shown,
     source_file,
 )
 from mmrewrite.modernize.registry import ModernizeRegistry
@@ -40,8 +44,6 @@ if TYPE_CHECKING:
 NOTHING, CHANGES, ERROR = 0, 1, 2
 
 STDIN = "-"
-# Every codemod, in `per-file-ignores`.
-ALL = "all"
 # Formats of changes that show the plan as well.
 _SHOWING_PLANS = ("markdown", "html")
 # The command whose JSON `--evidence` takes.
@@ -70,6 +72,8 @@ class Session:
             self.rules = Rules(self.config.folder, self.config.exclude)
             self.selection: Selection = self._select()
             results = self._rewrite()
+        except UnknownCodemod as error:
+            raise click.UsageError(str(error)) from None
         except (ConfigError, BadPattern) as error:
             _stop(str(error))
         self.results: tuple[Rewrite, ...] = self._reported(results)
@@ -164,41 +168,15 @@ class Session:
     def selected(
         self, registry: Collection[str], others: Collection[str], default: Iterable[str]
     ) -> frozenset[str] | None:
-        """The codemods of `registry` that may run, None for the default ones.
-
-        Args:
-            registry: The codemods of this command.
-            others: Codemods of the other command; `select` and `ignore` in the configuration may name them too.
-            default: The codemods that run when none is selected, less those that are ignored.
-
-        Raises:
-            click.UsageError: If `select` or `ignore` names a codemod that does not exist.
-        """
-        selected = separated(self.options.select) or self.config.select
-        ignored = (*separated(self.options.ignore), *self.config.ignore)
-        _check_codemods((*selected, *ignored), [*registry, *others])
-        own_selected = [name for name in selected if name in registry]
-        own_ignored = [name for name in ignored if name in registry]
-        if not own_selected and not own_ignored:
-            return None
-        return frozenset(own_selected or default) - frozenset(own_ignored)
+        """The codemods that may run, as `selected_codemods` gives them for the command line and the configuration."""
+        select = separated(self.options.select) or self.config.select
+        ignore = (*separated(self.options.ignore), *self.config.ignore)
+        return selected_codemods(select, ignore, registry, others, default)
 
     def ignored(self, registry: Collection[str], others: Collection[str]) -> Mapping[str, frozenset[str]]:
-        """For each file of the run with `per-file-ignores`: the codemods that must not write into it.
-
-        Raises:
-            click.UsageError: If the configuration names a codemod that does not exist.
-            BadPattern: If one of its patterns is none.
-        """
-        found: dict[str, frozenset[str]] = {}
-        for pattern, names in self.config.per_file_ignores:
-            _check_codemods([name for name in names if name != ALL], [*registry, *others])
-            every = frozenset(registry) if ALL in names else frozenset(names)
-            spec = patterns([pattern], "per-file-ignores")
-            for path, _ in self.selection.looked_at.values():
-                if matches(spec, os.path.abspath(path), self.config.folder):
-                    found[shown(path)] = found.get(shown(path), frozenset()) | every
-        return found
+        """The codemods that must not write into a file, for each file of the run with `per-file-ignores`."""
+        paths = [path for path, _ in self.selection.looked_at.values()]
+        return ignored_codemods(self.config, paths, registry, others)
 
     @property
     def changed(self) -> list[Rewrite]:
@@ -427,12 +405,6 @@ class Session:
         """End the process with an error of the command itself, after the messages about the sources."""
         self.print_messages("would change")
         _stop(message)
-
-
-def _check_codemods(names: Iterable[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise click.UsageError(f"There is no codemod `{name}`{nearest(name, known)}")
 
 
 def _stop(message: str) -> NoReturn:
