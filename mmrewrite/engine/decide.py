@@ -103,6 +103,9 @@ def _rewrite_modules(
     results |= {facts.path: rewritten(facts, outcomes[facts.path]) for facts in hinted}
 
     def again(modules: Sequence[Facts]) -> dict[str, Rewrite]:
+        # Hints that were not chosen would be rewritten now.
+        if settings.chosen is not None:
+            return {}
         if not any(results[facts.path].changed and _has_hints(facts) for facts in modules):
             return {}
         modules = with_axis_names(modules, {}, load, no_file, settings.axes, settings.jaxtyping)
@@ -179,6 +182,10 @@ class _Decider:
         self._hints = dict(self._open_hints())
         self._reach = Reach(project)
         self._regions = find_regions(modules, self._reach, self._hints.values())
+        if settings.chosen is not None:
+            chosen = self._chosen(*settings.chosen)
+            for key in self._hints.keys() - chosen:
+                self._leave(*self._hints.pop(key), "not chosen")
 
     def _open_hints(self) -> Iterator[tuple[HintKey, tuple[Facts, Hint]]]:
         """The hints to rewrite; the others are left alone."""
@@ -188,10 +195,29 @@ class _Decider:
                 if reason is None:
                     yield (facts.path, hint.start), (facts, hint)
                     continue
-                place = hint.reference
-                self.excluded[facts.path].add(hint.start)
-                self._project.withheld.add(hint)
-                self.left[facts.path].append(LeftAlone(facts.path, place.line, place.column, place.text, reason))
+                self._leave(facts, hint, reason)
+
+    def _leave(self, facts: Facts, hint: Hint, reason: str) -> None:
+        place = hint.reference
+        self.excluded[facts.path].add(hint.start)
+        self._project.withheld.add(hint)
+        self.left[facts.path].append(LeftAlone(facts.path, place.line, place.column, place.text, reason))
+
+    def _chosen(self, path: str, line: int) -> set[HintKey]:
+        """The hints of a line, those of their regions, and those about the modules that these hints are in."""
+        named = {key for key, (_, hint) in self._hints.items() if key[0] == path and hint.reference.line == line}
+        if any(self._hints[key][1].record.whole_module for key in named):
+            around = self._around({path})
+            named |= {key for key in self._hints if key[0] in around}
+        chosen = named.union(*(region for region in self._regions if not region.isdisjoint(named))) & self._hints.keys()
+        around = self._around({key[0] for key in chosen})
+        return chosen | {key for key, (_, hint) in self._hints.items() if hint.record.whole_module and key[0] in around}
+
+    def _around(self, paths: Collection[str]) -> set[str]:
+        """Modules, and those that are connected with them by imports."""
+        return {
+            other.path for facts in self._modules if facts.path in paths for other in self._project.connected(facts)
+        }
 
     def draft(self, modules: Sequence[Facts], importers: HintImporters | None = None) -> None:
         """Run the codemods on the hints of some modules that are not excluded."""

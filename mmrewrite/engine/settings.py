@@ -18,8 +18,7 @@ class Settings:
 
     `selected` names the codemods that may run, None for those that run unasked. `width` is the longest line that a
     rewrite may make, in columns; lines that are longer already may stay so. `jobs` is the largest number of processes.
-    `ignored` has the codemods that must not
-    write into a file, by its path.
+    `ignored` has the codemods that must not write into a file, by its path.
     """
 
     selected: frozenset[str] | None = None
@@ -42,12 +41,14 @@ class HintSettings(Settings):
 
     `axes` are logical axis names and their device axes for meshes that have no `axes(...)` hint. `jaxtyping` says that
     the annotations of tasks are layouts of their values, `by_name` that files were named one by one, so that they may
-    be part of a program.
+    be part of a program. `chosen` is the path and the line of a hint: then only that one is rewritten, with those that
+    it stands or falls with and the meshes that they run on.
     """
 
     axes: tuple[tuple[str, str | None], ...] = ()
     jaxtyping: bool = False
     by_name: bool = False
+    chosen: tuple[str, int] | None = None
 
 
 def no_file(_: str) -> None:
