@@ -51,7 +51,10 @@ class Refusal:
 
 @dataclass(frozen=True, order=True)
 class HintError:
-    """A hint that cannot be read. Its file is left alone."""
+    """A hint that cannot be read. Its file is left alone.
+
+    `fix` is what to write in place of the `length` characters at its place, None where no one spelling is near.
+    """
 
     path: str
     line: int
@@ -59,6 +62,7 @@ class HintError:
     message: str
     source_line: str
     length: int = 1
+    fix: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         """The message, the source line, and carets under the mistake."""

@@ -131,7 +131,8 @@ class DeclareMesh(MeshCodemod):
         """Report literal device axes that the mesh lacks."""
         for name in value.elts if isinstance(value, ast.Tuple | ast.List) else [value]:
             if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in known:
-                self.site.error(f"the mesh has no axis `{name.value}`{nearest(name.value, known)}", argument)
+                message = f"the mesh has no axis `{name.value}`{nearest(name.value, known)}"
+                self.site.misspelt(message, argument, name.value, known)
 
 
 def tables_for(project: Project, facts: Facts) -> tuple[AxisRules, ...]:

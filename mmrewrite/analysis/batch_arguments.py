@@ -139,7 +139,8 @@ class _Chooser:
             what = self.site.text(self.gradient.function)
             self.site.refuse(f"cannot see the parameters of `{what}`; write the position instead of `{name}`")
         known = [*self.parameters, *(closed.name for closed in self.closed)]
-        self.site.error(f"the loss has no parameter `{name}` and closes over none{nearest(name, known)}", argument)
+        message = f"the loss has no parameter `{name}` and closes over none{nearest(name, known)}"
+        self.site.misspelt(message, argument, name, known)
 
     # What the call shows
 

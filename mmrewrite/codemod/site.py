@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,12 +20,13 @@ from mmrewrite.codemod.fragment import (
 from mmrewrite.codemod.imports import Imports
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument, Hint
-from mmrewrite.directives.vocabulary import nearest
+from mmrewrite.directives.vocabulary import closest, nearest
 from mmrewrite.project.axis_names import given_names
 from mmrewrite.project.facts import Facts, Mesh
 from mmrewrite.project.project import Project
 from mmrewrite.source.names import Scope, dotted_name, numbered
 from mmrewrite.source.spans import span
+from mmrewrite.source.text import quoted
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -52,11 +53,11 @@ class SiteRefused(Exception):
 
 
 class HintMistake(Exception):
-    """A hint does not fit the program, such as an axis that the mesh does not have."""
+    """A hint does not fit the program, such as an axis that the mesh does not have; `fix` is what it may mean."""
 
-    def __init__(self, message: str, start: int, length: int) -> None:
+    def __init__(self, message: str, start: int, length: int, fix: str | None = None) -> None:
         super().__init__(message)
-        self.message, self.start, self.length = message, start, length
+        self.message, self.start, self.length, self.fix = message, start, length, fix
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +187,19 @@ class Site:
         if argument is None:
             raise HintMistake(message, self.hint.start, self.hint.end - self.hint.start)
         raise HintMistake(message, argument.start, len(argument.text))
+
+    def misspelt(self, message: str, argument: Argument | None, word: str, known: Collection[str]) -> NoReturn:
+        """Report a word of an argument that is none of those `known`.
+
+        Raises:
+            HintMistake: Always; it fixes the word if that is the whole argument.
+        """
+        if argument is None:
+            self.error(message)
+        close = closest(word, known)
+        is_whole = isinstance(argument.value, ast.Constant) and argument.value.value == word
+        fix = quoted(close) if close is not None and is_whole else None
+        raise HintMistake(message, argument.start, len(argument.text), fix)
 
     def refuse_configured(self, definition: ast.FunctionDef | ast.ClassDef) -> None:
         """Refuse if a decorator registers a definition, as gin does: the registry would get the rewritten one."""
@@ -409,7 +423,8 @@ class Site:
         known = self.known_meshes()
         axes = {name for mesh in known for name in mesh.axes or ()}
         if len(known) >= 1 and axis not in axes:
-            raise HintMistake(f"the mesh has no axis `{axis}`{nearest(axis, axes)}", start, length)
+            message = f"the mesh has no axis `{axis}`{nearest(axis, axes)}"
+            raise HintMistake(message, start, length, closest(axis, axes))
 
     def check_slice(self, arguments: Sequence[tuple[str, Argument]]) -> None:
         """Report a mistake in the hint if it names an axis, or a slice of one, that the mesh does not have."""
@@ -438,11 +453,12 @@ class Site:
         for argument in arguments:
             for node in _parts(argument.value) if known else ():
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in known:
-                    close = nearest(node.value, known)
-                    self.error(
-                        f"`axes` has no logical name `{node.value}`{close}. For a dimension that is replicated on "
-                        f"purpose write `None` here, or map it to None in `axes`",
+                    self.misspelt(
+                        f"`axes` has no logical name `{node.value}`{nearest(node.value, known)}. For a dimension that "
+                        f"is replicated on purpose write `None` here, or map it to None in `axes`",
                         argument,
+                        node.value,
+                        known,
                     )
 
     # Helpers of several codemods

@@ -6,18 +6,19 @@ import ast
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, Directive, Parameter, nearest
+from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, Directive, Parameter, closest, nearest
+from mmrewrite.source.text import quoted
 
 # Choices of a parameter that a message lists in full.
 _FEW = 6
 
 
 class Problem(Exception):
-    """A mistake in a hint, and the characters under which the message puts its caret."""
+    """A mistake in a hint, the characters under which the message puts its caret, and what to write there instead."""
 
-    def __init__(self, start: int, length: int, message: str) -> None:
+    def __init__(self, start: int, length: int, message: str, fix: str | None = None) -> None:
         super().__init__(message)
-        self.start, self.length, self.message = start, length, message
+        self.start, self.length, self.message, self.fix = start, length, message, fix
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +73,9 @@ def directive_of(written: Written) -> Directive:
         Problem: If there is none with its name, or it has square brackets.
     """
     if written.name not in DIRECTIVES:
-        hint = nearest(written.name, [*DIRECTIVES, *SWITCHES, IGNORE])
-        raise Problem(written.start, len(written.name), f"unknown directive `{written.name}`{hint}")
+        known = [*DIRECTIVES, *SWITCHES, IGNORE]
+        message = f"unknown directive `{written.name}`{nearest(written.name, known)}"
+        raise Problem(written.start, len(written.name), message, closest(written.name, known))
     directive = DIRECTIVES[written.name]
     if written.subscript is not None:
         raise written.problem(f"`{directive.name}` takes arguments in parentheses: `{directive.example}`")
@@ -108,7 +110,10 @@ def ignored_by(written: Written, codemods: Collection[str]) -> Iterator[str]:
         name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
         if not isinstance(name, str) or name not in codemods:
             word = name if isinstance(name, str) else ast.unparse(node)
-            raise written.problem(f"unknown codemod `{word}`{nearest(word, codemods)}")
+            start, end = written.span(node)
+            close = closest(word, codemods)
+            fix = close if close is None or isinstance(node, ast.Name) else quoted(close)
+            raise Problem(start, end - start, f"unknown codemod `{word}`{nearest(word, codemods)}", fix)
         yield name
 
 
@@ -136,7 +141,7 @@ def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Ar
         if parameter is None:
             known = [parameter.name for parameter in directive.parameters]
             message = f"`{directive.name}` has no argument `{keyword.arg}`{nearest(keyword.arg, known)}"
-            raise Problem(name_start, len(keyword.arg), message)
+            raise Problem(name_start, len(keyword.arg), message, closest(keyword.arg, known))
         if keyword.arg in present:
             raise Problem(name_start, len(keyword.arg), f"`{keyword.arg}` is given twice")
         _check_value(written, directive, parameter, keyword.arg, keyword.value)
@@ -151,7 +156,7 @@ def _check_value(written: Written, directive: Directive, parameter: Parameter, n
         problem = _problem_of(leaf, directive, parameter, name)
         if problem is not None:
             start, end = written.span(leaf)
-            raise Problem(start, end - start, problem)
+            raise Problem(start, end - start, problem, _fix_of(leaf, parameter))
 
 
 def _leaves(value: ast.expr) -> Iterator[ast.expr]:
@@ -184,6 +189,14 @@ def _problem_of(value: ast.expr, directive: Directive, parameter: Parameter, nam
     *first, last = (f'"{choice}"' for choice in choices)
     listed = f"{', '.join(first)} or {last}" if first else last
     return f"`{name}` must be {listed}, not {ast.unparse(value)}{suggestion}"
+
+
+def _fix_of(value: ast.expr, parameter: Parameter) -> str | None:
+    """The choice that a string comes near to, as a literal."""
+    if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+        return None
+    close = closest(value.value.lower(), parameter.choices)
+    return None if close is None else quoted(close)
 
 
 def _check_together(written: Written, directive: Directive, arguments: tuple[Argument, ...]) -> None:

@@ -235,7 +235,8 @@ class _Collector:
         line, column = self.source.position(problem.start)
         text = self.source.line(line)
         length = min(problem.length, len(text) - column + 1)
-        self.found.errors.append(HintError(self.path, line, column, problem.message, text, max(1, length)))
+        fix = problem.fix if problem.length == length else None
+        self.found.errors.append(HintError(self.path, line, column, problem.message, text, max(1, length), fix))
 
     def leave(self, start: int, text: str, because: str) -> None:
         line, column = self.source.position(start)
@@ -262,7 +263,9 @@ class _Collector:
             written = self.source.text[comment.start : comment.body]
             advice = self.mistake_in(comment, text) or f"write `{CARRIER}{text.strip()}`"
             message = f"a hint begins with `{CARRIER.strip()}` and a space; {advice}"
-            raise Problem(comment.start, len(written.rstrip()), message)
+            length = len(written.rstrip())
+            fix = CARRIER.strip() if length < len(written) else CARRIER
+            raise Problem(comment.start, length, message, fix)
         again = second_carrier(text)
         if again is not None:
             start, end = again

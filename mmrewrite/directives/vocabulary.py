@@ -403,10 +403,15 @@ def kind_of(statement: ast.stmt) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean ...?` when one of the `known` words is near, else the list of them."""
     words = sorted(known)
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean `{close[0]}`?"
+    close = closest(word, words)
+    if close is not None:
+        return f"; did you mean `{close}`?"
     return f"; known: {', '.join(words)}" if words else ""
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The one of the `known` words that `nearest` suggests, None if none is near."""
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)), None)
 
 
 def may_have_hints(data: bytes) -> bool:

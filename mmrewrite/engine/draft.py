@@ -94,7 +94,7 @@ def _run(
                 )
                 return _same_site(hint, active)
             except HintMistake as mistake:
-                errors.append(_hint_error(facts, mistake.start, mistake.length, mistake.message))
+                errors.append(_hint_error(facts, mistake.start, mistake.length, mistake.message, mistake.fix))
                 return {hint.start}
     for hint in active:
         owner = hint.record.part_of
@@ -137,9 +137,9 @@ def _same_site(hint: Hint, active: Sequence[Hint]) -> set[int]:
     return {other.start for other in active if other.statement is hint.statement and not other.record.whole_module}
 
 
-def _hint_error(facts: Facts, start: int, length: int, message: str) -> HintError:
+def _hint_error(facts: Facts, start: int, length: int, message: str, fix: str | None = None) -> HintError:
     line, column = facts.source.position(start)
-    return HintError(facts.path, line, column, message, facts.source.line(line), length)
+    return HintError(facts.path, line, column, message, facts.source.line(line), length, fix)
 
 
 def _cuts(
