@@ -58,9 +58,13 @@ MAY_IMPORT = {
     "mmrewrite.testing": ".results .project .codemod .engine .modernize.settings .modernize",
     "mmrewrite.cli.libcst_tool": "libcst .results .project .codemod .engine .modernize.settings .modernize .files",
     "mmrewrite.cli.config": ".directives .files",
+    "mmrewrite.lsp": (
+        "pygls lsprotocol mmrewrite .results .source .directives .project .codemod .engine .modernize .files .plan "
+        ".cli.config"
+    ),
     "mmrewrite.cli": (
-        "click platformdirs mmrewrite .results .source .directives .project .codemod .engine .modernize.settings "
-        ".modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch .cli.config"
+        "click platformdirs pygls mmrewrite .results .source .directives .project .codemod .engine .modernize.settings "
+        ".modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch .cli.config .lsp"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",

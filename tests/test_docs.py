@@ -1,9 +1,11 @@
 """The documentation: its links lead somewhere, and what it shows is what happens."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,25 @@ def test_links_resolve(page: Path) -> None:
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
     missing = [target for target in targets if not (page.parent / target.split("#")[0]).exists()]
     assert not missing
+
+
+def test_the_set_ups_of_editors_parse() -> None:
+    page = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+    (settings,), (languages,) = blocks(page, "json"), blocks(page, "toml")
+    assert json.loads(settings)["glspc.server.commandArguments"] == ["lsp"]
+    parsed = tomllib.loads(languages)
+    assert parsed["language-server"]["mmrewrite"] == {"command": "mmrewrite", "args": ["lsp"]}
+    for language in ("lua", "elisp"):
+        (block,) = blocks(page, language)
+        assert re.search(r'"mmrewrite",? "lsp"', block)
+        assert is_balanced(re.sub(r'"[^"]*"', "", block))
+
+
+def is_balanced(text: str) -> bool:
+    """Whether every bracket is closed by its like."""
+    while text != (text := re.sub(r"\([^][(){}]*\)|\[[^][(){}]*\]|\{[^][(){}]*\}", "", text)):
+        pass
+    return not re.search(r"[][(){}]", text)
 
 
 def test_the_readme_has_the_two_commands_that_ci_runs() -> None:

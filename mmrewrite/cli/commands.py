@@ -294,6 +294,20 @@ def run(
 
 
 @cli.command()
+@click.option("--stdio", is_flag=True, hidden=True, help="What editors pass; there is no other way to connect.")
+def lsp(stdio: bool) -> None:
+    """Start the language server, which editors talk to on standard input and output."""
+    try:
+        import pygls.lsp.server  # noqa: F401
+    except ImportError:
+        click.echo('Error: the language server needs pygls: pip install "mmrewrite[lsp]"', err=True)
+        sys.exit(2)
+    from mmrewrite.lsp.server import serve
+
+    serve()
+
+
+@cli.command()
 @format_option
 def codemods(output_format: str) -> None:
     """List the codemods."""

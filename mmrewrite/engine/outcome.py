@@ -67,6 +67,11 @@ def bug(problem: str) -> str:
     return _BUG.format(problem=problem)
 
 
+def is_bug(failure: str) -> bool:
+    """Whether a failure is a mistake of ours, and not something about the file."""
+    return failure.startswith(_BUG.partition("{")[0])
+
+
 def failure_of(error: Exception) -> str:
     """The message for an exception in a codemod, with the line that raised it."""
     if isinstance(error, RecursionError):

@@ -16,6 +16,9 @@ from mmrewrite.plan.read_placement import PlacedRegion
 from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
 from mmrewrite.plan.sites import ALL_LAYERS, LoopSite, TaskSite, Value
 
+# The title of the section without a mesh.
+UNREACHED = "tasks that no step of these files reaches, so that their mesh is unknown"
+
 
 @dataclass(frozen=True)
 class _Stages:
@@ -51,7 +54,7 @@ def _section(region: PlacedRegion, microbatches: int | None, simulate: bool) -> 
     sizes = mesh.sizes if mesh is not None else None
     notes = list(stages.notes) if stages else []
     if mesh is None:
-        title = "tasks that no step of these files reaches, so that their mesh is unknown"
+        title = UNREACHED
     elif sizes is None:
         title = f"{mesh.place}: mesh `{mesh.name}`"
         notes.insert(0, f"its size is unknown from the source: {mesh.unknown}")

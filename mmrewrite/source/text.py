@@ -125,6 +125,15 @@ class SourceText:
         return line, offset - self.line_starts[line - 1] + 1
 
 
+def encode_buffer(text: str) -> bytes:
+    """The bytes of a text that an editor holds, in the encoding that it declares, else in UTF-8."""
+    data = text.encode(errors="replace")
+    try:
+        return text.encode(_declared_encoding(data))
+    except (LookupError, UnicodeError):
+        return data
+
+
 def _declared_encoding(body: bytes) -> str:
     first, _, rest = body.partition(b"\n")
     match = _COOKIE.match(first)

@@ -1,0 +1,366 @@
+"""The protocol: open files, diagnostics, code actions and hovers, over standard input and output.
+
+See https://microsoft.github.io/language-server-protocol/specifications/lsp/3.17/specification/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from mmrewrite import __version__
+from mmrewrite.lsp.answers import Answer, CheckedWorkspace, Failed, RegionRewrite, Request, ShownProblem
+from mmrewrite.lsp.connection import Connection
+from mmrewrite.lsp.positions import Position, Units, replace_range
+from mmrewrite.source.text import SourceText
+
+if TYPE_CHECKING:
+    from lsprotocol import types
+    from pygls.lsp.server import LanguageServer
+
+SOURCE = "mmrewrite"
+# Seconds without a keystroke after which the sources are read.
+PAUSE = 0.15
+# Seconds after which to look again which files there are, if the client reports no changes of files.
+STALE = 2.0
+
+_WATCHED = ("**/*.py", "**/*.ipynb", "**/pyproject.toml", "**/mmrewrite.toml", "**/.gitignore")
+
+
+class _Buffer:
+    """An open file."""
+
+    def __init__(self, uri: str, path: str, version: int, text: str) -> None:
+        self.uri, self.path, self.version = uri, path, version
+        self.source = SourceText(text, "utf-8", False)
+
+
+class Server:
+    """What the server knows: the open files, and the answer about them that is shown."""
+
+    def __init__(self, protocol: LanguageServer) -> None:
+        from pygls import uris
+
+        self._uris, self._protocol = uris, protocol
+        self._worker = Connection()
+        self._buffers: dict[str, _Buffer] = {}
+        self._shown: dict[str, tuple[types.Diagnostic, ...]] = {}
+        self._hints: dict[str, frozenset[int]] = {}
+        self._due = 0.0
+        self._stale = True
+        self._looked = 0.0
+        self._watches = False
+        self._task: asyncio.Task[None] | None = None
+        self._said: set[str] = set()
+
+    # Open files
+
+    def open(self, params: types.DidOpenTextDocumentParams) -> None:
+        """A file was opened."""
+        document = params.text_document
+        path = self._uris.to_fs_path(document.uri)
+        if path is None or not path.endswith(".py"):
+            return
+        self._buffers[document.uri] = _Buffer(document.uri, os.path.abspath(path), document.version, document.text)
+        self._check_soon(files_changed=True)
+
+    def change(self, params: types.DidChangeTextDocumentParams) -> None:
+        """A file was edited: only what changed is sent."""
+        buffer = self._buffers.get(params.text_document.uri)
+        if buffer is None:
+            return
+        from lsprotocol import types
+
+        for change in params.content_changes:
+            if isinstance(change, types.TextDocumentContentChangePartial):
+                start, end = _position(change.range.start), _position(change.range.end)
+                buffer.source = replace_range(buffer.source, start, end, change.text, self._units)
+            else:
+                buffer.source = SourceText(change.text, "utf-8", False)
+        buffer.version = params.text_document.version
+        self._check_soon()
+
+    def save(self, params: types.DidSaveTextDocumentParams) -> None:
+        """A file was saved."""
+        if params.text_document.uri in self._buffers:
+            self._check_soon(files_changed=True)
+
+    def close(self, params: types.DidCloseTextDocumentParams) -> None:
+        """A file was closed; from now on it is what is on disk."""
+        if self._buffers.pop(params.text_document.uri, None) is not None:
+            self._check_soon(files_changed=True)
+
+    def files_changed(self, params: types.DidChangeWatchedFilesParams) -> None:
+        """Files changed on disk, or the configuration did."""
+        self._check_soon(files_changed=True)
+
+    def watch(self, params: types.InitializedParams) -> None:
+        """Ask the client to report changes of files."""
+        capabilities = self._protocol.client_capabilities.workspace
+        watched = None if capabilities is None else capabilities.did_change_watched_files
+        self._watches = watched is not None and bool(watched.dynamic_registration)
+        if self._watches:
+            from lsprotocol import types
+
+            watchers = [types.FileSystemWatcher(glob_pattern=pattern) for pattern in _WATCHED]
+            options = types.DidChangeWatchedFilesRegistrationOptions(watchers=watchers)
+            method = types.WORKSPACE_DID_CHANGE_WATCHED_FILES
+            registration = types.Registration(id="watched-files", method=method, register_options=options)
+            self._protocol.client_register_capability(types.RegistrationParams(registrations=[registration]))
+        self._check_soon(files_changed=True)
+
+    def end(self, params: None) -> None:
+        """The client is done."""
+        if self._task is not None:
+            self._task.cancel()
+        self._worker.close()
+
+    # Diagnostics
+
+    def _check_soon(self, *, files_changed: bool = False) -> None:
+        self._stale = self._stale or files_changed
+        self._due = time.monotonic() + PAUSE
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._check_after_pause())
+
+    async def _check_after_pause(self) -> None:
+        """Check once nobody types; what was typed meanwhile is checked again."""
+        while self._due:
+            while (left := self._due - time.monotonic()) > 0:
+                await asyncio.sleep(left)
+            self._due = 0.0
+            versions = self._versions()
+            answer = await self._worker.ask(self._request("check"))
+            if isinstance(answer, CheckedWorkspace) and versions == self._versions():
+                self._publish(answer)
+            elif isinstance(answer, Failed):
+                self._say(answer.message)
+
+    async def _checked(self) -> None:
+        """Wait until what is shown is about the text as it is."""
+        if self._due:
+            self._due = time.monotonic()
+        if self._task is not None:
+            # A request that is cancelled must not take the check with it.
+            await asyncio.shield(self._task)
+
+    def _publish(self, checked: CheckedWorkspace) -> None:
+        self._hints = dict(checked.hints)
+        from lsprotocol import types
+
+        uris = {buffer.path: buffer.uri for buffer in self._buffers.values()}
+        found = {
+            uris.get(path) or str(self._uris.from_fs_path(path)): tuple(map(self._diagnostic, problems))
+            for path, problems in checked.problems.items()
+            if problems
+        }
+        versions = {buffer.uri: buffer.version for buffer in self._buffers.values()}
+        for uri in sorted({*found, *self._shown, *versions}):
+            diagnostics = found.get(uri, ())
+            if diagnostics != self._shown.get(uri, ()) or uri in versions:
+                self._protocol.text_document_publish_diagnostics(
+                    types.PublishDiagnosticsParams(uri=uri, diagnostics=list(diagnostics), version=versions.get(uri))
+                )
+        self._shown = {uri: found.get(uri, ()) for uri in {*found, *versions}}
+
+    def _diagnostic(self, problem: ShownProblem) -> types.Diagnostic:
+        from lsprotocol import types
+
+        severity = {
+            "error": types.DiagnosticSeverity.Error,
+            "warning": types.DiagnosticSeverity.Warning,
+            "information": types.DiagnosticSeverity.Information,
+        }[problem.severity]
+        return types.Diagnostic(
+            range=self._range(problem.start, problem.end),
+            message=problem.message,
+            severity=severity,
+            code=problem.code,
+            code_description=None if problem.link is None else types.CodeDescription(href=problem.link),
+            source=SOURCE,
+            data=None if problem.fix is None else {"fix": problem.fix},
+        )
+
+    # Requests
+
+    async def hover(self, params: types.HoverParams) -> types.Hover | None:
+        """What is known about the hints of a line."""
+        buffer = self._buffers.get(params.text_document.uri)
+        if buffer is None:
+            return None
+        from lsprotocol import types
+
+        answer = await self._ask("describe", buffer, params.position.line + 1)
+        if not isinstance(answer, str):
+            return None
+        markdown = types.MarkupContent(kind=types.MarkupKind.Markdown, value=answer)
+        return types.Hover(contents=markdown)
+
+    async def actions(self, params: types.CodeActionParams) -> list[types.CodeAction | types.Command]:
+        """Spellings to fix, and the rewrites of hints, in a range."""
+        buffer = self._buffers.get(params.text_document.uri)
+        if buffer is None:
+            return []
+        from lsprotocol import types
+
+        await self._checked()
+        wanted = params.context.only
+        found: list[types.CodeAction | types.Command] = []
+        if _is_wanted(types.CodeActionKind.QuickFix, wanted):
+            found += self._fixes(buffer, params.range)
+        if _is_wanted(types.CodeActionKind.RefactorRewrite, wanted):
+            lines = range(params.range.start.line + 1, params.range.end.line + 2)
+            seen: list[RegionRewrite] = []
+            for line in sorted(self._hints.get(os.path.realpath(buffer.path), frozenset()) & {*lines}):
+                version = buffer.version
+                answer = await self._ask("rewrite", buffer, line)
+                if isinstance(answer, RegionRewrite) and buffer.version == version and answer not in seen:
+                    seen.append(answer)
+                    found += self._rewrite(answer)
+        return found
+
+    def _fixes(self, buffer: _Buffer, wanted: types.Range) -> Iterator[types.CodeAction]:
+        from lsprotocol import types
+
+        for diagnostic in self._shown.get(buffer.uri, ()):
+            fix = diagnostic.data.get("fix") if isinstance(diagnostic.data, dict) else None
+            if fix is None or not _overlap(diagnostic.range, wanted):
+                continue
+            edit = types.TextEdit(range=diagnostic.range, new_text=fix)
+            yield types.CodeAction(
+                title=f"Write `{fix.strip()}`",
+                kind=types.CodeActionKind.QuickFix,
+                diagnostics=[diagnostic],
+                is_preferred=True,
+                edit=self._edit({buffer.path: [edit]}),
+            )
+
+    def _rewrite(self, answer: RegionRewrite) -> Iterator[types.CodeAction]:
+        from lsprotocol import types
+
+        kind = types.CodeActionKind.RefactorRewrite
+        if answer.refused is not None:
+            capabilities = self._protocol.client_capabilities.text_document
+            supported = capabilities and capabilities.code_action and capabilities.code_action.disabled_support
+            if supported:
+                disabled = types.CodeActionDisabled(reason=answer.refused)
+                yield types.CodeAction(title="Rewrite this hint", kind=kind, disabled=disabled)
+            return
+        edits = {
+            path: [types.TextEdit(range=self._range(start, end), new_text=text) for start, end, text in changes]
+            for path, changes in answer.edits.items()
+        }
+        others = "" if answer.count == 1 else f" with the {_count(answer.count - 1, 'other')} of its program"
+        files = "" if len(edits) == 1 else f", in {len(edits)} files"
+        yield types.CodeAction(title=f"Rewrite this hint{others}{files}", kind=kind, edit=self._edit(edits))
+
+    def _edit(self, edits: dict[str, list[types.TextEdit]]) -> types.WorkspaceEdit:
+        """Changes of files, which a client applies only to the versions that they are for, if it can tell."""
+        from lsprotocol import types
+
+        opened = {os.path.realpath(buffer.path): buffer for buffer in self._buffers.values()}
+        workspace = self._protocol.client_capabilities.workspace
+        versioned = workspace and workspace.workspace_edit and workspace.workspace_edit.document_changes
+        changes: dict[str, list[types.TextEdit]] = {}
+        documents = []
+        for path, own in edits.items():
+            buffer = opened.get(os.path.realpath(path))
+            uri = buffer.uri if buffer is not None else str(self._uris.from_fs_path(path))
+            version = buffer.version if buffer is not None else None
+            changes[uri] = own
+            identifier = types.OptionalVersionedTextDocumentIdentifier(uri=uri, version=version)
+            documents.append(types.TextDocumentEdit(text_document=identifier, edits=list(own)))
+        if versioned:
+            return types.WorkspaceEdit(document_changes=list(documents))
+        return types.WorkspaceEdit(changes=changes)
+
+    # The worker
+
+    async def _ask(self, kind: Any, buffer: _Buffer, line: int) -> Answer:
+        answer = await self._worker.ask(self._request(kind, buffer.path, line))
+        if isinstance(answer, Failed):
+            self._say(answer.message)
+        return answer
+
+    def _request(self, kind: Any, path: str = "", line: int = 0) -> Request:
+        folders = [self._uris.to_fs_path(folder.uri) for folder in self._protocol.workspace.folders.values()]
+        root = next((folder for folder in [*folders, self._protocol.workspace.root_path] if folder), None)
+        buffers = {buffer.path: buffer.source.text for buffer in self._buffers.values()}
+        fresh = self._stale or (not self._watches and time.monotonic() - self._looked > STALE)
+        if fresh:
+            self._stale, self._looked = False, time.monotonic()
+        folder = root or os.path.dirname(path or next(iter(buffers), ""))
+        folder = folder if os.path.isdir(folder) else str(Path.home())
+        return Request(kind, folder, root is not None, buffers, self._units, fresh, path, line)
+
+    def _versions(self) -> dict[str, int]:
+        return {uri: buffer.version for uri, buffer in self._buffers.items()}
+
+    @property
+    def _units(self) -> Units:
+        return cast(Units, str(getattr(self._protocol.workspace.position_encoding, "value", None) or "utf-16"))
+
+    def _range(self, start: Position, end: Position) -> types.Range:
+        from lsprotocol import types
+
+        return types.Range(start=types.Position(*start), end=types.Position(*end))
+
+    def _say(self, message: str) -> None:
+        """Show a message, once."""
+        if message not in self._said:
+            from lsprotocol import types
+
+            self._said.add(message)
+            kind = types.MessageType.Error
+            self._protocol.window_show_message(types.ShowMessageParams(type=kind, message=f"mmrewrite: {message}"))
+
+
+def make_server() -> LanguageServer:
+    """A server that knows the requests above."""
+    from lsprotocol import types
+    from pygls.lsp.server import LanguageServer
+
+    protocol = LanguageServer(SOURCE, __version__)
+    server = Server(protocol)
+    kinds = [types.CodeActionKind.QuickFix, types.CodeActionKind.RefactorRewrite]
+    for method, handler, options in (
+        (types.INITIALIZED, server.watch, None),
+        (types.TEXT_DOCUMENT_DID_OPEN, server.open, None),
+        (types.TEXT_DOCUMENT_DID_CHANGE, server.change, None),
+        (types.TEXT_DOCUMENT_DID_SAVE, server.save, None),
+        (types.TEXT_DOCUMENT_DID_CLOSE, server.close, None),
+        (types.WORKSPACE_DID_CHANGE_WATCHED_FILES, server.files_changed, None),
+        (types.TEXT_DOCUMENT_HOVER, server.hover, None),
+        (types.TEXT_DOCUMENT_CODE_ACTION, server.actions, types.CodeActionOptions(code_action_kinds=kinds)),
+        (types.SHUTDOWN, server.end, None),
+    ):
+        # pygls marks what it is given, and a bound method cannot be marked.
+        protocol.feature(method, options)(partial(handler))
+    return protocol
+
+
+def serve() -> None:
+    """Serve on standard input and output until the client ends it."""
+    make_server().start_io()
+
+
+def _position(position: types.Position) -> Position:
+    return position.line, position.character
+
+
+def _is_wanted(kind: str, wanted: Any) -> bool:
+    """Whether a client that asks for some kinds of actions, such as `refactor`, takes one of this kind."""
+    return not wanted or any(kind == each or kind.startswith(f"{each}.") for each in wanted)
+
+
+def _overlap(first: types.Range, second: types.Range) -> bool:
+    return _position(first.start) <= _position(second.end) and _position(second.start) <= _position(first.end)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

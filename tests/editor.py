@@ -1,0 +1,162 @@
+"""An editor for tests: pygls's client at the other end of `mmrewrite lsp`, over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lsprotocol import types
+from pygls.lsp.client import LanguageClient
+
+_Result = TypeVar("_Result")
+_LONGEST = 30
+
+
+class Editor:
+    """Open files and what the server says about them. Every method that asks the server is a coroutine for `run`."""
+
+    def __init__(self, folder: Path, loop: asyncio.Runner, **capabilities: Any) -> None:
+        self.folder, self._loop = folder, loop
+        self.client = LanguageClient("tests", "1")
+        self.published: dict[str, types.PublishDiagnosticsParams] = {}
+        self.messages: list[str] = []
+        self._news = asyncio.Event()
+        self.texts: dict[str, str] = {}
+        self.versions: dict[str, int] = {}
+        self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(partial(self._publish))
+        self.client.feature(types.WINDOW_SHOW_MESSAGE)(lambda params: self.messages.append(params.message))
+        self.client.feature(types.CLIENT_REGISTER_CAPABILITY)(lambda params: None)
+        self.run(self._start(capabilities))
+
+    def run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+        async def limited() -> _Result:
+            return await asyncio.wait_for(coroutine, _LONGEST)
+
+        return self._loop.run(limited())
+
+    def _publish(self, params: types.PublishDiagnosticsParams) -> None:
+        self.published[params.uri] = params
+        self._news.set()
+
+    async def _start(self, capabilities: dict[str, Any]) -> None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        await self.client.start_io(sys.executable, "-m", "mmrewrite", "lsp", cwd=str(self.folder), env=environment)
+        edits = types.WorkspaceEditClientCapabilities(document_changes=True)
+        watched = types.DidChangeWatchedFilesClientCapabilities(dynamic_registration=True)
+        workspace = types.WorkspaceClientCapabilities(workspace_edit=edits, did_change_watched_files=watched)
+        action = types.CodeActionClientCapabilities(disabled_support=True)
+        self.initialized = await self.client.initialize_async(
+            types.InitializeParams(
+                capabilities=types.ClientCapabilities(
+                    workspace=workspace, text_document=types.TextDocumentClientCapabilities(code_action=action)
+                ),
+                workspace_folders=[types.WorkspaceFolder(uri=self.folder.as_uri(), name="tests")],
+                **capabilities,
+            )
+        )
+        self.client.initialized(types.InitializedParams())
+
+    async def stop(self) -> None:
+        await self.client.shutdown_async(None)
+        self.client.exit(None)
+        await self.client.stop()
+
+    def uri(self, name: str) -> str:
+        return (self.folder / name).as_uri()
+
+    async def open(self, name: str, text: str) -> list[types.Diagnostic]:
+        """Write a file and open it; the diagnostics about this version."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+        return await self.open_unsaved(name, text)
+
+    async def open_unsaved(self, name: str, text: str) -> list[types.Diagnostic]:
+        self.texts[name], self.versions[name] = text, 1
+        document = types.TextDocumentItem(uri=self.uri(name), language_id="python", version=1, text=text)
+        self.client.text_document_did_open(types.DidOpenTextDocumentParams(text_document=document))
+        return await self.diagnostics(name)
+
+    async def close(self, name: str) -> None:
+        identifier = types.TextDocumentIdentifier(uri=self.uri(name))
+        self.client.text_document_did_close(types.DidCloseTextDocumentParams(text_document=identifier))
+        del self.texts[name], self.versions[name]
+
+    def type(self, name: str, start: tuple[int, int], end: tuple[int, int], text: str) -> None:
+        """Replace a range, as one keystroke does."""
+        self.versions[name] += 1
+        change = types.TextDocumentContentChangePartial(range=range_of(start, end), text=text)
+        self.texts[name] = applied(self.texts[name], [types.TextEdit(range=change.range, new_text=text)])
+        document = types.VersionedTextDocumentIdentifier(uri=self.uri(name), version=self.versions[name])
+        self.client.text_document_did_change(
+            types.DidChangeTextDocumentParams(text_document=document, content_changes=[change])
+        )
+
+    async def diagnostics(self, name: str) -> list[types.Diagnostic]:
+        """The diagnostics about the file as it is."""
+        while True:
+            found = self.published.get(self.uri(name))
+            if found is not None and found.version == self.versions[name]:
+                return list(found.diagnostics)
+            self._news.clear()
+            await self._news.wait()
+
+    async def actions(self, name: str, line: int, only: list[str] | None = None) -> list[types.CodeAction]:
+        """The actions of a line, counted from 0."""
+        params = types.CodeActionParams(
+            text_document=types.TextDocumentIdentifier(uri=self.uri(name)),
+            range=range_of((line, 0), (line, 0)) if only is None else range_of((line, 0), (line, 1000)),
+            context=types.CodeActionContext(diagnostics=[], only=None if only is None else list(only)),
+        )
+        found = await self.client.text_document_code_action_async(params)
+        return [each for each in found or [] if isinstance(each, types.CodeAction)]
+
+    async def hover(self, name: str, line: int) -> str | None:
+        position = types.Position(line, 0)
+        params = types.HoverParams(types.TextDocumentIdentifier(uri=self.uri(name)), position)
+        found = await self.client.text_document_hover_async(params)
+        if found is None:
+            return None
+        assert isinstance(found.contents, types.MarkupContent)
+        return found.contents.value
+
+    def after(self, action: types.CodeAction) -> dict[str, str]:
+        """The files that an action changes, by name, as they are after it."""
+        assert action.edit is not None
+        results = {}
+        for change in action.edit.document_changes or ():
+            assert isinstance(change, types.TextDocumentEdit)
+            path = Path(change.text_document.uri.removeprefix("file://"))
+            name = path.relative_to(self.folder).as_posix()
+            assert change.text_document.version == self.versions.get(name)
+            text = self.texts.get(name) or path.read_bytes().decode()
+            results[name] = applied(text, [edit for edit in change.edits if isinstance(edit, types.TextEdit)])
+        return results
+
+
+def range_of(start: tuple[int, int], end: tuple[int, int]) -> types.Range:
+    return types.Range(start=types.Position(*start), end=types.Position(*end))
+
+
+def applied(text: str, edits: list[types.TextEdit]) -> str:
+    """A text after edits whose columns are UTF-16, as the protocol says, and which do not overlap."""
+    lines = text.replace("\r\n", "\n\0").replace("\r", "\n\1").split("\n")
+    starts, offset = [], 0
+    for line in lines:
+        # After a line ending of two characters, the mark stands for the second.
+        starts.append(offset + (1 if line[:1] == "\0" else 0))
+        offset += len(line) + (0 if line[:1] == "\1" else 1)
+
+    def place(position: types.Position) -> int:
+        inside = text[starts[position.line] :]
+        return starts[position.line] + len(inside.encode("utf-16-le")[: position.character * 2].decode("utf-16-le"))
+
+    spans = [(place(edit.range.start), place(edit.range.end), edit.new_text) for edit in edits]
+    for start, end, new in sorted(spans, key=lambda each: each[:2], reverse=True):
+        text = text[:start] + new + text[end:]
+    return text

@@ -1,0 +1,287 @@
+"""The language server, at the other end of a real client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command import PIPELINE, put
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.files.select import source_file
+from mmrewrite.lsp.positions import Units, offset_at, position_at, replace_range
+from mmrewrite.source.text import SourceText
+
+pytest.importorskip("pygls")
+
+from editor import Editor, applied, range_of
+from lsprotocol import types
+from pygls.exceptions import JsonRpcException
+
+pytestmark = pytest.mark.text
+
+MODEL = """\
+def block(w, x):
+    return x @ w
+
+
+def model(params, x):
+    for w in params:  # mm: stages
+        x = block(w, x)
+    return x.mean()
+"""
+TRAIN = """\
+import jax
+
+from model import model
+
+# mm: mesh(stage=2)
+
+
+@jax.jit  # mm: mjit
+def step(params, x):
+    return jax.grad(model)(params, x)  # mm: microbatch(count=4)
+"""
+
+PLACED = """\
+import jax
+
+# mm: mesh(stage=2, data=2)
+
+
+@jax.jit  # mm: mjit
+def step(x):
+    x = f(x)  # mm: task("a", stage=1)
+    return x
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def editor(folder: Path) -> Iterator[Editor]:
+    with asyncio.Runner() as loop:
+        editor = Editor(folder, loop)
+        yield editor
+        editor.run(editor.stop())
+
+
+def rewritten(folder: Path, *names: str) -> dict[str, str]:
+    """What `apply` makes of files, by name."""
+    files = [source_file(str(folder / name), (folder / name).read_bytes()) for name in names]
+    results = rewrite_project(files, Registry())
+    return {name: result.result.decode() for name, result in zip(names, results, strict=True) if result.changed}
+
+
+def of_code(diagnostics: list[types.Diagnostic], code: str) -> types.Diagnostic:
+    (found,) = [each for each in diagnostics if each.code == code]
+    return found
+
+
+def test_problems_and_what_to_do_about_them(editor: Editor, folder: Path) -> None:
+    put(str(folder / "unopened.py"), "y = f(1) + f(2)  # mm: task(stage=0)\n")
+    run = editor.run
+
+    # A misspelt directive: an error under the word, and one action that mends it.
+    text = "# größe 🎉\ny = f('🎉')  # mm: tsk(stage=0)\n"
+    error = of_code(run(editor.open("a.py", text)), "hint")
+    assert error.severity == types.DiagnosticSeverity.Error
+    assert "did you mean `task`?" in error.message
+    assert error.range == range_of((1, 19), (1, 22))
+    (action,) = run(editor.actions("a.py", 1, ["quickfix"]))
+    assert action.title == "Write `task`" and action.is_preferred
+    assert editor.after(action) == {"a.py": text.replace("tsk", "task")}
+    # Typed letter by letter, it is the same text to the server.
+    editor.type("a.py", (1, 19), (1, 22), "")
+    for column, letter in enumerate("task"):
+        editor.type("a.py", (1, 19 + column), (1, 19 + column), letter)
+    assert run(editor.diagnostics("a.py")) == []
+
+    # A beginning that is only near, and an axis that the mesh does not have.
+    near = "# mm: mesh(stage=2)\ny = f(1)  # MM: task(stage=0)\n"
+    run(editor.open("near.py", near))
+    (action,) = run(editor.actions("near.py", 1, ["quickfix"]))
+    assert editor.after(action) == {"near.py": near.replace("# MM:", "# mm:")}
+    axis = "# mm: mesh(stage=2)\ny = f(1)  # mm: task(stagee=0)\n"
+    run(editor.open("axis.py", axis))
+    (action,) = run(editor.actions("axis.py", 1, ["quickfix"]))
+    assert editor.after(action) == {"axis.py": axis.replace("stagee", "stage")}
+
+    # A refusal: a warning with the codemod and a page, in an open file and in one that is not.
+    refusal = of_code(run(editor.open("refused.py", "y = f(1) + f(2)  # mm: task(stage=0)\n")), "place_task")
+    assert refusal.severity == types.DiagnosticSeverity.Warning
+    assert refusal.code_description is not None and refusal.code_description.href.startswith("https://")
+    unopened = editor.published[editor.uri("unopened.py")]
+    assert of_code(list(unopened.diagnostics), "place_task").message == refusal.message
+    (action,) = run(editor.actions("refused.py", 0))
+    assert action.edit is None and action.disabled is not None and refusal.message in action.disabled.reason
+
+    # Python that does not parse.
+    (broken,) = run(editor.open("broken.py", "# mm: mesh(stage=2)\nx = (\n"))
+    assert broken.code == "unreadable" and broken.range.start.line == 1
+    assert not editor.messages
+
+
+def test_a_hint_is_rewritten_with_its_program_and_no_other(editor: Editor, folder: Path) -> None:
+    run = editor.run
+    put(str(folder / "model.py"), MODEL)
+    put(str(folder / "other.py"), PIPELINE)
+    assert run(editor.open("train.py", TRAIN)) == []
+    (action,) = run(editor.actions("train.py", 9))
+    assert action.title == "Rewrite this hint with the 3 others of its program, in 2 files"
+    both = rewritten(folder, "train.py", "model.py")
+    assert set(both) == {"train.py", "model.py"}
+    assert editor.after(action) == both
+    # From any of its lines, the mesh's included, and from the other file, before it is saved.
+    assert editor.after(run(editor.actions("train.py", 4))[0]) == both
+    run(editor.open_unsaved("model.py", f"# new\n\n\n{MODEL}"))
+    (action,) = run(editor.actions("model.py", 8, ["refactor"]))
+    assert editor.after(action) == both | {"model.py": f"# new\n\n\n{both['model.py']}"}
+    assert run(editor.actions("model.py", 8, ["quickfix"])) == []
+    assert run(editor.actions("model.py", 7)) == []
+
+
+def test_a_hover_says_what_is_known_and_what_is_not(editor: Editor, folder: Path) -> None:
+    run = editor.run
+    run(editor.open("train.py", PIPELINE))
+    assert run(editor.hover("train.py", 0)) is None
+    mesh = run(editor.hover("train.py", 2))
+    assert mesh is not None and "mesh `mesh` of 2 devices, stage=2." in mesh
+    assert "Steps: `step`." in str(run(editor.hover("train.py", 11)))
+    layers = run(editor.hover("train.py", 6))
+    assert layers is not None and "dealt out to the 2 slices of `stage`, in order" in layers
+    batch = run(editor.hover("train.py", 13))
+    assert batch is not None
+    assert "2 stages on 2 submeshes, 4 microbatches." in batch
+    assert "Makespan of a step: " in batch and "most live activations" in batch.lower()
+    assert "Not known without running the program: bytes" in batch
+    # One that is placed by hand: its submesh and devices.
+    run(editor.open("placed.py", PLACED))
+    placed = run(editor.hover("placed.py", 7))
+    assert placed is not None
+    assert "task a, where stage=1, submesh 0, devices 2, 3." in placed
+    assert "Runs on: placed.py:3: mesh `mesh` of 4 devices, stage=2 x data=2." in placed
+    run(editor.open("alone.py", "y = f(1)  # mm: task('a', stage=1)\n"))
+    assert "No step of these files reaches this line" in str(run(editor.hover("alone.py", 0)))
+    run(editor.open("refused.py", "y = f(1) + f(2)  # mm: task(stage=0)\n"))
+    refused = run(editor.hover("refused.py", 0))
+    assert refused is not None and "Refused: " in refused
+
+
+def test_the_configuration_counts_and_its_mistakes_are_shown(editor: Editor, folder: Path) -> None:
+    run = editor.run
+    text = "y = f(1) + f(2)  # mm: task(stage=0)\n"
+    assert len(run(editor.open("a.py", text))) == 1
+    config = put(str(folder / "mmrewrite.toml"), 'ignore = ["place_task"]\n')
+
+    async def notify() -> None:
+        event = types.FileEvent(uri=config.as_uri(), type=types.FileChangeType.Changed)
+        editor.published.clear()
+        editor.client.workspace_did_change_watched_files(types.DidChangeWatchedFilesParams(changes=[event]))
+
+    run(notify())
+    assert run(editor.diagnostics("a.py")) == []
+    config.write_text('ignroe = ["place_task"]\n')
+    run(notify())
+    assert run(editor.diagnostics("a.py")) == []
+    (wrong,) = editor.published[config.as_uri()].diagnostics
+    assert "did you mean `ignore`?" in wrong.message
+    config.write_text('exclude = ["a.py"]\n')
+    run(notify())
+    assert run(editor.diagnostics("a.py")) == []
+    assert list(editor.published[config.as_uri()].diagnostics) == []
+    config.unlink()
+    run(notify())
+    assert len(run(editor.diagnostics("a.py"))) == 1
+
+
+def test_a_request_can_be_cancelled_and_the_next_is_answered(editor: Editor) -> None:
+    async def scenario() -> None:
+        await editor.open("train.py", PIPELINE)
+        params = types.HoverParams(types.TextDocumentIdentifier(uri=editor.uri("train.py")), types.Position(2, 0))
+        requests = [
+            editor.client.protocol.send_request_async(types.TEXT_DOCUMENT_HOVER, params, msg_id=f"hover {number}")
+            for number in range(3)
+        ]
+        tasks = [asyncio.ensure_future(request) for request in requests]
+        await asyncio.sleep(0)
+        for number in range(2):
+            editor.client.cancel_request(types.CancelParams(id=f"hover {number}"))
+        first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
+        for each in (first, second):
+            assert isinstance(each, JsonRpcException) and each.code == -32800
+        assert isinstance(third, types.Hover)
+
+    editor.run(scenario())
+
+
+def test_a_killed_worker_is_replaced(editor: Editor) -> None:
+    async def scenario() -> None:
+        await editor.open("train.py", PIPELINE)
+        listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+        server = editor.client._server
+        assert server is not None
+        rows = [line.split(None, 2) for line in listed.splitlines()]
+        (worker,) = [int(row[0]) for row in rows if row[1] == str(server.pid) and "mmrewrite.lsp.worker" in row[2]]
+        os.kill(worker, signal.SIGKILL)
+        # A question on the way when it dies is lost, and said to be; one after that is not.
+        first = await editor.hover("train.py", 2)
+        assert first is not None or "killed" in editor.messages[-1]
+        assert "mesh `mesh`" in str(await editor.hover("train.py", 2))
+
+    editor.run(scenario())
+
+
+def test_nothing_is_run_and_nothing_written(folder: Path) -> None:
+    trap = "open('ran', 'w')\n"
+    for name in ("ast.py", "jax.py", "conftest.py", "sitecustomize.py", "mmcodemods.py"):
+        put(str(folder / name), trap)
+    text = f"{trap}{PIPELINE}"
+    with asyncio.Runner() as loop:
+        editor = Editor(folder, loop)
+        editor.run(editor.open("train.py", text))
+        before = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert editor.run(editor.actions("train.py", 14))
+        assert editor.run(editor.hover("train.py", 14)) is not None
+        editor.run(editor.stop())
+    assert {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+TEXTS = st.text(st.sampled_from("ab \r\n\f\v\x85\u2028é🎉\t"), max_size=30)
+PLACES = st.tuples(st.integers(0, 8), st.integers(0, 12))
+
+
+@given(TEXTS, PLACES, PLACES, TEXTS)
+def test_changes_are_those_of_the_protocol(text: str, start: tuple[int, int], end: tuple[int, int], new: str) -> None:
+    source = SourceText(text, "utf-8", False)
+    ends = [offset_at(source, place, "utf-16") for place in sorted((start, end))]
+    first, last = (position_at(source, offset, "utf-16") for offset in ends)
+    changed = replace_range(source, first, last, new, "utf-16").text
+    edit = types.TextEdit(range=range_of(first, last), new_text=new)
+    assert changed == applied(text, [edit]) == text[: ends[0]] + new + text[ends[1] :]
+
+
+@given(TEXTS, st.integers(0, 30), st.sampled_from(("utf-8", "utf-16", "utf-32")))
+def test_positions_lead_back_to_their_offset(text: str, offset: int, units: Units) -> None:
+    source = SourceText(text, "utf-8", False)
+    offset = min(offset, len(text))
+    line, column = position_at(source, offset, units)
+    inside = text[source.line_starts[line] : offset]
+    width = {"utf-8": 1, "utf-16": 2, "utf-32": 4}[units]
+    assert (
+        column == len(inside.encode({"utf-8": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}[units])) // width
+    )
+    back = offset_at(source, (line, column), units)
+    # An offset between the characters of a line ending is the end of its line.
+    assert back == min(offset, source.line_starts[line] + len(source.line(line + 1)))
