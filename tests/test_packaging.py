@@ -3,6 +3,7 @@
 import email
 import email.message
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -22,8 +23,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"mmcodemods", "mmrewrite", "mmruntime"}
 
 
-def run(*command: object, cwd: Path | None = None) -> str:
+REPOSITORY = "https://example.org/owner/mmrewrite"
+
+
+def run(*command: object, cwd: Path | None = None, repository: str = REPOSITORY) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["REPOSITORY_URL"] = repository
     finished = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
@@ -31,8 +36,8 @@ def run(*command: object, cwd: Path | None = None) -> str:
     return finished.stdout
 
 
-def build(kind: str, source: Path, out: Path) -> Path:
-    run(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", out, cwd=source)
+def build(kind: str, source: Path, out: Path, repository: str = REPOSITORY) -> Path:
+    run(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", out, cwd=source, repository=repository)
     (built,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
     return built
 
@@ -90,8 +95,9 @@ def test_wheel_from_the_source_distribution_is_the_same(wheel: Path, checkout: P
     with tarfile.open(source) as archive:
         archive.extractall(tmp_path, filter="data")
     (unpacked,) = tmp_path.glob("mmrewrite-*")
-    again = build("wheel", unpacked, tmp_path / "wheel")
+    again = build("wheel", unpacked, tmp_path / "wheel", repository="https://example.org/another")
     assert names(again) == names(wheel)
+    assert metadata(again)[0].get_all("Project-URL") == metadata(wheel)[0].get_all("Project-URL")
 
 
 def test_wheel_installs_and_starts(wheel: Path, tmp_path: Path) -> None:
@@ -111,6 +117,27 @@ def metadata(wheel: Path) -> tuple[email.message.Message, str]:
     return message, str(message.get_payload())
 
 
+@pytest.mark.parametrize(
+    ("origin", "address"),
+    [
+        ("https://github.com/owner/mmrewrite.git", "https://github.com/owner/mmrewrite"),
+        ("https://user:word@git.example.org/group/part/mmrewrite", "https://git.example.org/group/part/mmrewrite"),
+        ("git@github.com:owner/mmrewrite.git", "https://github.com/owner/mmrewrite"),
+        ("ssh://git@example.org/~owner/mmrewrite/", "https://example.org/~owner/mmrewrite"),
+        ("/home/owner/mmrewrite", None),
+        ("file:///home/owner/mmrewrite", None),
+        ("../mmrewrite", None),
+    ],
+)
+def test_the_address_of_a_remote_is_one_that_a_browser_opens(origin: str, address: str | None) -> None:
+    pytest.importorskip("hatchling")
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None and spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    assert hook.web_address(origin) == address
+
+
 @pytest.fixture(scope="module")
 def runtime_wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", checkout / "runtime", tmp_path_factory.mktemp("runtime"))
@@ -121,6 +148,9 @@ def test_the_page_of_the_package_has_no_link_that_leads_nowhere_there(wheel: Pat
         head, text = metadata(built)
         assert head["Description-Content-Type"] == "text/markdown"
         assert head["Author"]
+        addresses = dict(line.split(", ") for line in head.get_all("Project-URL") or [])
+        assert {"Source", "Documentation", "Changelog", "Issues"} == set(addresses)
+        assert all(address.startswith(REPOSITORY) for address in addresses.values())
         assert "Programming Language :: Python :: 3.13" in (head.get_all("Classifier") or [])
         targets = re.findall(r"\]\(([^)\s]+)\)", text)
         assert [target for target in targets if "://" not in target] == []
@@ -160,6 +190,23 @@ def test_lock_covers_the_dependencies_and_names_no_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
     assert requirement_names(wanted) - {"mmrewrite"} <= requirement_names(pinned)
+
+
+def test_the_lock_of_the_demo_has_its_packages_with_hashes_and_no_others() -> None:
+    demo, everything = (
+        re.findall(r"^([\w.-]+==[^\s;]+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        for name in ("requirements-demo.lock", "requirements.lock")
+    )
+    assert set(demo) <= set(everything)
+    assert requirement_names(demo) & {"pytest", "mypy", "pyright", "ruff", "mkdocs", "hypothesis", "equinox"} == set()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["runtime"], *extras["flax"], "hatchling"]
+    assert requirement_names(wanted) - {"mmrewrite"} <= requirement_names(demo)
+    text = (ROOT / "requirements-demo.lock").read_text(encoding="utf-8")
+    assert not re.search(r"://|^--(?!hash)", text, re.MULTILINE)
+    for block in re.split(r"\n(?=[\w])", text)[1:]:
+        assert "--hash=sha256:" in block, block
 
 
 def test_installed_version_is_the_one_of_the_source() -> None:
