@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.source.names import dotted_name
 
 # fmt: off
 # Libraries that neither make arrays of JAX nor look for a mesh.
 _PLAIN_LIBRARIES = frozenset(
     (
-        "absl", "braceexpand", "click", "clu", "datasets", "einops", "fire", "fsspec", "func_timeout", "gcsfs",
-        "google", "grain", "h5py", "huggingface_hub", "hydra", "jsonlines", "lm_dataformat", "lm_eval", "matplotlib",
-        "ml_collections", "mlflow", "mlxu", "msgpack", "numpy", "omegaconf", "pandas", "PIL", "psutil", "ray",
-        "requests", "rich", "scipy", "sentencepiece", "seqio", "simple_parsing", "sklearn", "smart_open",
-        "tensorboardX", "tensorflow", "tensorflow_datasets", "tokenizers", "torch", "tqdm", "transformers",
-        "typing_extensions", "wandb", "yaml",
+        "absl", "boto3", "braceexpand", "click", "clu", "datasets", "einops", "fastapi", "fire", "flask", "fsspec",
+        "func_timeout", "gcsfs", "google", "gradio", "grain", "h5py", "httpx", "huggingface_hub", "hydra", "jsonlines",
+        "lm_dataformat", "lm_eval", "loguru", "matplotlib", "ml_collections", "mlflow", "mlxu", "msgpack", "numpy",
+        "omegaconf", "orjson", "pandas", "PIL", "psutil", "pyarrow", "pydantic", "pytest", "ray", "requests", "rich",
+        "scipy", "sentencepiece", "seqio", "simple_parsing", "sklearn", "smart_open", "tabulate", "tensorboardX",
+        "tensorflow", "tensorflow_datasets", "termcolor", "tiktoken", "tokenizers", "torch", "tqdm", "transformers",
+        "typing_extensions", "uvicorn", "wandb", "yaml", "zstandard",
     )
 )
 # fmt: on
@@ -25,3 +30,29 @@ def is_known(qualified: str) -> bool:
     """Whether a name belongs to a library that is known to ignore a mesh in context."""
     root = qualified.partition(".")[0]
     return root in sys.stdlib_module_names or root in _PLAIN_LIBRARIES or root in ARRAY_LIBRARIES or root == "builtins"
+
+
+def is_plain(qualified: str) -> bool:
+    """Whether a name belongs to a library that neither makes arrays of JAX nor looks for a mesh."""
+    return qualified.partition(".")[0] in _PLAIN_LIBRARIES
+
+
+def library_name(module: ModuleUses, node: ast.expr) -> str | None:
+    """The full name of an expression, also where its import may fail: `except ImportError: storage = None`."""
+    scope = module.scope_of(node)
+    found = module.facts.names.resolve(node, scope)
+    dotted = dotted_name(node)
+    if found is not None or dotted is None:
+        return found
+    first, _, rest = dotted.partition(".")
+    owner = scope.owner(first)
+    bindings = [each for each in owner.bindings[first] if not is_none(each.value)] if owner is not None else []
+    if len(bindings) != 1 or bindings[0].kind != "import" or bindings[0].target is None:
+        return None
+    home = module.facts.names.follow(bindings[0].target)
+    return f"{home}.{rest}" if rest else home
+
+
+def is_none(value: ast.expr | None) -> bool:
+    """Whether a value is `None` as written."""
+    return isinstance(value, ast.Constant) and value.value is None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mmrewrite.modernize.analysis.libraries import is_known
+from mmrewrite.modernize.analysis.libraries import is_known, is_none, is_plain, library_name
 from mmrewrite.modernize.analysis.old_names import ENVIRONMENTS, MESHES, PARTIALS
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.facts import Facts
@@ -29,6 +30,8 @@ _VAGUE = ("builtins.object", "collections.", "contextlib.Abstract", "typing.")
 # Their contexts are no meshes of JAX, and `compat.mesh_context` is one already.
 _RUNTIMES = frozenset(("mmruntime", "multimesh", "legate"))
 _GENERATORS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmanager"))
+# What `self` has in a class of tests: https://docs.python.org/3/library/unittest.html#unittest.TestCase
+_OF_TESTS = re.compile(r"assert[A-Z]\w*|subTest")
 _CACHES = frozenset(("functools.cache", "functools.lru_cache"))
 _DEEPEST = 12
 
@@ -52,14 +55,14 @@ class MeshValues:
     def is_certain(self, module: ModuleUses, node: ast.expr) -> bool:
         """Whether an expression certainly is a mesh; a name like `make_mesh` proves nothing."""
         if isinstance(node, ast.Call):
-            return _full_name(module, node.func) in MESHES
+            return library_name(module, node.func) in MESHES
         if isinstance(node, ast.Attribute):
             values = _values_of_own(module, node)
             return bool(values) and all(value is not None and self.is_certain(module, value) for value in values)
         owner = module.scope_of(node).owner(node.id) if isinstance(node, ast.Name) else None
         bindings = owner.bindings[node.id] if owner is not None and isinstance(node, ast.Name) else []
         return bool(bindings) and all(
-            isinstance(binding.value, ast.Call) and _full_name(module, binding.value.func) in MESHES
+            isinstance(binding.value, ast.Call) and library_name(module, binding.value.func) in MESHES
             for binding in bindings
         )
 
@@ -87,12 +90,15 @@ class MeshValues:
         if owner is None:
             return None
         kinds = {
-            self._of_binding(module, binding, depth) for binding in owner.bindings[node.id] if not _is_none(binding)
+            # Nothing can enter `None`.
+            self._of_binding(module, binding, depth)
+            for binding in owner.bindings[node.id]
+            if not is_none(binding.value)
         }
         return _with_name(node.id, kinds or {None})
 
     def _of_attribute(self, module: ModuleUses, node: ast.Attribute, depth: int) -> bool | None:
-        found = _full_name(module, node)
+        found = library_name(module, node)
         if found is not None:
             if any(found == f"{name}.env.physical_mesh" for name in ENVIRONMENTS):
                 return True
@@ -102,7 +108,7 @@ class MeshValues:
             if place is not None:
                 return _with_name(node.attr, {self._of_binding(self._uses_of(place[0], module), place[1], depth)})
         values = _values_of_own(module, node)
-        kinds = {self._of(module, value, depth) for value in values if not _is_none_constant(value)}
+        kinds = {self._of(module, value, depth) for value in values if not is_none(value)}
         return _with_name(node.attr, kinds or {None})
 
     def _of_binding(self, module: ModuleUses, binding: Binding, depth: int) -> bool | None:
@@ -131,7 +137,7 @@ class MeshValues:
         return False if is_known(found) else None
 
     def _of_annotation(self, module: ModuleUses, annotation: ast.expr | None) -> bool | None:
-        found = _full_name(module, annotation) if annotation is not None else None
+        found = library_name(module, annotation) if annotation is not None else None
         if found is None or found.startswith(_VAGUE):
             return None
         return True if found in _MESH_CLASSES else False if is_known(found) else None
@@ -140,12 +146,12 @@ class MeshValues:
 
     def _of_call(self, module: ModuleUses, call: ast.Call, depth: int) -> bool | None:
         function = call.func
-        found = _full_name(module, function)
+        found = library_name(module, function)
         if found in MESHES:
             return True
         if isinstance(function, ast.Call):
             # `contextmanager(function)()`
-            return False if _full_name(module, function.func) in _GENERATORS else None
+            return False if library_name(module, function.func) in _GENERATORS else None
         if isinstance(function, ast.Lambda):
             return self._of(module, function.body, depth)
         if found is not None:
@@ -162,8 +168,28 @@ class MeshValues:
                 return _all_of(self._of_called(module, binding, depth) for binding in owner.bindings[function.id])
         if isinstance(function, ast.Attribute) and found is None:
             methods = list(self._methods(module, function))
+            if not methods and (_is_of_tests(function) or self._is_of_plain_library(module, function.value, depth)):
+                return False
             return _all_of(self._of_returns(other, method, depth) for other, method in methods) if methods else None
         return None
+
+    def _is_of_plain_library(self, module: ModuleUses, node: ast.expr, depth: int) -> bool:
+        """Whether a value comes from a library that knows no meshes: what its methods give is none, either."""
+        if depth > _DEEPEST:
+            return False
+        if isinstance(node, ast.Name):
+            owner = module.scope_of(node).owner(node.id)
+            values = [binding.value for binding in owner.bindings[node.id]] if owner is not None else []
+            return bool(values) and all(
+                value and self._is_of_plain_library(module, value, depth + 1) for value in values
+            )
+        if not isinstance(node, ast.Call):
+            return False
+        function = node.func
+        found = library_name(module, function)
+        if found is None and isinstance(function, ast.Attribute):
+            return self._is_of_plain_library(module, function.value, depth + 1)
+        return found is not None and is_plain(found)
 
     def _of_called(self, module: ModuleUses, binding: Binding, depth: int) -> bool | None:
         """Whether a call of what a name is bound to makes a mesh."""
@@ -176,19 +202,19 @@ class MeshValues:
             return None if any(self._may_be_mesh_class(module, base) for base in node.bases) else False
         if isinstance(value, ast.Lambda):
             return self._of(module, value.body, depth)
-        if isinstance(value, ast.Call) and value.args and _full_name(module, value.func) in PARTIALS:
-            return True if _full_name(module, value.args[0]) in MESHES else None
+        if isinstance(value, ast.Call) and value.args and library_name(module, value.func) in PARTIALS:
+            return True if library_name(module, value.args[0]) in MESHES else None
         return None
 
     def _may_be_mesh_class(self, module: ModuleUses, base: ast.expr) -> bool:
-        found = _full_name(module, base)
+        found = library_name(module, base)
         return found is None or found in _MESH_CLASSES or not is_known(found)
 
     def _of_returns(self, module: ModuleUses, function: ast.FunctionDef, depth: int) -> bool | None:
         """Whether a call of a function of the project returns a mesh."""
         for decorator in function.decorator_list:
             named = decorator.func if isinstance(decorator, ast.Call) else decorator
-            found = _full_name(module, named)
+            found = library_name(module, named)
             if found in _GENERATORS:
                 return False
             if found not in _CACHES and found not in ("builtins.staticmethod", "builtins.classmethod"):
@@ -197,7 +223,7 @@ class MeshValues:
         if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in body):
             return False
         returned = [node.value for node in body if isinstance(node, ast.Return)]
-        kinds = {self._of(module, value, depth + 1) for value in returned if not _is_none_constant(value)}
+        kinds = {self._of(module, value, depth + 1) for value in returned if not is_none(value)}
         return _all_of(kinds) if kinds else False
 
     def _methods(self, module: ModuleUses, function: ast.Attribute) -> Iterator[tuple[ModuleUses, ast.FunctionDef]]:
@@ -216,6 +242,12 @@ class MeshValues:
         if found is None:
             found = self._others[facts.path] = ModuleUses(facts)
         return found
+
+
+def _is_of_tests(function: ast.Attribute) -> bool:
+    """Whether this is a method of `unittest.TestCase`, which gives contexts that are no meshes."""
+    is_own = isinstance(function.value, ast.Name) and function.value.id == "self"
+    return is_own and _OF_TESTS.fullmatch(function.attr) is not None
 
 
 def is_used_as_another(module: ModuleUses, item: ast.withitem, body: Iterable[ast.stmt]) -> bool:
@@ -245,19 +277,6 @@ def _with_name(name: str, kinds: set[bool | None]) -> bool | None:
     """What the values of a name say, and the name itself where they say nothing."""
     is_called_mesh = name.lower().strip("_").endswith("mesh")
     return True if is_called_mesh and False not in kinds else _all_of(kinds)
-
-
-def _is_none(binding: Binding) -> bool:
-    return _is_none_constant(binding.value)
-
-
-def _is_none_constant(value: ast.expr | None) -> bool:
-    """Whether a value is `None` as written; nothing can enter that."""
-    return isinstance(value, ast.Constant) and value.value is None
-
-
-def _full_name(module: ModuleUses, node: ast.expr) -> str | None:
-    return module.facts.names.resolve(node, module.scope_of(node))
 
 
 def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:

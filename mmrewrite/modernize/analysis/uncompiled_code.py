@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 
 from mmrewrite.codemod.site import ARRAY_METHODS
-from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known
+from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known, library_name
 from mmrewrite.modernize.analysis.mesh_contexts import (
     CALLED,
     DECORATOR,
@@ -201,8 +201,7 @@ class UncompiledCode:
         return made.startswith(("jax.numpy.", "jax.random.", "jax.lax.", "jax.nn."))
 
     def _problem_of_call(self, module: ModuleUses, call: ast.Call, seen: set[ast.AST]) -> str | None:
-        names, scope = module.facts.names, module.scope_of(call)
-        found = names.resolve(call.func, scope)
+        found = library_name(module, call.func)
         line = f"line {call.lineno} of {module.facts.path}"
         text = ast.unparse(call.func)
         if found is not None:
@@ -238,13 +237,14 @@ class UncompiledCode:
         if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
             return self._is_host(module, node.value, depth)
         if isinstance(node, ast.Call):
-            found = module.facts.names.resolve(node.func, module.scope_of(node))
+            found = library_name(module, node.func)
             if found is not None:
                 return is_known(found) and found.partition(".")[0] not in ARRAY_LIBRARIES
             return isinstance(node.func, ast.Attribute) and self._is_host(module, node.func.value, depth)
         if isinstance(node, ast.Name) and depth < 5:
-            binding = module.facts.names.binding(node.id, module.scope_of(node))
-            return binding is not None and binding.value is not None and self._is_host(module, binding.value, depth + 1)
+            owner = module.scope_of(node).owner(node.id)
+            values = [binding.value for binding in owner.bindings[node.id]] if owner is not None else []
+            return bool(values) and all(value and self._is_host(module, value, depth + 1) for value in values)
         return False
 
     def _is_of_the_mesh(self, module: ModuleUses, node: ast.expr) -> bool:
