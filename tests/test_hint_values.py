@@ -92,6 +92,12 @@ class TestSchedules:
         assert rewrite(program(microbatch='microbatch(size=2, reduce="mean", schedule=name)')).changed
 
 
+NO_ARGUMENT = (
+    "the loss takes 2 arguments by position, counted from 0, so there is no argument {}; write the name of the value "
+    "in quotes, also where the loss closes over it"
+)
+
+
 class TestNumbers:
     @pytest.mark.parametrize(
         ("microbatch", "message", "place"),
@@ -108,22 +114,22 @@ class TestNumbers:
             ),
             (
                 "microbatch(size=2, argnum=5)",
-                "the loss takes 2 arguments by position, 0 to 1, so there is no argument 5",
+                NO_ARGUMENT.format(5),
                 "5",
             ),
             (
                 "microbatch(size=2, argnum=-1)",
-                "the loss takes 2 arguments by position, 0 to 1, so there is no argument -1",
+                NO_ARGUMENT.format(-1),
                 "-1",
             ),
             (
                 "microbatch(size=2, argnum=(1, 2))",
-                "the loss takes 2 arguments by position, 0 to 1, so there is no argument 2",
+                NO_ARGUMENT.format(2),
                 "(1, 2)",
             ),
             (
                 "microbatch(size=2, argnum=1, rng=2)",
-                "the loss takes 2 arguments by position, 0 to 1, so there is no argument 2",
+                NO_ARGUMENT.format(2),
                 "2",
             ),
         ],

@@ -95,8 +95,8 @@ class _Chooser:
             position = whole_number(item)
             if position is not None and not 0 <= position < count:
                 self.site.error(
-                    f"the loss takes {count} arguments by position, 0 to {count - 1}, so there is no argument "
-                    f"{position}"
+                    f"the loss takes {count} argument{'s' * (count > 1)} by position, counted from 0, so there is no "
+                    f"argument {position}; write the name of the value in quotes, also where the loss closes over it"
                     if count
                     else "the loss takes no arguments by position",
                     argument,

@@ -62,7 +62,7 @@ def train_step(model, opt_state, batch):
     def loss_fn(model, batch):
         return ((model(batch["x"]) - batch["y"]) ** 2).mean()
 
-    # mm: microbatch(size=16, argnum=1, schedule="1f1b")
+    # mm: microbatch(size=16, schedule="1f1b")
     loss, grads = eqx.filter_value_and_grad(loss_fn)(model, batch)
     updates, opt_state = OPTIMIZER.update(grads, opt_state, eqx.filter(model, eqx.is_array))
     return eqx.apply_updates(model, updates), opt_state, loss

@@ -51,7 +51,7 @@ def train_step(state, batch):
         y = state.apply_fn({"params": params}, batch["x"])
         return ((y - batch["y"]) ** 2).mean()
 
-    # mm: microbatch(size=16, argnum=1, schedule="1f1b")
+    # mm: microbatch(size=16, schedule="1f1b")
     loss, grads = jax.value_and_grad(loss_fn)(state.params, batch)
     return state.apply_gradients(grads=grads), loss
 

@@ -49,7 +49,7 @@ def train_step(model, optimizer, batch):
     def loss_fn(model, batch):
         return ((model(batch["x"]) - batch["y"]) ** 2).mean()
 
-    # mm: microbatch(size=16, argnum=1, schedule="1f1b")
+    # mm: microbatch(size=16, schedule="1f1b")
     loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
     optimizer.update(model, grads)
     return loss
