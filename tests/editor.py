@@ -132,7 +132,7 @@ class Editor:
         for change in action.edit.document_changes or ():
             assert isinstance(change, types.TextDocumentEdit)
             path = Path(change.text_document.uri.removeprefix("file://"))
-            name = path.relative_to(self.folder).as_posix()
+            name = path.resolve().relative_to(self.folder.resolve()).as_posix()
             assert change.text_document.version == self.versions.get(name)
             text = self.texts.get(name) or path.read_bytes().decode()
             results[name] = applied(text, [edit for edit in change.edits if isinstance(edit, types.TextEdit)])

@@ -63,7 +63,7 @@ class ShownProblem:
 
 @dataclass(frozen=True)
 class CheckedWorkspace:
-    """The problems of every file, and the lines with hints, from 1, by absolute path."""
+    """The problems of every file, and the lines with hints, from 1, by real path."""
 
     problems: Mapping[str, tuple[ShownProblem, ...]]
     hints: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class RegionRewrite:
     """The rewrite of one hint and of those that it stands or falls with.
 
     Attributes:
-        edits: Start, end and new text of each change, by absolute path.
+        edits: Start, end and new text of each change, by real path.
         count: The number of hints.
         refused: Why there is no rewrite; None if there is one.
     """

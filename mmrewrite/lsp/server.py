@@ -150,12 +150,11 @@ class Server:
             await asyncio.shield(self._task)
 
     def _publish(self, checked: CheckedWorkspace) -> None:
-        self._hints = dict(checked.hints)
         from lsprotocol import types
 
-        uris = {buffer.path: buffer.uri for buffer in self._buffers.values()}
+        self._hints = dict(checked.hints)
         found = {
-            uris.get(path) or str(self._uris.from_fs_path(path)): tuple(map(self._diagnostic, problems))
+            self._uri(path): tuple(map(self._diagnostic, problems))
             for path, problems in checked.problems.items()
             if problems
         }
@@ -193,11 +192,11 @@ class Server:
         buffer = self._buffers.get(params.text_document.uri)
         if buffer is None:
             return None
-        from lsprotocol import types
-
         answer = await self._ask("describe", buffer, params.position.line + 1)
         if not isinstance(answer, str):
             return None
+        from lsprotocol import types
+
         markdown = types.MarkupContent(kind=types.MarkupKind.Markdown, value=answer)
         return types.Hover(contents=markdown)
 
@@ -263,15 +262,13 @@ class Server:
         """Changes of files, which a client applies only to the versions that they are for, if it can tell."""
         from lsprotocol import types
 
-        opened = {os.path.realpath(buffer.path): buffer for buffer in self._buffers.values()}
         workspace = self._protocol.client_capabilities.workspace
         versioned = workspace and workspace.workspace_edit and workspace.workspace_edit.document_changes
         changes: dict[str, list[types.TextEdit]] = {}
         documents = []
         for path, own in edits.items():
-            buffer = opened.get(os.path.realpath(path))
-            uri = buffer.uri if buffer is not None else str(self._uris.from_fs_path(path))
-            version = buffer.version if buffer is not None else None
+            uri = self._uri(path)
+            version = self._buffers[uri].version if uri in self._buffers else None
             changes[uri] = own
             identifier = types.OptionalVersionedTextDocumentIdentifier(uri=uri, version=version)
             documents.append(types.TextDocumentEdit(text_document=identifier, edits=list(own)))
@@ -288,8 +285,7 @@ class Server:
         return answer
 
     def _request(self, kind: Any, path: str = "", line: int = 0) -> Request:
-        folders = [self._uris.to_fs_path(folder.uri) for folder in self._protocol.workspace.folders.values()]
-        root = next((folder for folder in [*folders, self._protocol.workspace.root_path] if folder), None)
+        root = self._root()
         buffers = {buffer.path: buffer.source.text for buffer in self._buffers.values()}
         fresh = self._stale or (not self._watches and time.monotonic() - self._looked > STALE)
         if fresh:
@@ -297,6 +293,22 @@ class Server:
         folder = root or os.path.dirname(path or next(iter(buffers), ""))
         folder = folder if os.path.isdir(folder) else str(Path.home())
         return Request(kind, folder, root is not None, buffers, self._units, fresh, path, line)
+
+    def _root(self) -> str | None:
+        """The first folder of the workspace, as the client spells it."""
+        folders = [self._uris.to_fs_path(folder.uri) for folder in self._protocol.workspace.folders.values()]
+        return next((folder for folder in [*folders, self._protocol.workspace.root_path] if folder), None)
+
+    def _uri(self, path: str) -> str:
+        """The address of a file, given without links, as the client knows it."""
+        real = os.path.realpath(path)
+        root = self._root()
+        for buffer in self._buffers.values():
+            if os.path.realpath(buffer.path) == real:
+                return buffer.uri
+        inside = os.path.relpath(real, os.path.realpath(root)) if root is not None else os.pardir
+        place = real if root is None or inside.startswith(os.pardir) else os.path.join(root, inside)
+        return str(self._uris.from_fs_path(place))
 
     def _versions(self) -> dict[str, int]:
         return {uri: buffer.version for uri, buffer in self._buffers.items()}

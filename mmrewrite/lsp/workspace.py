@@ -53,21 +53,21 @@ class Workspace:
         results = sources.rewrite()
         problems: dict[str, list[ShownProblem]] = {}
         for path, message in sources.selection.unreadable:
-            problems.setdefault(os.path.abspath(path), []).append(
+            problems.setdefault(os.path.realpath(path), []).append(
                 ShownProblem((0, 0), (0, 0), message, "error", "unreadable")
             )
         for result in results:
             if result.path.endswith(".py"):
-                problems.setdefault(os.path.abspath(result.path), []).extend(_problems(result, request.units))
+                problems.setdefault(os.path.realpath(result.path), []).extend(_problems(result, request.units))
         return CheckedWorkspace(
             {path: tuple(found) for path, found in problems.items()},
-            {os.path.abspath(result.path): frozenset(each.line for each in _hints(result)) for result in results},
+            {os.path.realpath(result.path): frozenset(each.line for each in _hints(result)) for result in results},
         )
 
     def rewrite(self, request: Request) -> RegionRewrite:
         """The rewrite of the hints of a line, with those that they stand or fall with."""
         sources = self._sources(request)
-        path = shown(request.path)
+        path = shown(os.path.realpath(request.path))
         results = sources.rewrite((path, request.line))
         failures = list(_why_not(results, path))
         changed = [result for result in results if result.changed]
@@ -76,7 +76,7 @@ class Workspace:
             failures.append(f"{notebooks[0]} changes as well, and is a notebook: run `mmrewrite apply`")
         if failures or not changed:
             return RegionRewrite({}, 0, failures[0] if failures else "there is nothing to rewrite")
-        edits = {os.path.abspath(result.path): tuple(_edits(result, request.units)) for result in changed}
+        edits = {os.path.realpath(result.path): tuple(_edits(result, request.units)) for result in changed}
         hints = {
             (result.path, hint.line, hint.column) for result in changed for edit in result.edits for hint in edit.hints
         }
@@ -85,7 +85,7 @@ class Workspace:
     def describe(self, request: Request) -> str | None:
         """What is known about the hints of a line, as Markdown; None if it has none."""
         sources = self._sources(request)
-        path = shown(request.path)
+        path = shown(os.path.realpath(request.path))
         results = sources.rewrite()
         result = next((each for each in results if each.path == path), None)
         hints = [] if result is None else [hint for hint in _hints(result) if hint.line == request.line]
