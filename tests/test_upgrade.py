@@ -30,6 +30,7 @@ known = isinstance(1, ConcreteArray)
 tree = jax.tree_map(abs, {})
 older = jax.tree_multimap(abs, {})
 fixed = jnp.fix(1.5)
+blank = jnp.empty(3)
 f = pjit(abs)
 kernel = nnx.Param(1, sharding=("data",))
 if jax.__version__ < "0.5":
@@ -73,12 +74,13 @@ def test_groups_by_the_release_that_matters() -> None:
     assert names(found["later"]) == {
         ("jax", "0.9.0", "changes"): ["jax.make_mesh"],
         ("jax", "0.9.0", "warns"): ["jax.numpy.fix"],
+        ("jax", "0.11.0", "changes"): ["jax.numpy.empty"],
         ("flax", "0.12.0", "changes"): ["flax.nnx.Param"],
     }
     items = [item for group in found["needed"] for item in group["items"]]
     outcomes = {(item["name"], item["line"]): item["outcome"] for item in items}
     assert outcomes["jax.core.ConcreteArray", 10] == "by hand"
-    assert (outcomes["jax.tree_map", 11], outcomes["jax.tree_map", 17]) == ("rewritten", "left")
+    assert (outcomes["jax.tree_map", 11], outcomes["jax.tree_map", 18]) == ("rewritten", "left")
 
 
 def test_text_and_markdown_say_the_same() -> None:
