@@ -1,6 +1,7 @@
 """Settings that must be in place before JAX is imported, here and in the processes that tests start."""
 
 import atexit
+import collections
 import gc
 import importlib.metadata
 import importlib.util
@@ -10,7 +11,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,14 @@ CHOSEN = os.environ.get("MMREWRITE_TESTS", ",".join(KINDS)).split(",")
 if not set(CHOSEN) <= set(KINDS):
     raise pytest.UsageError(f"MMREWRITE_TESTS={','.join(CHOSEN)}: known kinds are {', '.join(KINDS)}")
 
+# Of the tests with the mark `either`, `.ci/run` runs one half on each version of JAX: every other case in the grid of a
+# test's parameters, so that each version sees each value of each parameter, and of tests without parameters every other
+# one in a file. By default both halves run.
+HALVES = ("first", "second")
+HALF = os.environ.get("MMREWRITE_TESTS_HALF", "")
+if HALF not in ("", *HALVES):
+    raise pytest.UsageError(f"MMREWRITE_TESTS_HALF={HALF}: known halves are {', '.join(HALVES)}")
+
 _flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
 _flags += [] if OPTIMIZED else [flag for flag in _quick if flag not in _flags]
 os.environ["XLA_FLAGS"] = " ".join([*_flags, f"--xla_force_host_platform_device_count={DEVICES}"])
@@ -64,6 +73,7 @@ os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     kinds = [f"kinds of tests: {', '.join(CHOSEN)}; left out: {', '.join(set(KINDS) - set(CHOSEN)) or 'none'}"]
+    kinds += [f"of the tests with the mark `either`, the {HALF} half"] if HALF else []
     if importlib.util.find_spec("jax") is None:
         return ["JAX: not installed, so the tests in tests/runtime are skipped", *kinds]
     version = importlib.metadata.version("jax")
@@ -88,10 +98,42 @@ def kind_of(item: pytest.Item) -> str:
     return next((kind for kind in KINDS if kind != "jax" and item.get_closest_marker(kind)), "jax")
 
 
+def values_of(item: pytest.Item) -> dict[str, tuple[int, ...]]:
+    """Of each axis in the grid of a test's parameters, the identity of the case's values. Empty without parameters."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return {}
+    axes = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    together = [re.findall(r"\w+", axis) if isinstance(axis, str) else list(axis) for axis in axes]
+    alone = [[name] for name in callspec.params if not any(name in names for names in together)]
+    return {names[0]: tuple(id(callspec.params[name]) for name in names) for names in together + alone}
+
+
+def halves_of(items: Iterable[pytest.Item]) -> dict[pytest.Item, str]:
+    """The half to which each test with the mark `either` belongs."""
+    found: dict[pytest.Item, str] = {}
+    seen: dict[object, list[object]] = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("either") is None or item.get_closest_marker("slow") is not None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        places = [((test, axis), values) for axis, values in values_of(item).items()] or [(item.path, item)]
+        for where, what in places:
+            if what not in seen[where]:
+                seen[where].append(what)
+        found[item] = HALVES[sum(seen[where].index(what) for where, what in places) % 2]
+    return found
+
+
+ALL_HALVES = pytest.StashKey[dict[pytest.Item, str]]()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the kinds that are not chosen, and slow tests unless a mark is asked for."""
+    """Leave out the kinds and the half that are not chosen, and slow tests unless a mark is asked for."""
     slow = [] if config.getoption("markexpr") else [item for item in items if item.get_closest_marker("slow")]
-    out = {*slow, *(item for item in items if kind_of(item) not in CHOSEN)}
+    halves = config.stash[ALL_HALVES] = halves_of(items)
+    other_half = [item for item, half in halves.items() if HALF not in ("", half)]
+    out = {*slow, *other_half, *(item for item in items if kind_of(item) not in CHOSEN)}
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
 

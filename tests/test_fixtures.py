@@ -216,11 +216,16 @@ def test_edits_say_where_they_come_from(case: Case) -> None:
 RUNNABLE = [folder for folder in CASES if (folder / "after.py").exists()]
 
 
-# Those of one codemod, whose programs cut a step into tasks, are among the tests that run as users compile as well.
-NUMBERS = [
-    pytest.param(folder, marks=[pytest.mark.optimized] if folder.parent.name == "place_task" else [])
-    for folder in RUNNABLE
-]
+def marks_of(folder: Path) -> list[pytest.MarkDecorator]:
+    """One codemod's programs, which cut a step into tasks, run as users compile; several of one take turns."""
+    same = [other for other in RUNNABLE if other.parent == folder.parent and read_case(other).numbers]
+    return [
+        *([pytest.mark.optimized] if folder.parent.name == "place_task" else []),
+        *([pytest.mark.either] if folder in same and len(same) > 1 else []),
+    ]
+
+
+NUMBERS = [pytest.param(folder, marks=marks_of(folder)) for folder in RUNNABLE]
 
 
 @pytest.mark.parametrize("folder", NUMBERS, ids=name_of)

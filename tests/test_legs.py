@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from pathlib import Path
 
@@ -40,6 +41,41 @@ def test_what_hangs_on_code_generation_is_compiled_as_users_do_on_one_python() -
     quick = {leg for leg, command in LEGS.items() if "MMREWRITE_TESTS_QUICK=1" in command}
     assert quick == {"tests, Python $other", "tests, Python $default"}
     assert "QUICK" not in re.sub(r"^ *check .*$|^ *#.*$|^unset .*$", "", RUN, flags=re.MULTILINE)
+
+
+def test_both_halves_of_what_runs_on_either_version_run() -> None:
+    halves = {leg: re.findall(r"MMREWRITE_TESTS_HALF=(\S+)", command) for leg, command in LEGS.items()}
+    assert halves == {
+        "tests without JAX, Python $default": [],
+        "tests, Python $other": ["second"],
+        "tests, Python $default": ["$half"],
+        "tests that hang on code generation, optimized, Python $default": ["$half"],
+    }
+    # Where there is one version only, it runs both.
+    assert re.findall(r"^ *half=(\S*)", RUN, re.MULTILINE) == ["first", ""]
+    assert "HALF" not in re.sub(r"^ *check .*$|^ *#.*$|^unset .*$", "", RUN, flags=re.MULTILINE)
+
+
+def test_each_half_has_every_value_of_every_parameter_and_every_other_case(request: pytest.FixtureRequest) -> None:
+    # The one that pytest has loaded is not the one that is imported here.
+    loaded = request.config.pluginmanager.get_plugin(conftest.__file__)
+    halves = request.config.stash[loaded.ALL_HALVES]
+    cases = collections.defaultdict(list)
+    for item in halves:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    grids = {name: items for name, items in cases.items() if conftest.values_of(items[0])}
+    for name, items in grids.items():
+        numbers = collections.Counter(halves[item] for item in items)
+        assert len(items) == 1 or set(numbers) == set(conftest.HALVES), name
+        places = [(axis, value, halves[item]) for item in items for axis, value in conftest.values_of(item).items()]
+        if len(conftest.values_of(items[0])) > 1:
+            missing = {(axis, value, half) for axis, value, _ in places for half in conftest.HALVES} - set(places)
+            assert not missing, name
+        else:
+            assert abs(numbers["first"] - numbers["second"]) <= 1 + len(items) // 4, name
+    alone = collections.Counter((items[0].path, halves[items[0]]) for name, items in cases.items() if name not in grids)
+    for path, _ in alone:
+        assert alone[path, "first"] - alone[path, "second"] in (0, 1), path
 
 
 def test_a_kind_is_left_out_only_where_it_is_asked_for() -> None:

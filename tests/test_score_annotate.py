@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.either
+
 # The script compares arrays; NumPy comes with the runtime's extra.
 np = pytest.importorskip("numpy")
 

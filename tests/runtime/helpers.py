@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import HealthCheck, seed, settings
 
 import mmruntime as mm
 
@@ -140,6 +142,16 @@ def adam_step(loss: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         return adam(state, grads), value
 
     return step
+
+
+def sample(count: int) -> Callable[[Any], Any]:
+    """Run a property test with `count` examples: the same on each run, and others on another version of Python."""
+
+    def decorate(test: Any) -> Any:
+        quiet = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+        return seed(sys.version_info.minor)(settings(max_examples=count, **quiet)(test))
+
+    return decorate
 
 
 def assert_close(found: Any, expected: Any, rtol: float) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.either
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt"
 STAGES = 4
 LAYERS = 8
@@ -46,7 +48,7 @@ def runs(built):
     """Both runs with the same options, the reference first; done once for each set of options."""
     done = {}
 
-    def both(*options: str):
+    def run(*options: str):
         if options not in done:
             arguments = [*SIZES, f"--text={EXAMPLE / 'gospels.txt'}", *options]
             with ThreadPoolExecutor() as pool:
@@ -55,33 +57,34 @@ def runs(built):
             done[options] = one.result(), many.result()
         return done[options]
 
-    return both
+    return run
 
 
-# One of the two in single precision on each Python, since they take long to compile. On its default Python, `.ci/run`
-# also trains with AdamW in single precision, by `compare.py`.
-ON_OLDER_PYTHON = pytest.mark.skipif(sys.version_info >= (3, 12), reason="run on Python 3.11")
-ON_NEWER_PYTHON = pytest.mark.skipif(sys.version_info < (3, 12), reason="run on Python 3.12 and newer")
-
+# `.ci/run` has one of the two on each version of JAX, since they take long to compile. On its default Python, it also
+# trains with AdamW and dropout in single precision, by `compare.py`.
 DOUBLE = ("--dtype=float64", "--steps=10", "--dropout=0.1")
-NO_DROPOUT = (FOUR, "--dtype=float32", "--steps=10", "--dropout=0")
-SGD = (FOUR, "--dtype=float32", "--steps=10", "--dropout=0.1", "--optimizer=sgd", "--learning-rate=0.1")
+SGD = (FOUR, "--dtype=float32", "--steps=10", "--dropout=0", "--optimizer=sgd", "--learning-rate=0.1")
+
+
+@pytest.fixture(params=["float64"])
+def both(runs):
+    """Both runs in double precision. As a parameter it is the first case of each test, so one version has them all."""
+    return runs(*DOUBLE)
 
 
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [
         pytest.param(DOUBLE, 1e-9, id="float64"),
-        pytest.param(NO_DROPOUT, 1e-4, id="float32_no_dropout", marks=ON_NEWER_PYTHON),
-        pytest.param(SGD, 1e-6, id="float32_sgd", marks=ON_OLDER_PYTHON),
-        pytest.param(
-            (FOUR, "--dtype=float64", "--steps=10", "--dropout=0"),
-            1e-9,
-            id="float64_no_dropout",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            (FOUR, "--dtype=float32", "--steps=10", "--dropout=0.1"), 1e-4, id="float32", marks=pytest.mark.slow
+        pytest.param(SGD, 1e-6, id="float32_sgd_no_dropout"),
+        *(
+            pytest.param((FOUR, f"--dtype={dtype}", "--steps=10", *others), tolerance, id=name, marks=pytest.mark.slow)
+            for name, dtype, tolerance, *others in (
+                ("float32_no_dropout", "float32", 1e-4, "--dropout=0"),
+                ("float64_no_dropout", "float64", 1e-9, "--dropout=0"),
+                ("float32", "float32", 1e-4, "--dropout=0.1"),
+                ("float32_sgd", "float32", 1e-6, "--dropout=0.1", "--optimizer=sgd", "--learning-rate=0.1"),
+            )
         ),
     ],
 )
@@ -93,17 +96,16 @@ def test_ten_steps_are_those_of_one_device(runs, options, tolerance) -> None:
     assert one.losses[-1] < one.losses[0]
 
 
-@ON_OLDER_PYTHON
-def test_dropout_is_on_and_changes_the_losses(runs) -> None:
+def test_dropout_is_on_and_changes_the_losses(both) -> None:
     """The first loss, which the optimizer has no part in."""
-    with_dropout, _ = runs(*SGD)
-    arguments = [*SIZES, f"--text={EXAMPLE / 'gospels.txt'}", *SGD, "--dropout=0", "--steps=1"]
+    with_dropout, _ = both
+    arguments = [*SIZES, f"--text={EXAMPLE / 'gospels.txt'}", *DOUBLE, "--dropout=0", "--steps=1"]
     without = compare.run(EXAMPLE / "record.py", ["--microbatched", *arguments], devices=1)
     assert abs(with_dropout.losses[0] - without.losses[0]) > 1e-3
 
 
-def test_parameter_paths_are_those_of_plain_flax(runs) -> None:
-    one, many = runs(*DOUBLE)
+def test_parameter_paths_are_those_of_plain_flax(both) -> None:
+    one, many = both
     assert one.arrays.keys() == many.arrays.keys()
     block = {
         "attention/out/bias",
@@ -127,8 +129,8 @@ def submesh(stage: int) -> list[int]:
     return [2 * stage, 2 * stage + 1]
 
 
-def test_every_array_lives_on_the_submesh_of_its_stage(runs) -> None:
-    _, many = runs(*DOUBLE)
+def test_every_array_lives_on_the_submesh_of_its_stage(both) -> None:
+    _, many = both
     homes = {f"blocks_{i}": submesh(i * STAGES // LAYERS) for i in range(LAYERS)}
     homes |= {"positions": submesh(0), "norm": submesh(STAGES - 1)}
     seen = dict.fromkeys(homes, 0)
@@ -140,14 +142,14 @@ def test_every_array_lives_on_the_submesh_of_its_stage(runs) -> None:
     assert seen == {part: 3 * {"positions": 1, "norm": 2}.get(part, 11) for part in homes}
 
 
-def test_the_tied_embedding_and_its_optimizer_state_have_one_home(runs) -> None:
-    _, many = runs(*DOUBLE)
+def test_the_tied_embedding_and_its_optimizer_state_have_one_home(both) -> None:
+    _, many = both
     found = [where["devices"] for name, where in many.notes["placement"].items() if "tokens" in name.split("/")]
     assert found in ([submesh(0)] * 3, [submesh(STAGES - 1)] * 3)
 
 
-def test_attention_heads_and_the_mlp_are_split_over_the_model_axis(runs) -> None:
-    _, many = runs(*DOUBLE)
+def test_attention_heads_and_the_mlp_are_split_over_the_model_axis(both) -> None:
+    _, many = both
     for layer in range(LAYERS):
         for name in ("attention/qkv/kernel", "mlp/wide/kernel"):
             where = many.notes["placement"][f"params/blocks_{layer}/{name}"]
@@ -155,15 +157,15 @@ def test_attention_heads_and_the_mlp_are_split_over_the_model_axis(runs) -> None
             assert where["shard"] == [rows, columns // 2], name
 
 
-def test_explain_names_every_submesh(runs) -> None:
-    _, many = runs(*DOUBLE)
+def test_explain_names_every_submesh(both) -> None:
+    _, many = both
     assert many.notes["devices"] == 8
     assert many.notes["explain"].count("\n") >= STAGES
 
 
-def test_compare_prints_what_a_person_wants_to_see(runs, tmp_path, capsys, monkeypatch) -> None:
+def test_compare_prints_what_a_person_wants_to_see(both, tmp_path, capsys, monkeypatch) -> None:
     """The runs are those above, with these same arguments; `.ci/run` has `compare.py` make its own."""
-    one, many = runs(*DOUBLE)
+    one, many = both
     asked = []
 
     def run(script, arguments, *, devices):
@@ -187,8 +189,8 @@ def test_compare_prints_what_a_person_wants_to_see(runs, tmp_path, capsys, monke
     assert compare.find_script(tmp_path, "record.py").is_file()
 
 
-def test_compare_notices_a_difference(runs) -> None:
-    one, _ = runs(*DOUBLE)
+def test_compare_notices_a_difference(both) -> None:
+    one, _ = both
     name = "params/positions"
     changed = compare.Run(one.losses, {**one.arrays, name: one.arrays[name] + 1e-6}, one.notes, 0.0)
     difference, where = compare.largest_differences(one, changed)["params"]
@@ -196,9 +198,9 @@ def test_compare_notices_a_difference(runs) -> None:
     assert difference == pytest.approx(1e-6 / np.abs(one.arrays[name]).max())
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_compare_notices_what_is_not_finite(runs, bad) -> None:
-    one, _ = runs(*DOUBLE)
+def test_compare_notices_what_is_not_finite(both) -> None:
+    one, _ = both
     name = "params/positions"
-    changed = compare.Run(one.losses, {**one.arrays, name: one.arrays[name] * bad}, one.notes, 0.0)
-    assert compare.largest_differences(one, changed)["params"] == (np.inf, name)
+    for bad in (np.nan, np.inf):
+        changed = compare.Run(one.losses, {**one.arrays, name: one.arrays[name] * bad}, one.notes, 0.0)
+        assert compare.largest_differences(one, changed)["params"] == (np.inf, name)

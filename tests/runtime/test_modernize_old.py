@@ -20,6 +20,8 @@ import pytest
 
 from mmruntime import compat
 
+pytestmark = pytest.mark.either
+
 ROOT = Path(__file__).resolve().parents[2]
 CASES = sorted(path.parent for path in (ROOT / "fixtures" / "modernize").glob("*/*/old.json"))
 

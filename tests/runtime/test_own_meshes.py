@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import normal, weights
 
+pytestmark = pytest.mark.either
+
 WIDTH = 8
 X = normal(16, WIDTH)
 

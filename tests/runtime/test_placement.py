@@ -32,6 +32,8 @@ from tests.runtime.helpers import (
     weights,
 )
 
+pytestmark = pytest.mark.either
+
 NUM_STAGES = 4
 NUM_MICROBATCHES = 8
 

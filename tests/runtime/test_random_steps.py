@@ -16,9 +16,7 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime import schedules
 from mmruntime.schedules._registry import NAMED_SCHEDULES
-from tests.runtime.helpers import adam, adam_state, assert_close, batches, normal, sgd, stages, weights
-
-pytestmark = pytest.mark.optimized
+from tests.runtime.helpers import adam, adam_state, assert_close, batches, normal, sample, sgd, stages, weights
 
 NUM_STAGES = 4
 NUM_WEIGHTS = 3
@@ -188,7 +186,8 @@ def compare(one):
     return step
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.optimized
+@sample(4)
 @given(steps())
 def test_steps(one):
     with jax.enable_x64(True):
@@ -196,6 +195,7 @@ def test_steps(one):
 
 
 @pytest.mark.slow
+@pytest.mark.optimized
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps())
 def test_three_hundred_steps(one):
@@ -235,7 +235,8 @@ def check_scheduled(one):
     assert len(loop.stages) == len(placement_of(one.schedule)), "nothing but tasks makes stages"
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.optimized
+@sample(3)
 @given(scheduled_steps())
 def test_every_schedule_takes_any_program_on_its_stages(one):
     with jax.enable_x64(True):
@@ -243,6 +244,7 @@ def test_every_schedule_takes_any_program_on_its_stages(one):
 
 
 @pytest.mark.slow
+@pytest.mark.optimized
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scheduled_steps())
 def test_every_schedule_takes_a_hundred_programs(one):
@@ -250,6 +252,7 @@ def test_every_schedule_takes_a_hundred_programs(one):
         check_scheduled(one)
 
 
+@pytest.mark.either
 @pytest.mark.parametrize("num_metrics", [3, 40])
 @pytest.mark.parametrize("schedule", schedules.names())
 def test_metrics_and_results_of_each_example_are_no_stages(schedule, num_metrics):

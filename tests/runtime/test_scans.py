@@ -8,6 +8,8 @@ from flax import linen as nn
 
 import mmruntime as mm
 
+pytestmark = pytest.mark.either
+
 
 @pytest.fixture(scope="module", autouse=True)
 def promotion_of_libraries():

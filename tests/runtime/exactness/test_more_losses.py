@@ -14,6 +14,8 @@ import pytest
 
 from tests.runtime.exactness.checking import assert_exact, case_of
 
+pytestmark = pytest.mark.either
+
 Loss = Callable[[Any, Any], Any]
 EXACT: dict[str, tuple[str, Loss]] = {}
 MIXED: dict[str, Loss] = {}

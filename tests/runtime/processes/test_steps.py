@@ -33,10 +33,12 @@ def test_two_processes(saved):
     assert all(output.rstrip().endswith("done") for output in outputs)
 
 
+@pytest.mark.either
 def test_stages_over_several_processes_in_any_order(saved):
     run_all("checks:several", 4, 1, "four_stages", f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b")
 
 
+@pytest.mark.either
 def test_every_transport(saved):
     calls = [f"with_transport={name}=kinds" for name in ("sockets", "collectives")]
     calls += [f"with_transport={name}=same_as_saved={saved}==1f1b" for name in ("sockets", "collectives")]
