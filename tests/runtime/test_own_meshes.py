@@ -17,6 +17,7 @@ from tests.runtime.helpers import normal, weights
 pytestmark = pytest.mark.either
 
 WIDTH = 8
+LAYERS = 2
 X = normal(16, WIDTH)
 
 
@@ -68,12 +69,14 @@ def step_of(function):
     def loss(ws, x):
         x = function(x)
         for i, w in enumerate(ws):
-            x = mm.task(lambda w, x: function(jnp.tanh(x @ w)), task=mm.stage(i, 4, axis="stage"))(w, x)
+            x = mm.task(lambda w, x: function(jnp.tanh(x @ w)), task=mm.Task(f"layer{i}", mesh_slice={"stage": i}))(
+                w, x
+            )
         return (function(x) ** 2).mean()
 
     def step(ws, x):
         value, grads = mm.microbatch(
-            jax.value_and_grad(loss), size=4, argnum=1, schedule="1f1b", reduce="mean", check=False
+            jax.value_and_grad(loss), count=4, argnum=1, schedule="1f1b", reduce="mean", check=False
         )(ws, x)
         return value, [w - 0.1 * function(g) for w, g in zip(ws, grads, strict=True)]
 
@@ -81,15 +84,15 @@ def step_of(function):
 
 
 @functools.cache
-def by_jit(plain):
+def by_jit(plain, layers=LAYERS):
     """What plain `jax.jit` makes of a step; many functions here compute the same."""
-    return jax.jit(step_of(plain))(weights(4, WIDTH), X)
+    return jax.jit(step_of(plain))(weights(layers, WIDTH), X)
 
 
-def same_as_jit(function, plain):
+def same_as_jit(function, plain, layers=LAYERS):
     step = mm.mjit(step_of(function), mesh=mesh())
-    value, new = step(weights(4, WIDTH), X)
-    expected, expected_new = by_jit(plain)
+    value, new = step(weights(layers, WIDTH), X)
+    expected, expected_new = by_jit(plain, layers)
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     for w, e in zip(new, expected_new, strict=True):
         np.testing.assert_allclose(w, e, rtol=1e-5, atol=1e-6)
@@ -172,7 +175,7 @@ def test_an_axis_that_the_submesh_does_not_have_is_an_error(spec, other, why, ar
     function = laid_out(NamedSharding(other, spec))
     step = mm.mjit(step_of(function if around is None else AROUND[around](function)), mesh=mesh())
     with pytest.raises(ValueError, match=why) as raised:
-        step(weights(4, WIDTH), X)
+        step(weights(LAYERS, WIDTH), X)
     assert re.search(r"with_sharding_constraint at .*test_own_meshes\.py:\d+", str(raised.value))
     assert "the submesh (stage=1, model=2) of MultiMesh(stage=4, model=2)" in str(raised.value)
 
@@ -182,7 +185,7 @@ def test_the_advice_works_as_it_is_written():
         return mm.with_sharding_constraint(x, P("data"))
 
     step = mm.mjit(step_of(function), mesh=mesh(logical_axes=[("data", "model")]))
-    value, _ = step(weights(4, WIDTH), X)
+    value, _ = step(weights(LAYERS, WIDTH), X)
     np.testing.assert_allclose(value, by_jit(identity)[0], rtol=1e-6)
 
 
@@ -195,7 +198,9 @@ def test_a_device_is_an_error_that_names_it(place, around):
     with pytest.raises(
         ValueError, match=r"jax\.device_put at .*:\d+ .* puts a value on .*0, but .* Leave the device out"
     ):
-        mm.mjit(step_of(function if around is None else AROUND[around](function)), mesh=mesh())(weights(4, WIDTH), X)
+        mm.mjit(step_of(function if around is None else AROUND[around](function)), mesh=mesh())(
+            weights(LAYERS, WIDTH), X
+        )
 
 
 def mapped(mesh, axis):
@@ -217,7 +222,7 @@ def test_a_shard_map_over_other_axes_is_an_error():
     with pytest.raises(
         ValueError, match=r"shard_map at .*:\d+ .*\(data=8\).*Write mm\.shard_map\(\.\.\.\) without mesh="
     ):
-        mm.mjit(step_of(mapped(DATA, "data")), mesh=mesh())(weights(4, WIDTH), X)
+        mm.mjit(step_of(mapped(DATA, "data")), mesh=mesh())(weights(LAYERS, WIDTH), X)
 
 
 def test_the_advice_for_shard_map_works():
@@ -233,7 +238,7 @@ def test_the_advice_for_shard_map_works():
 
 
 def test_stages_with_own_meshes_are_still_compiled_once():
-    step = same_as_jit(CONSTRAINTS["sliced_axis"], identity)
+    step = same_as_jit(CONSTRAINTS["sliced_axis"], identity, layers=4)
     names = {program.as_text()[:80] for program in step.latest_plan.compiled.programs.values()}
     assert len(names) < len(step.latest_plan.compiled.programs)
 
@@ -249,4 +254,4 @@ def test_a_spec_without_a_mesh_is_an_error_with_advice_that_works(around):
     )
     for context in (jax.set_mesh(None), jax.set_mesh(BOTH)):
         with context, pytest.raises(RuntimeError, match=advice):
-            mm.mjit(step_of(function), mesh=mesh())(weights(4, WIDTH), X)
+            mm.mjit(step_of(function), mesh=mesh())(weights(LAYERS, WIDTH), X)
