@@ -130,6 +130,7 @@ class TestPatchAgainstGit:
         assert Path(name).read_bytes() == applied != data
         assert run("diff", "--exit-code").exit_code == 0
 
+    @pytest.mark.text
     def test_fixtures(self, repository: Path) -> None:
         for case in hint_cases("before.py"):
             put(f"{case.parent.name}/{case.name}.py", (case / "before.py").read_bytes())

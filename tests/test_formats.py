@@ -193,6 +193,7 @@ def suggested(text: str, comments: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.text
 def test_suggestions_give_what_apply_writes() -> None:
     texts = {}
     for case in hint_cases("after.py"):
@@ -230,6 +231,7 @@ def test_markdown_takes_no_html_and_calls_nobody() -> None:
     assert markdown.code("a`b``c") == "``` a`b``c ```"
 
 
+@pytest.mark.text
 def test_a_comment_stays_below_the_limit() -> None:
     for number in range(200):
         Path(f"wider/file{number}.py").write_text(TASK.format("x" * 400))

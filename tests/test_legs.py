@@ -49,7 +49,8 @@ def test_both_halves_of_what_runs_on_either_version_run() -> None:
         "tests without JAX, Python $default": [],
         "tests, Python $other": ["second"],
         "tests, Python $default": ["$half"],
-        "tests that hang on code generation, optimized, Python $default": ["$half"],
+        # Bits are held for all cases: the other half runs without optimization only.
+        "tests that hang on code generation, optimized, Python $default": [],
     }
     # Where there is one version only, it runs both.
     assert re.findall(r"^ *half=(\S*)", RUN, re.MULTILINE) == ["first", ""]

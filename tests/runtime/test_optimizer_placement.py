@@ -22,7 +22,7 @@ pytestmark = pytest.mark.either
 optax = pytest.importorskip("optax")
 contrib = pytest.importorskip("optax.contrib")
 
-NUM_STAGES = 4
+NUM_STAGES = 2
 # A part of a path such as ['stage2'].
 STAGE = re.compile(r"stage(\d)")
 

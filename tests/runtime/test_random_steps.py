@@ -236,7 +236,7 @@ def check_scheduled(one):
 
 
 @pytest.mark.optimized
-@sample(3)
+@sample(2)
 @given(scheduled_steps())
 def test_every_schedule_takes_any_program_on_its_stages(one):
     with jax.enable_x64(True):
@@ -271,6 +271,7 @@ def test_metrics_and_results_of_each_example_are_no_stages(schedule, num_metrics
             argnum=1,
             schedule=schedule,
             reduce=(("mean", ("mean", "concat")), "mean"),
+            check=False,
         ),
         mesh=stages(NUM_STAGES),
     )

@@ -9,6 +9,8 @@ from click.testing import CliRunner
 
 from mmrewrite.cli.commands import cli
 
+pytestmark = pytest.mark.either
+
 TINY = """\
 import jax
 import jax.numpy as jnp

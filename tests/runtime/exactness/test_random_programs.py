@@ -28,8 +28,10 @@ def check(seed: int, mode: dict[str, Any], *, compiled: bool = False) -> list[st
     return case.words
 
 
-def test_verdicts_are_never_wrong() -> None:
-    words = [word for seed in range(24) for word in check(seed, MODES[seed % 3])]
+@pytest.mark.either
+@pytest.mark.parametrize("first", [0, 36])
+def test_verdicts_are_never_wrong(first: int) -> None:
+    words = [word for seed in range(first, first + 12) for word in check(seed, MODES[seed % 3])]
     # The programs are not all alike.
     assert {"same", "sum", "mean", "concat", "max", "mixed"} <= set(words)
 

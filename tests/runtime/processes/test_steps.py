@@ -17,6 +17,7 @@ def saved(tmp_path_factory):
     return path
 
 
+@pytest.mark.either
 def test_two_processes(saved):
     outputs = run_all(
         "checks:several",
