@@ -211,6 +211,16 @@ def test_mjit_takes_the_mesh_of_its_layouts() -> None:
         mm.mjit(jnp.sin)
 
 
+def test_layouts_of_a_step_are_logical_names_for_tasks_with_axes_of_their_own() -> None:
+    mesh = mm.MultiMesh(devices=grid(4, 1), axis_names=("batch", "model"))
+    layout = NamedSharding(mesh, P("batch"))
+    step = mm.mjit(pipeline, mesh=mesh, in_shardings=(None, layout), out_shardings=AUTO(mesh))
+    out = step(2.0, X)
+    np.testing.assert_array_equal(out["out"], 2 * X)
+    (_, x), _ = step.lower(2.0, X).compile().input_shardings
+    assert x == NamedSharding(Mesh(grid(2), ("x",)), P("x"))
+
+
 # Names.
 
 

@@ -3,10 +3,12 @@
     GSPMDSharding.get_replicated(devices)
     ->  NamedSharding(Mesh(devices, ("devices",)), PartitionSpec())
 
+`GSPMDSharding(devices, op_sharding)`, whose layout is a value of XLA, is in `jax.extend.sharding` today.
+
 To check: the devices are those that other shardings of the program have, in the same order.
 
-Refused: `GSPMDSharding(devices, op_sharding)`, whose layout is a value of XLA, and `isinstance` tests for the class:
-arrays have `NamedSharding`s today.
+Refused: tests for the class, since arrays have `NamedSharding`s today. In programs for MultiMesh, whose layouts were of
+it, they become tests for that of `jax.extend`, which no layout of `mmruntime` is.
 See https://docs.jax.dev/en/latest/jax.sharding.html
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import ast
 from typing import ClassVar
 
+from mmrewrite.modernize.analysis.multimesh_uses import is_carried
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.edits.arguments import append_argument
 
@@ -36,10 +39,15 @@ class ReplaceGspmdSharding(ModernizeCodemod):
         """Two names go in front of the devices, the axis and the spec behind them."""
         call = self.site.call
         if self.use.name in _CLASSES:
-            self.refuse(
-                "arrays have a `NamedSharding` today, so this test or constructor has no equal; for a layout that only "
-                "XLA can say, there is `jax.extend.sharding.GSPMDSharding`"
-            )
+            if call is None and not is_carried(self.site.module):
+                self.refuse(
+                    "arrays have a `NamedSharding` today, so a test for this class has no equal; compare index maps "
+                    "(`sharding.devices_indices_map(shape)`), or ask `sharding.is_equivalent_to(other, ndim)`"
+                )
+            if self.use.is_direct:
+                home = self.site.draft.imports.member("jax.extend", "sharding", ("jex_sharding",))
+                self.site.replace(self.use.node, f"{home}.GSPMDSharding")
+            return
         if call is None or len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
             self.refuse("write `get_replicated(devices)` with the devices alone, for which there is a replacement")
         sharding, mesh = self.site.spell("jax.sharding.NamedSharding"), self.site.spell("jax.sharding.Mesh")

@@ -5,7 +5,7 @@
     ->  options.py:2:12: `jax.experimental.pjit._UNSPECIFIED` is gone; ...
 
 A module that imports one of them does not run on today's JAX. Unused imports are removed. Specs of a `pjit` are left to
-`replace_pjit`.
+`replace_pjit`, and `AUTO` in programs for MultiMesh to `replace_multimesh_jit`.
 
 To check: each use by hand; nothing is written.
 
@@ -19,6 +19,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+from mmrewrite.modernize.analysis.multimesh_uses import is_carried
 from mmrewrite.modernize.analysis.old_names import GONE_VALUES, PJIT
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.uses import ModuleUses
@@ -55,8 +56,11 @@ class ReportPjitNames(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """The uses, but for specs of a `pjit`."""
+        """The uses, but for specs of a `pjit`, and for `AUTO` in programs for MultiMesh."""
+        carried = is_carried(module)
         for place in super().find(module, context):
+            if carried and place.use is not None and place.use.name == f"{_HOME}.AUTO":
+                continue
             if place.use is None or place.use.name not in GONE_VALUES or not _is_spec(module, place.use.node):
                 yield place
 

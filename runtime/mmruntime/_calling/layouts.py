@@ -58,9 +58,9 @@ def axes_of(mesh: MultiMesh, name: str) -> tuple[str, ...]:
 
 
 def lay_out(leaf: Any, spec: PartitionSpec) -> Any:
-    """An array constrained by axes of the mesh."""
+    """An array constrained by axes of the mesh, which are logical names for tasks whose own mesh has others."""
     array = jnp.asarray(leaf)
-    return constraint_p.bind(array, names=spec_names(spec, array.ndim, "mjit"), logical=False)
+    return constraint_p.bind(array, names=spec_names(spec, array.ndim, "mjit"), logical=None)
 
 
 def mesh_of_layouts(*layouts: Any) -> Mesh | None:

@@ -20,11 +20,13 @@ from mmruntime._core.switches import autoshard_enabled, transforms_ignored
 T = TypeVar("T")
 
 
-def _bind(x: Any, *, names: tuple[Names, ...], logical: bool) -> Any:
+# `logical` says what the names are: logical ones, mesh axes, or None for mesh axes where the mesh has them and logical
+# names elsewhere.
+def _bind(x: Any, *, names: tuple[Names, ...], logical: bool | None) -> Any:
     return constraint_p.bind(x, names=names, logical=logical)
 
 
-def _bind_batched(x: Any, dimension: int, *, names: tuple[Names, ...], logical: bool) -> Any:
+def _bind_batched(x: Any, dimension: int, *, names: tuple[Names, ...], logical: bool | None) -> Any:
     return constraint_p.bind(x, names=(*names[:dimension], (), *names[dimension:]), logical=logical)
 
 
@@ -54,7 +56,7 @@ def eager_layout(lay_out: LayOut) -> Iterator[None]:
         _LAY_OUT.reset(token)
 
 
-def _apply_now(x: Any, *, names: tuple[Names, ...], logical: bool) -> Any:
+def _apply_now(x: Any, *, names: tuple[Names, ...], logical: bool | None) -> Any:
     lay_out = _LAY_OUT.get()
     return x if lay_out is None else lay_out(x, names, logical=logical)
 

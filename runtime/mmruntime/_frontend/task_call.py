@@ -212,7 +212,7 @@ def _call_on(fun: Callable[..., R], task: Task, mesh: Mesh, args: tuple[Any, ...
     jaxpr, captured = _compat.split(closed)
     pairs, label = axis_pairs(task, mesh, current_mesh()), str(task.name)
 
-    def lay_out(value: Any, names: tuple[Names, ...], *, logical: bool) -> Any:
+    def lay_out(value: Any, names: tuple[Names, ...], *, logical: bool | None) -> Any:
         spec = (
             translate(names, value.shape, pairs, mesh.shape, label) if logical else mesh_axes(names, mesh.shape, label)
         )

@@ -113,7 +113,10 @@ class AxisTranslator:
         if eqn.primitive is constraint_p:
             (value,) = eqn.invars
             names = eqn.params["names"]
-            if eqn.params["logical"]:
+            logical = eqn.params["logical"]
+            if logical is None and any(name not in mesh.shape for carried in names for name in carried):
+                spec = translate(names, value.aval.shape, pairs, mesh.shape, label)
+            elif logical:
                 # One device holds everything whole, so a misspelt name changes nothing there.
                 if mesh.size > 1:
                     self._note_unknown(names, pairs, lambda: f"the constraint at {_compat.source_lines(eqn)}")
