@@ -3,9 +3,14 @@
     python benchmarks/process_speed.py [--devices 8] [--processes 1,2,4] [--width 64] [--repeats 60] [--transport auto]
 
 The step trains four layers on four stages with 1F1B and Adam. Wall time is from one result to the next, read by all;
-issue time is the CPU time of the thread that calls the step, in the process that needs most. Each number of processes
-is a job of its own, and jobs take turns for several rounds; of each figure the median of a job counts, and of jobs the
-smallest. Machines are noisy, so read the ratios.
+issue time is the CPU time of the thread that calls the step, in the process that needs most; CPU time is that of all
+threads of all processes, which bounds the wall time from below where cores are few. Each number of processes is a job
+of its own, and jobs take turns for several rounds; of each figure the median of a job counts, and of jobs the smallest.
+Machines are noisy, so read the ratios.
+
+On CPUs XLA has two kinds of collectives: in the memory of one process, and over sockets (gloo). A program of several
+processes has the second kind only, also between devices of one process. So `1g`, one process with gloo, tells what
+that costs. With `--devices 4` each stage has one device, and there are no collectives.
 """
 
 from __future__ import annotations
@@ -28,7 +33,11 @@ def child(options: argparse.Namespace) -> None:
     import mmruntime as mm
 
     count = options.child[1]
-    if count > 1:
+    if options.gloo:
+        import jax
+
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    if count > 1 or options.gloo:
         mm.init(
             cpus=options.devices // count,
             coordinator_address=options.coordinator,
@@ -72,23 +81,30 @@ def child(options: argparse.Namespace) -> None:
     for _ in range(5):
         state, value = step(state, batch)
         float(value)
-    walls, issues = [], []
+    walls, issues, used = [], [], time.process_time()
     for _ in range(options.repeats):
         start, cpu = time.perf_counter(), time.thread_time()
         state, value = step(state, batch)
         issues.append(time.thread_time() - cpu)
         float(value)
         walls.append(time.perf_counter() - start)
-    figures = {"wall": statistics.median(walls), "issue": statistics.median(issues), "loss": float(value)}
+    figures = {
+        "wall": statistics.median(walls),
+        "issue": statistics.median(issues),
+        "cpu": (time.process_time() - used) / options.repeats,
+        "loss": float(value),
+    }
     print(json.dumps(figures), flush=True)
 
 
-def job(count: int, options: argparse.Namespace) -> list[dict[str, float]]:
-    """The figures of each process of a job."""
+def job(kind: str, options: argparse.Namespace) -> list[dict[str, float]]:
+    """The figures of each process of a job: of so many processes, with "g" of gloo in one."""
+    count = int(kind.rstrip("g"))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     command = [sys.executable, __file__, *(f"--{name}={getattr(options, name)}" for name in _PASSED)]
+    command += ["--gloo"] if kind.endswith("g") else []
     running = [
         subprocess.Popen(
             [*command, "--coordinator", address, "--child", str(rank), str(count)],
@@ -114,38 +130,42 @@ _PASSED = ("devices", "width", "repeats", "transport")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--devices", type=int, default=8, help="CPU devices of a job, a multiple of 4 (default 8)")
-    parser.add_argument("--processes", default="1,2,4", help="numbers of processes (default 1,2,4)")
+    parser.add_argument(
+        "--processes", default="1,1g,2,4", help="numbers of processes; 1g is one with gloo (default 1,1g,2,4)"
+    )
     parser.add_argument("--width", type=int, default=64, help="width of a layer (default 64)")
     parser.add_argument("--repeats", type=int, default=60, help="steps that are timed (default 60)")
     parser.add_argument("--rounds", type=int, default=3, help="jobs of each kind (default 3)")
     parser.add_argument("--transport", default="auto", help="what carries arrays between processes")
+    parser.add_argument("--gloo", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--coordinator", help=argparse.SUPPRESS)
     parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         child(options)
         return
-    counts = [int(text) for text in options.processes.split(",")]
-    best: dict[int, dict[str, float]] = {}
+    kinds = options.processes.split(",")
+    best: dict[str, dict[str, float]] = {}
     for _ in range(options.rounds):
-        for count in counts:
-            found = job(count, options)
+        for kind in kinds:
+            found = job(kind, options)
             figures = {
                 "wall": max(each["wall"] for each in found),
                 "issue": max(each["issue"] for each in found),
+                "cpu": sum(each["cpu"] for each in found),
                 "loss": found[0]["loss"],
             }
-            before = best.setdefault(count, figures)
-            best[count] = {name: min(before[name], value) for name, value in figures.items()}
+            before = best.setdefault(kind, figures)
+            best[kind] = {name: min(before[name], value) for name, value in figures.items()}
     print(f"{os.cpu_count()} cores, {options.devices} devices, transport {options.transport}")
-    print("processes   ms per step   ratio   issue ms per process   ratio   loss")
-    base = best[counts[0]]
-    for count, figures in best.items():
-        wall, issue = figures["wall"], figures["issue"]
-        print(
-            f"{count:9d}   {wall * 1e3:11.2f}   {wall / base['wall']:5.2f}   {issue * 1e3:20.2f}   "
-            f"{issue / base['issue']:5.2f}   {figures['loss']:.9g}"
-        )
+    print("processes   wall ms   ratio   issue ms   ratio   CPU ms   ratio   loss")
+    base = best[kinds[0]]
+    for kind, figures in best.items():
+        columns = [
+            f"{figures[name] * 1e3:{width}.2f}   {figures[name] / base[name]:5.2f}"
+            for name, width in (("wall", 7), ("issue", 8), ("cpu", 6))
+        ]
+        print(f"{kind:>9}   {'   '.join(columns)}   {figures['loss']:.9g}")
 
 
 if __name__ == "__main__":

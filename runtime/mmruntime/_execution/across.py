@@ -40,7 +40,13 @@ class AcrossTransport:
             return self._within.bind(transfer)
         if transfer not in self._crossings:
             self._crossings[transfer] = Crossing(
-                transfer.sources, transfer.targets, transfer.avals, self.channel, self._me
+                transfer.sources,
+                transfer.targets,
+                transfer.avals,
+                self.channel,
+                self._me,
+                intact=transfer.intact,
+                kept=transfer.kept,
             )
         return self._crossings[transfer]
 

@@ -29,8 +29,8 @@ class Channel(Protocol):
         """Plan messages of which this process sends or receives some.
 
         Every process that sends or receives one of them calls this with all of them, in the order of its instructions,
-        and so it calls what is returned. Parcels to send are arrays that nobody else holds; they may not be computed
-        yet. The call may wait for other processes, but for nothing that they issue later in that order.
+        and so it calls what is returned. Parcels to send are arrays that nobody overwrites or deletes; they may not be
+        computed yet. The call may wait for other processes, but for nothing that they issue later in that order.
         """
         ...
 

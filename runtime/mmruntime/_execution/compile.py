@@ -12,10 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mmruntime import _compat
-from mmruntime._compat import Var
 from mmruntime._execution.donation import donations
+from mmruntime._execution.own_parts import processes
+from mmruntime._execution.parcels import LARGEST_WITNESS
 from mmruntime._execution.transfer import DevicePutTransport, Send, TransferSpec, Transport
 from mmruntime._jaxpr.equal import layout
 from mmruntime._jaxpr.ir import abstract
@@ -53,7 +55,16 @@ def compile_program(
     """
     keys = program.keys
     slots = [(tuple(var.aval.shape), var.aval.dtype, shardings[var, where]) for var, where, _ in keys]
-    donated = donations(program, owned, dict(enumerate(slots)))
+    # What comes from another process tells the watch that it has come. Where it is small, it stays for that.
+    owners = {where: processes(shardings.replicated(where).mesh) for where in dict.fromkeys(key[1] for key in keys)}
+    watched = {
+        slot
+        for item in program.instructions
+        if isinstance(item, TransferInstruction) and len({*owners[item.source], *owners[item.target]}) > 1
+        for slot in item.results
+        if _shard_bytes(*slots[slot]) <= LARGEST_WITNESS
+    }
+    donated = donations(program, set(owned) - watched, dict(enumerate(slots)))
     transport = DevicePutTransport() if transport is None else transport
     here: dict[int, bool] = {}
     for _, where, _ in keys:
@@ -65,24 +76,46 @@ def compile_program(
         if here.get(spec.submesh, True)
     ]
     programs = _compile_all(specs, shardings, donated)
-    return Compiled(programs, _bind_transfers(program, shardings, transport, here), donated, transport)
+    return Compiled(programs, _bind_transfers(program, shardings, transport, here, donated), donated, transport)
+
+
+def _shard_bytes(shape: tuple[int, ...], dtype: Any, layout: Any) -> int:
+    return int(np.prod(layout.shard_shape(shape), dtype=np.int64) * dtype.itemsize)
 
 
 def _bind_transfers(
-    program: Program, shardings: Shardings, transport: Transport, here: Mapping[int, bool]
+    program: Program,
+    shardings: Shardings,
+    transport: Transport,
+    here: Mapping[int, bool],
+    donated: Mapping[ProgramSpec, tuple[int, ...]],
 ) -> dict[TransferInstruction, Send]:
-    specs: dict[tuple[int, int, tuple[Var, ...]], TransferSpec] = {}
+    overwritten = {
+        item.args[position]
+        for item in program.instructions
+        if isinstance(item, RunInstruction)
+        for position in donated[item.spec]
+    }
+    # The caller has these, or will, and may delete them.
+    shared = {slot for slot in program.outputs if slot is not None}
+    shared |= {place[0] for place in program.inputs if place is not None}
+    shared |= {slot for places in (*program.constants.values(), *program.scalars.values()) for slot, _ in places}
+    lost = overwritten | shared
+    specs: dict[Hashable, TransferSpec] = {}
     sends: dict[TransferInstruction, Send] = {}
     for item in program.instructions:
         if not isinstance(item, TransferInstruction) or not (here[item.source] or here[item.target]):
             continue
         # The transfers of one value's microbatches have one spec.
-        key = (item.source, item.target, tuple(item.values))
+        intact, kept = [tuple([slot not in lost for slot in found]) for found in (item.args, item.results)]
+        key = (item.source, item.target, tuple(item.values), intact, kept)
         if key not in specs:
             specs[key] = TransferSpec(
                 tuple(var.aval for var in item.values),
                 tuple(shardings[var, item.source] for var in item.values),
                 tuple(shardings[var, item.target] for var in item.values),
+                intact,
+                kept,
             )
         sends[item] = transport.bind(specs[key])
     return sends

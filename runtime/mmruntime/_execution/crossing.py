@@ -1,7 +1,7 @@
 """Crossing: one transfer between submeshes of which at least one has devices of another process.
 
-What is sent are copies, made by one small program for each device: a buffer that is donated or deleted while it is on
-offer would reach the receiver as an error.
+A buffer that is donated or deleted while it is on offer would reach the receiver as an error. So what may be, and what
+is a part of a buffer, is copied first, by one small program for each device.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, count
 from typing import Any
 
 import jax
@@ -35,6 +36,8 @@ class Crossing:
         avals: Its shape and type.
         channel: What carries the messages.
         me: The index of this process.
+        intact: Whether each array stays as it is until it has arrived; see `TransferSpec`.
+        kept: Whether it stays as it is then.
 
     Attributes:
         senders: The processes that send something to this one.
@@ -49,20 +52,33 @@ class Crossing:
         avals: Sequence[Any],
         channel: Channel,
         me: int,
+        *,
+        intact: Sequence[bool] = (),
+        kept: Sequence[bool] = (),
     ) -> None:
-        plan = plan_crossing(sources, targets, avals)
+        plan = plan_crossing(sources, targets, avals, kept)
         sent = [message for message in plan.messages if message.source == me]
         received = [message for message in plan.messages if message.target == me]
         self.senders = tuple(message.source for message in received)
         self.peers = tuple(sorted({*self.senders, *(message.target for message in sent)}))
         self.tickets: list[Any] = []
         shard_of = [_positions(source, me) for source in sources]
-        self._cuts = _plan_cuts(sent, shard_of)
+        direct = [stays and not is_key(aval.dtype) for stays, aval in zip(intact, avals, strict=bool(intact))]
+        self._cuts = _plan_cuts(sent, shard_of, direct)
+        # What is sent as it is: the place among what is sent, the array, and the position of its shard.
+        self._whole = [
+            (place, parcel.array, shard_of[parcel.array][parcel.source])
+            for place, parcel in enumerate(parcel for message in sent for parcel in message.parcels)
+            if _is_whole(parcel, direct)
+        ]
         self._num_sent = sum(len(message.parcels) for message in sent)
         self._carry = channel.bind(plan.messages) if sent or received else None
         parcels = [parcel for message in received for parcel in message.parcels]
         self._rebuild = _Rebuild(plan.layouts, parcels, shard_of, avals, me)
-        self._ticket_at = [index for index, parcel in enumerate(parcels) if parcel.array == TICKET]
+        ends = accumulate(len(message.parcels) for message in received)
+        self._witnesses = [
+            end - len(message.parcels) + message.witness for message, end in zip(received, ends, strict=True)
+        ]
 
     def __call__(self, arrays: Sequence[Any], number: int) -> list[Any]:
         """Issue this process's part of the transfer.
@@ -77,12 +93,14 @@ class Crossing:
         # `jax.jit` refuses arrays on devices outside of the caller's ambient mesh, and these programs run anywhere.
         with _compat.no_mesh():
             sent: list[Any] = [None] * self._num_sent
+            for place, index, position in self._whole:
+                sent[place] = _compat.own_shards(arrays[index])[position]
             for program, operands, places in self._cuts:
                 shards = [_compat.own_shards(arrays[index])[position] for index, position in operands]
                 for place, copy in zip(places, program(*shards), strict=True):
                     sent[place] = copy
             received = [] if self._carry is None else self._carry(number, sent)
-            self.tickets = [received[index] for index in self._ticket_at]
+            self.tickets = [received[index] for index in self._witnesses]
             return self._rebuild(arrays, received)
 
 
@@ -93,19 +111,30 @@ def _positions(source: NamedSharding, me: int) -> dict[Any, int]:
     return {device: position for position, device in enumerate(own)}
 
 
+def _is_whole(parcel: Parcel, direct: Sequence[bool]) -> bool:
+    """Whether a parcel is sent as it is: a whole shard of an array that may be."""
+    return parcel.array != TICKET and parcel.box is None and bool(direct) and direct[parcel.array]
+
+
 def _plan_cuts(
-    sent: Sequence[Message], shard_of: Sequence[dict[Any, int]]
+    sent: Sequence[Message], shard_of: Sequence[dict[Any, int]], direct: Sequence[bool]
 ) -> list[tuple[Callable[..., Sequence[Any]], list[tuple[int, int]], list[int]]]:
     """For each device that sends: the program, the shards that it reads, and where its results stand in what is sent.
 
     One program for each device, however much it sends: XLA's CPU client takes only so many.
     """
     by_device: dict[Any, list[tuple[int, Parcel]]] = {}
-    place = 0
+    # Tickets wait for these.
+    awaited: dict[Any, list[tuple[int, int]]] = {}
+    places = count()
     for message in sent:
         for parcel in message.parcels:
-            by_device.setdefault(parcel.source, []).append((place, parcel))
-            place += 1
+            place = next(places)
+            if not _is_whole(parcel, direct):
+                by_device.setdefault(parcel.source, []).append((place, parcel))
+            elif message.parcels[message.witness].array == TICKET:
+                shard = parcel.array, shard_of[parcel.array][parcel.source]
+                awaited.setdefault(parcel.source, []).append(shard)
     cuts = []
     for device, found in by_device.items():
         operands: dict[tuple[int, int], int] = {}
@@ -116,13 +145,19 @@ def _plan_cuts(
             else:
                 shard = parcel.array, shard_of[parcel.array][device]
                 parts.append((operands.setdefault(shard, len(operands)), parcel.box))
+        if None in parts:
+            for shard in awaited.get(device, ()):
+                operands.setdefault(shard, len(operands))
         cuts.append((cutter(tuple(parts)), list(operands), [place for place, _ in found]))
     return cuts
 
 
 @functools.cache
 def cutter(parts: tuple[tuple[int, Box | None] | None, ...]) -> Callable[..., Sequence[Any]]:
-    """A program that copies parts of its arguments: for each the argument and its bounds, or None for a ticket."""
+    """A program that copies parts of its arguments: for each the argument and its bounds, or None for a ticket.
+
+    It runs when all of its arguments are computed, those too that it has no part of.
+    """
 
     def cut(*shards: Any) -> list[Any]:
         results = []
@@ -136,7 +171,7 @@ def cutter(parts: tuple[tuple[int, Box | None] | None, ...]) -> Callable[..., Se
             results.append(jnp.copy(jax.random.key_data(value) if is_key(value.dtype) else value))
         return results
 
-    return jax.jit(cut)
+    return jax.jit(cut, keep_unused=True)
 
 
 @functools.cache
@@ -209,7 +244,9 @@ class _Rebuild:
                 shards.append(_Shard(tuple(parts), grid, empty))
             self._arrays.append((aval, layout.target, shards) if shards else None)
         self._moves = [place for place, _ in moved]
-        self._devices = [SingleDeviceSharding(device) for _, device in moved]
+        devices = [SingleDeviceSharding(device) for _, device in moved]
+        keys = any(is_key(aval.dtype) for aval in avals)
+        self._copy = functools.partial(jax.device_put, device=devices) if keys else _compat.copier(devices)
 
     def __call__(self, arrays: Sequence[Any], received: list[Any]) -> list[Any]:
         pool = list(received)
@@ -219,8 +256,8 @@ class _Rebuild:
             shard = _compat.own_shards(arrays[index])[position]
             pool.append(shard if box is None else slicer(box)(shard))
         if self._moves:
-            # One batched call. From one device to one device `jax.device_put` never waits for the value.
-            pool += jax.device_put([pool[place] for place in self._moves], self._devices)
+            # One batched call.
+            pool += self._copy([pool[place] for place in self._moves])
         results: list[Any] = []
         for found in self._arrays:
             if found is None:

@@ -18,8 +18,10 @@ from jax.sharding import NamedSharding
 from mmruntime import _compat
 from mmruntime._execution.pieces import Box, Pieces, pieces_of
 
-# In the place of an array's index: a number of no meaning, made by the program that cut the other parcels.
+# In the place of an array's index: a number of no meaning, made by a program that waits for the other parcels.
 TICKET = -1
+# The largest parcel that tells by itself that a message has come: the watch keeps it until it has looked at it.
+LARGEST_WITNESS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,15 @@ class Message:
     Attributes:
         source: The process that sends.
         target: The process that receives.
-        parcels: Its parcels; the last one is a ticket, which is there when the others are.
+        parcels: Its parcels.
+        witness: The position of the one that is there when the others are, and stays as it is: the largest, or a ticket
+            that leaves with it.
     """
 
     source: int
     target: int
     parcels: tuple[Parcel, ...]
+    witness: int
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,10 @@ def on_the_wire(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], An
 
 
 def plan_crossing(
-    sources: Sequence[NamedSharding], targets: Sequence[NamedSharding], avals: Sequence[Any]
+    sources: Sequence[NamedSharding],
+    targets: Sequence[NamedSharding],
+    avals: Sequence[Any],
+    kept: Sequence[bool] = (),
 ) -> CrossingPlan:
     """How arrays get from one submesh to another.
 
@@ -92,6 +100,7 @@ def plan_crossing(
         sources: Where each array is.
         targets: Where it shall be.
         avals: Its shape and type.
+        kept: Whether it stays as it is once it has arrived; none does if left out.
     """
     layouts = []
     parcels: dict[tuple[int, int], dict[tuple[int, Any, Box | None], Parcel]] = {}
@@ -114,15 +123,24 @@ def plan_crossing(
                     (index, holder, box), Parcel(index, holder, box, device, *on_the_wire(size, aval.dtype))
                 )
     messages = [
-        Message(*ends, (*found.values(), _ticket(list(found.values())))) for ends, found in sorted(parcels.items())
+        _with_witness(*ends, tuple(found.values()), avals, kept or [False] * len(layouts))
+        for ends, found in sorted(parcels.items())
     ]
     return CrossingPlan(tuple(layouts), tuple(messages))
 
 
-def _ticket(parcels: Sequence[Parcel]) -> Parcel:
-    """A ticket that leaves with the largest of the parcels."""
+def _with_witness(
+    source: int, target: int, parcels: tuple[Parcel, ...], avals: Sequence[Any], kept: Sequence[bool]
+) -> Message:
     largest = max(parcels, key=num_bytes)
-    return Parcel(TICKET, largest.source, None, largest.target, (), np.dtype(np.uint32))
+    if num_bytes(largest) <= LARGEST_WITNESS and kept[largest.array] and not is_key(avals[largest.array].dtype):
+        return Message(source, target, parcels, parcels.index(largest))
+    return Message(source, target, (*parcels, ticket_with(largest)), len(parcels))
+
+
+def ticket_with(parcel: Parcel) -> Parcel:
+    """A ticket that leaves with a parcel."""
+    return Parcel(TICKET, parcel.source, None, parcel.target, (), np.dtype(np.uint32))
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from mmruntime import _compat
 from mmruntime._execution.channel import Carry, Channel
 from mmruntime._execution.crossing import as_keys, cutter
-from mmruntime._execution.parcels import TICKET, Message, Parcel, is_key, on_the_wire
+from mmruntime._execution.parcels import Message, Parcel, is_key, on_the_wire, ticket_with
 
 # How many processes each hands the results on to.
 _ARITY = 4
@@ -158,8 +158,7 @@ class _SameHolders:
                 Parcel(number, ends[0], None, ends[1], *on_the_wire((), result.aval.dtype))
                 for number, result in enumerate(self._results)
             ]
-            ticket = Parcel(TICKET, ends[0], None, ends[1], (), on_the_wire((), jax.numpy.uint32)[1])
-            messages.append(Message(source, target, (*parcels, ticket)))
+            messages.append(Message(source, target, (*parcels, ticket_with(parcels[0])), len(parcels)))
         sent = tuple(message for message in messages if message.source == me)
         received = tuple(message for message in messages if message.target == me)
         return _Level(channel.bind(messages) if sent or received else None, sent, received)

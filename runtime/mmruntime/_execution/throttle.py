@@ -16,17 +16,22 @@ from mmruntime._partition.shard import Shardings
 # The largest number of programs in flight on one list of devices. XLA's CPU client allows 32 on each device, and a
 # device may be in several lists.
 LIMIT = 8
-# Waiting once for several programs is cheaper than once for each.
-_WINDOW = LIMIT // 2
+# The same for a list of one device, where a program holds no thread while it waits for a place.
+_LIMIT_OF_ONE = 16
 
 
 class Throttle:
     """Counts the programs issued on one list of devices, and waits for earlier ones when there are many.
 
     A program waits for what was issued before it only, so waiting for it in the order of issue closes no circle.
+
+    Args:
+        limit: The largest number of them in flight.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        # Waiting once for several programs is cheaper than once for each.
+        self._window = limit // 2
         self._issued = 0
         # A result of the program that ended the window before.
         self._marker: Any = None
@@ -42,7 +47,7 @@ class Throttle:
         def run(*operands: Any) -> Sequence[Any]:
             values = program(*operands)
             self._issued += 1
-            if self._issued >= _WINDOW:
+            if self._issued >= self._window:
                 self._issued = 0
                 earlier, self._marker = self._marker, values[probe]
                 if earlier is not None:
@@ -57,7 +62,7 @@ class Throttle:
 @functools.cache
 def throttle_of(devices: tuple[Any, ...]) -> Throttle:
     """The throttle of a list of devices."""
-    return Throttle()
+    return Throttle(LIMIT if len(devices) > 1 else _LIMIT_OF_ONE)
 
 
 def throttled(

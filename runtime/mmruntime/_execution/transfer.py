@@ -29,11 +29,16 @@ class TransferSpec:
         avals: Abstract value (shape and dtype) of each array.
         sources: Layout of each on the submesh that sends it.
         targets: Layout of each on the submesh that receives it.
+        intact: Whether each stays as it is until it has arrived: no program overwrites it, and the caller, who may
+            delete it, does not have it. None does if left out.
+        kept: Whether each stays as it is where it has arrived. None does if left out.
     """
 
     avals: tuple[Any, ...]
     sources: tuple[NamedSharding, ...]
     targets: tuple[NamedSharding, ...]
+    intact: tuple[bool, ...] = ()
+    kept: tuple[bool, ...] = ()
 
 
 class Transport(Protocol):

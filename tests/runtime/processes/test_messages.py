@@ -25,8 +25,8 @@ def layout_on(devices, *, cut=True):
 EIGHT = [Device(number, number // 2) for number in range(8)]
 
 
-def plan(source, target, shape=(8, 3), dtype=jnp.float32):
-    return plan_crossing([source], [target], [jax.ShapeDtypeStruct(shape, dtype)])
+def plan(source, target, shape=(8, 3), dtype=jnp.float32, *, kept=False):
+    return plan_crossing([source], [target], [jax.ShapeDtypeStruct(shape, dtype)], [kept])
 
 
 def test_a_piece_goes_once_to_each_process_and_only_where_it_is_missing():
@@ -42,6 +42,22 @@ def test_a_piece_goes_once_to_each_process_and_only_where_it_is_missing():
         assert sum(map(num_bytes, parcels)) == 12 * 3 * 4
     within = plan(layout_on(EIGHT[:2]), layout_on(EIGHT[:2], cut=False))
     assert within.messages == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "kept", "ticket"),
+    [
+        ((8, 3), jnp.float32, True, False),
+        ((8, 3), jnp.float32, False, True),
+        ((8,), jax.random.key(0).dtype, True, True),
+        ((1 << 14,), jnp.float32, True, False),
+        ((1 << 15,), jnp.float32, True, True),
+    ],
+)
+def test_what_stays_and_is_small_needs_no_ticket(shape, dtype, kept, ticket):
+    (message,) = plan(layout_on(EIGHT[:1]), layout_on(EIGHT[6:], cut=False), shape, dtype, kept=kept).messages
+    assert (message.parcels[message.witness].array == TICKET) == ticket
+    assert len(message.parcels) == 1 + ticket
 
 
 def test_replicas_are_read_where_they_are_near():
