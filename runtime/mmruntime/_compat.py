@@ -431,6 +431,65 @@ def global_array(shape: Sequence[int], dtype: Any, sharding: Any, shards: Sequen
     return ArrayImpl(ShapedArray(tuple(shape), dtype, weak_type=True), sharding, list(shards), committed=True)
 
 
+def assembler(shape: Sequence[int], dtype: Any, sharding: Any, *, weak: bool = False) -> Callable[[Sequence[Any]], Any]:
+    """`global_array` for many arrays of one kind: a function of the shards, which checks those of the first array only.
+
+    Args:
+        shape: The shape of the arrays.
+        dtype: Their type.
+        sharding: Their layout.
+        weak: Whether the type is a weak one.
+    """
+    from jax._src.array import ArrayImpl  # noqa: PLC0415  (private: the public function checks every array)
+
+    avals: list[Any] = []
+
+    def assemble(shards: Sequence[Any]) -> Any:
+        if avals:
+            return ArrayImpl(avals[0], sharding, list(shards), committed=True, _skip_checks=True)
+        array = global_array(shape, dtype, sharding, shards, weak=weak)
+        # Arrays of PRNG keys are of another class.
+        if type(array) is ArrayImpl:
+            avals.append(array.aval)
+        return array
+
+    return assemble
+
+
+def host_placer(shape: Sequence[int], dtype: Any, sharding: Any, *, weak: bool = False) -> Callable[[Any], Any] | None:
+    """A function that lays out values of the host, each process its own shards; it checks and compares nothing.
+
+    `jax.device_put` to devices of other processes compares the value among all processes, and costs several times as
+    much on those of this one.
+
+    Args:
+        shape: The shape of the values.
+        dtype: Their type; none of PRNG keys.
+        sharding: Their layout, on some device of this process.
+        weak: Whether the type is a weak one.
+
+    Returns:
+        The function, of a NumPy array of this shape and type; None if this JAX does not have the parts for it.
+    """
+    try:
+        from jax._src.lib import xla_client  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        put: Any = xla_client.batched_device_put
+        devices = list(sharding._internal_device_list.addressable_device_list)
+        explicit: Any = config.explicit_device_put_scope
+    except (ImportError, AttributeError):
+        return None
+    indices = sharding.devices_indices_map(tuple(shape))
+    boxes = [indices[device] for device in devices]
+    aval = jax.typeof(jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=sharding, weak_type=weak))
+
+    def place(value: Any) -> Any:
+        with explicit():
+            return put(aval, sharding, [value[box] for box in boxes], devices, True)
+
+    return place
+
+
 def own_shards(array: Any) -> Sequence[Any]:
     """The shards of an array in this process, in the order of its layout's devices, as arrays of one device each.
 

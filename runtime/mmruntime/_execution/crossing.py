@@ -229,7 +229,7 @@ class _Rebuild:
                         self._own.append((index, shard_of[index][holder], box))
         moved: dict[tuple[int, Any], int] = {}
         start = len(parcels) + len(self._own)
-        self._arrays: list[tuple[Any, NamedSharding, list[_Shard]] | None] = []
+        self._arrays: list[tuple[Any, Callable[[Sequence[Any]], Any], list[_Shard]] | None] = []
         for index, (layout, aval) in enumerate(zip(layouts, avals, strict=True)):
             shards = []
             for device, cuts, grid in layout.rows:
@@ -242,7 +242,8 @@ class _Rebuild:
                 shape = layout.target.shard_shape(layout.shape)
                 empty = None if parts else (device, *on_the_wire(shape, aval.dtype))
                 shards.append(_Shard(tuple(parts), grid, empty))
-            self._arrays.append((aval, layout.target, shards) if shards else None)
+            assemble = _compat.assembler(aval.shape, aval.dtype, layout.target)
+            self._arrays.append((aval.dtype, assemble, shards) if shards else None)
         self._moves = [place for place, _ in moved]
         devices = [SingleDeviceSharding(device) for _, device in moved]
         keys = any(is_key(aval.dtype) for aval in avals)
@@ -263,9 +264,8 @@ class _Rebuild:
             if found is None:
                 results.append(None)
                 continue
-            aval, target, shards = found
-            own = [_join([pool[place] for place in shard.parts], shard, aval.dtype) for shard in shards]
-            results.append(_compat.global_array(aval.shape, aval.dtype, target, own))
+            dtype, assemble, shards = found
+            results.append(assemble([_join([pool[place] for place in shard.parts], shard, dtype) for shard in shards]))
         return results
 
 

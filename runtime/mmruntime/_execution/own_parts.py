@@ -5,7 +5,8 @@ Every process plans the whole step and does its part. What it does not hold is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from mmruntime import _compat
 from mmruntime._execution.parcels import is_key
 
 
+@functools.cache
 def processes(mesh: Any) -> tuple[int, ...]:
     """The indices of the processes that the devices of a mesh belong to."""
     return tuple(sorted({device.process_index for device in mesh.devices.flat}))
@@ -57,14 +59,23 @@ def place(value: Any, sharding: NamedSharding, aval: Any) -> Any:
         aval: Its shape and type.
     """
     shape, weak = tuple(aval.shape), bool(getattr(aval, "weak_type", False))
-    own = own_devices(sharding)
     if not isinstance(value, jax.Array):
         value = np.asarray(value, None if is_key(aval.dtype) else aval.dtype)
+        if not is_key(aval.dtype) and is_here(sharding.mesh):
+            put = _placer(shape, aval.dtype, sharding, weak and not shape)
+            if put is not None:
+                return put(value)
+    own = own_devices(sharding)
     indices = sharding.devices_indices_map(shape)
     whole = sharding.is_fully_replicated or not shape
     parts = [value if whole else value[indices[device]] for device in own]
     shards = jax.device_put(parts, own) if own else []
     return _compat.global_array(shape, aval.dtype, sharding, shards, weak=weak and not shape)
+
+
+@functools.cache
+def _placer(shape: tuple[int, ...], dtype: Any, sharding: NamedSharding, weak: bool) -> Callable[[Any], Any] | None:
+    return _compat.host_placer(shape, dtype, sharding, weak=weak)
 
 
 def copied(value: Any) -> Any:

@@ -5,6 +5,7 @@ Processes hand them on as a tree, so that none sends to more than a few, however
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from mmruntime import _compat
 from mmruntime._execution.channel import Carry, Channel
 from mmruntime._execution.crossing import as_keys, cutter
+from mmruntime._execution.own_parts import own_devices
 from mmruntime._execution.parcels import Message, Parcel, is_key, on_the_wire, ticket_with
 
 # How many processes each hands the results on to.
@@ -73,9 +75,7 @@ class SpreadAcross:
     """
 
     def __init__(self, everywhere: NamedSharding, results: Sequence[ScalarResult], channel: Channel, me: int) -> None:
-        self._everywhere = everywhere
         devices: Any = everywhere.mesh.devices
-        self._own = [device for device in devices.flat if device.process_index == me]
         groups: dict[tuple[Any, ...], list[ScalarResult]] = {}
         for result in results:
             holders = [device for _, sharding in result.places for device in _devices(sharding)]
@@ -86,7 +86,7 @@ class SpreadAcross:
         self._groups: list[_SameHolders] = []
         self.levels = 0
         for held, members in groups.items():
-            group = _SameHolders(held, members, first, channel, me)
+            group = _SameHolders(held, members, first, channel, me, everywhere)
             self._groups.append(group)
             self.levels += len(group.steps)
         steps = [step for group in self._groups for step in group.steps]
@@ -105,7 +105,7 @@ class SpreadAcross:
         self.tickets = []
         with _compat.no_mesh():
             for group in self._groups:
-                group.spread(slots, self._own, number, self.tickets, self._everywhere, give)
+                group.spread(slots, number, self.tickets, give)
                 number += len(group.steps)
 
 
@@ -133,8 +133,14 @@ class _SameHolders:
         first: dict[int, Any],
         channel: Channel,
         me: int,
+        everywhere: NamedSharding,
     ) -> None:
         self._results = results
+        self._own = own_devices(everywhere)
+        self._assemble = [
+            _compat.assembler((), aval.dtype, everywhere, weak=bool(getattr(aval, "weak_type", False)))
+            for aval in (result.aval for result in results)
+        ]
         # For each own device that has them: for each result, the slot, and the position of its shard there.
         self._held: dict[Any, list[tuple[int, int]]] = {}
         for result in results:
@@ -147,6 +153,11 @@ class _SameHolders:
         holder = {device.process_index: device for device in reversed(held)}
         at = {process: holder.get(process, device) for process, device in first.items()}
         self._at = at.get(me)
+        # Own devices that get the results from another one.
+        self._missing = [device for device in self._own if device not in self._held and device != self._at]
+        targets = [SingleDeviceSharding(device) for device in self._missing for _ in results]
+        keys = any(is_key(result.aval.dtype) for result in results)
+        self._copy = functools.partial(jax.device_put, device=targets) if keys else _compat.copier(targets)
         levels = tree_levels(sorted(holder), sorted(set(first) - set(holder)))
         self.steps = [self._level(level, at, channel, me) for level in levels]
 
@@ -166,10 +177,8 @@ class _SameHolders:
     def spread(
         self,
         slots: Sequence[Any],
-        own: Sequence[Any],
         number: int,
         tickets: list[Any],
-        everywhere: NamedSharding,
         give: Callable[[int, Any], None],
     ) -> None:
         have = {
@@ -188,21 +197,12 @@ class _SameHolders:
                     as_keys(result.aval.dtype)(value) if is_key(result.aval.dtype) else value
                     for result, value in zip(self._results, values, strict=True)
                 ]
-        if not own:
-            for result in self._results:
-                weak = bool(getattr(result.aval, "weak_type", False))
-                give(result.index, _compat.global_array((), result.aval.dtype, everywhere, [], weak=weak))
-            return
-        missing = [device for device in own if device not in have]
-        targets = [SingleDeviceSharding(device) for device in missing for _ in self._results]
-        values = have[self._at]
-        moved = iter(jax.device_put(values * len(missing), targets) if missing else ())
-        for device in missing:
-            have[device] = [next(moved) for _ in self._results]
-        for number, result in enumerate(self._results):
-            weak = bool(getattr(result.aval, "weak_type", False))
-            shards = [have[device][number] for device in own]
-            give(result.index, _compat.global_array((), result.aval.dtype, everywhere, shards, weak=weak))
+        if self._missing:
+            moved = iter(self._copy(have[self._at] * len(self._missing)))
+            for device in self._missing:
+                have[device] = [next(moved) for _ in self._results]
+        for position, (result, assemble) in enumerate(zip(self._results, self._assemble, strict=True)):
+            give(result.index, assemble([have[device][position] for device in self._own]))
 
 
 def _all_of(count: int) -> Callable[..., Sequence[Any]]:
