@@ -116,7 +116,7 @@ class SocketChannel:
                     (size,) = struct.unpack(">Q", _read(connection, 8))
                     self._inbox.fail(source, bytes(_read(connection, size)).decode(errors="replace"))
                     return
-                self._inbox.put(number, _read(connection, length))
+                self._inbox.put(source, number, _read(connection, length))
         except (OSError, EOFError) as error:
             if source is not None:
                 self._inbox.fail(source, f"the connection has ended: {error}")
@@ -129,12 +129,13 @@ class _Inbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._messages: dict[int, bytearray] = {}
+        # By sender and number: several may send something for one transfer.
+        self._messages: dict[tuple[int, int], bytearray] = {}
         self._failures: dict[int, str] = {}
 
-    def put(self, number: int, data: bytearray) -> None:
+    def put(self, source: int, number: int, data: bytearray) -> None:
         with self._changed:
-            self._messages[number] = data
+            self._messages[source, number] = data
             self._changed.notify_all()
 
     def fail(self, source: int, why: str) -> None:
@@ -143,19 +144,20 @@ class _Inbox:
             self._changed.notify_all()
 
     def take(self, number: int, source: int) -> bytearray:
-        """The message of a number; waits for it.
+        """The message of a sender and number; waits for it.
 
         Raises:
             RuntimeError: If its sender cannot send it any more.
         """
         with self._changed:
-            if number not in self._messages:
+            key = source, number
+            if key not in self._messages:
                 with progress.waiting(f"a message of process {source}", (source,)):
                     # In turns, so that Ctrl-C gets through.
-                    while number not in self._messages and source not in self._failures:
+                    while key not in self._messages and source not in self._failures:
                         self._changed.wait(1.0)
-            if number in self._messages:
-                return self._messages.pop(number)
+            if key in self._messages:
+                return self._messages.pop(key)
             raise RuntimeError(f"mjit: nothing comes from process {source} any more: {self._failures[source]}")
 
 

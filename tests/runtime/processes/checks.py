@@ -126,6 +126,40 @@ def kinds(order: str = "") -> None:
     assert os.environ.get("MMRUNTIME_TRANSPORT", "transfer") in text
 
 
+def gathered() -> None:
+    """All values of a tree, in every process, wherever they lie."""
+    me, every = jax.process_index(), jax.devices()
+    mesh = mm.MultiMesh(axis_sizes=(2, len(every) // 2), axis_names=("stage", "data"))
+    _, state, losses = trained(mesh, "1f1b")
+    x = normal(8, 8, dtype=np.float32)
+    spread = NamedSharding(Mesh(np.array(every), "z"), P(None, "z"))
+    key = jax.random.key(5)
+    last = mm.MultiMesh(axis_sizes=(1,), axis_names=("stage",), devices=every[-1:])
+    tree = {
+        "state": state,
+        "loss": losses[-1],
+        "cut": jax.make_array_from_callback(x.shape, spread, lambda i: x[i]),
+        "key": mm.mjit(lambda key: jax.random.fold_in(key, 1), mesh=last)(key),
+        "host": x,
+        "name": "model",
+    }
+    found = mm.gather(tree)
+    assert found["host"] is x
+    assert found["name"] == "model"
+    np.testing.assert_array_equal(found["cut"], x)
+    assert jnp.array_equal(jax.random.key_data(found["key"]), jax.random.key_data(jax.random.fold_in(key, 1)))
+    same_shards(state, found["state"], exact=True)
+    leaves = [leaf for leaf in jax.tree.leaves(found) if isinstance(leaf, jax.Array)]
+    assert all(leaf.is_fully_addressable for leaf in leaves)
+    sums = [float(abs(w).sum()) for w in found["state"]["params"]]
+    everyone = jax.experimental.multihost_utils.process_allgather(np.asarray(sums))
+    assert (everyone == everyone[0]).all()
+    device = jax.local_devices()[-1]
+    assert {leaf.device for leaf in mm.gather(state["params"], device)} == {device}
+    refused(lambda: mm.gather(state["params"][: 1 + me]), "do not agree on mm.gather", "the arrays", "jax.device_get")
+    refused(lambda: mm.gather(x, spread), "device must be of this process")
+
+
 def trained(mesh, schedule, count=3, stage_of=(0, 1), **options):
     """Losses and the last state of a few steps of Adam."""
     num_layers = len(stage_of)
@@ -338,13 +372,16 @@ def transports(*names: str) -> None:
     os.environ.pop("MMRUNTIME_TRANSPORT")
 
 
-def crossings(count: str = "40") -> None:
-    """Arrays of random shapes and types get from any layout on any devices to any other, by every transport."""
+def crossings(count: str = "40", *names: str) -> None:
+    """Arrays of random shapes and types get from any layout on any devices to any other, by every transport.
+
+    Some are sent as they are, as nobody overwrites them; some tell by themselves that they have come.
+    """
     rng = random.Random(0)
     me, every = jax.process_index(), jax.devices()
     dtypes = [np.float32, np.float16, np.int8, np.bool_, np.uint32, jnp.bfloat16, jnp.float8_e4m3fn, np.complex64]
     for number in range(int(count)):
-        channel = channels.channel(NAMES[number % len(NAMES)])
+        channel = channels.channel((names or NAMES)[number % len(names or NAMES)])
         sources, targets, values = [], [], []
         ends = [_random_mesh(rng, every) for _ in range(2)]
         for _ in range(rng.randrange(1, 4)):
@@ -353,10 +390,14 @@ def crossings(count: str = "40") -> None:
             values.append(np.asarray(whole, rng.choice(dtypes)))
             for found, mesh in zip((sources, targets), ends, strict=True):
                 axes = rng.sample(mesh.axis_names, len(mesh.axis_names))
-                spec = [axes.pop() if axes and rng.random() < 0.5 else None for _ in shape]
+                spec = []
+                for size in shape:
+                    cut = axes and size % mesh.shape[axes[-1]] == 0 and rng.random() < 0.5
+                    spec.append(axes.pop() if cut else None)
                 found.append(NamedSharding(mesh, P(*spec)))
         avals = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-        crossing = Crossing(sources, targets, avals, channel, me)
+        stays = [[rng.random() < 0.5 for _ in values] for _ in range(2)]
+        crossing = Crossing(sources, targets, avals, channel, me, intact=stays[0], kept=stays[1])
         channel.connect(crossing.peers)
         arrays = [
             jax.make_array_from_callback(value.shape, sharding, lambda i, value=value: value[i], dtype=value.dtype)
@@ -364,6 +405,8 @@ def crossings(count: str = "40") -> None:
         ]
         for attempt in range(2):
             moved = crossing(arrays, (1 << 20) * number + attempt)
+            assert len(crossing.tickets) == len(crossing.senders)
+            jax.block_until_ready(crossing.tickets)
             for value, sharding, array in zip(values, targets, moved, strict=True):
                 here = me in {device.process_index for device in sharding.mesh.devices.flat}
                 assert (array is not None) == here
