@@ -35,6 +35,12 @@ def own_devices(sharding: NamedSharding) -> list[Any]:
     return [device for device in devices.flat if device.process_index == me]
 
 
+def in_words(layout: NamedSharding) -> str:
+    """A layout, for messages."""
+    devices: Any = layout.mesh.devices
+    return f"{dict(layout.mesh.shape)}, {layout.spec}, on devices {[device.id for device in devices.flat]}"
+
+
 def is_global(value: Any) -> bool:
     """Whether an argument is one array that all processes speak of, and not a value that each has for itself.
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from mmruntime._execution.own_parts import is_global
+from mmruntime._execution.own_parts import in_words, is_global
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.instructions import Program
 from mmruntime._partition.shard import Shardings
@@ -127,10 +127,7 @@ class StepAgreement:
 
 
 def _layout(placed: Any) -> str:
-    if placed is None:
-        return "a value that each process has"
-    devices = [device.id for device in placed.mesh.devices.flat]
-    return f"one array over {dict(placed.mesh.shape)}, {placed.spec}, on devices {devices}"
+    return "a value that each process has" if placed is None else f"one array over {in_words(placed)}"
 
 
 def _sample(value: Any) -> bytes:
