@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,53 +23,8 @@ pytestmark = pytest.mark.python
 
 ROOT = Path(__file__).parents[1]
 
-MOVE = '''"""Take `frobnicate` from `acme.fast`.
-
-    acme.frobnicate(x)
-    ->  acme.fast.frobnicate(x)
-
-To check: nothing; it is the same function.
-
-Refused: nothing.
-See https://example.com/acme for both.
-"""
-
-from mmrewrite.modernize.codemod import ModernizeCodemod
-
-
-class MoveFrobnicate(ModernizeCodemod):
-    moved = {"acme.frobnicate": "acme.fast.frobnicate"}
-'''
-WAIT = '''"""Wait for a value.
-
-    y = f(x)  # mm: wait
-    ->  y = jax.block_until_ready(f(x))
-
-To check: nothing.
-
-Refused: several targets.
-See https://docs.jax.dev/en/latest/_autosummary/jax.block_until_ready.html
-"""
-
-import ast
-
-from mmrewrite.codemod.base import MeshCodemod
-from mmrewrite.directives.vocabulary import STATEMENT, Directive, Role
-
-DIRECTIVE = Directive("wait", Role.LAYOUT, frozenset((STATEMENT,)), "wait")
-
-
-class WaitForValue(MeshCodemod):
-    directive = "wait"
-
-    def rewrite(self):
-        if not isinstance(self.site.statement, ast.Assign) or len(self.site.statement.targets) > 1:
-            self.refuse("several names wait for one value; write one")
-        self.site.transform(self.site.statement, self)
-
-    def leave_Assign(self, original_node, updated_node):
-        return updated_node.with_changes(value=self.generated("jax.block_until_ready", updated_node.value))
-'''
+PACKAGE = ROOT / "examples" / "third_party"
+WAIT = (PACKAGE / "acme_codemods" / "wait.py").read_text(encoding="utf-8")
 POINTS = """[mmrewrite.modernize]
 move_frobnicate = acme_codemods.move:MoveFrobnicate
 
@@ -94,9 +51,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     def done(points: str = POINTS, package: str = "acme") -> None:
         folder = tmp_path / package
         code = folder / "acme_codemods"
-        code.mkdir(parents=True)
-        for module, text in {"__init__": "", "move": MOVE, "wait": WAIT}.items():
-            (code / f"{module}.py").write_text(text)
+        shutil.copytree(PACKAGE / "acme_codemods", code, ignore=shutil.ignore_patterns("__pycache__"))
         information = folder / f"{package}-1.0.dist-info"
         information.mkdir()
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
@@ -109,6 +64,22 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     DIRECTIVES.pop("wait", None)
     for name in [name for name in sys.modules if name.startswith("acme")]:
         del sys.modules[name]
+
+
+def test_the_package_of_the_example(install: Install) -> None:
+    """Its entry points are those of its pyproject.toml, and its fixtures hold."""
+    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    shown = project["entry-points"]
+    install(
+        "".join(
+            f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+            for group, points in shown.items()
+        )
+    )
+    found = testing.cases(PACKAGE / "fixtures")
+    assert len(found) == 3
+    for case in found:
+        testing.check_case(case, engine="modernize" if case.parent.name == "move_frobnicate" else "hints")
 
 
 def run(*arguments: str) -> Result:

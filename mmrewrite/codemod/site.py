@@ -95,6 +95,7 @@ class Draft:
     names: set[str] = field(default_factory=set)
     local_names: set[tuple[Scope, str]] = field(default_factory=set)
     second_names: dict[Mesh, str] = field(default_factory=dict)
+    uses_runtime: bool = False
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.facts)
@@ -224,7 +225,15 @@ class Site:
     @property
     def runtime(self) -> str:
         """The runtime's module, normally `mm`."""
+        self.draft.uses_runtime = True
+        return self._reserved_runtime()
+
+    def _reserved_runtime(self) -> str:
         return self.draft.imports.runtime(self.scope, self.line)
+
+    def module(self, module: str, alias: str | None = None) -> str:
+        """A module under the name that the file has for it; without any it is imported, as `alias` if that is free."""
+        return self.draft.imports.module(module, alias or module, self.scope, self.line)
 
     @property
     def partial(self) -> str:
@@ -298,8 +307,8 @@ class Site:
     def transform(self, statement: ast.stmt, codemod: cst.CSTTransformer) -> None:
         """Let `codemod` visit a statement, or its header, once every site is decided."""
         fragment = self.fragment(statement)
-        # Reserve the name of the runtime now: rendering needs it, after all sites are decided.
-        _ = self.runtime
+        # Rendering looks for the name of the runtime, after all sites are decided.
+        self._reserved_runtime()
         if codemod not in fragment.codemods:
             fragment.codemods.append(codemod)
             fragment.hints.append(self.hint.reference)
@@ -400,7 +409,7 @@ class Site:
 
     def _insert(self, offset: int, code: str, indent: str, above: ast.stmt | None, apart: bool) -> None:
         text = render_statement(
-            code, indent, self.facts.source.newline, self.runtime, self.draft.width, self.draft.unit
+            code, indent, self.facts.source.newline, self._reserved_runtime(), self.draft.width, self.draft.unit
         )
         self.draft.inserts.append(Insert(offset, text, indent, self.codemod, self.hint, above, apart))
 

@@ -268,7 +268,9 @@ def _import_edits(draft: Draft) -> Iterator[Edit]:
     lines = [first_line(facts.names.top_level(fragment.statement)) for fragment in draft.fragments.values()]
     lines += [facts.source.position(insert.offset)[0] for insert in draft.inserts]
     places: dict[int, list[tuple[ImportPosition, NewImport]]] = {}
-    for new in draft.imports.new.values():
+    for name, new in draft.imports.new.items():
+        if name == RUNTIME and not draft.uses_runtime:
+            continue  # its name was reserved, and no codemod wrote it
         placement = place_import(facts, new, min(lines))
         places.setdefault(placement.offset, []).append((placement, new))
     users = dict.fromkeys(name for fragment in draft.fragments.values() for name in fragment.names)
