@@ -3,9 +3,11 @@
     x, _ = jax.lax.scan(block, x, layers)  # mm: stages
     ->  x, _ = mm.stage_scan(jax.lax.scan, axis="stage")(block, x, layers)
 
-The same for a module under `nn.scan`. Each stage scans its slice of the stack; the parameters stay one stack.
+The same for a module under `nn.scan`. Each stage scans its slice of the stack, and has these layers' parameters and
+optimizer state; the stack stays one array, with its name and shape.
 
-To check: the layers of the stack cost about the same, since each stage gets as many of them.
+To check: the layers of the stack cost about the same, since each stage gets as many of them. If the stages do not
+divide their number, the stack lies on one submesh, which the runtime warns of.
 
 Refused: `functools.reduce` and comprehensions, because the text has no call of the layer.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html for what a scan does.

@@ -59,6 +59,7 @@ source_info_util.register_exclusion(os.path.join(os.path.dirname(__file__), ""))
 
 jit_p = primitives.jit_p
 scan_p = primitives.scan_p
+cond_p = primitives.cond_p
 remat_p = primitives.remat_p
 # What `jax.jit` has for an argument whose sharding nobody has given.
 UNSPECIFIED: Any = sharding_impls.UNSPECIFIED  # type: ignore[attr-defined]

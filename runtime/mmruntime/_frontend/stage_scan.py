@@ -29,8 +29,10 @@ def stage_scan(fun: Callable[P, R], *, axis: str = "stage", weights: Sequence[fl
             carry = scan(body, carry, layers[bounds[slice_index]:bounds[slice_index + 1]])   # runs on slice_index
 
     `fun` is `jax.lax.scan` itself, or a function whose trace holds one scan, such as a Flax module under `nn.scan`.
-    The stacked parameters stay one array, so their names and shapes do not change; they live on one submesh, and each
-    stage is sent its slice once a step. Where memory for that is short, write the layers as a loop and use `stage`.
+    The stacked parameters stay one array, so their names and shapes do not change. In a step that `mjit` compiles, the
+    array is sharded over `axis`: each stage has its own layers and their optimizer state, and updates them. That takes
+    a number of layers that the slices divide, without `weights`; else the stack lies on one submesh, which a warning
+    says, and each stage is sent its slice once a step.
 
     Without a mesh in use, outside of any trace, and while a Flax module is initialised, `fun` is called unchanged.
 

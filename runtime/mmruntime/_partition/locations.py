@@ -56,7 +56,7 @@ def arrays_of(atoms: Iterable[Atom]) -> list[Var]:
     return [atom for atom in atoms if is_var(atom) and not is_tiny(atom)]
 
 
-def _body_of_call(eqn: Any) -> tuple[Any, list[Any]] | None:
+def body_of_call(eqn: Any) -> tuple[Any, list[Any]] | None:
     """The body of an equation that computes its one inner jaxpr and no more; derivatives were taken before."""
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         body = eqn.params.get(name)
@@ -169,7 +169,7 @@ class Locations:
         """The equations that one is cut into, placed; itself if it is not cut."""
         keys = {self.at(var).key for var in arrays_of(eqn.invars)} - {None}
         if len(keys) > 1:
-            call = _body_of_call(eqn)
+            call = body_of_call(eqn)
             if call is not None and not call[1]:
                 opened = inlined(call[0], eqn.invars, eqn.outvars, eqn)
                 return [part for each in opened for part in self.parts(each)]

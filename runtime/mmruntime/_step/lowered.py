@@ -80,7 +80,7 @@ class CompiledStep(Generic[R]):
                 f"{self._name}: it was compiled for arguments of the tree {self._call.tree}, got {tree}. Static "
                 "arguments are left out here. Lower the step for these arguments, or call the step itself."
             )
-        for name, leaf, (shape, dtype, _) in zip(self._plan.names, leaves, self._call.signatures, strict=True):
+        for name, leaf, (shape, dtype, _) in zip(self._plan.stacks.names, leaves, self._call.signatures, strict=True):
             got_shape, got_dtype, _ = signature(leaf)
             if (got_shape, got_dtype) != (shape, dtype):
                 raise TypeError(

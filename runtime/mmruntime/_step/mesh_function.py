@@ -173,8 +173,8 @@ class MeshFunction(Generic[P, R]):
                 f"{self._name}.plan(*args) first, with example arguments or jax.ShapeDtypeStructs."
             )
         structs = [
-            jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, sharding=sharding)
-            for var, sharding in zip(plan.step.invars, plan.input_layouts(), strict=True)
+            jax.ShapeDtypeStruct(value.shape, plan.step.invars[value.position].aval.dtype, sharding=sharding)
+            for value, sharding in zip(plan.stacks.stacks.inputs, plan.input_layouts(), strict=True)
         ]
         args, _ = jax.tree.unflatten(plan.in_tree, structs)
         return tuple(args)

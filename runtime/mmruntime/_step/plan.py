@@ -21,8 +21,10 @@ from mmruntime._execution.donation import owned_slots
 from mmruntime._execution.own_parts import processes
 from mmruntime._execution.run import Runner, StepRunner, WholeRunner, result_layouts
 from mmruntime._execution.run_across import AcrossRunner
+from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay_out_stacks
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._jaxpr.ir import Step, is_scalar
+from mmruntime._partition.cut_stacks import Stacks, cut_stacks
 from mmruntime._partition.effect_order import check_effects
 from mmruntime._partition.input_layouts import boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
@@ -33,6 +35,7 @@ from mmruntime._partition.pulled import warn_of_pulled_state
 from mmruntime._partition.segment import Segments, segment
 from mmruntime._partition.shard import Shardings, propagate_segments, propagate_whole
 from mmruntime._partition.single_program import compute_results
+from mmruntime._partition.stack_homes import astray_stacks, parts_laid_out_alike, warn_of_whole_stacks
 from mmruntime._partition.trace import trace
 from mmruntime._partition.variants import expand_replicas, expand_variants
 from mmruntime._processes.group import group_of
@@ -62,7 +65,8 @@ class Plan:
         runner: Runs them.
         in_tree: The tree of the arguments, without the static ones.
         out_tree: The tree of the results.
-        names: The user's names for the inputs.
+        names: The user's names for the inputs; for a stack, one for each of its parts.
+        stacks: How stacks of layers are laid out; they are in parts in all of the above.
     """
 
     step: Step
@@ -75,18 +79,19 @@ class Plan:
     in_tree: Any
     out_tree: Any
     names: tuple[str, ...]
+    stacks: StackLayouts
 
     def input_layouts(self) -> list[NamedSharding]:
-        """The layout that the step wants each of its inputs in."""
+        """The layout that the step wants each of its arguments in."""
         layouts = []
         for var, home in zip(self.step.invars, self.program.inputs, strict=True):
             where = self.placement.homes[var] if home is None else home[1]
             layouts.append(self.shardings.everywhere if is_scalar(var) else self.shardings[var, where])
-        return layouts
+        return self.stacks.of_arguments(layouts)
 
     def output_layouts(self) -> list[NamedSharding]:
-        """The layout of each of its outputs."""
-        return result_layouts(self.step, self.program, self.shardings)
+        """The layout of each of its results."""
+        return self.stacks.of_results(result_layouts(self.step, self.program, self.shardings))
 
 
 def make_plan(
@@ -120,12 +125,13 @@ def make_plan(
         # The step: flat equations, each with its task; loops opened, one body for each placement of a microbatch.
         step, out_tree = _trace(fun, call, multimesh)
         step = replace(step, carried=carried_state(call.tree, out_tree, step, donate))
-        step = expand_variants(step, multimesh)
-        step = expand_replicas(step, multimesh)
+        places = [path for path, _ in paths(call.tree)]
+        leaf_names = tuple(argument_name(path, arguments) for path in places)
 
-        # Where it runs.
-        step, placement = place(step, multimesh)
-        names = tuple(argument_name(path, arguments) for path, _ in paths(call.tree))
+        # Where it runs; stacks of layers in parts, each on its stage.
+        step, stacks, placement = _place_parts(step, multimesh)
+        names = stacks.part_names(leaf_names)
+        warn_of_whole_stacks(stacks, leaf_names, call.leaves)
         warn_of_pulled_state(step, placement, names)
         members = processes(multimesh.mesh)
         alone = members == (jax.process_index(),)
@@ -136,21 +142,26 @@ def make_plan(
 
         # Which programs it is, how their arguments and results are laid out, and in which order they are issued.
         segments = segment(step, placement)
-        places = [path for path, _ in paths(call.tree)]
-        names = tuple(argument_name(path, arguments) for path in places)
-        inputs = lay_out_inputs(step, placement, multimesh, boxed_names(call.tree), places, names)
+        boxes = stacks.of_parts(boxed_names(call.tree))
+        inputs = lay_out_inputs(step, placement, multimesh, boxes, stacks.of_inputs(places), names)
         if whole:
             shardings = propagate_whole(step, placement, multimesh, inputs)
             program = build_whole(step)
         else:
             segments, loop_schedules = schedule_loops(step, placement, segments)
             shardings = propagate_segments(step, placement, multimesh, inputs, segments)
+            alike = parts_laid_out_alike(stacks, step, placement, shardings)
+            if alike:
+                inputs = replace(inputs, layouts={**inputs.layouts, **alike})
+                shardings = propagate_segments(step, placement, multimesh, inputs, segments)
             program = build(step, placement, segments, loop_schedules)
         check_effects(step, placement, program)
         check_packed_types(step, placement, segments, shardings)
 
         # Executables.
-        donated = donated_leaves(call.tree, donate, donate_names)
+        donated_values = donated_leaves(call.tree, donate, donate_names)
+        donated = set(stacks.of_parts(dict.fromkeys(donated_values)))
+        layouts = lay_out_stacks(stacks, leaf_names, step, placement, program, shardings, multimesh.mesh)
         owned = owned_slots(step, placement, program, donated)
         runner: StepRunner
         if alone:
@@ -163,10 +174,30 @@ def make_plan(
             group = group_of(members)
             agreement = StepAgreement(label, names, parts, group, step, program, shardings)
             if to_run and jax.process_index() in members:
-                agreement.reach(call.leaves)
+                agreement.reach(layouts.parts(call.leaves))
             compiled = compile_program(program, shardings, owned, AcrossTransport(channel(transport)))
             runner = AcrossRunner(label, names, agreement, step, program, compiled, shardings, donated)
-        return Plan(step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names)
+        if layouts.any:
+            runner = StackedRunner(runner, layouts, donated_values)
+        return Plan(
+            step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names, layouts
+        )
+
+
+def _place_parts(step: Step, multimesh: MultiMesh) -> tuple[Step, Stacks, Placement]:
+    """Cut the stacks of a step and place it; a stack of which a part comes to lie off its stage is left whole."""
+    left: set[int] = set()
+    while True:
+        parts, stacks = cut_stacks(step, multimesh, left)
+        parts = expand_replicas(expand_variants(parts, multimesh), multimesh)
+        parts, placement = place(parts, multimesh)
+        astray = astray_stacks(stacks, parts, placement, multimesh)
+        if not astray:
+            # What one equation has pulled to its place is said of that equation.
+            found = {position: parts.invars[stacks.inputs[position].position] for position in left}
+            unsaid = [position for position, var in found.items() if var not in placement.pulled]
+            return parts, stacks.left_whole(unsaid), placement
+        left |= astray
 
 
 def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh) -> tuple[Step, Any]:
