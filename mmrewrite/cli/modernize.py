@@ -18,7 +18,7 @@ from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import may_matter, modernize_project
 from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
-from mmrewrite.modernize.upgrade import upgrade_of
+from mmrewrite.modernize.upgrade import Change, upgrade_of
 from mmrewrite.results import Rewrite
 
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
@@ -52,7 +52,12 @@ def report_upgrade(options: SourceOptions, wanted: Sequence[str], target: str | 
         raise click.UsageError(f"With --upgrade-to, --format is one of {', '.join(formats)}.")
     releases = dict(map(_wanted_release, wanted))
     session = _ModernizeSession(options, target)
-    found = upgrade_of(session.results, releases, lambda name: session.registry[name].changed_in)
+
+    def changed_in(codemod: str, name: str) -> tuple[str, str, Change] | None:
+        changes = session.registry[codemod].changed_in
+        return changes.get(name, changes.get(""))
+
+    found = upgrade_of(session.results, releases, changed_in)
     session.show(_UPGRADE, found)
     session.print_problems()
     session.exit(found=bool(found.needed))

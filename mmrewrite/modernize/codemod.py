@@ -26,7 +26,7 @@ class ModernizeCodemod:
         extra_markers: Bytes of files that may hold a site although they hold none of the names.
         takes_the_rest: Whether it gives up those of its names that another codemod has.
         changed_in: For text that is no old name: the package, the release, and what that release made of it. It
-            "changes" its meaning, "warns" or "stops" working.
+            "changes" its meaning, "warns" or "stops" working. By the full name that is used, "" for every other.
     """
 
     names: ClassVar[tuple[str, ...]] = ()
@@ -35,7 +35,7 @@ class ModernizeCodemod:
     on_request_only: ClassVar[bool] = False
     extra_markers: ClassVar[tuple[bytes, ...]] = ()
     takes_the_rest: ClassVar[bool] = False
-    changed_in: ClassVar[tuple[str, str, Literal["stops", "changes", "warns"]] | None] = None
+    changed_in: ClassVar[Mapping[str, tuple[str, str, Literal["stops", "changes", "warns"]]]] = {}
 
     def __init__(self, site: OldNameSite) -> None:
         self.site = site

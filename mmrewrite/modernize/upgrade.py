@@ -12,8 +12,8 @@ from mmrewrite.results import Rewrite
 
 Outcome = Literal["rewritten", "by hand", "left"]
 Change = Literal["stops", "changes", "warns", "unknown"]
-# For a codemod about text that is no name: the package, the release, and what that release made of it.
-ChangedIn = Callable[[str], tuple[str, str, Change] | None]
+# For a codemod about text that is no old name, and the name in use: the package, the release, and what it made of it.
+ChangedIn = Callable[[str, str], tuple[str, str, Change] | None]
 
 
 @dataclass(frozen=True, order=True)
@@ -155,7 +155,8 @@ def _placed(
         if row is not None:
             yield item, (row.package, *_turning_point(row, wanted[row.package]))
         else:
-            yield item, next(filter(None, map(changed_in, codemods)), ("", "", "unknown"))
+            changes = (changed_in(codemod, item.name) for codemod in codemods)
+            yield item, next(filter(None, changes), ("", "", "unknown"))
 
 
 def _turning_point(row: OldName, wanted: str) -> tuple[str, Change]:

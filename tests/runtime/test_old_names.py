@@ -13,7 +13,7 @@ from mmrewrite.modernize.name_index import last_releases, old_names
 from mmrewrite.modernize.registry import ModernizeRegistry
 
 # Those of these codemods come from the index, or are there and have changed.
-OTHERS = ("move_names", "report_old_names", "keep_variable_annotations")
+OTHERS = ("move_names", "report_old_names")
 OLD_NAMES = sorted(
     {
         name

@@ -43,7 +43,7 @@ class KeepAutoAxes(ModernizeCodemod):
     """Adds `axis_types` to calls that have none."""
 
     names: ClassVar[tuple[str, ...]] = ("jax.make_mesh", "jax.experimental.mesh_utils.make_mesh")
-    changed_in = ("jax", "0.9.0", "changes")
+    changed_in: ClassVar = {"": ("jax", "0.9.0", "changes")}
 
     def rewrite(self) -> None:
         """Add the argument, or call the function that counts the axes, unless the axis types are given."""

@@ -38,7 +38,7 @@ _DEEPEST = 6
 class KeepDataAttributes(ModernizeCodemod):
     """Wraps what is assigned to attributes of a module."""
 
-    changed_in: ClassVar = ("flax", "0.12.0", "stops")
+    changed_in: ClassVar = {"": ("flax", "0.12.0", "stops")}
 
     @classmethod
     def markers(cls) -> tuple[bytes, ...]:

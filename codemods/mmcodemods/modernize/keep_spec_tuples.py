@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import ClassVar
 
 from mmrewrite.modernize.analysis.old_names import PJIT
 from mmrewrite.modernize.analysis.partition_specs import SPECS
@@ -35,7 +36,7 @@ _OTHERS = frozenset(("axes", "axis_names", "dims", "names", "shape", "shape_tupl
 class KeepSpecTuples(ModernizeCodemod):
     """Adds the class to `isinstance` tests for tuples, and reports comparisons."""
 
-    changed_in = ("jax", "0.6.1", "changes")
+    changed_in: ClassVar = {"": ("jax", "0.6.1", "changes")}
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:

@@ -36,8 +36,7 @@ _TODAY = re.compile(r"\b(?:out_sharding|sharding_names|eager_sharding|use_eager_
 class KeepVariableAnnotations(ModernizeCodemod):
     """Renames the keyword, and switches off what is new."""
 
-    names: ClassVar[tuple[str, ...]] = _VARIABLES
-    changed_in = ("flax", "0.12.0", "changes")
+    changed_in: ClassVar = {"": ("flax", "0.12.0", "changes")}
 
     @classmethod
     def markers(cls) -> tuple[bytes, ...]:
@@ -47,10 +46,10 @@ class KeepVariableAnnotations(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls that make a variable with `sharding=`."""
-        for place in super().find(module, context):
-            call = module.parents.get(place.node)
-            if isinstance(call, ast.Call) and call.func is place.node and _keyword(call) is not None:
-                yield place
+        for use in module.uses(_VARIABLES):
+            call = module.parents.get(use.node)
+            if isinstance(call, ast.Call) and call.func is use.node and _keyword(call) is not None:
+                yield Location(module, use.node, use)
 
     def rewrite(self) -> None:
         """Rewrite one call."""

@@ -45,6 +45,15 @@ _MOVES = {
     ("jax.core", "jax.ffi", "0.11.0"): "abstract_token",
     ("jax.core", "jax", "0.5.3"): "get_aval:typeof",
     ("jax.extend.ffi", "jax.ffi", "0.5.0"): "ffi_call ffi_lowering include_dir pycapsule register_ffi_target",
+    ("jax.linear_util", "jax.extend.linear_util", "0.4.16"): (
+        "StoreException WrappedFun cache merge_linear_aux transformation transformation_with_aux"
+    ),
+    ("jax.interpreters.ad", "jax.extend.core.primitives", "0.4.27"): "custom_lin_p",
+    ("jax.interpreters.ad", "jax", "0.4.13"): "config",
+    ("jax.interpreters.batching", "jax", "0.4.13"): "Array",
+    ("jax.interpreters.batching", "jax.numpy", "0.4.13"): "moveaxis",
+    ("jax.interpreters.partial_eval", "jax.extend.core", "0.4.27"): "Jaxpr",
+    ("jax.interpreters.partial_eval", "jax", "0.4.13"): "config",
     ("jax.interpreters.xla", "jax.core", "0.4.13"): "ShapedArray",
     ("jax.abstract_arrays", "jax.core", "0.4.13"): "ShapedArray",
     ("jax.interpreters.pxla", "jax", "0.4.13"): "device_put",
@@ -55,6 +64,7 @@ _MOVES = {
     ("jax.lib.xla_extension", "jax", "0.4.13"): "Device",
     ("jax.lib.xla_client", "jax.lax", "0.4.35"): "FftType",
     ("jax", "jax.extend.backend", "0.4.26"): "clear_backends",
+    ("jax", "jax.api_util", "0.4.13"): "flatten_fun_nokwargs",
     ("jax", "jax.tree_util", "0.4.13"): "treedef_is_leaf",
     ("jax", "jax.core", "0.4.13"): "ShapedArray",
     ("jax", "jax", "0.7.2"): "ArrayRef:Ref array_ref:new_ref",
@@ -74,9 +84,12 @@ _MOVES = {
     ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.6.0"): (
         "run_scoped semaphore_read semaphore_signal semaphore_wait"
     ),
-    ("optax", "optax", "0.1.8"): "additive_weight_decay:add_decayed_weights",
+    ("optax", "optax", "0.1.8"): ("additive_weight_decay:add_decayed_weights AdditiveWeightDecayState:EmptyState"),
     ("optax", "optax", "0.2.3"): ("maybe_update:conditionally_transform MaybeUpdateState:ConditionallyTransformState"),
     ("optax", "optax.contrib", "0.1.8"): ("differentially_private_aggregate DifferentiallyPrivateAggregateState dpsgd"),
+    ("orbax.checkpoint.type_handlers", "orbax.checkpoint.metadata", "0.4.13"): (
+        "ArrayMetadata Metadata ScalarMetadata ShardingMetadata StringMetadata"
+    ),
     ("chex", "chex", "0.1.5"): (
         "assert_tree_all_close:assert_trees_all_close assert_tree_all_equal_shapes:assert_trees_all_equal_shapes "
         "assert_tree_all_equal_structs:assert_trees_all_equal_structs "
@@ -90,6 +103,7 @@ _IMPORTED = {
     "jax.extend.backend": ("jex_backend",),
     "jax.extend.core": ("jex_core",),
     "jax.extend.core.primitives": ("jex_primitives",),
+    "jax.extend.linear_util": ("lu", "linear_util"),
     "jax.extend.random": ("jex_random",),
     "jax.ffi": ("ffi", "jax_ffi"),
     "jax.experimental.pallas": ("pl", "pallas"),

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import ClassVar
 
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext
 from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, SET, MeshRegions
@@ -39,7 +40,7 @@ class ReplaceMeshContext(ModernizeCodemod):
     """Rewrites one context in the style of its region."""
 
     regional = True
-    changed_in = ("jax", "0.10.1", "warns")
+    changed_in: ClassVar = {"": ("jax", "0.10.1", "warns")}
     extra_markers = (b"mesh", b"Mesh")
 
     @classmethod

@@ -39,6 +39,7 @@ from mmrewrite.modernize.analysis.partition_specs import (
     specs_of,
 )
 from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.edits.arguments import remove_keyword
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
@@ -62,7 +63,7 @@ class ReplacePjit(ModernizeCodemod):
         """Decide about one use."""
         site = self.site
         if isinstance(site.node, ast.keyword):
-            self._drop(site.node)
+            remove_keyword(site, site.node)
             return
         plan = site.context.analysis(MeshRegions).plan(site.node)
         if plan.reason is not None:
@@ -149,17 +150,3 @@ class ReplacePjit(ModernizeCodemod):
             "give it by keyword",
             argument,
         )
-
-    def _drop(self, keyword: ast.keyword) -> None:
-        """Remove the keyword from `lower(x, _global_avals=True)`."""
-        start, end = self.site.span(keyword)
-        text = self.site.source.text
-        before = text[:start].rstrip()
-        if before.endswith(","):
-            self.site.edit(len(before) - 1, end, "")
-        else:
-            rest = text[end:]
-            comma = len(rest) - len(rest.lstrip())
-            follows = rest[comma : comma + 1] == ","
-            gap = len(rest[comma + 1 :]) - len(rest[comma + 1 :].lstrip(" ")) if follows else 0
-            self.site.edit(start, end + (comma + 1 + gap if follows else 0), "")

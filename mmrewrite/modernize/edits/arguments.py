@@ -1,4 +1,4 @@
-"""Edits of the arguments of a call: name one, append one."""
+"""Edits of the arguments of a call: name one, append one, remove one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _SPACE = re.compile(r"(?:\s|#[^\n]*|\\\r?\n)*")
 _CLOSING = re.compile(r"(?:(?:\s|#[^\n]*|\\\r?\n)*\))+")
 _REST_OF_LINE = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 _INDENT = re.compile(r"[ \t]*")
+_SPACE_ONLY = re.compile(r" *")
 _COMMA = re.compile(r"(?:[\s)]|#[^\n]*|\\\r?\n)*,")
 
 
@@ -53,3 +54,20 @@ def append_argument(site: OldNameSite, call: ast.Call, argument: str) -> None:
     indent = _INDENT.match(text, first)
     assert indent is not None
     site.edit(rest.end(), rest.end(), f"{site.source.newline}{indent.group()}{argument},")
+
+
+def remove_keyword(site: OldNameSite, keyword: ast.keyword) -> None:
+    """Remove a keyword argument, with the comma before it, or behind it where it is the first."""
+    start, end = site.span(keyword)
+    text = site.source.text
+    before = text[:start].rstrip()
+    if before.endswith(","):
+        site.edit(len(before) - 1, end, "")
+        return
+    comma = _COMMA.match(text, end)
+    if comma is None:
+        site.edit(start, end, "")
+        return
+    gap = _SPACE_ONLY.match(text, comma.end())
+    assert gap is not None
+    site.edit(start, gap.end(), "")

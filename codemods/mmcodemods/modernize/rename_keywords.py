@@ -1,0 +1,121 @@
+"""Pass keyword arguments by the names that they have today.
+
+    jnp.clip(x, a_min=0, a_max=1)
+    jnp.quantile(x, 0.5, interpolation="nearest")
+    jax.scipy.linalg.solve(a, b, sym_pos=True)
+    ->  jnp.clip(x, min=0, max=1)
+    ->  jnp.quantile(x, 0.5, method="nearest")
+    ->  jax.scipy.linalg.solve(a, b, assume_a="pos")
+
+To check: nothing; the functions compute the same.
+
+Refused: `initial=` of `softmax`, which has no successor, `concrete=True` of `jax.checkpoint`, and values that are not
+written out where the new keyword has others; a `target-jax` without the new keyword.
+See https://docs.jax.dev/en/latest/changelog.html
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.edits.arguments import remove_keyword
+from mmrewrite.modernize.site import Location, ModernizeContext
+from mmrewrite.modernize.uses import ModuleUses
+
+_QUANTILES = tuple(f"jax.numpy.{name}" for name in ("quantile", "percentile", "nanquantile", "nanpercentile"))
+_SOFTMAX = tuple(f"jax.nn.{name}" for name in ("softmax", "log_softmax"))
+_CHECKPOINT = ("jax.checkpoint", "jax.remat", "jax.ad_checkpoint.checkpoint", "jax.ad_checkpoint.remat")
+_CLIP, _SOLVE = "jax.numpy.clip", "jax.scipy.linalg.solve"
+
+# New names of keywords, and the first JAX that has them.
+_RENAMED: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    _CLIP: {"a_min": ("min", "0.4.27"), "a_max": ("max", "0.4.27")},
+    **{name: {"interpolation": ("method", "0.4.13")} for name in _QUANTILES},
+}
+_OTHERS: Mapping[str, frozenset[str]] = {
+    _CLIP: frozenset(("a",)),
+    _SOLVE: frozenset(("sym_pos",)),
+    **dict.fromkeys(_SOFTMAX, frozenset(("initial",))),
+    **dict.fromkeys(_CHECKPOINT, frozenset(("concrete",))),
+}
+# `a` is a keyword of many functions, and old in `clip` alone.
+_HERE = re.compile(rb"\b(?:a_min|a_max|interpolation|sym_pos|initial|concrete|clip\s*\(\s*a)\s*=")
+
+
+class RenameKeywords(ModernizeCodemod):
+    """Renames the keywords of calls; a call whose keywords are all of today is no site."""
+
+    changed_in: ClassVar = {
+        _CLIP: ("jax", "0.10.0", "stops"),
+        _SOLVE: ("jax", "0.4.21", "stops"),
+        **dict.fromkeys(_QUANTILES, ("jax", "0.9.0", "stops")),
+        **dict.fromkeys(_SOFTMAX, ("jax", "0.6.0", "stops")),
+        **dict.fromkeys(_CHECKPOINT, ("jax", "0.10.0", "stops")),
+    }
+
+    @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """The keywords are rarer than the functions."""
+        return b"jax" in data and _HERE.search(data) is not None
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Keywords of calls of these functions."""
+        for use in module.uses({**_RENAMED, **_OTHERS}):
+            call = module.parents.get(use.node)
+            for keyword in call.keywords if isinstance(call, ast.Call) and call.func is use.node else ():
+                if keyword.arg in _RENAMED.get(use.name, ()) or keyword.arg in _OTHERS.get(use.name, ()):
+                    yield Location(module, keyword, use)
+
+    def rewrite(self) -> None:
+        """Rename one keyword."""
+        keyword, site = self.site.node, self.site
+        assert isinstance(keyword, ast.keyword)
+        assert keyword.arg is not None
+        self._check_array()
+        renamed = _RENAMED.get(self.use.name, {}).get(keyword.arg)
+        if renamed is not None:
+            new, since = renamed
+            site.needs(since, f"`{new}=` of `{site.text(self.use.node)}`")
+            site.rename_keyword(keyword, new)
+        elif self.use.name == _CLIP:
+            self._make_positional(keyword)
+        elif self.use.name == _SOLVE:
+            self._rewrite_sym_pos(keyword)
+        elif keyword.arg == "initial":
+            self.refuse(
+                "`initial=` of softmax is gone since JAX 0.6.0; leave it out if `where=` keeps an element of each row",
+                keyword,
+            )
+        else:
+            self._drop_concrete(keyword)
+
+    def _check_array(self) -> None:
+        """Refuse all keywords of a `clip` whose array cannot become positional where it stands."""
+        call = self.site.module.parents[self.site.node]
+        assert isinstance(call, ast.Call)
+        place = next((index for index, keyword in enumerate(call.keywords) if keyword.arg == "a"), 0)
+        if self.use.name == _CLIP and place > 0:
+            self.refuse("`jnp.clip` takes the array by position; move `a` to the front", call.keywords[place])
+
+    def _make_positional(self, keyword: ast.keyword) -> None:
+        """`clip(a=x)` becomes `clip(x)`."""
+        start, _ = self.site.span(keyword)
+        value, _ = self.site.span(keyword.value)
+        self.site.edit(start, value, "")
+
+    def _rewrite_sym_pos(self, keyword: ast.keyword) -> None:
+        if not isinstance(keyword.value, ast.Constant) or not isinstance(keyword.value.value, bool):
+            self.refuse('`sym_pos=` is `assume_a="pos"` today, or "gen"; write which', keyword)
+        self.site.replace(keyword, 'assume_a="pos"' if keyword.value.value else 'assume_a="gen"')
+
+    def _drop_concrete(self, keyword: ast.keyword) -> None:
+        if not isinstance(keyword.value, ast.Constant) or keyword.value.value is not False:
+            self.refuse(
+                "`concrete=` of `jax.checkpoint` is gone since JAX 0.10; mark static arguments instead", keyword
+            )
+        remove_keyword(self.site, keyword)
