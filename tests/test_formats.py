@@ -128,7 +128,7 @@ def test_json_of_the_other_commands_fits_its_schema() -> None:
 def test_json_of_verify_fits_its_schema() -> None:
     from mmrewrite.cli.reports import render
     from mmrewrite.project.verify_entries import Entry
-    from mmrewrite.verify import Checked, Verified
+    from mmrewrite.verify.verify import Checked, Verified
 
     row = {
         "role": "result",
@@ -146,7 +146,9 @@ def test_json_of_verify_fits_its_schema() -> None:
     document = json.loads(render("verify", "json", verified))
     validate(document, SCHEMAS / "verify.json")
     text = render("verify", "markdown", verified)
-    assert "| `a:f` | `a:g` | 1 | 1e-07 | - | equal |" in str(text)
+    assert "| `a:f` | `a:g` | 1 | 1e-07 | - | the original | equal |" in str(text)
+    page = str(render("verify", "html", verified))
+    assert "everything is equal" in page
     for broken in (document | {"version": 2}, {**document, "passed": "yes"}):
         with pytest.raises(Exception, match=r"was expected|is not of type"):
             validate(broken, SCHEMAS / "verify.json")

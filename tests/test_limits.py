@@ -60,7 +60,7 @@ def test_what_it_has_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_the_message_names_the_options() -> None:
-    with pytest.raises(NotRun, match=r"the program was ended: it ran for more than 0.001 s; --time-limit and"):
+    with pytest.raises(NotRun, match=r"the program was ended: it ran for more than 0.001 s; --time-limit, "):
         run_module(
             "_commands.verify", ["a:b", "a:c"], [], dict(os.environ), "the program", ProgramLimits(seconds=0.001)
         )

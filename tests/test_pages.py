@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command import OLD, PIPELINE, REFUSED, put, run
 
+from mmrewrite.cli.reports import render
+from mmrewrite.project.verify_entries import Entry
+from mmrewrite.verify.programs import Checked
+from mmrewrite.verify.verify import Verified
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 else:
@@ -66,11 +71,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "modernize": ["modernize", "--diff", "old.py"],
             "plan": ["plan", "step.py"],
         }.items():
-            text = run(*arguments, "--format", "html").stdout
-            assert text.startswith("<!doctype html>")
-            written[name] = folder / f"{name}.html"
-            written[name].write_text(text, encoding="utf-8")
-    return written
+            written[name] = put(f"{name}.html", run(*arguments, "--format", "html").stdout)
+        written["verify"] = put("verify.html", str(render("verify", "html", verified())))
+        return {name: path.resolve() for name, path in written.items()}
+
+
+def verified() -> Verified:
+    """A run of `verify` with a verdict of each kind."""
+    row = evidence()["checks"][0]["arrays"][0]
+    rows = (row, row | {"rounding": True, "float64": 1e-12}, row | {"problem": f"{EVIL} became 0"})
+    entry = Entry("step:step", f"step:{EVIL}", "step.py:3")
+    checks = [Checked(entry, "different", "8 virtual devices", rows, (EVIL,), reference="microbatched")]
+    checks += [Checked(entry, "broken", "", problem=EVIL, details=HOSTILE), Checked(entry, "equal", "", rows[:2])]
+    return Verified(tuple(checks), "0" * 64, (), (EVIL,))
 
 
 def evidence() -> dict[str, Any]:
@@ -144,7 +157,7 @@ class OpenPage:
             assert self.events == []
 
 
-NAMES = ("review", "verified", "modernize", "plan")
+NAMES = ("review", "verified", "modernize", "plan", "verify")
 NARROW, WIDE = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 
 
@@ -250,7 +263,7 @@ def _placed(body: Any) -> list[tuple[float, str]]:
 
 
 def test_what_files_and_evidence_hold_stays_text(browser: Browser, pages: dict[str, Path]) -> None:
-    for name in ("review", "verified"):
+    for name in ("review", "verified", "verify"):
         with OpenPage(browser, pages[name]) as page:
             assert page.locator("img, script, iframe, object, link, [onerror], [onload]").count() == 0
             assert page.locator("style").count() == 1

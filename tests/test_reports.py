@@ -28,7 +28,7 @@ FORMATS = {
     "build": ["text", "json"],
     "plan": ["text", "html", "json", "svg"],
     "modernize": ["text", *REVIEWS],
-    "verify": ["text", "json", "markdown"],
+    "verify": ["text", "html", "json", "markdown"],
     "codemods": ["text", "json"],
     "explain": ["text"],
 }
@@ -83,14 +83,14 @@ def test_help_lists_the_formats(command: str) -> None:
 
 
 def test_a_format_of_another_command_is_unknown() -> None:
-    assert "'svg' is not one of 'text', 'json', 'markdown'." in run("verify", "--format", "svg").stderr
+    assert "'svg' is not one of 'text', 'html', 'json', 'markdown'." in run("verify", "--format", "svg").stderr
 
 
 def test_a_format_is_one_file(shout: None) -> None:
     assert run("diff", "--format", "shout").stdout == "1 FILES!"
     assert run("plan", "--format", "shout").stdout == "PLANNED!"
     assert run("codemods", "--format", "shout").stdout == "CODEMODS!"
-    assert "'shout' is not one of 'text', 'json', 'markdown'." in run("verify", "--format", "shout").stderr
+    assert "'shout' is not one of 'text', 'html', 'json', 'markdown'." in run("verify", "--format", "shout").stderr
     assert "|shout]" in "".join(run("diff", "--help").stdout.split())
 
 
@@ -126,10 +126,10 @@ def test_a_result_that_a_format_cannot_show() -> None:
 def test_the_text_of_every_status_is_known() -> None:
     from typing import get_args
 
-    from mmrewrite.cli.reports import text
-    from mmrewrite.verify import Status
+    from mmrewrite.cli.reports import _evidence
+    from mmrewrite.verify.verify import Status
 
-    assert set(text._VERDICTS) == set(get_args(Status))
+    assert set(_evidence.VERDICTS) == set(get_args(Status))
 
 
 # Modules that may print or write: the command line, and the two that it has files written by.

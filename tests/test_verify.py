@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mmrewrite import verify
 from mmrewrite.cli.commands import cli
+from mmrewrite.mirror.child_process import Mirror
 from mmrewrite.mirror.limits import ProgramLimits
+from mmrewrite.project.verify_entries import Entry
+from mmrewrite.verify import programs, verify
 
 MESH = "# mm: mesh(stage=16)\nSIZE = 3\n"
 MODEL = "def layer(x):\n    return x\n\n\ndef model(x):\n    x = layer(x)  # mm: task(stage=0)\n    return x\n"
@@ -62,12 +65,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         limits: ProgramLimits,
     ) -> tuple[dict[str, Any], str]:
         made.append((module, tuple(arguments), tuple(roots), dict(given)))
+        if module == "_commands.verify":
+            found = {"compiled_for_a_mesh": True, "devices": 16, "platform": "cpu", "like_arguments": {"result": "x"}}
+            return {**found, "homes": {}}, ""
         row = {"name": "result", "role": "result", "shape": [2, 3], "type": "float32", "absolute": 1e-7}
         row |= {"relative": None, "where": "devices 0-1", "original_where": "device 0", "problem": None}
-        found = {"compiled_for_a_mesh": True, "devices": 16, "platform": "cpu", "like_arguments": {"result": "x"}}
-        return {**found, "rows": [row]}, ""
+        return {"rows": [row | {"comparable": True}]}, ""
 
-    monkeypatch.setattr(verify, "run_module", run_module)
+    monkeypatch.setattr(programs, "run_module", run_module)
     monkeypatch.setattr(verify, "check_runtime", lambda command: None)
     return made
 
@@ -78,12 +83,13 @@ def run(*arguments: str) -> Result:
 
 def test_both_programs_are_run_apart_and_seeded_alike(calls: list[Call], folder: Path) -> None:
     assert run("--rtol", "0.5").exit_code == 0
-    (module, first, originals, one), (_, second, roots, many) = calls
+    (module, first, originals, one), (_, second, roots, many), (comparison, compared, nothing, _) = calls
     assert module == "_commands.verify"
     assert first[:2] == second[:2] == ("train:step", "train:example")
-    assert "--against" not in first
-    assert second[second.index("--against") + 1] == first[first.index("--save") + 1]
-    assert second[-2:] == ("--rtol", "0.5")
+    # Neither program is told where the other one saves, and the comparison imports nothing of theirs.
+    assert first[-1] not in second
+    assert (comparison, nothing) == ("_commands.compare", ())
+    assert compared == (first[-1], second[-1], "--rtol", "0.5")
     assert set(originals) == {f"{folder}/"}
     assert roots[0] != originals[0]
     assert roots[-1] == originals[0]
@@ -98,8 +104,8 @@ def test_real_devices_are_left_as_they_are_set_up(calls: list[Call], monkeypatch
     monkeypatch.setenv("JAX_PLATFORMS", "tpu")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     result = run("--real-devices")
-    assert [given["JAX_PLATFORMS"] for *_, given in calls] == ["tpu", "tpu"]
-    assert all("XLA_FLAGS" not in given for *_, given in calls)
+    assert [given["JAX_PLATFORMS"] for *_, given in calls] == ["tpu", "tpu", "cpu"]
+    assert all("XLA_FLAGS" not in given for *_, given in calls[:2])
     assert "the original on the first device, the rewritten program on 16 cpu devices" in result.stdout
 
 
@@ -124,13 +130,18 @@ def test_evidence_is_tied_to_the_patch_and_says_what_it_leaves_out(calls: list[C
 def test_text(calls: list[Call]) -> None:
     result = run()
     assert result.stdout.startswith(
-        "train:step with train:example (train.py:6): equal\n"
+        "train:step with train:example (train.py:6)\n"
         "  the original on 1 device, the rewritten program on 16 virtual devices\n"
         "  result has the paths, shapes and types of x: its gradients, or its new value\n\n"
-        "Results\n"
-        "  result  shape  type     largest difference  relative  ends up on\n"
-        "  result  2 x 3  float32               1e-07         -  devices 0-1\n"
+        "  array   differs by  relative  verdict\n"
+        "  result       1e-07         -  equal\n\n"
+        "  where they are:\n"
+        "    devices 0-1: 1 result\n"
     )
+    assert result.stdout.endswith(
+        "\n\nfunction    compared with  differs by  verdict\ntrain:step  the original        1e-07  equal\n"
+    )
+    assert max(map(len, result.stdout.splitlines())) <= 80
     assert result.stderr == "3 files would change\n"
 
 
@@ -150,10 +161,7 @@ def test_what_was_refused_is_not_proved(calls: list[Call]) -> None:
     Path("train.py").write_text(STEP.replace("x = layer(x)  # mm", "x = layer(x) + layer(x)  # mm"))
     result = run("--entry", "train:other", "--args", "train:example")
     assert result.exit_code == 1
-    assert (
-        "train:other with train:example (--entry): NOT proved: it reaches no rewritten hint; see the refusals"
-        in result.stdout
-    )
+    assert "train:other  the original            -  NOT proved: it reaches no rewritten hint\n" in result.stdout
     assert "hints that are not rewritten: 1 refused, 0 left alone on purpose" in result.stdout
     assert calls == []
 
@@ -193,3 +201,80 @@ def test_nothing_would_change(calls: list[Call]) -> None:
     assert result.exit_code == 2
     assert "none of these files would change" in result.stderr
     assert "`nobody` is no name of this module" in result.stderr
+
+
+FLOATS = {"role": "result", "name": "result", "shape": [3], "where": "device 0", "original_where": "device 0"}
+
+
+def judged(
+    monkeypatch: pytest.MonkeyPatch, *, wide: Mapping[str, Any], draws: bool = False, plain: float | None = None
+) -> programs.Checked:
+    """The judgement on a result that differs by 0.1, and in float64 as `wide` says."""
+    saved: dict[str, tuple[str, ...]] = {}
+
+    def run_module(module: str, arguments: Sequence[str], *rest: Any) -> tuple[dict[str, Any], str]:
+        if module == "_commands.verify":
+            saved[arguments[3]] = tuple(arguments[4:])
+            return {"compiled_for_a_mesh": True, "devices": 2, "platform": "cpu", "like_arguments": {}, "homes": {}}, ""
+        first, second = (saved[folder] for folder in arguments[:2])
+        row: dict[str, Any] = {"type": "float32", "absolute": 0.1, "problem": "they differ", "comparable": True}
+        if "--widened" in first:
+            assert "--widened" in second
+            row |= {"type": "float64", **wide}
+        elif "--on-one-device" in first and plain is not None:
+            row |= {"absolute": plain, "problem": "they differ" if plain else None}
+        return {"rows": [FLOATS | {"relative": None} | row]}, ""
+
+    monkeypatch.setattr(programs, "run_module", run_module)
+    entry = Entry("train:step", "train:example", "--entry")
+    settings = programs.ProgramSettings(2, None, None, ProgramLimits(), draws)
+    return programs.check_programs(entry, Mirror("mirror", {}), settings, lambda text: contextlib.nullcontext())
+
+
+def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged(monkeypatch, wide={"absolute": 1e-11})
+    assert (found.status, found.rows[0]["rounding"], found.rows[0]["float64"]) == ("equal", True, 1e-11)
+    found = judged(monkeypatch, wide={"absolute": 0.0, "problem": None})
+    assert found.rows[0]["rounding"]
+
+
+@pytest.mark.parametrize(
+    ("wide", "problem"),
+    [
+        ({"absolute": 0.1}, "they differ; in float64 the largest difference is 0.1"),
+        # A mistake that is small in float64 as well, and even within its tolerance, is one.
+        ({"absolute": 1e-5, "problem": None}, "they differ; in float64 the largest difference is 1e-05"),
+        ({"absolute": None}, "they differ; in float64 the largest difference is infinity or NaN"),
+        ({"type": "float32"}, "they differ; the float64 run makes it float32 as well, so it tells nothing"),
+        ({"comparable": False}, "they differ"),
+        ({"name": "other"}, "they differ"),
+    ],
+)
+def test_a_mistake_stays_one(monkeypatch: pytest.MonkeyPatch, wide: Mapping[str, Any], problem: str) -> None:
+    found = judged(monkeypatch, wide=wide)
+    assert (found.status, found.rows[0]["problem"]) == ("different", problem)
+
+
+def test_microbatches_that_draw_are_compared_with_the_same_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = judged(monkeypatch, wide={"absolute": 0.1}, draws=True, plain=0.0)
+    assert (found.status, found.reference) == ("equal", "microbatched")
+    assert "microbatches have random numbers of their own" in found.notes[-1]
+    found = judged(monkeypatch, wide={"absolute": 0.1}, draws=True, plain=0.1)
+    assert (found.status, found.reference) == ("different", "microbatched")
+    found = judged(monkeypatch, wide={"absolute": 1e-12}, draws=True, plain=0.1)
+    assert (found.status, found.rows[0]["rounding"]) == ("equal", True)
+
+
+@pytest.mark.parametrize(
+    ("hint", "draws"),
+    [
+        ("microbatch(size=2, rng=1)", True),
+        ('microbatch(size=2, rng = "key", reduce="exact")', True),
+        ("microbatch(size=2, rng=None)", False),
+        ("microbatch(size=2, rng=())", False),
+        ("microbatch(size=2)", False),
+        ("task(stage=0)", False),
+    ],
+)
+def test_hints_that_hand_out_random_keys(hint: str, draws: bool) -> None:
+    assert bool(verify._DRAWS.search(hint)) == draws

@@ -156,6 +156,7 @@ def plan(
     measure: bool,
     time_limit: float,
     memory_limit: float | None,
+    output_limit: float,
     html: str | None,
     svg: str | None,
     **options: Any,
@@ -170,9 +171,12 @@ def plan(
     if entry is None and (measure or devices is not None):
         raise click.UsageError("--measure and --devices are about the step of --entry; give that and --args.")
     session = _session(options)
-    request = PlanRequest(microbatches, entry, arguments, devices, measure, program_limits(time_limit, memory_limit))
+    request = PlanRequest(
+        microbatches, entry, arguments, devices, measure, program_limits(time_limit, memory_limit, output_limit)
+    )
     try:
-        planned = make_plan(session.paths, session.rules, session.results, tuple(Registry()), request)
+        with session.progress.phase("plan"):
+            planned = make_plan(session.paths, session.rules, session.results, tuple(Registry()), request)
     except NotPlanned as problem:
         if session.options.verbose and problem.details:
             click.echo(problem.details, err=True)
@@ -220,7 +224,9 @@ def modernize(
 @click.option("--real-devices", "real", is_flag=True, help="Run on this machine's own devices, as they are set up.")
 @limit_options
 @click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance; 1e-4 for float32.")
-@click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance; 1e-6 for float32.")
+@click.option(
+    "--atol", type=click.FloatRange(0), help="Absolute tolerance; 1e-5 of an array's largest element for float32."
+)
 def verify(
     entry: str | None,
     arguments: str | None,
@@ -228,6 +234,7 @@ def verify(
     real: bool,
     time_limit: float,
     memory_limit: float | None,
+    output_limit: float,
     rtol: float | None,
     atol: float | None,
     **options: Any,
@@ -237,8 +244,8 @@ def verify(
     from mmrewrite.files.patch import patch_of
     from mmrewrite.mirror.child_process import NotRun
     from mmrewrite.mirror.limits import program_limits
-    from mmrewrite.verify import NotVerified, VerifyRequest
-    from mmrewrite.verify import verify as compare
+    from mmrewrite.verify.verify import NotVerified, VerifyRequest
+    from mmrewrite.verify.verify import verify as compare
 
     if (entry is None) != (arguments is None):
         raise click.UsageError(ENTRY_AND_ARGS)
@@ -246,15 +253,25 @@ def verify(
         raise click.UsageError("--devices counts virtual devices; leave it out with --real-devices.")
     session = _session(options)
     patch = patch_of(session.results, session.top)
-    request = VerifyRequest(entry, arguments, devices, real, rtol, atol, program_limits(time_limit, memory_limit))
+    request = VerifyRequest(
+        entry, arguments, devices, real, rtol, atol, program_limits(time_limit, memory_limit, output_limit)
+    )
     try:
         verified = compare(
-            session.paths, session.rules, session.selection, session.results, tuple(Registry()), patch, request
+            session.paths,
+            session.rules,
+            session.selection,
+            session.results,
+            tuple(Registry()),
+            patch,
+            request,
+            session.progress.phase,
         )
     except (NotRun, NotVerified) as problem:
         session.fail(str(problem))
-    session.show("verify", verified)
+    # The verdict comes last.
     session.print_messages("would change")
+    session.show("verify", verified)
     session.exit(found=verified.failed, incomplete=verified.incomplete)
 
 

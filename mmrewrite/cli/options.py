@@ -41,6 +41,7 @@ class SourceOptions:
     arguments: str | None = None
     time_limit: float = 1800
     memory_limit: float | None = None
+    output_limit: float = 64
 
 
 # Generic in newer versions of click only.
@@ -125,7 +126,15 @@ def since_option(command: _Command) -> _Command:
 
 
 def limit_options(command: _Command) -> _Command:
-    """`--time-limit` and `--memory-limit`, for commands that run the user's programs."""
+    """`--time-limit`, `--memory-limit` and `--output-limit`, for commands that run the user's programs."""
+    command = click.option(
+        "--output-limit",
+        type=click.FloatRange(0, min_open=True),
+        default=64,
+        metavar="MB",
+        show_default=True,
+        help="End a program that prints more.",
+    )(command)
     command = click.option(
         "--memory-limit",
         type=click.FloatRange(0, min_open=True),

@@ -23,6 +23,7 @@ from mmrewrite.cli.config import (
     separated,
 )
 from mmrewrite.cli.options import ENTRY_AND_ARGS, SourceOptions
+from mmrewrite.cli.progress import StatusLine
 from mmrewrite.cli.reports import NotShown, RewriteReport, render
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
@@ -62,6 +63,7 @@ class Session:
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.color = {"always": True, "never": False}.get(options.color, False if os.environ.get("NO_COLOR") else None)
+        self.progress = StatusLine(quiet=options.quiet)
         self.unwritten: list[tuple[str, str]] = []
         self.unreported = 0
         try:
@@ -229,10 +231,11 @@ class Session:
         from mmrewrite.mirror.limits import program_limits
         from mmrewrite.plan.plan import NotPlanned, PlanRequest, make_plan
 
-        limits = program_limits(self.options.time_limit, self.options.memory_limit)
+        limits = program_limits(self.options.time_limit, self.options.memory_limit, self.options.output_limit)
         request = PlanRequest(None, self.options.entry, self.options.arguments, None, False, limits)
         try:
-            return make_plan(self.paths, self.rules, self.results, tuple(Registry()), request)
+            with self.progress.phase(f"{self.options.entry or 'plan'}: tracing"):
+                return make_plan(self.paths, self.rules, self.results, tuple(Registry()), request)
         except NotPlanned as problem:
             raise NotShown(str(problem)) from None
 

@@ -156,7 +156,8 @@ def run_module(
     finished = run_within(command, variables, limits)
     if finished.ended is not None:
         raise NotRun(
-            f"{what} was ended: {finished.ended}; --time-limit and --memory-limit set the bounds", finished.stderr
+            f"{what} was ended: {finished.ended}; --time-limit, --memory-limit and --output-limit set the bounds",
+            finished.stderr,
         )
     try:
         document = json.loads(finished.stdout)

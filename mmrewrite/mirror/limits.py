@@ -28,9 +28,9 @@ class ProgramLimits:
 USUAL = ProgramLimits()
 
 
-def program_limits(seconds: float, gigabytes: float | None) -> ProgramLimits:
-    """The limits as the command line gives them."""
-    return ProgramLimits(seconds, None if gigabytes is None else int(gigabytes * 1e9))
+def program_limits(seconds: float, gigabytes: float | None, megabytes: float) -> ProgramLimits:
+    """The limits as the command line gives them: seconds, GB of memory, and MB of output."""
+    return ProgramLimits(seconds, None if gigabytes is None else int(gigabytes * 1e9), int(megabytes * 1e6))
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """Two runs compared, array by array: kept in files and read again, equal, different, missing."""
 
+import json
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mmruntime._commands.compare import Leaf, Recorded, Tolerance, compare, load
+from mmruntime._commands.compare import Leaf, Recorded, Tolerance, compare, load, main
 
 
 def leaf(value, dtype="float32", name="result"):
@@ -36,6 +38,39 @@ def test_differences_are_the_largest_ones():
     assert absolute == pytest.approx(0.01, rel=1e-3)
     assert relative == pytest.approx(5e-5, rel=1e-3)
     assert problem is None
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1.0, 1e9])
+def test_an_array_is_judged_by_its_own_scale(scale):
+    before = np.array([1.0, -0.5, 0.0]) * scale
+    assert difference(before, before + 5e-6 * scale)[2] is None
+    assert difference(before, before + 5e-4 * scale)[2] is not None
+    # A tolerance that is given holds for all.
+    assert difference(before, before + 5e-4 * scale, atol=1e-3 * scale)[2] is None
+    # Nothing is near to zero alone.
+    assert difference([0.0], [scale])[1] is None
+    assert difference([0.0], [scale])[2] is not None
+
+
+def test_what_was_saved_is_compared_by_a_process_of_its_own(tmp_path, capsys):
+    for name, value in (("before", 1.0), ("after", 2.0)):
+        (tmp_path / name).mkdir()
+        record = Recorded(str(tmp_path / name))
+        record.result("x", np.float32(value), "float32", name)
+        record.close()
+    assert main([str(tmp_path / "before"), str(tmp_path / "after")]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["absolute"], row["relative"], row["comparable"]) == (1.0, 1.0, True)
+    assert (row["original_where"], row["where"]) == ("before", "after")
+    assert main([str(tmp_path / "before"), str(tmp_path / "after"), "--rtol", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["problem"] is None
+    # What a program leaves may be anything.
+    for text in ("[", "{}", '[{"name": 1}]', '[{"name": "x", "role": "result", "kind": "f", "where": "", "array": 7}]'):
+        (tmp_path / "after" / "run.json").write_text(text)
+        assert main([str(tmp_path / "before"), str(tmp_path / "after")]) == 2, text
+        assert "what a program saved cannot be read" in json.loads(capsys.readouterr().out)["error"]
+    (tmp_path / "before" / "0.bin").write_bytes(b"123")
+    assert main([str(tmp_path / "before"), str(tmp_path / "before")]) == 2
 
 
 @pytest.mark.parametrize(

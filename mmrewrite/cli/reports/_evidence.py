@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mmrewrite.cli.reports import NotShown, RewriteReport
 from mmrewrite.files.patch import patch_of
 
-VERDICTS = {
+if TYPE_CHECKING:
+    from mmrewrite.verify.verify import Checked, Status, Verified
+
+VERDICTS: Mapping[Status, str] = {
     "equal": "equal",
     "different": "NOT equal",
     "broken": "the rewritten program FAILS where the original runs",
@@ -24,7 +27,15 @@ VERDICTS = {
 class CheckedRow:
     """One function that was run in both programs."""
 
-    HEAD: ClassVar[tuple[str, ...]] = ("function", "arguments", "arrays", "largest difference", "relative", "verdict")
+    HEAD: ClassVar[tuple[str, ...]] = (
+        "function",
+        "arguments",
+        "arrays",
+        "largest difference",
+        "relative",
+        "compared with",
+        "verdict",
+    )
 
     cells: tuple[str, ...]
     passed: bool
@@ -48,6 +59,7 @@ class ShownEvidence:
         rows: A row for each function.
         arrays: The arrays of each function.
         problems: What is not equal, or was not run, a sentence each.
+        rounding: What differs by rounding alone, and the float64 run that shows it, a sentence each.
         not_covered: What the evidence leaves open, a sentence each.
         about: Which text the evidence is about.
         mismatch: That it is about another text than the one that is shown; then the rest is empty.
@@ -56,6 +68,7 @@ class ShownEvidence:
     rows: tuple[CheckedRow, ...] = ()
     arrays: tuple[CheckedArrays, ...] = ()
     problems: tuple[str, ...] = ()
+    rounding: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = ()
     about: str | None = None
     mismatch: str | None = None
@@ -118,22 +131,71 @@ def shown_evidence(checks: Sequence[Mapping[str, Any]], not_covered: Sequence[st
         CheckedArrays(str(check["entry"]), tuple(map(_array, check["arrays"]))) for check in checks if check["arrays"]
     )
     problems = tuple(problem for check in checks for problem in _problems(check))
-    return ShownEvidence(rows, arrays, problems, tuple(map(str, not_covered)), about)
+    rounding = tuple(sentence for check in checks for sentence in _rounding(check))
+    return ShownEvidence(rows, arrays, problems, rounding, tuple(map(str, not_covered)), about)
 
 
 def _cells(check: Mapping[str, Any]) -> Iterator[str]:
     yield from (str(check["entry"]), str(check["args"]), str(len(check["arrays"])))
-    for key in ("absolute", "relative"):
-        worst = max((float(row[key]) for row in check["arrays"] if row[key] is not None), default=None)
-        yield "-" if worst is None else f"{worst:.2g}"
-    yield VERDICTS[check["status"]]
+    yield from (largest(check["arrays"], key) for key in ("absolute", "relative"))
+    yield "the same microbatches" if check.get("reference") == "microbatched" else "the original"
+    yield check_verdict(check["status"], check["arrays"])
 
 
 def _array(row: Mapping[str, Any]) -> tuple[str, ...]:
     shape = " x ".join(map(str, row["shape"])) or "scalar"
-    differences = ("-" if row[key] is None else f"{float(row[key]):.2g}" for key in ("absolute", "relative"))
+    differences = (largest([row], key) for key in ("absolute", "relative"))
     where = str(row.get("where") or "nowhere")
-    return (str(row["name"]), shape, str(row["type"]), *differences, where, "NOT equal" if row["problem"] else "equal")
+    return (str(row["name"]), shape, str(row["type"]), *differences, where, array_verdict(row))
+
+
+def check_verdict(status: Status, rows: Iterable[Mapping[str, Any]]) -> str:
+    """The verdict on one function."""
+    if status == "equal" and any(row.get("rounding") for row in rows):
+        return "equal but for rounding"
+    return VERDICTS[status]
+
+
+def array_verdict(row: Mapping[str, Any]) -> str:
+    """The verdict on one array."""
+    return "NOT equal" if row["problem"] else "rounding" if row.get("rounding") else "equal"
+
+
+def largest(rows: Iterable[Mapping[str, Any]], key: str) -> str:
+    """The largest difference of some arrays, as text."""
+    worst = max((float(row[key]) for row in rows if row[key] is not None), default=None)
+    return "-" if worst is None else f"{worst:.2g}"
+
+
+def checked_values(check: Checked) -> dict[str, Any]:
+    """A check as the JSON document has it."""
+    return {
+        "entry": check.entry.step,
+        "args": check.entry.arguments,
+        "named_by": check.entry.place,
+        "status": check.status,
+        "where": check.where,
+        "reference": check.reference,
+        "arrays": list(check.rows),
+        "notes": list(check.notes),
+        "problem": check.problem,
+        "traceback": check.details or None,
+    }
+
+
+def verified_evidence(verified: Verified) -> ShownEvidence:
+    """The evidence of a run of `verify`."""
+    about = f"This holds for the patch with SHA-256 `{verified.patch}`."
+    return shown_evidence([checked_values(check) for check in verified.checks], verified.not_covered, about)
+
+
+def _rounding(check: Mapping[str, Any]) -> Iterator[str]:
+    for row in check["arrays"]:
+        if row.get("rounding"):
+            yield (
+                f"`{check['entry']}`: `{row['name']}` differs by {float(row['absolute']):.2g} in {row['type']} and by "
+                f"{float(row['float64']):.2g} in float64: rounding, which shrinks with the precision"
+            )
 
 
 def _problems(check: Mapping[str, Any]) -> Iterator[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 
 from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence
-from mmrewrite.cli.reports._html_page import bullets, code, inline, table
+from mmrewrite.cli.reports._html_page import bullets, code, inline, page, section, table
 from mmrewrite.cli.reports._review import UNVERIFIED
 
 
@@ -24,6 +24,8 @@ def verified(evidence: ShownEvidence | None) -> Iterator[str]:
     yield table("What was compared", CheckedRow.HEAD, cells)
     if evidence.problems:
         yield f"<h3>Not equal</h3>\n{bullets(map(inline, evidence.problems))}"
+    if evidence.rounding:
+        yield f"<h3>Rounding alone</h3>\n{bullets(map(inline, evidence.rounding))}"
     for check in evidence.arrays:
         rows = [[code(row[0]), *map(escape, row[1:])] for row in check.rows]
         listed = table(f"Arrays of {check.name}", check.HEAD, rows)
@@ -35,3 +37,15 @@ def verified(evidence: ShownEvidence | None) -> Iterator[str]:
 def _verdict(row: CheckedRow) -> str:
     kind = "good" if row.passed else "alarm"
     return f'<strong class="{kind}">{escape(row.cells[-1])}</strong>'
+
+
+def verify_page(evidence: ShownEvidence, notes: Iterable[str]) -> str:
+    """The page of `verify` itself: the verdict first."""
+    equal = "everything is equal but for rounding" if evidence.rounding else "everything is equal"
+    kind, verdict = ("good", equal) if evidence.passed else ("alarm", "not everything is proved")
+    head = f'<p class="eyebrow">mmrewrite verify</p>\n<h1>Verified: <span class="{kind}">{verdict}</span></h1>'
+    main = [
+        section("What was run", [bullets(map(inline, notes))], "notes"),
+        section("Evidence", verified(evidence), "verified"),
+    ]
+    return page(f"Verified: {verdict}", head, main, "")

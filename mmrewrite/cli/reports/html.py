@@ -14,6 +14,7 @@ from mmrewrite.cli.reports._html_page import page
 
 if TYPE_CHECKING:
     from mmrewrite.plan.plan import Planned
+    from mmrewrite.verify.verify import Verified
 
 
 def _plan(planned: Planned) -> str:
@@ -34,4 +35,14 @@ def _review(report: RewriteReport) -> str:
     return review_page(report)
 
 
-RENDERERS = {"plan": _plan, **dict.fromkeys(("diff", "check", "modernize"), _review)}
+def _verify(verified: Verified) -> str:
+    from mmrewrite.cli.reports._evidence import verified_evidence
+    from mmrewrite.cli.reports._html_evidence import verify_page
+
+    notes = [
+        f"`{check.entry.step}`: {note}" for check in verified.checks for note in (check.where, *check.notes) if note
+    ]
+    return verify_page(verified_evidence(verified), notes)
+
+
+RENDERERS = {"plan": _plan, "verify": _verify, **dict.fromkeys(("diff", "check", "modernize"), _review)}

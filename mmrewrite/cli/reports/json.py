@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mmrewrite.cli.reports import RewriteReport
+from mmrewrite.cli.reports._evidence import checked_values
 from mmrewrite.cli.reports._review import completeness
 from mmrewrite.files.patch import patch_of
 from mmrewrite.results import Rewrite
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from mmrewrite.modernize.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTimeline
-    from mmrewrite.verify import Checked, Verified
+    from mmrewrite.verify.verify import Verified
 
 _VERSION = 1
 
@@ -67,7 +68,7 @@ def _verify(verified: Verified) -> str:
             "passed": not verified.failed and not verified.incomplete,
             "patch_sha256": verified.patch,
             "files": list(verified.files),
-            "checks": [_check(check) for check in verified.checks],
+            "checks": [checked_values(check) for check in verified.checks],
             "not_covered": list(verified.not_covered),
         },
     )
@@ -194,18 +195,4 @@ def _timeline(timeline: PlanTimeline) -> dict[str, Any]:
         "busy": simulation.busy,
         "live": simulation.live,
         "order": [[str(action) for action in row] for row in schedule.rows],
-    }
-
-
-def _check(check: Checked) -> dict[str, Any]:
-    return {
-        "entry": check.entry.step,
-        "args": check.entry.arguments,
-        "named_by": check.entry.place,
-        "status": check.status,
-        "where": check.where,
-        "arrays": list(check.rows),
-        "notes": list(check.notes),
-        "problem": check.problem,
-        "traceback": check.details or None,
     }

@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from mmrewrite.cli.reports import RewriteReport
-from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence, evidence_of, shown_evidence
+from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence, evidence_of, verified_evidence
 from mmrewrite.cli.reports._review import (
     UNTRACED,
     UNVERIFIED,
@@ -30,7 +30,7 @@ from mmrewrite.results import Edit, Rewrite
 if TYPE_CHECKING:
     from mmrewrite.modernize.upgrade import Upgrade
     from mmrewrite.plan.sections import PlanSection, PlanTable
-    from mmrewrite.verify import Verified
+    from mmrewrite.verify.verify import Verified
 
 _LIMIT, _MOST = 60_000, 65_000
 _MANY = 20
@@ -163,25 +163,16 @@ def _shown(evidence: ShownEvidence) -> Iterator[str]:
     yield "\n".join([*rows, *(_row([*map(code, row.cells[:2]), *row.cells[2:]]) for row in evidence.rows)])
     if evidence.problems:
         yield _list("Not equal", map(_text, evidence.problems))
+    if evidence.rounding:
+        yield _list("Rounding alone", map(_text, evidence.rounding))
     if evidence.about is not None:
         yield _text(evidence.about)
     yield _list("Not covered", map(_text, evidence.not_covered))
 
 
 def _verify(verified: Verified) -> str:
-    checked = [
-        {
-            "entry": check.entry.step,
-            "args": check.entry.arguments,
-            "status": check.status,
-            "arrays": check.rows,
-            "problem": check.problem,
-        }
-        for check in verified.checks
-    ]
     verdict = "not everything is proved" if verified.failed or verified.incomplete else "equal"
-    about = f"This holds for the patch with SHA-256 `{verified.patch}`."
-    evidence = shown_evidence(checked, verified.not_covered, about)
+    evidence = verified_evidence(verified)
     parts = [f"### mmrewrite verify: {verdict}", *_shown(evidence)]
     return "\n\n".join(parts) + "\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,17 +14,9 @@ if TYPE_CHECKING:
     from mmrewrite.modernize.upgrade import Upgrade
     from mmrewrite.plan.plan import Planned
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
-    from mmrewrite.verify import Checked, Status, Verified
+    from mmrewrite.verify.verify import Verified
 
 _TIMELINE_WIDTH = 120
-
-_VERDICTS: Mapping[Status, str] = {
-    "equal": "equal",
-    "different": "NOT equal",
-    "broken": "the rewritten program FAILS where the original runs",
-    "not rewritten": "NOT proved: it reaches no rewritten hint; see the refusals",
-    "not run": "NOT run",
-}
 
 
 def _patch(report: RewriteReport) -> str | bytes:
@@ -52,13 +44,9 @@ def _plan(planned: Planned) -> str:
 
 
 def _verify(verified: Verified) -> str:
-    evidence = [
-        f"This holds for the patch with SHA-256 {verified.patch}, the bytes that `mmrewrite diff` prints for the same "
-        "paths:",
-        *(f"  {file['path']}: {file['before'][:12]} becomes {file['after'][:12]}" for file in verified.files),
-    ]
-    rest = ["Not covered:", *(f"  {line}" for line in verified.not_covered)]
-    return "\n\n".join([*map(_check, verified.checks), "\n".join(evidence), "\n".join(rest)]) + "\n"
+    from mmrewrite.cli.reports._verify_text import verify_text
+
+    return verify_text(verified)
 
 
 def _codemods(summaries: Mapping[str, Mapping[str, str]]) -> str:
@@ -141,32 +129,3 @@ def _timeline(timeline: PlanTimeline) -> str:
         parts.append(timeline.as_text(_TIMELINE_WIDTH))
         parts.append("\n".join(f"  {label}: {text}" for label, text in timeline.figures))
     return "\n\n".join(parts)
-
-
-def _check(check: Checked) -> str:
-    from mmrewrite.plan.sections import PlanTable
-
-    title = f"{check.entry.step} with {check.entry.arguments} ({check.entry.place}): {_VERDICTS[check.status]}"
-    parts = [_lines(title, filter(None, (check.where, *check.notes)))]
-    for role, last_column in (("argument", "lives on"), ("result", "ends up on")):
-        rows = tuple(_cells(row) for row in check.rows if row["role"] == role)
-        if rows:
-            head = (role, "shape", "type", "largest difference", "relative", last_column)
-            parts.append(_table(PlanTable(f"{role.capitalize()}s", head, rows)))
-    unequal = [f"{row['name']}: {row['problem']}" for row in check.rows if row["problem"]]
-    parts += [_lines("Not equal", unequal)] if unequal else []
-    parts += [check.problem] if check.problem else []
-    parts += [check.details.rstrip()] if check.details else []
-    return "\n\n".join(parts)
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    shape = " x ".join(map(str, row["shape"])) or "scalar"
-    differences = (_difference(row[key], row["problem"]) for key in ("absolute", "relative"))
-    return (row["name"], shape, row["type"], *differences, row["where"] or "nowhere")
-
-
-def _difference(value: float | None, problem: str | None) -> str:
-    if value is None:
-        return "?" if problem else "-"
-    return f"{value:.2g}"

@@ -1,9 +1,16 @@
-"""Save the arrays of a run to a folder, and compare two such runs, array by array."""
+"""Save the arrays of a run to a folder, and compare two such runs, array by array.
+
+    python -m mmruntime._commands.compare ORIGINAL REWRITTEN --rtol 1e-3
+
+prints the comparison as one JSON document. It runs in a process of its own, which imports nothing of the user's.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,9 +77,15 @@ class Recorded:
 
 
 def load(folder: str) -> list[Leaf]:
-    """The arrays of a run, in order."""
+    """The arrays of a run, in order.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: If the folder is not what `Recorded` writes.
+    """
     with open(os.path.join(folder, _INDEX), encoding="utf-8") as file:
         index = json.load(file)
+    if not isinstance(index, list):
+        raise ValueError("its index is no list")
     return [
         Leaf(entry["name"], entry["role"], _array(folder, entry["array"]), entry["kind"], entry["where"])
         for entry in index
@@ -90,22 +103,27 @@ def _array(folder: str, entry: Mapping[str, Any] | None) -> np.ndarray | None:
 class Tolerance:
     """How far floats may differ: `|rewritten - original| <= atol + rtol * |original|`, element by element.
 
-    The defaults depend on the type: 1e-9 and 1e-12 for float64, 1e-4 and 1e-6 for float32, 4 and 2 times the machine
+    By default `atol` is a share of the array's largest element, as gradients have scales of their own. That share and
+    `rtol` depend on the type: 1e-11 and 1e-9 for float64, 1e-5 and 1e-4 for float32, 2 and 4 times the machine
     epsilon for shorter ones. Whole numbers, booleans and keys must be equal.
+
+    Attributes:
+        rtol: Tolerance relative to each element; None for the default.
+        atol: Absolute tolerance for all arrays; None for a share of each array's largest element.
     """
 
     rtol: float | None = None
     atol: float | None = None
 
-    def of(self, dtype: Any) -> tuple[float, float]:
-        """Relative and absolute tolerance for a type."""
+    def of(self, dtype: Any, largest: float) -> tuple[float, float]:
+        """Relative and absolute tolerance for an array of a type, whose largest finite element is given."""
         if not jnp.issubdtype(dtype, jnp.inexact):
             return 0.0, 0.0
         epsilon = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
-        rtol, atol = (1e-9, 1e-12) if epsilon < 1e-12 else (1e-4, 1e-6)
+        rtol, share = (1e-9, 1e-11) if epsilon < 1e-12 else (1e-4, 1e-5)
         if epsilon > 1e-6:
-            rtol, atol = 4 * epsilon, 2 * epsilon
-        return rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol
+            rtol, share = 4 * epsilon, 2 * epsilon
+        return rtol if self.rtol is None else self.rtol, share * largest if self.atol is None else self.atol
 
 
 @dataclass(frozen=True)
@@ -116,7 +134,8 @@ class Row:
         original: The leaf of the original program; None if it has none of that name.
         rewritten: The leaf of the rewritten program; None if it has none of that name.
         absolute: The largest difference; None where they cannot be compared.
-        relative: The largest difference relative to the original, over its elements larger than the absolute tolerance.
+        relative: The largest difference relative to the largest element of the original; None if that is zero, unless
+            they are equal.
         problem: Why they count as different; None if they are equal within the tolerance.
     """
 
@@ -126,11 +145,18 @@ class Row:
     relative: float | None
     problem: str | None
 
-    def as_json(self, homes: Mapping[str, str]) -> dict[str, Any]:
-        """As JSON values; `homes` is where a step keeps its arguments, by name."""
+    @property
+    def comparable(self) -> bool:
+        """Whether both programs have the array, in one shape and type."""
+        leaves = (self.original, self.rewritten)
+        return all(leaf is not None and leaf.array is not None for leaf in leaves) and (
+            len({(leaf.shape, leaf.kind) for leaf in leaves if leaf is not None}) == 1
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
         leaf = self.original or self.rewritten
         assert leaf is not None
-        where = homes.get(leaf.name, self.rewritten.where) if self.rewritten else None
         return {
             "name": leaf.name,
             "role": leaf.role,
@@ -139,7 +165,8 @@ class Row:
             "absolute": self.absolute,
             "relative": self.relative,
             "original_where": self.original.where if self.original else None,
-            "where": where,
+            "where": self.rewritten.where if self.rewritten else None,
+            "comparable": self.comparable,
             "problem": self.problem,
         }
 
@@ -163,7 +190,7 @@ def _row(original: Leaf, rewritten: Leaf | None, tolerance: Tolerance) -> Row:
 
 
 def _differences(original: Leaf, rewritten: Leaf, before: np.ndarray, after: np.ndarray, tolerance: Tolerance) -> Row:
-    rtol, atol = tolerance.of(before.dtype)
+    dtype = before.dtype
     if jnp.issubdtype(before.dtype, jnp.inexact):
         wide = np.complex128 if jnp.issubdtype(before.dtype, jnp.complexfloating) else np.float64
         before, after = before.astype(wide), after.astype(wide)
@@ -175,11 +202,12 @@ def _differences(original: Leaf, rewritten: Leaf, before: np.ndarray, after: np.
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.where(same, 0.0, np.abs(after - before))
         size = np.abs(before)
+        largest = float(np.max(size[np.isfinite(size)], initial=0.0))
+        rtol, atol = tolerance.of(dtype, largest)
         # A tolerance relative to infinity would allow anything.
         wrong = ~same & ~(np.isfinite(size) & (apart <= atol + rtol * size))
-        counted = np.isfinite(size) & (size > atol)
-        relative = float(np.max(apart[counted] / size[counted], initial=0.0))
     absolute = float(np.max(apart, initial=0.0))
+    relative = 0.0 if not absolute else absolute / largest if largest else None
     problem = None
     if wrong.any():
         first = tuple(int(index) for index in np.argwhere(wrong)[0])
@@ -193,6 +221,30 @@ def _differences(original: Leaf, rewritten: Leaf, before: np.ndarray, after: np.
         original,
         rewritten,
         absolute if np.isfinite(absolute) else None,
-        relative if np.isfinite(relative) else None,
+        relative if relative is not None and np.isfinite(relative) else None,
         problem,
     )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print `{"rows": ...}`, or `{"error": sentence}` if a folder is not what a run saves; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m mmruntime._commands.compare", description=__doc__)
+    parser.add_argument("original")
+    parser.add_argument("rewritten")
+    parser.add_argument("--rtol", type=float)
+    parser.add_argument("--atol", type=float)
+    options = parser.parse_args(arguments)
+    runs = []
+    for folder in (options.original, options.rewritten):
+        try:
+            runs.append(load(folder))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            json.dump({"error": f"what a program saved cannot be read: {type(error).__name__}: {error}"}, sys.stdout)
+            return 2
+    rows = compare(runs[0], runs[1], Tolerance(options.rtol, options.atol))
+    json.dump({"rows": [row.as_json() for row in rows]}, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

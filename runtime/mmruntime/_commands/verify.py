@@ -1,14 +1,15 @@
-"""Call one function in a process of its own, save its arguments and results, and compare with an earlier run.
+"""Call one function in a process of its own, and save its arguments and results.
 
     python -m mmruntime._commands.verify train:train_step train:example_arguments --path DIR --save NEW
-    python -m mmruntime._commands.verify ... --path MIRROR --save NEWER --against NEW
 
-This is the other end of `mmrewrite verify`: the first run is the original program on one device, the second one the
-rewritten program on all of them. Whatever the function's module prints goes to standard error.
+This is the other end of `mmrewrite verify`, which runs the original program on one device and the rewritten one on all
+of them, and has `mmruntime._commands.compare` compare what they saved. Whatever the function's module prints goes to
+standard error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import random
 import sys
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from mmruntime._commands.compare import Recorded, Tolerance, compare, load
+from mmruntime._commands.compare import Recorded
 from mmruntime._commands.entry_point import (
     BadEntryPoint,
     FunctionName,
@@ -36,8 +37,18 @@ _SEED = 0
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def run(entry: FunctionName, arguments: FunctionName, folder: str) -> dict[str, Any]:
+def run(
+    entry: FunctionName, arguments: FunctionName, folder: str, *, wide: bool = False, on_one_device: bool = False
+) -> dict[str, Any]:
     """Call the function once and save its arguments and results in `folder`.
+
+    Args:
+        entry: The function.
+        arguments: The function that returns its arguments.
+        folder: An empty folder.
+        wide: Whether floats of the arguments become float64 first, and complex numbers complex128.
+        on_one_device: Whether a compiled step runs as the function that it is, operation by operation: with its
+            microbatches and their random numbers, and without a mesh.
 
     Returns:
         Which devices it ran on, and where its arguments belong, as JSON values.
@@ -51,13 +62,16 @@ def run(entry: FunctionName, arguments: FunctionName, folder: str) -> dict[str, 
     if not callable(step):
         raise BadEntryPoint(f"{entry}: `{entry.name}` is of type {type(step).__name__}; name a function")
     example = arguments_for(entry, arguments)
+    if wide:
+        example = jax.tree.map(widened, example)
     names = _names(step, len(example))
     record = Recorded(folder)
     # Before the call: a donated argument is deleted by it.
     for name, argument in zip(names, example, strict=True):
         _record(record.argument, name, argument)
     try:
-        result = jax.block_until_ready(step(*example))
+        with jax.disable_jit() if on_one_device else contextlib.nullcontext():
+            result = jax.block_until_ready(step(*example))
     except Exception as error:
         raise BadEntryPoint(
             failure(entry, "failed", error, f"it was called with what `{arguments.text}` returns")
@@ -69,9 +83,18 @@ def run(entry: FunctionName, arguments: FunctionName, folder: str) -> dict[str, 
         "compiled_for_a_mesh": is_step,
         "devices": jax.device_count(),
         "platform": jax.default_backend(),
-        "homes": _homes(step, names) if isinstance(step, MeshFunction) else {},
+        "homes": _homes(step, names) if isinstance(step, MeshFunction) and not on_one_device else {},
         "like_arguments": _like(result, dict(zip(names, example, strict=True))),
     }
+
+
+def widened(leaf: Any) -> Any:
+    """A leaf with its numbers as float64 or complex128, where they are floats or complex ones."""
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic) or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return leaf
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        return leaf.astype(jnp.complex128)
+    return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
 def _names(step: Any, count: int) -> list[str]:
@@ -155,19 +178,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the document, or `{"error": sentence, "traceback": text}`, and return the exit status."""
     parser = parser_for("mmruntime._commands.verify", __doc__)
     parser.add_argument("--save", required=True, help="an empty folder")
-    parser.add_argument("--against", help="the folder of an earlier run")
-    parser.add_argument("--rtol", type=float)
-    parser.add_argument("--atol", type=float)
+    parser.add_argument("--widened", action="store_true", help="make floats of the arguments float64")
+    parser.add_argument("--on-one-device", action="store_true", help="run a compiled step as the function that it is")
     options = parser.parse_args(arguments)
-
-    def call_and_compare(entry: FunctionName, arguments: FunctionName) -> dict[str, Any]:
-        document = run(entry, arguments, options.save)
-        if options.against:
-            rows = compare(load(options.against), load(options.save), Tolerance(options.rtol, options.atol))
-            document["rows"] = [row.as_json(document["homes"]) for row in rows]
-        return document
-
-    return print_document(options, call_and_compare)
+    return print_document(
+        options,
+        lambda entry, arguments: run(
+            entry, arguments, options.save, wide=options.widened, on_one_device=options.on_one_device
+        ),
+    )
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from mmrewrite.files.select import Rules, Selection, load_file, select_files
-from mmrewrite.mirror.child_process import Mirror, NotRun, check_named, check_runtime, environment, mirrored, run_module
+from mmrewrite.mirror.child_process import Mirror, check_named, check_runtime, mirrored
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
 from mmrewrite.project.facts import Facts, has_mark, read_facts
@@ -18,8 +18,12 @@ from mmrewrite.project.reach import Reach, holds
 from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.project.verify_entries import Entry, hinted_entries
 from mmrewrite.results import HintReference, Rewrite
+from mmrewrite.verify.programs import Checked as Checked
+from mmrewrite.verify.programs import Phase, ProgramSettings, check_programs
+from mmrewrite.verify.programs import Status as Status
 
-Status = Literal["equal", "different", "broken", "not rewritten", "not run"]
+# A microbatch hint that hands out random keys.
+_DRAWS = re.compile(r"\bmicrobatch\(.*\brng\s*=\s*(?!None\b|\(\s*\))", re.DOTALL)
 
 # A hint by the path of its file.
 _HintPlace = tuple[str, HintReference]
@@ -50,29 +54,6 @@ class VerifyRequest:
     rtol: float | None
     atol: float | None
     limits: ProgramLimits = USUAL
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The comparison of one function.
-
-    Attributes:
-        entry: The function, and the one that returns its arguments.
-        status: The verdict.
-        where: The devices on which the two programs ran, as a sentence.
-        rows: For each argument and result, the row that `mmruntime._commands.verify` reports.
-        notes: Remarks about what was compared.
-        problem: Why the function could not be compared, or how the rewritten program failed.
-        details: The traceback that belongs to `problem`.
-    """
-
-    entry: Entry
-    status: Status
-    where: str
-    rows: tuple[Mapping[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
-    problem: str | None = None
-    details: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +91,7 @@ def verify(
     codemods: Collection[str],
     patch: bytes,
     request: VerifyRequest,
+    phase: Phase,
 ) -> Verified:
     """Call every requested function in both programs, and compare arguments and results.
 
@@ -121,6 +103,7 @@ def verify(
         codemods: The names of codemods, which hints may mention.
         patch: The output of `mmrewrite diff` for the same paths.
         request: The functions to call, the devices and the tolerances.
+        phase: What each run of a program is shown by while it lasts.
 
     Raises:
         NotVerified: If there is no function to call, or no file would change.
@@ -147,7 +130,7 @@ def verify(
     checks = []
     with mirrored(paths, rules, results) as mirror:
         for entry in entries:
-            checks.append(_check(entry, mirror, coverage, devices, request))
+            checks.append(_check(entry, mirror, coverage, devices, request, phase))
     files = tuple(
         {"path": result.path, "before": _hash(result.original), "after": _hash(result.result)}
         for result in results
@@ -169,74 +152,17 @@ def _entries(modules: Sequence[Facts], request: VerifyRequest) -> list[Entry]:
     return entries
 
 
-def _check(entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | None, request: VerifyRequest) -> Checked:
-    names = [text.partition(":")[0] for text in (entry.step, entry.arguments)]
-    rewritten = [root for root in map(mirror.root, names) if root is not None]
-    original = [root for root in map(mirror.source_root, names) if root is not None]
-    if mirror.root(names[0]) is None:
-        sentence = f"none of the files given is the module `{names[0]}`; give its file or folder as PATH"
+def _check(
+    entry: Entry, mirror: Mirror, coverage: _Coverage, devices: int | None, request: VerifyRequest, phase: Phase
+) -> Checked:
+    module = entry.step.partition(":")[0]
+    if mirror.root(module) is None:
+        sentence = f"none of the files given is the module `{module}`; give its file or folder as PATH"
         return Checked(entry, "not run", "", problem=sentence)
     if not coverage.is_rewritten(entry):
         return Checked(entry, "not rewritten", "")
-    with tempfile.TemporaryDirectory(prefix="mmrewrite-verify-") as folder, tempfile.TemporaryDirectory() as other:
-        try:
-            alone = environment(None if request.real else 1)
-            first = _call(entry, ["--save", folder], original, alone, "the original program", request.limits)
-        except NotRun as problem:
-            return Checked(entry, "not run", "", problem=str(problem), details=problem.details)
-        if "error" in first:
-            sentence = f"the original program fails by itself: {first['error']}"
-            return Checked(entry, "not run", "", problem=sentence, details=first["traceback"])
-        options = ["--save", other, "--against", folder]
-        options += [] if request.rtol is None else ["--rtol", str(request.rtol)]
-        options += [] if request.atol is None else ["--atol", str(request.atol)]
-        try:
-            # The mirror goes first; modules outside of it, such as one beside a script, are the original's.
-            second = _call(
-                entry, options, [*rewritten, *original], environment(devices), "the rewritten program", request.limits
-            )
-        except NotRun as problem:
-            return Checked(
-                entry, "broken", "", problem=mirror.named(str(problem)), details=mirror.named(problem.details)
-            )
-    if "error" in second:
-        sentence, details = (mirror.named(second[key]) for key in ("error", "traceback"))
-        return Checked(entry, "broken", "", problem=sentence, details=details)
-    rows = tuple(second["rows"])
-    status: Status = "different" if any(row["problem"] for row in rows) else "equal"
-    kind = second["platform"] if request.real else "virtual"
-    where = (
-        f"the original on {'the first device' if request.real else '1 device'}, the rewritten program on "
-        f"{second['devices']} {kind} devices"
-    )
-    return Checked(entry, status, where, rows, tuple(_notes(entry, second)))
-
-
-def _call(
-    entry: Entry,
-    options: Sequence[str],
-    roots: Sequence[str],
-    variables: Mapping[str, str],
-    program: str,
-    limits: ProgramLimits,
-) -> dict[str, Any]:
-    # One hash seed: code that iterates over a set of strings must not make the two programs differ.
-    seeded = {**variables, "PYTHONHASHSEED": "0"}
-    document, _ = run_module(
-        "_commands.verify", [entry.step, entry.arguments, *options], roots, seeded, f"{entry.step}: {program}", limits
-    )
-    return document
-
-
-def _notes(entry: Entry, document: Mapping[str, Any]) -> Iterator[str]:
-    if not document["compiled_for_a_mesh"]:
-        name = entry.step.partition(":")[2]
-        yield (
-            f"`{name}` is not compiled for a mesh, so its tasks ran one by one or as part of plain `jax.jit`; "
-            "name the step that has the hint `mjit` to verify the pipeline"
-        )
-    for place, argument in document["like_arguments"].items():
-        yield f"{place} has the paths, shapes and types of {argument}: its gradients, or its new value"
+    settings = ProgramSettings(devices, request.rtol, request.atol, request.limits, coverage.draws(entry))
+    return check_programs(entry, mirror, settings, phase)
 
 
 class _Coverage:
@@ -268,6 +194,10 @@ class _Coverage:
             for other in (facts, *self._project.imported(facts)):
                 found |= self._inside(other, other.tree.body)
         return found & self.rewritten
+
+    def draws(self, entry: Entry) -> bool:
+        """Whether a function reaches microbatches with random keys of their own."""
+        return any(_DRAWS.search(hint.text) for _, hint in self.of(entry))
 
     def is_rewritten(self, entry: Entry) -> bool:
         """Whether a function reaches anything that is rewritten."""
@@ -304,6 +234,11 @@ def _not_covered(
     left = sum(len(result.left) for result in results)
     if refused or left:
         yield f"hints that are not rewritten: {refused} refused, {left} left alone on purpose"
+    if any(check.reference == "microbatched" for check in checks):
+        yield (
+            "the random numbers of the whole batch: microbatches draw others, of the same distribution. Whether the "
+            'results of microbatches are combined as they should be is proved by `reduce="exact"` before a step runs'
+        )
     yield "other arguments: each function was called once, with one set of arguments"
     yield "time and memory, and side effects"
     yield "several processes" if devices is None else "real devices, and several processes"

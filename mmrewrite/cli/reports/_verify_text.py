@@ -1,0 +1,126 @@
+"""What `verify` has found as text: at most 80 columns, and the verdict last."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mmrewrite.cli.reports._evidence import array_verdict, check_verdict, largest
+
+if TYPE_CHECKING:
+    from mmrewrite.verify.verify import Checked, Verified
+
+_WIDTH, _NAME = 80, 43
+# With more arrays than this, those that are equal share a line.
+_LISTED = 16
+_HEAD = ("array", "differs by", "relative", "verdict")
+
+
+def verify_text(verified: Verified) -> str:
+    """The report: each function, what it is about, what it leaves open, and the verdicts."""
+    evidence = [
+        "This holds for the patch with SHA-256",
+        f"  {verified.patch},",
+        "the bytes that `mmrewrite diff` prints for the same paths:",
+        *(f"  {file['path']}: {file['before'][:12]} becomes {file['after'][:12]}" for file in verified.files),
+    ]
+    rest = ["Not covered:", *(line for text in verified.not_covered for line in _wrapped(text))]
+    rows = [
+        (
+            _cut(check.entry.step, 30),
+            "the same microbatches" if check.reference == "microbatched" else "the original",
+            largest(check.rows, "absolute"),
+            check_verdict(check.status, check.rows),
+        )
+        for check in verified.checks
+    ]
+    verdicts = _table(("function", "compared with", "differs by", "verdict"), rows)
+    return "\n\n".join([*map(_check, verified.checks), "\n".join(rest), "\n".join(evidence), verdicts]) + "\n"
+
+
+def _check(check: Checked) -> str:
+    parts = [f"{check.entry.step} with {check.entry.arguments} ({check.entry.place})"]
+    parts += [line for text in filter(None, (check.where, *check.notes)) for line in _wrapped(text)]
+    sections = ["\n".join(parts)]
+    if check.rows:
+        sections.append(textwrap.indent(_table(_HEAD, list(_arrays(check.rows))), "  "))
+        sections.append("\n".join(_places(check.rows)))
+    unequal = [f"{row['name']}: {row['problem']}" for row in check.rows if row["problem"]]
+    sections += [_listed("Not equal:", unequal)] if unequal else []
+    rounded = [
+        f"{row['name']}: {row['absolute']:.2g} in {row['type']}, {row['float64']:.2g} in float64"
+        for row in check.rows
+        if row.get("rounding")
+    ]
+    if rounded:
+        sections.append(_listed("Rounding alone, as it shrinks with the precision:", rounded))
+    sections += ["\n".join(_wrapped(check.problem, ""))] if check.problem else []
+    sections += [check.details.rstrip()] if check.details else []
+    return "\n\n".join(sections)
+
+
+def _arrays(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """A line for each array, or where there are many, one for all that are equal and one for each that is not."""
+    if len(rows) <= _LISTED:
+        yield from map(_array, rows)
+        return
+    for role in ("argument", "result"):
+        equal = [row for row in rows if row["role"] == role and array_verdict(row) == "equal"]
+        if equal:
+            yield (f"{len(equal)} {role}s", largest(equal, "absolute"), largest(equal, "relative"), "equal")
+    yield from (_array(row) for row in rows if array_verdict(row) != "equal")
+
+
+def _array(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (_cut(row["name"], _NAME), *(largest([row], key) for key in ("absolute", "relative")), array_verdict(row))
+
+
+def _places(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Where arguments live and results end up: how many at each place."""
+    places: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        places[row["where"] or "nowhere"][row["role"]] += 1
+    yield "  where they are:"
+    for place, counts in places.items():
+        numbers = ", ".join(f"{count} {role}{'s' if count > 1 else ''}" for role, count in counts.items())
+        yield from _wrapped(f"{place}: {numbers}", "    ")
+
+
+def _listed(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([f"  {title}", *(part for line in lines for part in _wrapped(line, "    "))])
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    # Names of arrays and paths stay whole, so that they can be searched for.
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    """A name in at most so many characters, without its middle where it is longer."""
+    if len(text) <= most:
+        return text
+    head = (most - 3) // 3
+    return f"{text[:head]}...{text[head + 3 - most :]}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; differences to the right."""
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    right = [name in ("differs by", "relative") for name in head]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )

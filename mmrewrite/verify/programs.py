@@ -1,0 +1,263 @@
+"""Run one function in both programs, and judge what they return: the comparison is made in a process of neither."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mmrewrite.mirror.child_process import Mirror, NotRun, environment, run_module
+from mmrewrite.mirror.limits import ProgramLimits
+from mmrewrite.project.verify_entries import Entry
+
+Status = Literal["equal", "different", "broken", "not rewritten", "not run"]
+Reference = Literal["original", "microbatched"]
+Phase = Callable[[str], AbstractContextManager[None]]
+
+_DOUBLE = ("float64", "complex128")
+# Rounding shrinks with the machine epsilon, by 2e-9 from float32 to float64, and a mistake does not. Between them lies
+# what amplifies rounding, such as Adam's division by the size of a gradient.
+_SHRINKS = 1e-5
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The comparison of one function.
+
+    Attributes:
+        entry: The function, and the one that returns its arguments.
+        status: The verdict.
+        where: The devices on which the two programs ran, as a sentence.
+        rows: For each argument and result, the row that `mmruntime._commands.compare` reports, and if a float64 run was
+            needed, its difference as "float64", and as "rounding" whether that shows it to be rounding alone.
+        notes: Remarks about what was compared.
+        problem: Why the function could not be compared, or how the rewritten program failed.
+        details: The traceback that belongs to `problem`.
+        reference: What the results were compared with: those of the original, or those of the same microbatches with
+            the same random numbers on one device.
+    """
+
+    entry: Entry
+    status: Status
+    where: str
+    rows: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str | None = None
+    details: str = ""
+    reference: Reference = "original"
+
+
+@dataclass(frozen=True)
+class ProgramSettings:
+    """How programs are run and compared.
+
+    Attributes:
+        devices: Number of virtual devices of the rewritten program; None for the machine's own, in both.
+        rtol: Relative tolerance; None for the default of each type.
+        atol: Absolute tolerance; None for the default of each array.
+        limits: Bounds of each process.
+        draws: Whether microbatches have random numbers of their own, so that the whole batch draws others.
+    """
+
+    devices: int | None
+    rtol: float | None
+    atol: float | None
+    limits: ProgramLimits
+    draws: bool
+
+
+def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phase: Phase) -> Checked:
+    """Run a function in both programs and compare its arguments and results.
+
+    Args:
+        entry: The function, in a module of the mirror.
+        mirror: The rewritten program.
+        settings: How to run and compare.
+        phase: What each run is shown by while it lasts.
+    """
+    with tempfile.TemporaryDirectory(prefix="mmrewrite-verify-") as folder:
+        runs = _ProgramRuns(entry, mirror, settings, phase, folder)
+        try:
+            first, second = runs.original(), runs.rewritten()
+            rows, notes, reference = _judged(runs, first, second)
+        except _Failed as failed:
+            return Checked(entry, failed.status, "", problem=failed.problem, details=failed.details)
+    status: Status = "different" if any(row["problem"] for row in rows) else "equal"
+    real = settings.devices is None
+    kind = second.document["platform"] if real else "virtual"
+    where = (
+        f"the original on {'the first device' if real else '1 device'}, the rewritten program on "
+        f"{second.document['devices']} {kind} devices"
+    )
+    notes = (*_remarks(entry, second.document), *notes)
+    return Checked(entry, status, where, rows, notes, reference=reference)
+
+
+@dataclass(frozen=True)
+class _ProgramRun:
+    """What a program said, and the folder with what it saved."""
+
+    document: Mapping[str, Any]
+    folder: str
+
+
+class _Failed(Exception):
+    """A program that did not get to its end."""
+
+    def __init__(self, status: Status, problem: str, details: str) -> None:
+        super().__init__(problem)
+        self.status, self.problem, self.details = status, problem, details
+
+
+class _ProgramRuns:
+    """The two programs of one function, each run as often as it is needed."""
+
+    def __init__(self, entry: Entry, mirror: Mirror, settings: ProgramSettings, phase: Phase, folder: str) -> None:
+        self._entry, self._mirror, self.settings, self._phase, self._folder = entry, mirror, settings, phase, folder
+        names = [text.partition(":")[0] for text in (entry.step, entry.arguments)]
+        self._originals = [root for root in map(mirror.source_root, names) if root is not None]
+        # The mirror goes first; modules outside of it, such as one beside a script, are the original's.
+        self._rewritten = [root for root in map(mirror.root, names) if root is not None] + self._originals
+
+    def original(self, *, widened: bool = False) -> _ProgramRun:
+        """The original program, on one device."""
+        variables = environment(None if self.settings.devices is None else 1)
+        try:
+            run = self._run("the original program", self._originals, variables, widened)
+        except NotRun as problem:
+            raise _Failed("not run", str(problem), problem.details) from None
+        if "error" in run.document:
+            sentence = f"the original program fails by itself: {run.document['error']}"
+            raise _Failed("not run", sentence, run.document["traceback"])
+        return run
+
+    def rewritten(self, *, widened: bool = False, on_one_device: bool = False) -> _ProgramRun:
+        """The rewritten program on its mesh, or as plain JAX on one device."""
+        named = self._mirror.named
+        what = "the rewritten program on one device" if on_one_device else "the rewritten program"
+        options = ["--on-one-device"] if on_one_device else []
+        try:
+            run = self._run(what, self._rewritten, environment(self.settings.devices), widened, options)
+        except NotRun as problem:
+            raise _Failed("broken", named(str(problem)), named(problem.details)) from None
+        if "error" in run.document:
+            raise _Failed("broken", named(run.document["error"]), named(run.document["traceback"]))
+        return run
+
+    def _run(
+        self,
+        what: str,
+        roots: Sequence[str],
+        variables: Mapping[str, str],
+        widened: bool,
+        options: Sequence[str] = (),
+    ) -> _ProgramRun:
+        folder = tempfile.mkdtemp(dir=self._folder)
+        # One hash seed: code that iterates over a set of strings must not make the two programs differ.
+        variables = {**variables, "PYTHONHASHSEED": "0"}
+        if widened:
+            variables["JAX_ENABLE_X64"] = "1"
+            options = [*options, "--widened"]
+            what = f"{what} in float64"
+        arguments = [self._entry.step, self._entry.arguments, "--save", folder, *options]
+        name = f"{self._entry.step}: {what}"
+        with self._phase(name):
+            document, _ = run_module("_commands.verify", arguments, roots, variables, name, self.settings.limits)
+        return _ProgramRun(document, folder)
+
+    def compared(self, before: _ProgramRun, after: _ProgramRun) -> tuple[Mapping[str, Any], ...]:
+        """A row for each argument and result of two runs, made by a process that imports nothing of theirs."""
+        options = [] if self.settings.rtol is None else ["--rtol", str(self.settings.rtol)]
+        options += [] if self.settings.atol is None else ["--atol", str(self.settings.atol)]
+        name = f"{self._entry.step}: the comparison"
+        variables = environment(1)
+        with self._phase(name):
+            try:
+                document, _ = run_module(
+                    "_commands.compare",
+                    [before.folder, after.folder, *options],
+                    (),
+                    variables,
+                    name,
+                    self.settings.limits,
+                )
+            except NotRun as problem:
+                raise _Failed("not run", str(problem), problem.details) from None
+        if "error" in document:
+            raise _Failed("broken", str(document["error"]), "")
+        homes = after.document.get("homes", {})
+        return tuple({**row, "where": homes.get(row["name"], row["where"])} for row in document["rows"])
+
+
+def _judged(
+    runs: _ProgramRuns, first: _ProgramRun, second: _ProgramRun
+) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...], Reference]:
+    """The rows of the comparison, remarks about it, and what the results were compared with."""
+    rows = runs.compared(first, second)
+    reference: Reference = "original"
+    notes: tuple[str, ...] = ()
+    if runs.settings.draws and any(_differs(row) and row["role"] == "result" for row in rows):
+        plain = runs.compared(runs.rewritten(on_one_device=True), second)
+        same = {(row["role"], row["name"]): row for row in plain}
+        # Names, shapes, types and arguments stay those of the comparison with the original.
+        rows = tuple(
+            same.get((row["role"], row["name"]), row) if _differs(row) and row["role"] == "result" else row
+            for row in rows
+        )
+        reference = "microbatched"
+        notes = (
+            "microbatches have random numbers of their own, so values are compared with those of the same "
+            "microbatches, with the same random numbers, on one device, operation by operation",
+        )
+    if not any(_differs(row) and _is_float(row) for row in rows):
+        return rows, notes, reference
+    try:
+        before = (
+            runs.rewritten(widened=True, on_one_device=True)
+            if reference == "microbatched"
+            else runs.original(widened=True)
+        )
+        double = runs.compared(before, runs.rewritten(widened=True))
+    except _Failed as failed:
+        return rows, (*notes, f"no float64 run, which would tell rounding from a mistake: {failed.problem}"), reference
+    return tuple(_told_apart(rows, double)), notes, reference
+
+
+def _differs(row: Mapping[str, Any]) -> bool:
+    """Whether an array that both programs have, in one shape and type, has other values."""
+    return bool(row["problem"]) and bool(row["comparable"])
+
+
+def _is_float(row: Mapping[str, Any]) -> bool:
+    return "float" in row["type"] or "complex" in row["type"]
+
+
+def _told_apart(rows: Sequence[Mapping[str, Any]], double: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The rows, with what differs by rounding alone told from what is another value, by a run in float64."""
+    wide = {(row["role"], row["name"]): row for row in double}
+    for row in rows:
+        other = wide.get((row["role"], row["name"]))
+        if not _differs(row) or not _is_float(row) or other is None or not other["comparable"]:
+            yield row
+        elif other["type"] not in _DOUBLE:
+            problem = f"{row['problem']}; the float64 run makes it {other['type']} as well, so it tells nothing"
+            yield {**row, "problem": problem}
+        elif other["absolute"] is not None and other["absolute"] <= _SHRINKS * (row["absolute"] or 0.0):
+            yield {**row, "problem": None, "float64": other["absolute"], "rounding": True}
+        else:
+            difference = "infinity or NaN" if other["absolute"] is None else f"{other['absolute']:.2g}"
+            problem = f"{row['problem']}; in float64 the largest difference is {difference}"
+            yield {**row, "problem": problem, "float64": other["absolute"], "rounding": False}
+
+
+def _remarks(entry: Entry, document: Mapping[str, Any]) -> Iterator[str]:
+    if not document["compiled_for_a_mesh"]:
+        name = entry.step.partition(":")[2]
+        yield (
+            f"`{name}` is not compiled for a mesh, so its tasks ran one by one or as part of plain `jax.jit`; "
+            "name the step that has the hint `mjit` to verify the pipeline"
+        )
+    for place, argument in document["like_arguments"].items():
+        yield f"{place} has the paths, shapes and types of {argument}: its gradients, or its new value"
