@@ -33,8 +33,8 @@ FORMATS = {
     "explain": ["text"],
 }
 
-# `run` prints what the programs print that it starts, and `init` writes a file.
-WITHOUT_FORMAT = {"init", "run"}
+# `run` prints what the programs print that it starts, `init` writes a file, and `lsp` speaks with an editor.
+WITHOUT_FORMAT = {"init", "lsp", "run"}
 
 SHOUT = """
 RENDERERS = {

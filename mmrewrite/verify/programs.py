@@ -82,7 +82,7 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
         try:
             first, second = runs.original(), runs.rewritten()
             rows, notes, reference = _judged(runs, first, second)
-        except _Failed as failed:
+        except _ProgramFailed as failed:
             return Checked(entry, failed.status, "", problem=failed.problem, details=failed.details)
     status: Status = "different" if any(row["problem"] for row in rows) else "equal"
     real = settings.devices is None
@@ -103,7 +103,7 @@ class _ProgramRun:
     folder: str
 
 
-class _Failed(Exception):
+class _ProgramFailed(Exception):
     """A program that did not get to its end."""
 
     def __init__(self, status: Status, problem: str, details: str) -> None:
@@ -127,10 +127,10 @@ class _ProgramRuns:
         try:
             run = self._run("the original program", self._originals, variables, widened)
         except NotRun as problem:
-            raise _Failed("not run", str(problem), problem.details) from None
+            raise _ProgramFailed("not run", str(problem), problem.details) from None
         if "error" in run.document:
             sentence = f"the original program fails by itself: {run.document['error']}"
-            raise _Failed("not run", sentence, run.document["traceback"])
+            raise _ProgramFailed("not run", sentence, run.document["traceback"])
         return run
 
     def rewritten(self, *, widened: bool = False, on_one_device: bool = False) -> _ProgramRun:
@@ -141,9 +141,9 @@ class _ProgramRuns:
         try:
             run = self._run(what, self._rewritten, environment(self.settings.devices), widened, options)
         except NotRun as problem:
-            raise _Failed("broken", named(str(problem)), named(problem.details)) from None
+            raise _ProgramFailed("broken", named(str(problem)), named(problem.details)) from None
         if "error" in run.document:
-            raise _Failed("broken", named(run.document["error"]), named(run.document["traceback"]))
+            raise _ProgramFailed("broken", named(run.document["error"]), named(run.document["traceback"]))
         return run
 
     def _run(
@@ -184,9 +184,9 @@ class _ProgramRuns:
                     self.settings.limits,
                 )
             except NotRun as problem:
-                raise _Failed("not run", str(problem), problem.details) from None
+                raise _ProgramFailed("not run", str(problem), problem.details) from None
         if "error" in document:
-            raise _Failed("broken", str(document["error"]), "")
+            raise _ProgramFailed("broken", str(document["error"]), "")
         homes = after.document.get("homes", {})
         return tuple({**row, "where": homes.get(row["name"], row["where"])} for row in document["rows"])
 
@@ -220,7 +220,7 @@ def _judged(
             else runs.original(widened=True)
         )
         double = runs.compared(before, runs.rewritten(widened=True))
-    except _Failed as failed:
+    except _ProgramFailed as failed:
         return rows, (*notes, f"no float64 run, which would tell rounding from a mistake: {failed.problem}"), reference
     return tuple(_told_apart(rows, double)), notes, reference
 
