@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -78,6 +79,12 @@ def cut(weights: Sequence[float], parts: int) -> tuple[int, ...]:
     Returns:
         `parts + 1` bounds: part k holds items `bounds[k]:bounds[k + 1]`.
     """
+    return _cut(tuple(weights), parts)
+
+
+# Every layer of a model asks for the same cut.
+@functools.lru_cache(maxsize=128)
+def _cut(weights: tuple[float, ...], parts: int) -> tuple[int, ...]:
     count = len(weights)
     total = [0.0]
     for weight in weights:
