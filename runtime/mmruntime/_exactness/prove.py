@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,6 +207,8 @@ class _Run(Interpreter):
         self.can_edit = can_edit
         self.draws: list[str] = []
         self.repeated_draws: list[str] = []
+        # By the two jaxprs of a call, what it is given and whether it hoists: layers that are alike share their jaxprs.
+        self.known: dict[Hashable, tuple[tuple[Any, Any], list[AbstractValue], Edits]] = {}
         # The line of the innermost call that has one. JAX traces `bernoulli` and the like once, for whoever is first.
         self.call_line = ""
 
@@ -221,6 +223,11 @@ class _Run(Interpreter):
         one, consts = _compat.split(part)
         other, whole_consts = _compat.split(whole)
         edits = Edits()
+        key = (id(part), id(whole), tuple(ins), hoists)
+        if key in self.known:
+            _, outs, edits = self.known[key]
+            return list(outs), edits.copy()
+        noted = self._number_noted()
         if not same_program(one, other):
             captured = zip(one.constvars, consts, strict=True)
             hoistable = all(value.hoistable for value in ins)
@@ -239,7 +246,14 @@ class _Run(Interpreter):
             if hoisted is not None:
                 edits.outs[position] = hoisted
             outs.append(value)
+        # Each call has hoisted values of its own, and the line of its own that calls what draws.
+        if not edits.hoists_any and self._number_noted() == noted:
+            # With the jaxprs, so that no others get their ids.
+            self.known[key] = (part, whole), list(outs), edits.copy()
         return outs, edits
+
+    def _number_noted(self) -> int:
+        return len(self.draws) + len(self.repeated_draws) + len(self.own_statistics)
 
     def is_parameter(self, var: Any, captured: Any) -> bool:
         """Whether a captured array may be differentiated, so that nothing may be hoisted on its account."""

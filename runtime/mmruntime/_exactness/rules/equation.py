@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -86,6 +86,18 @@ class Edits:
         if self.operands or self.outs or self.hoisted:
             return False
         return all(edits.is_empty for each in self.inner.values() for edits in each.values())
+
+    def copy(self) -> Edits:
+        """The same changes, to which changes of results may be added."""
+        return replace(self, outs=dict(self.outs))
+
+    @property
+    def hoists_any(self) -> bool:
+        """Whether any of them puts a value of the whole batch in the place of a microbatch's."""
+        own = [*self.operands.values(), *self.outs.values(), *self.hoisted.values()]
+        if any(isinstance(edit, Hoisted) for edit in own):
+            return True
+        return any(edits.hoists_any for each in self.inner.values() for edits in each.values())
 
 
 class Interpreter:
