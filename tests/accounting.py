@@ -8,8 +8,13 @@ import re
 import tokenize
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
+from fixture_files import source_files, tree
+
+from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
+from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
@@ -33,6 +38,14 @@ def without_outcome(result: Rewrite) -> list[str]:
         for line, start, column, text in directives(source)
         if (line, column) not in done | left and (line, start) not in left
     ]
+
+
+def folder_without_outcome(folder: Path) -> list[str]:
+    """The same for all programs of a folder that are rewritten together."""
+    files = tree(folder)
+    load = {f"./{path}": data for path, data in files.items()}
+    results = rewrite_project(source_files(files), Registry(), load=load.get)
+    return [line for result in results for line in without_outcome(result)]
 
 
 def directives(source: str) -> Iterator[tuple[int, int, int, str]]:

@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import textwrap
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from accounting import directives, without_outcome
-from fixture_files import source_files, tree
+from accounting import directives, folder_without_outcome, without_outcome
 
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
+from mmrewrite.engine.rewrite import rewrite_source
 
 REGISTRY = Registry()
+ROOT = Path(__file__).parents[1]
+WRITTEN = [
+    path
+    for folder, pattern in (
+        ("tests", "**/*.py"),
+        ("validation", "**/*.py"),
+        ("benchmarks", "*.py"),
+        ("docs", "*.md"),
+        (".", "README.md"),
+    )
+    for path in sorted((ROOT / folder).glob(pattern))
+]
 # `cluster` is written for the runtime and has no hints.
-EXAMPLES = sorted(path for path in (Path(__file__).parents[1] / "examples").iterdir() if path.name != "cluster")
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.name != "cluster")
 
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
 def test_every_hint_of_an_example_has_an_outcome(folder: Path) -> None:
-    files = tree(folder)
-    load = {f"./{path}": data for path, data in files.items()}
-    results = rewrite_project(source_files(files), REGISTRY, load=load.get)
-    assert [line for result in results for line in without_outcome(result)] == []
-    assert any(result.edits for result in results)
+    assert folder_without_outcome(folder) == []
+    assert any(list(directives(path.read_text())) for path in folder.rglob("*.py"))
+
+
+def test_every_hint_of_a_program_in_tests_and_pages_has_an_outcome() -> None:
+    programs = {program for path in WRITTEN for program in programs_in(path) if list(directives(program))}
+    assert len(programs) > 200
+    silent = {program: left for program in programs if (left := without_outcome(rewrite_source(program, REGISTRY)))}
+    assert silent == {}
+
+
+def programs_in(path: Path) -> Iterator[str]:
+    """The texts of a file that may be programs: a module's strings, a page's blocks of Python."""
+    text = path.read_text()
+    if path.suffix == ".md":
+        found = re.findall(r"^ *```python\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    else:
+        strings = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+        found = [value for value in strings if isinstance(value, str) and "mm" in value]
+    yield from (textwrap.dedent(each).strip("\n") + "\n" for each in found)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ Each folder in FOLDER is one case: hinted Python files and a `score.toml` with
     run = "run"                     # optional: a module of the case that runs it
     tolerance = 1e-4                # optional: of the scale of each array
 
+A case in which a hint is neither rewritten, nor refused, nor reported has failed.
+
 The module that `run` names has `make()`, which returns the arguments, `step(*arguments)`, the hinted step, and
 `reference(*arguments)`, the same on one device: on the whole batch, or microbatch by microbatch with the keys of each
 where random numbers are drawn. The rewritten copy runs `step` on eight
@@ -38,6 +40,10 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from accounting import folder_without_outcome  # noqa: E402
+
 FLOOR = 1e-4  # with the default tolerance, what hides behind it is 1e-8 of the largest gradient: below float32
 RUNNER = """
 import importlib, sys
@@ -107,6 +113,8 @@ def score(case: Path) -> Score:
         stable = again.returncode != 2 and not again.stdout
         if not stable:
             found += ", not stable"
+        if silent := folder_without_outcome(case):
+            found += f", without a word on {silent[0]}"
         if not explained:
             found += ", for another reason"
         if found == "refused" and tool("check", "--strict", str(copy)).returncode != 1:
