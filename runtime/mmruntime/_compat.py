@@ -201,6 +201,24 @@ def as_fun(closed: Any) -> Callable[..., list[Any]]:
     return function
 
 
+def call_of_trace(
+    function: Callable[..., list[Any]], operands: Sequence[Any], exchange: Callable[[Any], Any]
+) -> list[Any]:
+    """What `jax.jit(function)(*operands)` is while tracing, with another jaxpr for that of the function.
+
+    Args:
+        function: A function of arrays.
+        operands: Its arguments, one of them traced.
+        exchange: Takes the function's closed jaxpr, whose first inputs are traced values that it captured, and gives
+            one that computes the same.
+    """
+    # Private: `jax.jit` takes no jaxpr, and a function that evaluates one would be traced, into a new one.
+    traced: Any = jax.jit(function).trace(*operands)
+    params = traced._params | {"jaxpr": exchange(traced.jaxpr)}
+    results: list[Any] = jit_p.bind(*traced._consts, *operands, **params)
+    return results
+
+
 def is_jaxpr(value: Any) -> bool:
     """Whether an equation's parameter is a jaxpr, open or closed."""
     return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)

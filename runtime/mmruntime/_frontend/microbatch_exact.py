@@ -19,6 +19,7 @@ from mmruntime._exactness.messages import because, contradiction, given_summary,
 from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import reads_edits, split
+from mmruntime._jaxpr import equal_traces
 
 log = logging.getLogger("mmruntime")
 
@@ -150,7 +151,8 @@ def trace_both(
 
 def trace(function: Callable[..., Any], shapes: Sequence[Any]) -> Any:
     """A function of flat arguments as a closed jaxpr."""
-    return jax.make_jaxpr(function)(*shapes)
+    with equal_traces.shared():
+        return jax.make_jaxpr(function)(*shapes)
 
 
 def _succeeds(at_size: Callable[[int], Any], parts: int) -> bool:

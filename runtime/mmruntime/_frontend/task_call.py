@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,6 +23,7 @@ from mmruntime._core.task import Task
 from mmruntime._frontend.constraint import eager_layout, placed_later
 from mmruntime._frontend.operands import by_operands, by_results
 from mmruntime._frontend.stateful_calls import reaches_state, writes_state
+from mmruntime._jaxpr import equal_traces
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,24 +33,25 @@ R = TypeVar("R")
 _IN_USE = _compat.user_context(None)
 
 
-class _AnyEagerTask:
-    """The task of an eager call in the keys of jit caches: all of these are equal.
+class _AnyTask:
+    """A task in the keys of jit caches, while no trace depends on which it is: all of one thread are equal.
 
-    Otherwise a model that is initialised layer by layer would compile each operation anew for every layer.
+    Otherwise JAX would trace, differentiate and compile anew for each layer what the layers of a model have in common.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        # Another thread may be the first to ask for its task, in the midst of a trace.
+        self._thread = threading.get_ident()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _AnyEagerTask)
+        return isinstance(other, _AnyTask) and self._thread == other._thread
 
     def __hash__(self) -> int:
-        return hash(_AnyEagerTask)
+        return hash((_AnyTask, self._thread))
 
 
-# Whether `task_in_use` was ever called. From then on a trace may depend on the task, so that eager calls too have their
-# own task in their keys.
+# Whether `task_in_use` was ever called. From then on a trace may depend on the task, so that each has a key of its own.
 _task_was_read = False
 
 
@@ -60,8 +63,8 @@ def task_in_use() -> Task | None:
 
 
 def _outermost() -> Task | None:
-    value: Task | _AnyEagerTask | None = _IN_USE.value
-    return value.task if isinstance(value, _AnyEagerTask) else value
+    value: Task | _AnyTask | None = _IN_USE.value
+    return value.task if isinstance(value, _AnyTask) else value
 
 
 def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = None, **fields: Any) -> Callable[P, R]:
@@ -119,7 +122,7 @@ def _placed(fun: Callable[P, R], placed: Task, *, pure: bool) -> Callable[P, R]:
             return fun(*args, **kwargs)
         used, eager = _outermost() or placed, _compat.at_top_level()
         keeps_state = writes_state(fun, args, kwargs) or (not pure and reaches_state(fun, eager=eager))
-        with _IN_USE(_AnyEagerTask(used) if eager and not _task_was_read else used):
+        with _IN_USE(used if _task_was_read else _AnyTask(used)):
             if eager:
                 mesh = None if keeps_state else _submesh_now(placed)
                 return fun(*args, **kwargs) if mesh is None else _call_on(fun, placed, mesh, args, kwargs)
@@ -141,6 +144,8 @@ def _call_marked(fun: Callable[..., R], placed: Task, args: tuple[Any, ...], kwa
     inner, operands = by_operands(_checked(fun, placed), args, kwargs, Tracer)
     traced, whole = by_results(inner)
     traced.__name__ = traced.__qualname__ = mark
+    if equal_traces.is_shared() and not _compat.jit_disabled.value:
+        return whole(_compat.call_of_trace(traced, operands, equal_traces.one_of_equal))
     return whole(jax.jit(traced)(*operands))
 
 

@@ -13,6 +13,7 @@ from mmruntime._compat import Atom, Var, is_var, split
 from mmruntime._core.marks import LOOPS, TASKS, LoopSpec
 from mmruntime._core.registry import Registration
 from mmruntime._frontend.constraint import placed_later
+from mmruntime._jaxpr import equal_traces
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._partition.assign_tasks import TaskFinder
 from mmruntime._partition.own_meshes import border_shardings
@@ -33,7 +34,7 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
     Raises:
         RuntimeError: If `jax.lax.with_sharding_constraint` is given a spec without a mesh.
     """
-    with placed_later():
+    with placed_later(), equal_traces.shared():
         try:
             closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
         except RuntimeError as error:
