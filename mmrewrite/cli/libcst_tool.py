@@ -1,7 +1,7 @@
 """The rewrites as commands of LibCST's own tool, for those who run codemods with that.
 
-    python -m libcst.tool codemod -x mmrewrite.cli.libcst_tool.RewriteHints src/
-    python -m libcst.tool codemod -x mmrewrite.cli.libcst_tool.Modernize --select replace_pjit,move_checkpoint src/
+    python -m libcst.tool codemod --no-format -x mmrewrite.cli.libcst_tool.RewriteHints src/
+    python -m libcst.tool codemod --no-format -x mmrewrite.cli.libcst_tool.Modernize --select replace_pjit src/
 
 LibCST gives its codemods one file at a time, so programs of several modules are rewritten as if each were named alone:
 other modules are read, and not changed. `mmrewrite apply` and `mmrewrite modernize` see whole programs, and are to be
