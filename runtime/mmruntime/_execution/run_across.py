@@ -173,7 +173,7 @@ class AcrossRunner:
             self._channel.connect(self._peers)
             self._met = True
         number = group.called(mark)
-        record = CallRecord(group.members, group.calls, self._label, group.token, arguments)
+        record = CallRecord(group.key, group.calls, self._label, group.token, arguments)
         progress.begin(self._itinerary, record)
         return number
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 # Waits that nobody looks at are forgotten from the oldest on, so that a process without a watch keeps few arrays.
 _MOST_WAITS = 256
 # Calls that are remembered, to compare them with those of other processes.
-_MOST_CALLS = 64
+_MOST_CALLS = 32
 
 
 class Awaited(NamedTuple):
@@ -105,15 +105,15 @@ class CallRecord(NamedTuple):
     """A call of a step, as every process that runs the step must have made it.
 
     Attributes:
-        processes: The processes that run the step.
+        group: The name of the processes that run the step; see `Group`.
         number: Counts the calls of steps that these processes run, from 1.
         label: The step's name.
-        token: Depends on this call and on all before it: two processes whose tokens for the same processes and number
+        token: Depends on this call and on all before it: two processes whose tokens for the same group and number
             differ have made different calls.
         arguments: How the arguments were given that are not where the step wants them; empty if all are.
     """
 
-    processes: tuple[int, ...]
+    group: str
     number: int
     label: str
     token: str
@@ -174,6 +174,18 @@ class Progress:
             self.blocked = before
 
     # For the thread that watches.
+
+    def latest_calls(self) -> tuple[CallRecord, ...]:
+        """The latest calls, oldest first; one or two may be missing while the other thread makes one."""
+        found: list[CallRecord] = []
+        for position in range(1, _MOST_CALLS + 1):
+            try:
+                record = self.calls[-position]
+            except IndexError:
+                break
+            if not found or record.number < found[-1].number or record.group != found[-1].group:
+                found.append(record)
+        return tuple(reversed(found))
 
     def oldest(self) -> Wait | None:
         """The oldest wait that is not over; forgets those before it. For one reading thread."""

@@ -10,10 +10,10 @@ A `Node` is one process in that tree. It knows no sockets and no clock: messages
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmruntime._processes.waits import ProcessStatus, edges_to, look_into
+from mmruntime._processes.waits import CallComparison, ProcessStatus, edges_to, look_into
 
 FANOUT = 16
 
@@ -80,7 +80,7 @@ class StopReason:
 
 
 # The most certain cause comes first: what a peer's death makes others raise is no cause.
-RANKS = ("lost", "failed", "stuck", "transport")
+RANKS = ("lost", "failed", "differ", "stuck", "transport")
 
 
 class Node:
@@ -122,6 +122,7 @@ class Node:
         self._have_left: set[int] = set()
         self._asked: dict[int, float] = {}
         self._warned: dict[int, float] = {}
+        self._comparison = CallComparison()
         # The cause that a verdict will be about, and when.
         self._cause: tuple[int, tuple[int, ...], str] | None = None
         self._due = 0.0
@@ -156,10 +157,7 @@ class Node:
         elif kind == "report":
             self._note_report(ProcessStatus.from_json(message["status"]), now)
         elif kind == "answer":
-            status = ProcessStatus.from_json(message["status"])
-            self._known[status.process] = (now, status)
-            if status.wait and self._cause is not None:
-                self._note_report(status, now)
+            self._note_answer(ProcessStatus.from_json(message["status"]), now)
         elif kind == "left":
             self._note_left(message["process"], now)
         elif kind == "accuse":
@@ -240,8 +238,22 @@ class Node:
         if status.wait:
             self._waiting[status.process] = status
             self._since[status.process] = now - status.age
+            self._compare_calls(status, now)
         else:
             self._waiting.pop(status.process, None)
+
+    def _note_answer(self, status: ProcessStatus, now: float) -> None:
+        self._known[status.process] = (now, status)
+        if status.wait and self._cause is not None:
+            self._note_report(status, now)
+        else:
+            self._compare_calls(status, now)
+
+    def _compare_calls(self, status: ProcessStatus, now: float) -> None:
+        """Whether a process that waits, or for which one waits, has called something else than the others."""
+        found = self._comparison.differing(status)
+        if found is not None and self._cause is None:
+            self._accuse("differ", *found, now)
 
     def _note_left(self, process: int, now: float) -> None:
         self._have_left.add(process)
@@ -255,14 +267,15 @@ class Node:
         if self.parent is not None:
             self._send(self.parent, {"kind": "accuse", "rank": rank, "culprits": culprits, "why": why})
             return
-        if self._cause is None:
+        first = self._cause is None
+        if self._cause is None or RANKS.index(rank) < self._cause[0]:
+            self._cause = (RANKS.index(rank), culprits, why)
+        if first:
             self._due = now + self.limits.collect
             self._to_children({"kind": "collect"})
             own = self._status()
             if own.wait:
                 self._note_report(own, now)
-        if self._cause is None or RANKS.index(rank) < self._cause[0]:
-            self._cause = (RANKS.index(rank), culprits, why)
 
     def _judge(self, now: float) -> None:
         """Look into the oldest waits."""
@@ -306,7 +319,7 @@ class Node:
         if self.parent is not None:
             self._send(self.parent, {"kind": "answer", "status": status.as_json()})
         else:
-            self._known[self.process] = (now, status)
+            self._note_answer(status, now)
 
     def _conclude(self, verdict: StopReason) -> None:
         if self.verdict is None:
@@ -349,4 +362,4 @@ def next_hop(process: int, target: int) -> int:
 
 
 def _aged(status: ProcessStatus, age: float) -> ProcessStatus:
-    return ProcessStatus(**{**status.as_json(), "waits_for": status.waits_for, "age": age})
+    return replace(status, age=age)

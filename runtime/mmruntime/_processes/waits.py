@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mmruntime._processes.progress import CallRecord
+
 # As many edges go with a verdict; enough for the chains of a pipeline.
 _MOST_EDGES = 64
 
@@ -30,6 +32,7 @@ class ProcessStatus:
         stuck: Why it will not go on by itself, in words; empty if it may.
         idle: Whether it has used next to no CPU while it waited. Only told where the devices are CPUs.
         left: Whether its program has ended.
+        calls: The latest steps that it has called, oldest first.
     """
 
     process: int
@@ -40,6 +43,7 @@ class ProcessStatus:
     stuck: str = ""
     idle: bool = False
     left: bool = False
+    calls: tuple[CallRecord, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -48,7 +52,8 @@ class ProcessStatus:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> ProcessStatus:
         """Back from a JSON object."""
-        return cls(**{**found, "waits_for": tuple(found["waits_for"])})
+        calls = tuple([CallRecord(*call) for call in found["calls"]])
+        return cls(**{**found, "waits_for": tuple(found["waits_for"]), "calls": calls})
 
 
 @dataclass(frozen=True)
@@ -141,3 +146,42 @@ def chain(process: int, waits_for: Sequence[int], edges: Mapping[int, int], culp
     while way[-1] in edges and edges[way[-1]] not in way:
         way.append(edges[way[-1]])
     return way
+
+
+# Calls that are kept to compare those of other processes with them.
+_MOST_COMPARED = 4096
+
+
+class CallComparison:
+    """The calls that processes say they have made: those of one group and number must be equal."""
+
+    def __init__(self) -> None:
+        # By group and number, the first that was heard, and from whom.
+        self._heard: dict[tuple[str, int], tuple[int, CallRecord]] = {}
+
+    def differing(self, status: ProcessStatus) -> tuple[tuple[int, int], str] | None:
+        """Two processes that have made different calls, and how they differ in words; None if none are known.
+
+        Args:
+            status: What one of them says of itself.
+        """
+        for call in status.calls:
+            other, first = self._heard.setdefault((call.group, call.number), (status.process, call))
+            if first.token != call.token:
+                one, two = sorted([(other, first), (status.process, call)])
+                return (one[0], two[0]), _difference(*one, *two)
+        while len(self._heard) > _MOST_COMPARED:
+            del self._heard[next(iter(self._heard))]
+        return None
+
+
+def _difference(process: int, call: CallRecord, other: int, its: CallRecord) -> str:
+    which = f"have made different calls: call {call.number} of steps that they run together is"
+    if call.label != its.label:
+        how = f"{call.label} in process {process}, and {its.label} in process {other}"
+    elif call.arguments != its.arguments:
+        given = [each.arguments or "all as the step wants them" for each in (call, its)]
+        how = f"{call.label} in both, with arguments given in process {process}: {given[0]}; in {other}: {given[1]}"
+    else:
+        how = f"{call.label} in both, with other values in its arguments, or after other calls"
+    return f"{which} {how}. Each must make the same calls in the same order, and one has left one out or made one more"

@@ -291,6 +291,7 @@ class FaultWatch:
             self._activity.stuck,
             on_cpu and self._activity.idle(min(now - since, self._limits.judge)),
             self._node.has_left,
+            current.latest_calls(),
         )
 
     def _say(self, sentence: str) -> None:

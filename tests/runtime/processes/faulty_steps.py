@@ -70,6 +70,12 @@ for number in range(60):
             bring_about()
         elif WHEN == "within":
             threading.Timer(0.002, bring_about).start()
+    batch = {name: np.full((16, 16), number, np.float32) for name in "xy"}
+    if HERE and FAULT in ("skip", "repeat") and number == 20:
+        print("fault", flush=True)
+        if FAULT == "skip":
+            continue
+        state, loss = step(state, batch)
     state, loss = step(state, batch)
     if READ and number % READ == 0:
         float(loss)

@@ -164,6 +164,18 @@ def test_each_fault_in_steps(start, fault, when, read, victim):
         assert re.search(waited, text), text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "call"), [("skip", 21), ("repeat", 22)])
+def test_a_call_too_many_or_too_few_is_named(start, fault, call):
+    job = start(fault, 1, ("step", 0), 2, FAULTY_STEPS)
+    assert [job.ended(index, within=60) for index in range(2)] == [75, 75]
+    for index in range(2):
+        said = (
+            rf"processes 0, 1 have made different calls: call {call} of steps that they run together is train in both"
+        )
+        assert re.search(said, job.text(index)), job.text(index)
+
+
 def test_ctrl_c_ends_all(start):
     job = start("slow", 1, 3, 2)
     deadline = time.monotonic() + 60

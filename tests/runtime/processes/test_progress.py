@@ -55,13 +55,14 @@ def test_what_has_failed_is_awaited_in_vain():
 def test_calls_are_counted_and_remembered():
     progress = Progress()
     for number in range(100):
-        progress.begin(STEP, CallRecord((0, 1), number + 1, "train", f"token {number}"))
+        progress.begin(STEP, CallRecord("01", number + 1, "train", f"token {number}"))
         assert progress.inside
         progress.end()
     assert progress.call == 100
-    assert [record.number for record in progress.calls] == list(range(37, 101))
+    assert [record.number for record in progress.calls] == list(range(69, 101))
     assert progress.calls[-1].token == "token 99"
-    progress.begin(STEP, CallRecord((0, 1), 101, "train", ""))
+    assert progress.latest_calls() == tuple(progress.calls)
+    progress.begin(STEP, CallRecord("01", 101, "train", ""))
     progress.fail(ValueError("no"))
     assert not progress.inside
     assert progress.failure == "ValueError: no"

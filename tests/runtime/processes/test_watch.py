@@ -1,14 +1,17 @@
 """What is concluded from who waits for whom, and how it travels, without processes."""
 
+import json
 import random
+import re
 import time
 
 import pytest
 
 from mmruntime._processes.activity import Activity
 from mmruntime._processes.ports import PORTS, allowed_ports, listen
+from mmruntime._processes.progress import CallRecord
 from mmruntime._processes.tree import FANOUT, Limits, Node, StopReason, children_of, next_hop, parent_of
-from mmruntime._processes.waits import ProcessStatus, chain, edges_to, look_into
+from mmruntime._processes.waits import CallComparison, ProcessStatus, chain, edges_to, look_into
 from mmruntime._processes.watch import message
 
 LIMITS = Limits(15)
@@ -43,6 +46,42 @@ def graph(*statuses):
 def test_who_is_to_blame(waiting, known, culprits, why):
     finding = look_into(0, graph(*waiting), graph(*known), LIMITS.silent)
     assert (finding.culprits, finding.why) == (culprits, why)
+
+
+def called(*labels, arguments=""):
+    return tuple(
+        [CallRecord("g", number, label, f"{labels[:number]}", arguments) for number, label in enumerate(labels, 1)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (called("train", "train"), called("train"), None),
+        (
+            called("train", "evaluate"),
+            called("train", "train"),
+            "call 2 .* is evaluate in process 0, and train in process 1",
+        ),
+        (called("train"), (CallRecord("g", 1, "train", "other"),), "call 1 .* train in both, with other values"),
+        (
+            called("train", arguments="x: here"),
+            (CallRecord("g", 1, "train", "other"),),
+            "process 0: x: here; in 1: all",
+        ),
+        (called("train"), (CallRecord("h", 1, "evaluate", "other"),), None),
+    ],
+)
+def test_different_calls_are_told_apart(one, other, said):
+    comparison = CallComparison()
+    assert comparison.differing(ProcessStatus(0, calls=one)) is None
+    found = comparison.differing(ProcessStatus(1, calls=other))
+    assert (found is None) == (said is None)
+    if found is not None:
+        assert found[0] == (0, 1)
+        assert re.search(said, found[1]), found
+    again = ProcessStatus.from_json(json.loads(json.dumps(ProcessStatus(1, calls=other).as_json())))
+    assert again.calls == other
 
 
 @pytest.mark.parametrize(
