@@ -20,7 +20,7 @@ from pathlib import Path
 import libcst as cst
 
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.directives.vocabulary import may_have_hints
+from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.files.select import Rules, select_files, walk
 from mmrewrite.project.facts import SourceFile

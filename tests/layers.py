@@ -50,7 +50,7 @@ MAY_IMPORT = {
         ".modernize.site .modernize.decision .modernize.analysis .modernize.edits"
     ),
     "mmrewrite.modernize.upgrade": ".results .modernize.name_index",
-    "mmrewrite.files": "pathspec .results .source .directives .project",
+    "mmrewrite.files": "pathspec .results .source .directives",
     "mmrewrite.mirror": ".results .source .engine .files",
     "mmrewrite.plan": "mmruntime.schedules .results .directives .project .files .mirror",
     "mmrewrite.verify": ".results .project .files .mirror .plan",
@@ -63,7 +63,7 @@ MAY_IMPORT = {
         ".cli.config"
     ),
     "mmrewrite.cli": (
-        "click platformdirs pygls mmrewrite .results .source .directives .project .codemod .engine .modernize.settings "
+        "click platformdirs pygls mmrewrite .results .source .directives .codemod .engine .modernize.settings "
         ".modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch .cli.config .lsp"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",

@@ -12,7 +12,7 @@ import pytest
 from mmrewrite.codemod import fragment
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.directives.vocabulary import may_have_hints
+from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine import workers
 from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.draft import draft_module

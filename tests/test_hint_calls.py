@@ -15,7 +15,8 @@ import pytest
 from mmrewrite import hints
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.calls import find_calls
-from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, may_have_hints
+from mmrewrite.directives.carrier import may_have_hints
+from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.facts import Facts, SourceFile, has_mark, read_facts

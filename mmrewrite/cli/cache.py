@@ -22,8 +22,8 @@ from typing import Any
 from mmrewrite import __version__
 from mmrewrite.engine.settings import Settings
 from mmrewrite.files.select import Rules, Selection, load_file
-from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
+from mmrewrite.source.file import SourceFile
 
 # An empty value turns the cache off.
 VARIABLE = "MMREWRITE_CACHE_DIR"

@@ -15,7 +15,6 @@ import click
 from mmrewrite import __version__
 from mmrewrite.cli.options import (
     ENTRY_AND_ARGS,
-    SourceOptions,
     evidence_option,
     format_option,
     limit_options,
@@ -25,7 +24,6 @@ from mmrewrite.cli.options import (
     trace_options,
 )
 from mmrewrite.cli.reports import render
-from mmrewrite.codemod.plugins import BadPlugin
 
 if TYPE_CHECKING:
     from mmrewrite.cli.session import Session
@@ -38,13 +36,18 @@ class CommandGroup(click.Group):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except BadPlugin as problem:
+        except Exception as problem:
+            from mmrewrite.codemod.plugins import BadPlugin
+
+            if not isinstance(problem, BadPlugin):
+                raise
             click.echo(f"Error: {problem}", err=True)
             sys.exit(2)
 
 
 def _session(options: Mapping[str, Any]) -> Session:
     from mmrewrite.cli.session import Session
+    from mmrewrite.cli.source_options import SourceOptions
 
     return Session(SourceOptions(**options))
 
@@ -208,6 +211,7 @@ def modernize(
 ) -> None:
     """Replace names that JAX removed or deprecated, in place. Needs no hints."""
     from mmrewrite.cli.modernize import report_upgrade, run_modernize
+    from mmrewrite.cli.source_options import SourceOptions
 
     if upgrade_to and mode != "check":
         raise click.UsageError("--upgrade-to is a report; give --check as well.")

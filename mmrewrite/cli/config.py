@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmrewrite.directives.vocabulary import nearest
 from mmrewrite.files.select import matches, patterns, shown
 
 PYPROJECT = "pyproject.toml"
@@ -110,6 +107,8 @@ def selected_codemods(
     Raises:
         UnknownCodemod: If one of the names is none of a codemod.
     """
+    if not select and not ignore:
+        return None
     _check_codemods((*select, *ignore), [*registry, *others])
     own_selected = [name for name in select if name in registry]
     own_ignored = [name for name in ignore if name in registry]
@@ -141,6 +140,8 @@ def ignored_codemods(
 def _check_codemods(names: Iterable[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
+            from mmrewrite.directives.vocabulary import nearest
+
             raise UnknownCodemod(f"There is no codemod `{name}`{nearest(name, known)}")
 
 
@@ -151,6 +152,9 @@ def find_config(start: Path) -> Path | None:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    # Most of what follows is needed by some runs only, so it is imported there.
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -171,6 +175,8 @@ def _check_name(tool: dict[str, Any], path: Path) -> None:
     """Say so if the table of another tool looks like a misspelling of ours."""
     if TOOL in tool:
         return
+    import difflib
+
     for name in difflib.get_close_matches(TOOL, tool, n=1, cutoff=0.8):
         raise ConfigError(f"{path}: [tool.{name}] is not read; did you mean [tool.{TOOL}]?")
 
@@ -178,6 +184,8 @@ def _check_name(tool: dict[str, Any], path: Path) -> None:
 def _config(path: Path, table: dict[str, Any], prefix: str, width: int) -> Config:
     for key in table:
         if key not in KEYS:
+            from mmrewrite.directives.vocabulary import nearest
+
             raise ConfigError(f"{path}: {prefix} has no key `{key}`{nearest(key, KEYS)}")
     lists = {key: _strings(path, f"`{key}`", table.get(key, [])) for key in _LISTS}
     out = table.get("out")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import click
 
 from mmrewrite.cli.line_origin import GeneratedFile, earlier, fate, generated_file, origin
-from mmrewrite.cli.options import SourceOptions
 from mmrewrite.cli.session import Session
+from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.files.select import load_file, shown
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceError, SourceText

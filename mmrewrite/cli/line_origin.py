@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mmrewrite.cli.reports._review import checks, reasons
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.directives.vocabulary import may_have_hints
+from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.files.patch import Change, changes_of, split_lines
 from mmrewrite.files.select import MANIFEST, load_file, shown, source_file

@@ -9,9 +9,9 @@ from typing import ClassVar, NoReturn
 import click
 
 from mmrewrite.cli.cache import Watched, cached
-from mmrewrite.cli.options import SourceOptions
 from mmrewrite.cli.reports import formats_of
 from mmrewrite.cli.session import Session
+from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.files.select import Selection, select_files
 from mmrewrite.modernize.name_index import TITLES

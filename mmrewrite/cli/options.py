@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,31 +16,6 @@ if TYPE_CHECKING:
 ENTRY_AND_ARGS = "--entry and --args go together: the step, and the function that returns its arguments."
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class SourceOptions:
-    """The options of every command that reads sources."""
-
-    paths: tuple[str, ...] = ()
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    jobs: int = 1
-    strict: bool = False
-    quiet: bool = False
-    verbose: bool = False
-    config: str | None = None
-    output_format: str = DEFAULT_FORMAT
-    color: str = "auto"
-    no_cache: bool = False
-    stdin_filename: str | None = None
-    since: str | None = None
-    evidence: str | None = None
-    entry: str | None = None
-    arguments: str | None = None
-    time_limit: float = 1800
-    memory_limit: float | None = None
-    output_limit: float = 64
 
 
 # Generic in newer versions of click only.

@@ -22,9 +22,11 @@ from mmrewrite.cli.config import (
     selected_codemods,
     separated,
 )
-from mmrewrite.cli.options import ENTRY_AND_ARGS, SourceOptions
+from mmrewrite.cli.options import ENTRY_AND_ARGS
 from mmrewrite.cli.progress import StatusLine
-from mmrewrite.cli.reports import NotShown, RewriteReport, render
+from mmrewrite.cli.reports import NotShown, render
+from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings

@@ -13,18 +13,8 @@ import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mmrewrite.directives.vocabulary import (
-    CALL,
-    DIRECTIVES,
-    FOR,
-    IGNORE,
-    OTHER,
-    PACKAGE,
-    STATEMENT,
-    SWITCHES,
-    WITH,
-    kind_of,
-)
+from mmrewrite.directives.carrier import PACKAGE
+from mmrewrite.directives.vocabulary import CALL, DIRECTIVES, FOR, IGNORE, OTHER, STATEMENT, SWITCHES, WITH, kind_of
 from mmrewrite.source.functions import own_expressions, placed_expressions
 from mmrewrite.source.names import Binding, Module, Scope, absolute_import, member_of
 from mmrewrite.source.newer_syntax import parse_any, tokens

@@ -13,18 +13,9 @@ from dataclasses import dataclass, field
 from mmrewrite.directives.arguments import Argument as Argument
 from mmrewrite.directives.arguments import Problem, Written, arguments_of, directive_of, ignored_by, whole_number
 from mmrewrite.directives.calls import HintCall, HintImport, Misused, Reexports, find_calls, strip_calls
+from mmrewrite.directives.carrier import CARRIER, PACKAGE
 from mmrewrite.directives.comments import Comment, Misplaced, find_comments, second_carrier, statement_of
-from mmrewrite.directives.vocabulary import (
-    CARRIER,
-    DIRECTIVES,
-    FOR,
-    IGNORE,
-    KIND_WORDS,
-    PACKAGE,
-    SWITCHES,
-    Directive,
-    kind_of,
-)
+from mmrewrite.directives.vocabulary import DIRECTIVES, FOR, IGNORE, KIND_WORDS, SWITCHES, Directive, kind_of
 from mmrewrite.results import HintError, HintReference, LeftAlone
 from mmrewrite.source.names import Module
 from mmrewrite.source.spans import span

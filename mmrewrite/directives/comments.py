@@ -16,7 +16,8 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mmrewrite.directives.vocabulary import CARRIER, CARRIER_OR_NEAR, DIRECTIVES, IGNORE, SWITCHES
+from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
+from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.source.newer_syntax import newer_comments
 from mmrewrite.source.spans import first_line, span
 from mmrewrite.source.text import SourceText, parse_quietly

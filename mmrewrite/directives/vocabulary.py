@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -28,8 +27,6 @@ KIND_WORDS = {
 }
 
 ANYWHERE = frozenset(KIND_WORDS)
-
-PACKAGE = "mmrewrite"
 
 
 class Role(Enum):
@@ -366,20 +363,6 @@ DIRECTIVES = {
     )
 }
 
-# What a hint comment begins with.
-CARRIER = "# mm: "
-
-# What is no carrier but looks like one where a directive follows: `# MM: stages`, `# mm; stages`, `# mn: stages`. The
-# last of the separators is the colon of East Asian keyboards.
-_SEPARATOR = "(?:[:;,|!>-]|\N{FULLWIDTH COLON})"
-_NAMES = r"[mMnN]{1,3}|[mM][mM][rR](?:[eE][wW][rR][iI][tT][eE])?|[hH][iI][nN][tT][sS]?"
-_BEGINNING = (
-    rf"#[#:!*-]*[ \t]*(?=[mMnNhH])(?:[mM][mM]\b[ \t]*{_SEPARATOR}*[ \t]*(?=[a-zA-Z])|mm:|"
-    rf"(?:{_NAMES})[ \t]*:+[ \t]*(?=[a-zA-Z]))"
-)
-CARRIER_OR_NEAR = re.compile(_BEGINNING)
-_IN_BYTES = re.compile(_BEGINNING.encode())
-
 SWITCHES = ("off", "on")
 IGNORE = "ignore"
 
@@ -412,13 +395,3 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The one of the `known` words that `nearest` suggests, None if none is near."""
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)), None)
-
-
-def may_have_hints(data: bytes) -> bool:
-    """The first gate: whether a file can hold a hint at all, or a comment that looks like one."""
-    return PACKAGE.encode() in data or has_carrier(data)
-
-
-def has_carrier(data: bytes) -> bool:
-    """Whether a file may hold a hint comment, or a comment that looks like one."""
-    return _IN_BYTES.search(data) is not None

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmrewrite.directives.calls import Reexports
+from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
 from mmrewrite.directives.collect import Hint
-from mmrewrite.directives.vocabulary import CARRIER, CARRIER_OR_NEAR, Role
+from mmrewrite.directives.vocabulary import Role
 from mmrewrite.engine.hint_importers import HintImporters
 from mmrewrite.engine.notebook import SUFFIX, Notebook, read_notebooks
 from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unchanged, unread

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from mmrewrite.directives.vocabulary import CARRIER_OR_NEAR
+from mmrewrite.directives.carrier import CARRIER_OR_NEAR
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.project.facts import SourceFile

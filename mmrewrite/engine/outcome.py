@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,5 +75,7 @@ def failure_of(error: Exception) -> str:
     """The message for an exception in a codemod, with the line that raised it."""
     if isinstance(error, RecursionError):
         return "nested too deeply to be rewritten; split its longest expressions"
+    import traceback
+
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return bug(f"{type(error).__name__}: {error}, at {os.path.basename(frame.filename)}:{frame.lineno}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mmrewrite.directives.vocabulary import may_have_hints
+from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.engine.settings import HintSettings, Sources, no_file, no_importers
 from mmrewrite.results import Rewrite

@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmrewrite.directives.vocabulary import may_have_hints
-from mmrewrite.project.facts import SourceFile
+from mmrewrite.directives.carrier import may_have_hints
+from mmrewrite.source.file import SourceFile
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.directives.vocabulary import may_have_hints
+from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.plan.read_calls import FoundSite, Sites, join_sites, read_calls
 from mmrewrite.plan.sites import LoopSite, MeshSite, StepSite, TaskSite
 from mmrewrite.project.facts import RUNTIME, Facts, Loader, Mesh, SourceFile, Unreadable, has_mark, read_facts

@@ -11,8 +11,10 @@ from functools import cached_property
 
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.calls import Reexports
+from mmrewrite.directives.carrier import PACKAGE, has_carrier
 from mmrewrite.directives.collect import Collected, Hint, collect_hints
-from mmrewrite.directives.vocabulary import PACKAGE, Role, has_carrier
+from mmrewrite.directives.vocabulary import Role
+from mmrewrite.source.file import SourceFile as SourceFile
 from mmrewrite.source.mentions import Mentions
 from mmrewrite.source.names import Module, Scope, numbered, read_names
 from mmrewrite.source.newer_syntax import parse_any
@@ -31,17 +33,6 @@ Importing = Callable[[Callable[[bytes], bool]], "Iterable[SourceFile]"]
 
 # An import of our package, also over lines that end in a backslash.
 _IMPORT = re.compile(rf"\b(?:from|import)\b(?:[^#\n]|\\\r?\n)*\b{PACKAGE}\b")
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """One file to read. `root` is the folder from which `module` is imported; `path` and `root` use `/`."""
-
-    path: str
-    data: bytes
-    module: str = ""
-    is_package: bool = False
-    root: str = "."
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mmrewrite.cli.reports import NotShown, RewriteReport
+from mmrewrite.cli.reports import NotShown
+from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.files.patch import patch_of
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from html import escape
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from mmrewrite.cli.reports import RewriteReport
 from mmrewrite.cli.reports._evidence import evidence_of
 from mmrewrite.cli.reports._html_evidence import verified
 from mmrewrite.cli.reports._html_page import bullets, code, inline, page, section
 from mmrewrite.cli.reports._html_plan import section_html, style_for
+from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import (
     UNTRACED,
     Completeness,

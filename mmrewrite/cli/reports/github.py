@@ -6,7 +6,7 @@ with a click are another format, `github-review`.
 
 from __future__ import annotations
 
-from mmrewrite.cli.reports import RewriteReport
+from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import ReviewedChange, changes, completeness, findings, reasons
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 
-from mmrewrite.cli.reports import RewriteReport
+from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import ReviewedChange, changes, checks, completeness, reasons
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from mmrewrite.cli.reports import RewriteReport
 from mmrewrite.cli.reports._html_page import page
+from mmrewrite.cli.reports._report import RewriteReport
 
 if TYPE_CHECKING:
     from mmrewrite.plan.plan import Planned

@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mmrewrite.cli.reports import RewriteReport
 from mmrewrite.cli.reports._evidence import checked_values
+from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import completeness
 from mmrewrite.files.patch import patch_of
 from mmrewrite.results import Rewrite

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from mmrewrite.cli.reports import RewriteReport
 from mmrewrite.cli.reports._evidence import CheckedRow, ShownEvidence, evidence_of, verified_evidence
+from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import (
     UNTRACED,
     UNVERIFIED,

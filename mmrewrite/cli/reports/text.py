@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mmrewrite.cli.reports import RewriteReport
+from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._upgrade import UpgradePart, parts_of, sentence
 
 if TYPE_CHECKING:

@@ -1,0 +1,34 @@
+"""What hints are carried by, as far as bytes show it: the first gate, which most files do not pass.
+
+Apart from the vocabulary, since a run that finds no hint needs no more than this.
+"""
+
+from __future__ import annotations
+
+import re
+
+PACKAGE = "mmrewrite"
+
+# What a hint comment begins with.
+CARRIER = "# mm: "
+
+# What is no carrier but looks like one where a directive follows: `# MM: stages`, `# mm; stages`, `# mn: stages`. The
+# last of the separators is the colon of East Asian keyboards.
+_SEPARATOR = "(?:[:;,|!>-]|\N{FULLWIDTH COLON})"
+_NAMES = r"[mMnN]{1,3}|[mM][mM][rR](?:[eE][wW][rR][iI][tT][eE])?|[hH][iI][nN][tT][sS]?"
+_BEGINNING = (
+    rf"#[#:!*-]*[ \t]*(?=[mMnNhH])(?:[mM][mM]\b[ \t]*{_SEPARATOR}*[ \t]*(?=[a-zA-Z])|mm:|"
+    rf"(?:{_NAMES})[ \t]*:+[ \t]*(?=[a-zA-Z]))"
+)
+CARRIER_OR_NEAR = re.compile(_BEGINNING)
+_IN_BYTES = re.compile(_BEGINNING.encode())
+
+
+def may_have_hints(data: bytes) -> bool:
+    """The first gate: whether a file can hold a hint at all, or a comment that looks like one."""
+    return PACKAGE.encode() in data or has_carrier(data)
+
+
+def has_carrier(data: bytes) -> bool:
+    """Whether a file may hold a hint comment, or a comment that looks like one."""
+    return _IN_BYTES.search(data) is not None

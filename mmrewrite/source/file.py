@@ -1,0 +1,16 @@
+"""One file of a run, before anything is known about what is in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file to read. `root` is the folder from which `module` is imported; `path` and `root` use `/`."""
+
+    path: str
+    data: bytes
+    module: str = ""
+    is_package: bool = False
+    root: str = "."
