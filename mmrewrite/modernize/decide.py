@@ -306,10 +306,22 @@ def _draft(
             codemods[decision.codemod](OldNameSite(decision.location, draft, context, decision.codemod)).rewrite()
     _redirect(draft, staying, context)
     imports = ImportEdits(draft, context, draft.kept)
-    broken = {_broken(module, item) for item in imports.broken()}
+    once = list(imports.of_once_modules())
+    broken = {_broken(module, item) for item in imports.broken() if item not in once}
+    broken |= {_no_module(module, item) for item in once}
     draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
     return break_grown_calls(edits, module, context.settings.width), broken, set(draft.compat)
+
+
+def _no_module(module: ModuleUses, item: ImportedName) -> LeftAlone:
+    source = module.facts.source
+    line, column = source.position(span(source, item.alias)[0])
+    statement = item.statement
+    name = (statement.module if isinstance(statement, ast.ImportFrom) else item.alias.name) or ""
+    home, _, own = name.rpartition(".")
+    reason = f"`{name}` is no module any more, so this import fails; write `from {home} import {own}`"
+    return LeftAlone(module.facts.path, line, column, source.text[slice(*span(source, item.alias))], reason, item.name)
 
 
 def _broken(module: ModuleUses, item: ImportedName) -> LeftAlone:

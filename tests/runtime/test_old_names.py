@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from mmrewrite.modernize.analysis.old_names import STILL_THERE
+from mmrewrite.modernize.analysis.old_names import ONCE_MODULES, STILL_THERE
 from mmrewrite.modernize.name_index import last_releases, old_names
 from mmrewrite.modernize.registry import ModernizeRegistry
 
@@ -47,6 +47,14 @@ def exists(name: str) -> bool:
 @pytest.mark.parametrize("name", OLD_NAMES)
 def test_what_is_gone_is_gone(name: str) -> None:
     assert exists(name) == (name in STILL_THERE)
+
+
+@pytest.mark.parametrize("name", sorted(ONCE_MODULES))
+def test_once_modules_are_objects_today(name: str) -> None:
+    home, _, own = name.rpartition(".")
+    assert hasattr(importlib.import_module(home), own)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(name)
 
 
 @pytest.mark.parametrize(("package", "distribution"), [(each, each.replace(".", "-")) for each in last_releases()])

@@ -45,6 +45,7 @@ _MOVES = {
     ("jax.core", "jax.ffi", "0.11.0"): "abstract_token",
     ("jax.core", "jax", "0.5.3"): "get_aval:typeof",
     ("jax.extend.ffi", "jax.ffi", "0.5.0"): "ffi_call ffi_lowering include_dir pycapsule register_ffi_target",
+    ("jax.config", "jax", "0.4.13"): "config",
     ("jax.linear_util", "jax.extend.linear_util", "0.4.16"): (
         "StoreException WrappedFun cache merge_linear_aux transformation transformation_with_aux"
     ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
-from mmrewrite.modernize.analysis.old_names import PJIT, STILL_THERE
+from mmrewrite.modernize.analysis.old_names import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, PJIT, STILL_THERE
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
 from mmrewrite.modernize.name_index import old_names
 from mmrewrite.modernize.site import ModernizeContext, ModuleDraft
@@ -148,6 +148,8 @@ class ImportEdits:
 
     def _instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that replace an imported name, None if it stays."""
+        if isinstance(item.statement, ast.Import) and item.alias.name in ONCE_MODULES_OF_THEMSELVES:
+            return self._once_module_instead(item)
         had_uses = any(head.id == item.local for head, _ in self.module.chains)
         if item.name in self.context.moved and item.name not in self.kept:
             if (had_uses and not self._is_needed(item.local)) or self._is_imported_twice(item):
@@ -165,6 +167,17 @@ class ImportEdits:
         if self._is_needed(item.local):
             return None
         return () if had_uses or self._is_gone(item) else None
+
+    def _once_module_instead(self, item: ImportedName) -> tuple[str, ...]:
+        """Import lines that replace `import jax.config`, or `import jax.config as c`."""
+        home, _, name = item.alias.name.rpartition(".")
+        if item.alias.asname is not None:
+            return (f"from {home} import {name} as {item.alias.asname}",)
+        others = any(
+            other.local == item.local and other is not item and other.alias.name not in ONCE_MODULES
+            for other in self.module.imported
+        )
+        return () if others else (f"import {home}",)
 
     def _is_imported_twice(self, item: ImportedName) -> bool:
         """Whether another import already binds the name of one that moves to its new home."""
@@ -185,6 +198,14 @@ class ImportEdits:
         if known is not None:
             is_old = known.is_gone
         return item.name in GONE_MODULES or home in GONE_MODULES or is_emptied or is_old
+
+    def of_once_modules(self) -> Iterator[ImportedName]:
+        """The imports of what is no module any more, and stay."""
+        for item in self.module.imported:
+            statement = item.statement
+            module = statement.module if isinstance(statement, ast.ImportFrom) else item.alias.name
+            if module in ONCE_MODULES and self._instead(item) is None and guard_of(self.module, statement) is None:
+                yield item
 
     def broken(self) -> Iterator[ImportedName]:
         """The imports that raise on today's JAX and stay, though no use of the name is refused."""
