@@ -78,12 +78,13 @@ def test_the_readme_shows_what_diff_prints() -> None:
     assert [line for line in shown.splitlines() if re.match(r"[+-](?!\+\+ |-- )", line)] == changed
 
 
-def test_the_page_of_codemods_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("make_codemods", ROOT / "docs" / "make_codemods.py")
+@pytest.mark.parametrize("name", ["make_codemods", "make_sharding"])
+def test_pages_that_are_made_are_up_to_date(name) -> None:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
-    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), "run: python docs/make_codemods.py"
+    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), f"run: python docs/{name}.py"
 
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

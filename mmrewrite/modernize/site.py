@@ -234,10 +234,14 @@ class OldNameSite:
             function: The function.
             because: Why no text of plain JAX is exact, and what to change for one, in words for a message.
         """
+        self.note_compat(function, because)
+        return self.spell(f"mmruntime.compat.{function}")
+
+    def note_compat(self, function: str, because: str) -> None:
+        """Note that this site uses a function of `mmruntime.compat`, as `spell_compat` does."""
         line, column = self.location.position
         text = self.location.reference.text
         self.draft.compat.append(CompatUse(self.location.path, line, column, text, function, because))
-        return self.spell(f"mmruntime.compat.{function}")
 
     def _moved_name(self, qualified: str, line: int, column: int) -> str | None:
         """A name that will mean `qualified` once its import is edited to the new home."""

@@ -9,6 +9,7 @@ This is done in modules that use `PartitionSpec`, if the project uses names that
 To check: the test means a spec where it said tuple.
 
 Refused: comparisons with a tuple of axis names, such as `spec == ("data", None)`, which are false of every spec today.
+In any project: the order of specs (`<`), and `spec * 2`, which raise.
 See https://docs.jax.dev/en/latest/jax.sharding.html for the class.
 """
 
@@ -41,14 +42,18 @@ class KeepSpecTuples(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The tests and comparisons in a module that uses specs, in a project for an older JAX."""
-        if any(True for _ in module.uses(SPECS)) and context.analysis(_Age).is_old:
-            for node in module.nodes:
-                if _is_test(module, node) or _is_comparison(node):
-                    yield Location(module, node)
+        if not any(True for _ in module.uses(SPECS)):
+            return
+        is_old = context.analysis(_Age).is_old
+        for node in module.nodes:
+            if (is_old and (_is_test(module, node) or _is_comparison(module, node))) or _is_tuple_only(module, node):
+                yield Location(module, node)
 
     def rewrite(self) -> None:
         """Extend the classes of a test."""
         site, node = self.site, self.site.node
+        if _is_tuple_only(site.module, node):
+            self.refuse("a `PartitionSpec` is no tuple today and has no such operation; use `tuple(spec)`")
         if not isinstance(node, ast.Call):
             self.refuse(
                 "a `PartitionSpec` was a tuple in older JAX and equals none today; if this may be one, compare it with "
@@ -83,7 +88,25 @@ def _is_test(module: ModuleUses, node: ast.AST) -> bool:
     return "builtins.tuple" in found and not found & SPECS
 
 
-def _is_comparison(node: ast.AST) -> bool:
+def _is_tuple_only(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a node orders or repeats what is a spec for certain."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        return any(_is_spec(module, each) for each in (node.left, node.right))
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+        return any(_is_spec(module, each) for each in (node.left, *node.comparators))
+    return False
+
+
+def _is_spec(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether an expression makes a spec, or is a name that is bound to such an expression alone."""
+    names, scope = module.facts.names, module.scope_of(node)
+    if isinstance(node, ast.Name):
+        binding = names.binding(node.id, scope)
+        return binding is not None and isinstance(binding.value, ast.Call) and _is_spec(module, binding.value)
+    return isinstance(node, ast.Call) and names.resolve(node.func, scope) in SPECS
+
+
+def _is_comparison(module: ModuleUses, node: ast.AST) -> bool:
     """Whether a node compares something that may be a spec with a tuple of names of axes."""
     if not isinstance(node, ast.Compare) or len(node.ops) != 1:
         return False
@@ -94,9 +117,9 @@ def _is_comparison(node: ast.AST) -> bool:
         # `spec in (("a", "b"), ("c",))` compares with each of them, and `name in ("a", "b")` with strings.
         held = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else []
         is_of_tuples = bool(held) and all(isinstance(part, ast.Tuple) and _is_of_names(part) for part in held)
-        return is_of_tuples and _may_be_spec(left, held[0])
+        return is_of_tuples and _may_be_spec(module, left, held[0])
     pairs = ((left, right), (right, left))
-    return any(_is_of_names(one) and _may_be_spec(other, one) for one, other in pairs)
+    return any(_is_of_names(one) and _may_be_spec(module, other, one) for one, other in pairs)
 
 
 def _is_of_names(node: ast.expr) -> bool:
@@ -107,7 +130,9 @@ def _is_of_names(node: ast.expr) -> bool:
     )
 
 
-def _may_be_spec(node: ast.expr, names: ast.expr) -> bool:
+def _may_be_spec(module: ModuleUses, node: ast.expr, names: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return _is_spec(module, node)
     if isinstance(node, ast.Attribute) and node.attr in _OTHERS:
         return False
     if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):

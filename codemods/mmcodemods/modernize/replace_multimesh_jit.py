@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmrewrite.modernize.analysis.multimesh_uses import MARKERS, PACKAGES, imports_of, is_carried, spelled
+from mmrewrite.modernize.analysis.multimesh_uses import MARKERS, PACKAGES, imports_of, is_carried, spelled_compat
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
@@ -35,6 +35,8 @@ _MARKS = frozenset(f"{owner}.{name}" for owner in PACKAGES for name in ("task", 
 _WITHOUT_TASKS = sys.stdlib_module_names | {
     *("absl", "chex", "einops", "flax", "jax", "jax_plugins", "legate", "multimesh", "numpy", "optax", "orbax", "scipy")
 }
+_NO_AUTO = "JAX has no such layout any more; leave it out, and give the mesh to `mm.mjit(f, mesh=mesh)`"
+_LATE = "the mesh is the one in use when it is called; where there is one mesh, write `mm.mjit(f, mesh=mesh)`"
 _SCOPES = frozenset(("jax.named_scope", "jax.named_call"))
 
 
@@ -57,14 +59,14 @@ class ReplaceMultimeshJit(ModernizeCodemod):
         if not is_carried(self.site.module):
             self.site.leave("this module keeps MultiMesh")
         if self.use.name == _AUTO:
-            self.site.replace(self.use.node, spelled(self.site, "compat.AUTO"))
+            self.site.replace(self.use.node, spelled_compat(self.site, "AUTO", _NO_AUTO))
             return
         if _has_tasks(self.site.module, self.use.node) is None:
             self.site.leave(
                 "`jax.jit` of a function that is not in view; if it has tasks, write `mm.mjit(f, mesh=mesh)`, since "
                 "plain `jax.jit` inlines them"
             )
-        self.site.replace(self.use.node, spelled(self.site, "compat.multimesh_jit"))
+        self.site.replace(self.use.node, spelled_compat(self.site, "multimesh_jit", _LATE))
 
 
 def _has_tasks(module: ModuleUses, node: ast.expr) -> bool | None:

@@ -28,6 +28,7 @@ _CALLBACKS = frozenset(("infer_sharding_from_operands", "propagate_user_sharding
 class ReportPartitionCallbacks(ModernizeCodemod):
     """Writes nothing."""
 
+    changed_in: ClassVar = {"": ("jax", "0.7.0", "stops")}
     extra_markers: ClassVar[tuple[bytes, ...]] = (b"infer_sharding_from_operands",)
 
     @classmethod

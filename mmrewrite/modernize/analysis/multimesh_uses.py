@@ -81,6 +81,19 @@ def is_carried(module: ModuleUses) -> bool:
 
 def spelled(site: OldNameSite, name: str) -> str:
     """A name of `mmruntime`, through an import of MultiMesh that becomes one of it, if there is one."""
+    return _through_import(site, name) or site.spell(f"{RUNTIME}.{name}")
+
+
+def spelled_compat(site: OldNameSite, function: str, because: str) -> str:
+    """A function of `mmruntime.compat`, likewise; `because` is as in `OldNameSite.spell_compat`."""
+    found = _through_import(site, f"compat.{function}")
+    if found is None:
+        return site.spell_compat(function, because)
+    site.note_compat(function, because)
+    return found
+
+
+def _through_import(site: OldNameSite, name: str) -> str | None:
     existing = site.draft.imports.existing
     is_module = site.scope.function.kind == "module"
     line, column = (site.statement.lineno, site.statement.col_offset) if is_module else (EVERYWHERE, 0)
@@ -93,4 +106,4 @@ def spelled(site: OldNameSite, name: str) -> str:
         whole = isinstance(place, ast.Import) and place in site.facts.tree.body
         if whole and any(alias.name in PACKAGES and alias.asname is None for alias in place.names):
             return f"{RUNTIME}.{name}"
-    return site.spell(f"{RUNTIME}.{name}")
+    return None

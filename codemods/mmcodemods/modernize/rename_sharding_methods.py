@@ -1,0 +1,45 @@
+"""Call `check_compatible_aval` of shardings, which older JAX called `is_compatible_aval`.
+
+    sharding.is_compatible_aval(x.shape)
+    ->  sharding.check_compatible_aval(x.shape)
+
+It raises an error where an array of the shape cannot be cut so, and returns nothing, then and now.
+
+To check: classes of your own with a method of that name.
+
+Refused: nothing.
+See https://docs.jax.dev/en/latest/jax.sharding.html for shardings.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.site import Location, ModernizeContext
+from mmrewrite.modernize.uses import ModuleUses
+
+_OLD, _NEW = "is_compatible_aval", "check_compatible_aval"
+
+
+class RenameShardingMethods(ModernizeCodemod):
+    """Renames the attribute where it is read, in modules that define no method of that name."""
+
+    extra_markers: ClassVar[tuple[bytes, ...]] = (_OLD.encode(),)
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """The attribute, in modules that import JAX."""
+        imports_jax = any(f"{item.name}.".startswith("jax.") for item in module.imported)
+        if not imports_jax or _OLD in module.methods:
+            return
+        for node in module.nodes:
+            if isinstance(node, ast.Attribute) and node.attr == _OLD and isinstance(node.ctx, ast.Load):
+                yield Location(module, node)
+
+    def rewrite(self) -> None:
+        """Replace the name."""
+        _, end = self.site.span(self.site.node)
+        self.site.edit(end - len(_OLD), end, _NEW)
