@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -123,6 +124,53 @@ def test_json_fits_its_schema(arguments: list[str]) -> None:
 def test_json_of_the_other_commands_fits_its_schema() -> None:
     validate(json.loads(run("plan", "step.py", "--format", "json").stdout), SCHEMAS / "plan.json")
     validate(json.loads(run("codemods", "--format", "json").stdout), SCHEMAS / "codemods.json")
+
+
+@pytest.mark.parametrize("what", ["stage_loop", "replace_tree_functions", "step.py:3", "wrong.py:1"])
+def test_explanations_fit_their_schema(what: str) -> None:
+    document = json.loads(run("explain", what, "--format", "json").stdout)
+    validate(document, SCHEMAS / "explain.json")
+    text = run("explain", what).stdout
+    assert "\n".join(document["text"]) + "\n" == text
+    assert run("explain", what, "--format", "markdown").stdout.startswith(f"### `{what}`\n")
+    if ":" in what:
+        assert f"{document['path']}:{document['line']}" == what
+    else:
+        assert text.startswith(document["summary"])
+
+
+def test_codemods_as_a_table() -> None:
+    text = run("codemods", "--format", "markdown").stdout
+    assert "#### For hints\n\n| codemod | what it does |\n| --- | --- |\n" in text
+    assert "| `stage_loop` | " in text
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "mmrewrite.toml"])
+def test_a_configuration_fits_its_schema(name: str) -> None:
+    if name == "pyproject.toml":
+        Path(name).write_text('[project]\nname = "x"\n')
+    printed = json.loads(run("init", "--print", "--format", "json").stdout)
+    validate(printed, SCHEMAS / "init.json")
+    assert (printed["file"], printed["written"]) == (name, False)
+    written = json.loads(run("init", "--format", "json").stdout)
+    validate(written, SCHEMAS / "init.json")
+    assert written == printed | {"written": True}
+    assert Path(name).read_text().endswith(written["content"])
+
+
+def test_events_of_a_run_fit_their_schema(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    from mmrewrite.cli.run import RunOptions, run_job
+
+    program = "import os, sys; print('out'); sys.exit(3)"
+    assert run_job([sys.executable, "-c", program], RunOptions(1, None, 1, None, "json")) == 3
+    events = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    for event in events:
+        validate(event, SCHEMAS / "run.json")
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "line"
+    assert {"last_line", "message"} <= set(kinds)
+    assert [(event["status"], event["blamed"]) for event in events if event["event"] == "end"] == [(3, 0)]
+    assert kinds[-1] == "end"
 
 
 def test_json_of_verify_fits_its_schema() -> None:

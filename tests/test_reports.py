@@ -29,12 +29,16 @@ FORMATS = {
     "plan": ["text", "html", "json", "svg"],
     "modernize": ["text", *REVIEWS],
     "verify": ["text", "html", "json", "markdown"],
-    "codemods": ["text", "json"],
-    "explain": ["text"],
+    "codemods": ["text", "json", "markdown"],
+    "explain": ["text", "json", "markdown"],
+    "init": ["text", "json"],
+    "run": ["text", "json"],
 }
+# What commands need besides.
+NEEDED = {"explain": ["place_task"], "run": ["--processes", "2"]}
 
-# `run` prints what the programs print that it starts, `init` writes a file, and `lsp` speaks with an editor.
-WITHOUT_FORMAT = {"init", "lsp", "run"}
+# It speaks with an editor.
+WITHOUT_FORMAT = {"lsp"}
 
 SHOUT = """
 RENDERERS = {
@@ -69,7 +73,7 @@ def test_every_command_has_the_option_and_its_formats() -> None:
 
 @pytest.mark.parametrize("command", FORMATS)
 def test_an_unknown_format_is_a_usage_error_that_lists_those_of_the_command(command: str) -> None:
-    result = run(command, *(["place_task"] if command == "explain" else []), "--format", "jsno")
+    result = run(command, *NEEDED.get(command, []), "--format", "jsno")
     assert result.exit_code == 2
     choices = ", ".join(map(repr, FORMATS[command]))
     assert f"Error: Invalid value for '--format': 'jsno' is not one of {choices}.\n" in result.stderr

@@ -297,12 +297,14 @@ def verify(
     help="Start again without the processes that a signal killed, with M or more.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@format_option
 def run(
     command: tuple[str, ...],
     processes: int,
     devices_per_process: int | None,
     max_restarts: int,
     min_processes: int | None,
+    output_format: str,
 ) -> None:
     """Start COMMAND in N processes on this machine, which `mm.init()` connects.
 
@@ -311,7 +313,7 @@ def run(
     """
     from mmrewrite.cli.run import RunOptions, run_job
 
-    sys.exit(run_job(command, RunOptions(processes, devices_per_process, max_restarts, min_processes)))
+    sys.exit(run_job(command, RunOptions(processes, devices_per_process, max_restarts, min_processes, output_format)))
 
 
 @cli.command()
@@ -349,26 +351,35 @@ def explain(what: str, output_format: str) -> None:
     """Show a codemod's page, or what becomes of a line, or where a generated line comes from."""
     from mmrewrite.cli.explain import explain_line, place_in
     from mmrewrite.cli.pages import codemod_names, page_of
+    from mmrewrite.cli.reports._told import Explanation
     from mmrewrite.directives.vocabulary import nearest
 
     place = place_in(what)
-    page = page_of(what) if place is None else explain_line(*place)
-    if page is None:
+    if place is not None:
+        explanation = explain_line(*place)
+    elif (page := page_of(what)) is not None:
+        explanation = Explanation(what, tuple(page.split("\n")))
+    else:
         raise click.UsageError(f"There is no codemod `{what}`{nearest(what, codemod_names())}")
-    click.echo(render("explain", output_format, page), nl=False)
+    click.echo(render("explain", output_format, explanation), nl=False)
 
 
 @cli.command()
 @click.option("--print", "prints", is_flag=True, help="Print the section instead of writing it.")
-def init(prints: bool) -> None:
+@format_option
+def init(prints: bool, output_format: str) -> None:
     """Write a commented [tool.mmrewrite] section, after looking at the repository."""
-    from mmrewrite.cli.init import NotInitialized, initialize, section
+    from mmrewrite.cli.init import NotInitialized, initialize, said, section
+    from mmrewrite.cli.reports._told import Initialized
 
     try:
         if prints:
-            click.echo(section(os.curdir)[0], nl=False)
+            content, name = section(os.curdir)
+            initialized = Initialized(name, content, is_written=False)
         else:
-            click.echo(initialize(os.curdir), err=True)
+            initialized = initialize(os.curdir)
+            click.echo(said(initialized), err=True)
     except NotInitialized as problem:
         click.echo(f"Error: {problem}", err=True)
         sys.exit(2)
+    click.echo(render("init", output_format, initialized), nl=False)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import click
 
 from mmrewrite.cli.line_origin import GeneratedFile, earlier, fate, generated_file, origin
+from mmrewrite.cli.reports._told import Explanation
 from mmrewrite.cli.session import Session
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.files.select import load_file, shown
@@ -24,8 +25,8 @@ def place_in(text: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
-def explain_line(path: str, line: int) -> str:
-    """What became of a line, or where it came from, as text.
+def explain_line(path: str, line: int) -> Explanation:
+    """What became of a line, or where it came from.
 
     Raises:
         click.UsageError: If there is no such file or line.
@@ -41,7 +42,7 @@ def explain_line(path: str, line: int) -> str:
         raise click.UsageError(f"{path} has {count} lines, and no line {line}.")
     generated = generated_file(path)
     sentences = _of_generated(generated, path, data, line) if generated else _of_source(path, data, line)
-    return "\n".join(sentences)
+    return Explanation(f"{shown(path)}:{line}", tuple(sentences), (shown(path), line))
 
 
 def _of_generated(generated: GeneratedFile, path: str, data: bytes, line: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mmrewrite.cli.config import OWN_FILE, PYPROJECT, TOOL
+from mmrewrite.cli.reports._told import Initialized
 from mmrewrite.files.select import load_file, walk
 from mmrewrite.files.write import NotWritten, replace_file, write_new
 
@@ -26,8 +27,8 @@ class NotInitialized(Exception):
     """Why no section was written, as a sentence."""
 
 
-def initialize(folder: str) -> str:
-    """Write the section into pyproject.toml, or into a new mmrewrite.toml if there is none. Returns what to say.
+def initialize(folder: str) -> Initialized:
+    """Write the section into pyproject.toml, or into a new mmrewrite.toml if there is none.
 
     Raises:
         NotInitialized: If there is a section already, or the file cannot be read or written.
@@ -47,7 +48,14 @@ def initialize(folder: str) -> str:
         raise NotInitialized(f"{name}: not written: {problem}") from None
     except OSError as error:
         raise NotInitialized(f"{name}: not written: {error.strerror or error}") from None
-    return f"{name}: [tool.{TOOL}] added; every key is explained there" if name == PYPROJECT else f"{name}: written"
+    return Initialized(name, text, is_written=True)
+
+
+def said(initialized: Initialized) -> str:
+    """What was written, as a sentence."""
+    if initialized.file == PYPROJECT:
+        return f"{PYPROJECT}: [tool.{TOOL}] added; every key is explained there"
+    return f"{initialized.file}: written"
 
 
 def section(folder: str) -> tuple[str, str]:

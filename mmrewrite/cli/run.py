@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import click
 
+from mmrewrite.cli.reports import DEFAULT_FORMAT, render
+from mmrewrite.cli.reports._told import RunLine, RunMessage
 from mmrewrite.launch.environment import environments, free_port, on_gpus
 from mmrewrite.launch.job import Job, JobOutcome
 
@@ -24,12 +26,14 @@ class RunOptions:
         devices: Devices for each; None if JAX shall decide.
         max_restarts: How often to start again.
         min_processes: With how few, if some are lost; None for always the same number.
+        output_format: The format of what is printed.
     """
 
     processes: int
     devices: int | None
     max_restarts: int
     min_processes: int | None
+    output_format: str = DEFAULT_FORMAT
 
 
 def run_job(command: Sequence[str], options: RunOptions) -> int:
@@ -49,33 +53,60 @@ def run_job(command: Sequence[str], options: RunOptions) -> int:
         raise click.UsageError(f"--min-processes {options.min_processes} is more than --processes {options.processes}.")
     if options.min_processes is not None and not options.max_restarts:
         raise click.UsageError("--min-processes is about restarts; give --max-restarts as well.")
+    printer = _Printer(options.output_format)
     count = options.processes
     for restart in range(options.max_restarts + 1):
-        outcome = _run_once(command, count, options.devices, restart)
+        outcome = _run_once(command, count, options.devices, restart, printer)
         left = options.max_restarts - restart
         if outcome.status == 0 or outcome.interrupted is not None or not left:
+            printer.end(outcome)
             return outcome.status
         if options.min_processes is not None:
             count = max(options.min_processes, count - outcome.lost)
-        _say(
+        printer.say(
             f"starting again with {count} process{'es' if count > 1 else ''}; {left - 1} restarts left after this one."
         )
     raise AssertionError
 
 
-def _run_once(command: Sequence[str], count: int, devices: int | None, restart: int) -> JobOutcome:
+class _Printer:
+    """Prints events in a format: as text, lines go where the process wrote them, else all to standard output."""
+
+    def __init__(self, output_format: str) -> None:
+        self._format = output_format
+        self._is_text = output_format == DEFAULT_FORMAT
+        self._streams = (sys.stdout.buffer, sys.stderr.buffer)
+
+    def line(self, process: int, is_error: bool, data: bytes, width: int, *, is_last: bool = False) -> None:
+        """A line of a process."""
+        self._print(RunLine(process, is_error, data, width, is_last), is_error)
+
+    def say(self, text: str) -> None:
+        """A sentence of our own."""
+        self._print(RunMessage(text), True)
+
+    def end(self, outcome: JobOutcome) -> None:
+        """How the job has ended; as text its sentences have said so."""
+        if not self._is_text:
+            self._print(RunMessage(outcome.reason, outcome.status, outcome.blamed), True)
+
+    def _print(self, event: RunLine | RunMessage, is_error: bool) -> None:
+        output = render("run", self._format, event)
+        stream = self._streams[is_error and self._is_text]
+        # One write for each event, so that nothing gets between.
+        stream.write(output if isinstance(output, bytes) else output.encode())
+        stream.flush()
+
+
+def _run_once(command: Sequence[str], count: int, devices: int | None, restart: int, printer: _Printer) -> JobOutcome:
     width = len(str(count - 1))
-    streams = (sys.stdout.buffer, sys.stderr.buffer)
 
     def write(index: int, is_error: bool, line: bytes) -> None:
-        stream = streams[is_error]
-        # One write for each line, so that nothing gets between.
-        stream.write(b"[%*d] %s\n" % (width, index, line))
-        stream.flush()
+        printer.line(index, is_error, line, width)
 
     if devices is not None and restart == 0:
         kind = "GPUs" if on_gpus(os.environ) else "virtual CPU devices"
-        _say(f"{count} processes with {devices} {kind if devices > 1 else kind.removesuffix('s')} each.")
+        printer.say(f"{count} processes with {devices} {kind if devices > 1 else kind.removesuffix('s')} each.")
     job = Job(command, environments(os.environ, count, devices, free_port(), restart), write)
     try:
         outcome = job.run()
@@ -85,15 +116,11 @@ def _run_once(command: Sequence[str], count: int, devices: int | None, restart: 
         os.dup2(devnull, sys.stdout.fileno())
         return JobOutcome(128 + signal.SIGPIPE, interrupted=signal.SIGPIPE)
     if outcome.interrupted is not None:
-        _say(f"ended by {signal.Signals(outcome.interrupted).name}.")
+        printer.say(f"ended by {signal.Signals(outcome.interrupted).name}.")
     elif outcome.blamed is not None:
         others = "the others were ended" if count > 1 else "it was the only one"
         lines = " Its last lines:" if outcome.last_lines else " It wrote nothing."
-        _say(f"process {outcome.blamed} {outcome.reason}; {others}.{lines}")
+        printer.say(f"process {outcome.blamed} {outcome.reason}; {others}.{lines}")
         for _, line in outcome.last_lines:
-            write(outcome.blamed, True, line)
+            printer.line(outcome.blamed, True, line, width, is_last=True)
     return outcome
-
-
-def _say(sentence: str) -> None:
-    click.echo(f"mmrewrite run: {sentence}", err=True)

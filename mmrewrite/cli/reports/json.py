@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mmrewrite.cli.reports._evidence import checked_values
 from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._review import completeness
+from mmrewrite.cli.reports._told import Explanation, Initialized, RunLine, RunMessage
 from mmrewrite.files.patch import patch_of
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
@@ -94,12 +95,45 @@ def _upgrade(upgrade: Upgrade) -> str:
     )
 
 
+def _explain(explanation: Explanation) -> str:
+    if explanation.place is None:
+        from mmrewrite.cli.pages import summary_of, to_check
+
+        name = explanation.subject
+        about: dict[str, Any] = {"codemod": name, "summary": summary_of(name), "to_check": to_check(name)}
+    else:
+        about = {"path": explanation.place[0], "line": explanation.place[1]}
+    return _document("explain", {**about, "text": list(explanation.lines)})
+
+
+def _init(initialized: Initialized) -> str:
+    content = {"file": initialized.file, "written": initialized.is_written, "content": initialized.content}
+    return _document("init", content)
+
+
+def _run(event: RunLine | RunMessage) -> str:
+    """One line for each event, as the run goes on for long."""
+    if isinstance(event, RunLine):
+        text = event.data.decode(errors="replace")
+        stream = "stderr" if event.is_error else "stdout"
+        kind = "last_line" if event.is_last else "line"
+        content: dict[str, Any] = {"event": kind, "process": event.process, "stream": stream, "text": text}
+    elif event.status is None:
+        content = {"event": "message", "text": event.text}
+    else:
+        content = {"event": "end", "status": event.status, "blamed": event.blamed, "text": event.text}
+    return json.dumps({"version": _VERSION, "command": "run", **content}) + "\n"
+
+
 RENDERERS = {
     **dict.fromkeys(("diff", "check", "apply", "build", "modernize"), _rewrites),
     "plan": _plan,
     "verify": _verify,
     "modernize --upgrade-to": _upgrade,
     "codemods": _codemods,
+    "explain": _explain,
+    "init": _init,
+    "run": _run,
 }
 
 

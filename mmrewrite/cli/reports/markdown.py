@@ -6,7 +6,7 @@ It stays below the 65,536 characters that GitHub takes for a comment: diffs that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from mmrewrite.cli.reports._review import (
     reasons,
     relative,
 )
+from mmrewrite.cli.reports._told import Explanation
 from mmrewrite.cli.reports._upgrade import parts_of, sentence
 from mmrewrite.results import Edit, Rewrite
 
@@ -186,9 +187,29 @@ def _upgrade(upgrade: Upgrade) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _codemods(summaries: Mapping[str, Mapping[str, str]]) -> str:
+    parts = []
+    for title, listed in summaries.items():
+        rows = [_row(("codemod", "what it does")), _row(("---", "---"))]
+        rows += [_row((code(name), _text(summary))) for name, summary in listed.items()]
+        parts.append("\n".join([f"#### {_text(title.rstrip(':'))}", "", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _explain(explanation: Explanation) -> str:
+    """A codemod's page is Markdown but for its name; what became of a line is a list."""
+    if explanation.place is None:
+        return "\n".join([f"### {code(explanation.subject)}", "", *explanation.lines]) + "\n"
+    return (
+        "\n".join([f"### {code(explanation.subject)}", "", *(f"- {_text(line)}" for line in explanation.lines)]) + "\n"
+    )
+
+
 RENDERERS = {
     **dict.fromkeys(("diff", "check", "modernize"), _comment),
     "verify": _verify,
+    "codemods": _codemods,
+    "explain": _explain,
     "modernize --upgrade-to": _upgrade,
 }
 

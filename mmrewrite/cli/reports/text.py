@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mmrewrite.cli.reports._report import RewriteReport
+from mmrewrite.cli.reports._told import Explanation, Initialized, RunLine, RunMessage
 from mmrewrite.cli.reports._upgrade import UpgradePart, parts_of, sentence
 
 if TYPE_CHECKING:
@@ -58,8 +59,19 @@ def _codemods(summaries: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _explain(page: str) -> str:
-    return f"{page}\n"
+def _explain(explanation: Explanation) -> str:
+    return "\n".join(explanation.lines) + "\n"
+
+
+def _init(initialized: Initialized) -> str:
+    """The section itself; where it was written, a message says so and nothing is printed."""
+    return "" if initialized.is_written else initialized.content
+
+
+def _run(event: RunLine | RunMessage) -> bytes:
+    if isinstance(event, RunLine):
+        return b"[%*d] %s\n" % (event.width, event.process, event.data)
+    return f"mmrewrite run: {event.text}\n".encode() if event.text else b""
 
 
 def _upgrade(upgrade: Upgrade) -> str:
@@ -81,6 +93,8 @@ RENDERERS = {
     "modernize --upgrade-to": _upgrade,
     "codemods": _codemods,
     "explain": _explain,
+    "init": _init,
+    "run": _run,
 }
 
 
