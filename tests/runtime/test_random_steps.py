@@ -203,19 +203,19 @@ def test_three_hundred_steps(one):
         compare(one)
 
 
-def placement_of(name):
-    """Stages on four submeshes as a schedule wants them; two on each where it takes any number."""
+def placement_of(name, submeshes=NUM_STAGES):
+    """Stages on submeshes as a schedule wants them; two on each where it takes any number."""
     rule = NAMED_SCHEDULES[name].placements
-    return rule.pattern(NUM_STAGES, 2) or rule.pattern(NUM_STAGES, rule.chunks)
+    return rule.pattern(submeshes, 2) or rule.pattern(submeshes, rule.chunks)
 
 
 @st.composite
-def scheduled_steps(draw):
+def scheduled_steps(draw, submeshes):
     """Steps with the stages of a named schedule, and random pieces outside of tasks before, between and after them."""
     one, name = draw(steps()), draw(st.sampled_from(schedules.names()))
     glue = st.lists(st.sampled_from(sorted(BODIES)), max_size=1)
     pieces = []
-    for stage in (*placement_of(name), None):
+    for stage in (*placement_of(name, submeshes), None):
         for body in draw(glue):
             pieces.append(Piece(body, 0, draw(st.integers(0, len(pieces))), None, "plain", False))
         if stage is not None:
@@ -229,34 +229,34 @@ def scheduled_steps(draw):
     )
 
 
-def check_scheduled(one):
+def check_scheduled(one, submeshes):
     compiled = compare(one)
     (loop,) = compiled.explain().loops
-    assert len(loop.stages) == len(placement_of(one.schedule)), "nothing but tasks makes stages"
+    assert len(loop.stages) == len(placement_of(one.schedule, submeshes)), "nothing but tasks makes stages"
 
 
 @pytest.mark.optimized
 @sample(2)
-@given(scheduled_steps())
+@given(scheduled_steps(submeshes=2))
 def test_every_schedule_takes_any_program_on_its_stages(one):
     with jax.enable_x64(True):
-        check_scheduled(one)
+        check_scheduled(one, submeshes=2)
 
 
 @pytest.mark.slow
 @pytest.mark.optimized
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(scheduled_steps())
+@given(scheduled_steps(submeshes=NUM_STAGES))
 def test_every_schedule_takes_a_hundred_programs(one):
     with jax.enable_x64(True):
-        check_scheduled(one)
+        check_scheduled(one, submeshes=NUM_STAGES)
 
 
 @pytest.mark.either
 @pytest.mark.parametrize("num_metrics", [3, 40])
 @pytest.mark.parametrize("schedule", schedules.names())
 def test_metrics_and_results_of_each_example_are_no_stages(schedule, num_metrics):
-    placement = placement_of(schedule)
+    placement = placement_of(schedule, submeshes=2)
 
     def loss(params, x):
         for index, (w, stage) in enumerate(zip(params, placement, strict=True)):
