@@ -34,7 +34,7 @@ from tests.runtime.helpers import (
 
 pytestmark = pytest.mark.either
 
-NUM_STAGES = 4
+NUM_STAGES = 2
 NUM_MICROBATCHES = 8
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,41 +12,12 @@ import optax
 import pytest
 
 from tests.runtime.exactness.checking import assert_exact, case_of
+from tests.runtime.exactness.losses import Losses, model
 
 pytestmark = pytest.mark.either
 
-Loss = Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True)
-class Expected:
-    loss: Loss
-    word: str
-    written: str
-
-
-EXACT: dict[str, Expected] = {}
-MIXED: dict[str, Loss] = {}
-
-
-def exact(word: str, *, written: str = "") -> Callable[[Loss], Loss]:
-    """A loss with what it is; and what the function is as it stands, if that is something else."""
-
-    def register(loss: Loss) -> Loss:
-        EXACT[loss.__name__] = Expected(loss, word, written or word)
-        return loss
-
-    return register
-
-
-def mixed(loss: Loss) -> Loss:
-    """A loss that has no proof; the line that says so ends in `# here`."""
-    MIXED[loss.__name__] = loss
-    return loss
-
-
-def model(params: Any, x: Any) -> Any:
-    return jnp.tanh(x @ params["w"]) @ params["v"]
+LOSSES = Losses()
+exact, mixed = LOSSES.exact, LOSSES.mixed
 
 
 def errors(params: Any, batch: Any) -> Any:
@@ -639,9 +608,9 @@ def interleaved(params, batch):
     return (z.T.reshape(2, -1, 2, order="F").sum(axis=0) ** 2).sum()  # here
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", LOSSES.proved)
 def test_exact(name: str) -> None:
-    expected = EXACT[name]
+    expected = LOSSES.proved[name]
     case = case_of(jax.value_and_grad(expected.loss), (params_of(), batch_of(12)))
     assert case.proof.is_exact, [verdict.reason for verdict in case.proof.verdicts]
     word, *gradients = case.words
@@ -652,20 +621,20 @@ def test_exact(name: str) -> None:
     assert_exact(case)
 
 
-@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("name", LOSSES.unproved)
 def test_mixed(name: str) -> None:
-    case = case_of(jax.value_and_grad(MIXED[name]), (params_of(), batch_of(12)))
+    case = case_of(jax.value_and_grad(LOSSES.unproved[name]), (params_of(), batch_of(12)))
     verdict = case.proof.verdicts[0]
     assert verdict.kind == ("unknown" if name.startswith("unknown") else "mixed")
-    lines, first = inspect.getsourcelines(MIXED[name])
+    lines, first = inspect.getsourcelines(LOSSES.unproved[name])
     (here,) = [first + number for number, line in enumerate(lines) if "# here" in line]
     assert verdict.reason is not None
     assert verdict.reason.line.startswith(f"{__file__}:{here} "), verdict.reason
     assert_exact(case)
 
 
-@pytest.mark.parametrize("name", [name for name, expected in EXACT.items() if expected.word == "mean"])
+@pytest.mark.parametrize("name", [name for name, expected in LOSSES.proved.items() if expected.word == "mean"])
 def test_as_written(name: str) -> None:
     """What is called a mean is one of the function as it stands, but where values had to be scaled."""
-    case = case_of(EXACT[name].loss, (params_of(), batch_of(12)), as_written=True)
-    assert case.words[0] == EXACT[name].written
+    case = case_of(LOSSES.proved[name].loss, (params_of(), batch_of(12)), as_written=True)
+    assert case.words[0] == LOSSES.proved[name].written

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,12 +12,12 @@ import optax
 import pytest
 
 from tests.runtime.exactness.checking import assert_exact, case_of
+from tests.runtime.exactness.losses import Losses, model
 
 pytestmark = pytest.mark.either
 
-Loss = Callable[[Any, Any], Any]
-EXACT: dict[str, tuple[str, Loss]] = {}
-MIXED: dict[str, Loss] = {}
+LOSSES = Losses()
+exact, mixed = LOSSES.exact, LOSSES.mixed
 RNG = np.random.default_rng(0)
 B, T, D = 6, 3, 4
 PARAMS = {"w": RNG.normal(size=(D, D)), "v": RNG.normal(size=(D, D)), "scale": RNG.normal(size=D)}
@@ -30,26 +29,6 @@ BATCH = {
     "weight": RNG.random(B) + 0.5,
     "domain": RNG.integers(0, 2, size=B),
 }
-
-
-def exact(word: str) -> Callable[[Loss], Loss]:
-    """A loss with how those of microbatches make it up."""
-
-    def register(loss: Loss) -> Loss:
-        EXACT[loss.__name__] = (word, loss)
-        return loss
-
-    return register
-
-
-def mixed(loss: Loss) -> Loss:
-    """A loss that has no proof; the line that says so ends in `# here`."""
-    MIXED[loss.__name__] = loss
-    return loss
-
-
-def model(p: Any, x: Any) -> Any:
-    return jnp.tanh(x @ p["w"]) @ p["v"]
 
 
 def token_losses(p: Any, batch: Any) -> Any:
@@ -506,20 +485,20 @@ def tokens_that_the_model_chooses(p, batch):
     return (losses * hard).sum() / hard.sum()  # here
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", LOSSES.proved)
 def test_exact(name: str) -> None:
-    word, loss = EXACT[name]
-    case = case_of(jax.value_and_grad(loss), (PARAMS, BATCH), num_microbatches=3)
+    expected = LOSSES.proved[name]
+    case = case_of(jax.value_and_grad(expected.loss), (PARAMS, BATCH), num_microbatches=3)
     assert case.proof.is_exact, [verdict.reason for verdict in case.proof.verdicts]
-    assert case.words[0] == word
+    assert case.words[0] == expected.word
     assert_exact(case)
 
 
-@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("name", LOSSES.unproved)
 def test_mixed(name: str) -> None:
-    case = case_of(jax.value_and_grad(MIXED[name]), (PARAMS, BATCH), num_microbatches=3)
+    case = case_of(jax.value_and_grad(LOSSES.unproved[name]), (PARAMS, BATCH), num_microbatches=3)
     verdict = case.proof.verdicts[0]
-    lines, first = inspect.getsourcelines(MIXED[name])
+    lines, first = inspect.getsourcelines(LOSSES.unproved[name])
     (here,) = [first + number for number, line in enumerate(lines) if "# here" in line]
     assert verdict.kind == "mixed"
     assert verdict.reason is not None
