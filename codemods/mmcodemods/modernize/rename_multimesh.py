@@ -8,10 +8,12 @@
 device_axes=...)`, so uses stay as they are. The switches `enable_task_fusion` and `only_fuse_loop_tasks` become
 `contextlib.nullcontext()`: here, neighbouring tasks of one submesh always are one program.
 
-MultiMesh's `init` also puts its own function in the place of `jax.lax.with_sharding_constraint`, and `mmruntime` does
-not. So that name becomes `with_sharding_constraint` of `mmruntime` in modules that import MultiMesh.
+MultiMesh's `init` also puts its own functions in the place of `jax.lax.with_sharding_constraint` and of
+`jax.experimental.shard_map.shard_map`, and `mmruntime` does not. So the former becomes `with_sharding_constraint` of
+`mmruntime` in modules that import MultiMesh, and the latter its `shard_map` where no mesh is given.
 
-To check: the program's own documents and scripts, which may name the old package.
+To check: the program's own documents and scripts, which may name the old package; gradients that are taken inside of a
+function for `shard_map` (see `replace_shard_map`).
 
 Refused: names that `mmruntime` does not have, and star imports; all imports of the module stay then. At its own place:
 `task(..., configure=...)`.
@@ -27,10 +29,12 @@ from typing import ClassVar
 
 from mmrewrite.modernize.analysis.multimesh_uses import (
     MARKERS,
+    OLD_SHARD_MAP,
     PACKAGES,
     RUNTIME,
     SWITCHES,
     imports_of,
+    is_without_mesh,
     owner_of,
     spelled,
     unknown_name,
@@ -62,6 +66,9 @@ class RenameMultimesh(ModernizeCodemod):
         yield from (Location(module, node) for node in imports)
         for use in module.uses((*_SWITCHES, *_TASKS)):
             if use.name in _SWITCHES or _configured(module, use.node) is not None:
+                yield Location(module, use.node, use)
+        for use in module.uses((OLD_SHARD_MAP,)):
+            if use.is_direct and is_without_mesh(module, use.node):
                 yield Location(module, use.node, use)
         for use in module.uses((_REPLACED_BY_INIT,)):
             statement = _import_of(module, use.node)
@@ -95,6 +102,14 @@ class RenameMultimesh(ModernizeCodemod):
             self.site.replace(call, f"{self.site.spell('contextlib.nullcontext')}()")
         elif name in _TASKS:
             self.refuse("`task` has no `configure=`; choose the task first and give it as `task=`", call)
+        elif name == OLD_SHARD_MAP:
+            assert isinstance(call, ast.Call)
+            for word in call.keywords:
+                if word.arg == "auto":
+                    self.refuse("`auto=` names axes that stay automatic; write `axis_names=` with the others", word)
+                if word.arg == "check_rep":
+                    self.site.rename_keyword(word, "check_vma")
+            self.site.replace(node, spelled(self.site, "shard_map"))
         else:
             self.site.replace(node, spelled(self.site, "with_sharding_constraint"))
 

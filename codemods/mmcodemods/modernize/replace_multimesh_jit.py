@@ -7,9 +7,10 @@ MultiMesh is a plugin of JAX, under which every `jax.jit` puts tasks on their su
 where the function has tasks, as far as the module shows, or a layout is `AUTO`, or MultiMesh is the backend, it is
 compiled for the mesh in use when it is called. `AUTO`, which JAX had in `jax.experimental.pjit`, is in `compat` too.
 
-To check: functions of other modules that `jax.jit` compiles; those with tasks want `mm.mjit`. They are reported.
+To check: functions of other modules that `jax.jit` compiles; those with tasks want `mm.mjit`. They are reported, and so
+is `pjit` of a function with tasks.
 
-Refused: nothing.
+Refused: `AUTO` in a `pjit`.
 See https://nv-legate.github.io/multimesh-jax/ for MultiMesh.
 """
 
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.analysis.multimesh_uses import MARKERS, PACKAGES, imports_of, is_carried, spelled_compat
+from mmrewrite.modernize.analysis.old_names import PJIT
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
@@ -53,11 +55,18 @@ class ReplaceMultimeshJit(ModernizeCodemod):
         for use in module.uses((_JIT, _AUTO)):
             if use.is_direct and (use.name == _AUTO or _has_tasks(module, use.node) is not False):
                 yield Location(module, use.node, use)
+        for use in module.uses(PJIT):
+            if use.is_direct and _has_tasks(module, use.node):
+                yield Location(module, use.node)
 
     def rewrite(self) -> None:
         """Replace the name."""
         if not is_carried(self.site.module):
             self.site.leave("this module keeps MultiMesh")
+        if self.site.use is None:
+            self.site.leave("tasks are inlined under `pjit`; to run each on its submesh, write `mm.mjit(f, mesh=mesh)`")
+        if self.use.name == _AUTO and any(map(self._is_pjit, self.site.module.above(self.site.node))):
+            self.refuse("`AUTO` is gone from `pjit`; write `mm.mjit(f, mesh=mesh)`, which needs no layouts")
         if self.use.name == _AUTO:
             self.site.replace(self.use.node, spelled_compat(self.site, "AUTO", _NO_AUTO))
             return
@@ -67,6 +76,9 @@ class ReplaceMultimeshJit(ModernizeCodemod):
                 "plain `jax.jit` inlines them"
             )
         self.site.replace(self.use.node, spelled_compat(self.site, "multimesh_jit", _LATE))
+
+    def _is_pjit(self, node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and self.site.resolve(node.func) in PJIT
 
 
 def _has_tasks(module: ModuleUses, node: ast.expr) -> bool | None:

@@ -23,11 +23,14 @@ See https://docs.jax.dev/en/latest/migrate_pmap.html and https://docs.jax.dev/en
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.analysis.mapped_gradients import Mapped, MappedFunctions
+from mmrewrite.modernize.analysis.multimesh_uses import is_carried, is_without_mesh
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.edits.arguments import append_argument, name_argument
+from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.source.names import dotted_name
 
@@ -39,6 +42,15 @@ class ReplaceShardMap(ModernizeCodemod):
     """Replaces the name, names the arguments, and keeps the gradients."""
 
     names: ClassVar[tuple[str, ...]] = ("jax.experimental.shard_map.shard_map",)
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """The uses, but for calls without a mesh in programs for MultiMesh, which `rename_multimesh` replaces."""
+        carried = is_carried(module)
+        for place in super().find(module, context):
+            assert place.use is not None
+            if not (carried and place.use.is_direct and is_without_mesh(module, place.use.node)):
+                yield place
 
     def rewrite(self) -> None:
         """Decide about a call of `shard_map`, or of `functools.partial` with it."""

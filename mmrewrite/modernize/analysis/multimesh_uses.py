@@ -15,6 +15,8 @@ PLUGINS = ("jax_plugins.multimesh", "jax_plugins.legate")
 MARKERS = (b"multimesh", b"legate")
 # Switches of earlier versions: neighbouring tasks of one submesh are always one program in `mmruntime`.
 SWITCHES = frozenset(("enable_task_fusion", "only_fuse_loop_tasks"))
+# With a mesh it is JAX's own under MultiMesh too.
+OLD_SHARD_MAP = "jax.experimental.shard_map.shard_map"
 NAMES = frozenset(
     (
         *("Context", "MultiMesh", "Task", "TaskMesh", "autoshard", "clear_tasks", "context", "custom_partitioning"),
@@ -77,6 +79,15 @@ def is_carried(module: ModuleUses) -> bool:
             if any(alias.name == "*" for alias in statement.names) or any(map(unknown_name, names)):
                 return False
     return bool(imports) and not any(unknown_name(name) for _, name in used_in(module))
+
+
+def is_without_mesh(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether a node is the function of a call of the old `shard_map` that gives no mesh."""
+    call = module.parents.get(node)
+    if not isinstance(call, ast.Call) or call.func is not node:
+        return False
+    words = {word.arg for word in call.keywords}
+    return len(call.args) == 1 and not words & {"mesh", None} and not isinstance(call.args[0], ast.Starred)
 
 
 def spelled(site: OldNameSite, name: str) -> str:
