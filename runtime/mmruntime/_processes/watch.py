@@ -301,15 +301,17 @@ class FaultWatch:
         """Say why this process cannot go on, see the verdict off to the others, and end it."""
         status = self._status()
         to_blame = self._process in verdict.culprits or verdict.rank == "failed"
+        # As it is now: what the others' end makes the main thread raise meanwhile is no cause.
+        own_status = self._exit_status if to_blame else None
         # An exception has been shown already, and says why, unless it is what became of another one's end.
-        if self._exit_status is None or not to_blame:
+        if own_status is None:
             text = message(verdict, status, self._count)
             # Even where somebody holds the lock of `sys.stderr`.
             self._writer.do(lambda: os.write(2, text.encode()))
         # Process 0 goes last, since JAX ends all others when it goes.
         self._flush_links(time.monotonic() + max(2.0, 3 * self._limits.collect))
         self._writer.do(_flush)
-        os._exit(PEER_FAILED if self._exit_status is None or not to_blame else self._exit_status)
+        os._exit(PEER_FAILED if own_status is None else own_status)
 
     def _flush_links(self, until: float) -> None:
         """Send what is left to send, and wait until the children have gone."""
