@@ -62,4 +62,14 @@ class AcrossTransport:
     @property
     def peers(self) -> tuple[int, ...]:
         """The processes that the transfers bound so far exchange messages with."""
-        return tuple(sorted({peer for crossing in self._crossings.values() for peer in crossing.peers}))
+        return tuple(sorted({*self.targets, *self.senders}))
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The processes that they send something to."""
+        return tuple(sorted({peer for crossing in self._crossings.values() for peer in crossing.targets}))
+
+    @property
+    def senders(self) -> tuple[int, ...]:
+        """The processes that they receive something from."""
+        return tuple(sorted({peer for crossing in self._crossings.values() for peer in crossing.senders}))

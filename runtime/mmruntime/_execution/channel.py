@@ -24,6 +24,8 @@ class Channel(Protocol):
 
     # As users name it.
     name: str
+    # Whether a sender waits for the receiver, so that it cannot get ahead of it.
+    rendezvous: bool
 
     def bind(self, messages: Sequence[Message], /) -> Carry:
         """Plan messages of which this process sends or receives some.

@@ -26,6 +26,7 @@ class CollectiveChannel:
     """Carries messages by programs on the devices of senders and receivers."""
 
     name = "collectives"
+    rendezvous = True
 
     def __init__(self) -> None:
         self._me = jax.process_index()

@@ -41,7 +41,8 @@ class Crossing:
 
     Attributes:
         senders: The processes that send something to this one.
-        peers: Those, and the ones that it sends something to.
+        targets: The processes that this one sends something to.
+        peers: Both.
         tickets: From the latest call, an array for each sender that is there when all that it sent is.
     """
 
@@ -60,7 +61,8 @@ class Crossing:
         sent = [message for message in plan.messages if message.source == me]
         received = [message for message in plan.messages if message.target == me]
         self.senders = tuple(message.source for message in received)
-        self.peers = tuple(sorted({*self.senders, *(message.target for message in sent)}))
+        self.targets = tuple(message.target for message in sent)
+        self.peers = tuple(sorted({*self.senders, *self.targets}))
         self.tickets: list[Any] = []
         shard_of = [_positions(source, me) for source in sources]
         direct = [stays and not is_key(aval.dtype) for stays, aval in zip(intact, avals, strict=bool(intact))]

@@ -25,6 +25,7 @@ class PullChannel:
     """Carries messages through the transfer server that JAX has in each process."""
 
     name = "transfer"
+    rendezvous = False
 
     def __init__(self) -> None:
         from jax.experimental import transfer  # noqa: PLC0415  (starts threads; not every JAX has it)

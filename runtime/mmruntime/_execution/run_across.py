@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding
 
 from mmruntime._compat import Var, is_var
 from mmruntime._execution.across import AcrossTransport
+from mmruntime._execution.back_pressure import BackPressure
 from mmruntime._execution.channel import Channel
 from mmruntime._execution.compile import Compiled
 from mmruntime._execution.crossing import Crossing
@@ -101,7 +102,16 @@ class AcrossRunner:
         outputs = _Outputs(step, program, shardings, donated, transport.channel, self._me)
         self._outputs = outputs
         self._deletable = deletable(step, program, donated)
-        used = self._num_instructions + len(step.invars) + len(self._captured) + outputs.numbers
+        first: dict[int, Any] = {}
+        devices: Any = self._everywhere.mesh.devices
+        for device in devices.flat:
+            first.setdefault(device.process_index, device)
+        self._back_pressure = BackPressure(
+            label, transport.targets, transport.senders, first, transport.channel, self._me
+        )
+        # The last number is that of acknowledgements.
+        used = self._num_instructions + len(step.invars) + len(self._captured) + outputs.numbers + 1
+        self._acknowledged = used - 1
         if used >= 1 << MESSAGE_BITS:
             raise NotImplementedError(
                 f"mjit: {label} has {used} instructions, arguments and results; over several processes there may be at "
@@ -256,6 +266,7 @@ class AcrossRunner:
                 progress.waits.append(
                     Wait(time.monotonic(), progress.call, self._itinerary, self._num_instructions, ticket)
                 )
+        self._back_pressure(number + self._acknowledged)
         for position in self._deletable.intersection(self._moved):
             array = inputs[position]
             if isinstance(array, jax.Array) and sum(other is array for other in inputs) == 1:

@@ -44,6 +44,7 @@ class SocketChannel:
     """
 
     name = "sockets"
+    rendezvous = False
 
     def __init__(self) -> None:
         self._me = jax.process_index()

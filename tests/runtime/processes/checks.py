@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 
 import jax
 import jax.experimental.multihost_utils
@@ -278,6 +279,22 @@ def refused(call, *texts):
         print(error)
     else:
         raise AssertionError(f"no error with {texts}")
+
+
+def held_back() -> None:
+    """A process that only sends to another one waits for it, within a few calls."""
+    me = jax.process_index()
+    mesh = mm.MultiMesh(axis_sizes=(2, len(jax.devices()) // 2), axis_names=("stage", "data"))
+    w, batch = weights(2), batches(1)[0]
+    evaluate = mm.mjit(lambda params, batch: squares(in_stages(params, batch["x"], 2), batch["y"]), mesh=mesh)
+    expected = float(evaluate(w, batch))
+    started = time.monotonic()
+    if me:
+        time.sleep(2)
+    values = [evaluate(w, batch) for _ in range(8)]
+    issued = time.monotonic() - started
+    assert issued > 1.5, issued
+    assert [float(value) for value in values] == [expected] * 8
 
 
 def disagreements() -> None:

@@ -27,6 +27,7 @@ def test_two_processes(saved):
         f"same_as_saved={saved}==1f1b,interleaved-1f1b",
         "inspected",
         "gathered",
+        "held_back",
         "alone",
         "other_entries",
         "eager_tasks",
@@ -45,6 +46,7 @@ def test_stages_over_several_processes_in_any_order(saved):
 @pytest.mark.either
 def test_every_transport(saved):
     calls = [f"with_transport={name}=kinds" for name in ("sockets", "collectives")]
+    calls += ["with_transport=sockets=held_back"]
     calls += [f"with_transport={name}=same_as_saved={saved}==1f1b" for name in ("sockets", "collectives")]
     run_all("checks:several", 2, 2, "crossings", *calls)
 
