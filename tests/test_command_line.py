@@ -192,6 +192,16 @@ class TestCommonOptions:
             assert one == done(*command, "--jobs", "3")
             assert one[1]
 
+    def test_the_patch_is_the_same_bytes_in_every_run(self) -> None:
+        put("train.py", PIPELINE)
+        put("old.py", TASK)
+        command = [sys.executable, "-m", "mmrewrite", "diff", "--no-cache"]
+        runs = [
+            subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
+            for seed in ("1", "2")
+        ]
+        assert runs[0] == runs[1] and runs[0].count(b"diff --git") == 2
+
     def test_color_is_for_terminals_unless_told_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> None:
         put("a.py", WRONG)
         put("b.py", TASK)
