@@ -28,8 +28,9 @@ WRITTEN = [
     )
     for path in sorted((ROOT / folder).glob(pattern))
 ]
-# `cluster` is written for the runtime and has no hints.
-EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.name != "cluster")
+# These are written for the runtime and have no hints.
+UNHINTED = ("cluster", "recipes")
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.name not in UNHINTED)
 
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
