@@ -79,6 +79,29 @@ def test_not_a_number_is_never_equal(script: ModuleType) -> None:
     assert script.relative({"[0]": np.array(1.0)}, {"[0]": np.array(np.nan)})["[0]"] == float("inf")
 
 
+def test_types_and_shapes_are_compared(script: ModuleType) -> None:
+    one = {"[0]": np.zeros((2, 1), np.float32)}
+    assert script.unlike(one, {"[0]": np.zeros((2, 2), np.float32)}) == "[0] is float32[2, 2] for float32[2, 1]"
+    assert script.unlike(one, {"[0]": np.zeros((2, 1))}) == "[0] is float64[2, 1] for float32[2, 1]"
+    assert script.unlike(one, {"[1]": one["[0]"]}) == "other names: ['[0]', '[1]']"
+    assert script.unlike(one, dict(one)) == ""
+
+
+def test_each_layer_is_on_its_stage(script: ModuleType) -> None:
+    def on(*devices: int) -> list[object]:
+        return [[device, [[0, 4]]] for device in devices]
+
+    shards = {"[0]['block_0']": on(0, 1, 2, 3), "[0]['block_1']": on(4, 5), "[1].mu['block_1']": on(6), "[2]": on(0)}
+    assert script.misplaced(shards, 2, "block_([0-9]+)", [0, 1]) == []
+    shards["[1].mu['block_1']"] = on(0)
+    assert script.misplaced(shards, 2, "block_([0-9]+)", [0, 1]) == ["[1].mu['block_1']: layer 1 on stage 0, not 1"]
+    assert script.misplaced(shards, 1, "block_([0-9]+)", [0, 1, 1])[-1] == "no array of layer 2 in [0]"
+    # The rows of a stack are its layers.
+    stack = {"[0]['blocks']": [[0, [[0, 2], [0, 3]]], [5, [[2, 4], [0, 3]]]]}
+    assert script.misplaced(stack, 1, "blocks", [0, 0, 1, 1]) == []
+    assert script.misplaced(stack, 1, "blocks", [0, 1, 1, 1]) == ["[0]['blocks']: layer 1 on stage 0, not 1"]
+
+
 @pytest.mark.parametrize(
     ("source", "told", "found", "passed"),
     [
