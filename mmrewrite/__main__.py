@@ -12,9 +12,13 @@ def main() -> None:
 
         print(f"mmrewrite {__version__}")
         return
-    from mmrewrite.cli.commands import cli
+    try:
+        from mmrewrite.cli.commands import cli
 
-    cli(prog_name="mmrewrite")
+        cli(prog_name="mmrewrite")
+    except KeyboardInterrupt:
+        # Before the command began, so there is nothing to say.
+        sys.exit(130)
 
 
 def _leave_current_folder() -> None:

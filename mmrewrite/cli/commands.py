@@ -15,6 +15,7 @@ import click
 from mmrewrite import __version__
 from mmrewrite.cli.options import (
     ENTRY_AND_ARGS,
+    complete_codemods,
     evidence_option,
     format_option,
     limit_options,
@@ -22,6 +23,7 @@ from mmrewrite.cli.options import (
     source_options,
     stdin_option,
     trace_options,
+    watch_option,
 )
 from mmrewrite.cli.reports import render
 
@@ -29,13 +31,20 @@ if TYPE_CHECKING:
     from mmrewrite.cli.session import Session
 
 
+# What shells report for a process that SIGINT ends.
+INTERRUPTED = 130
+
+
 class CommandGroup(click.Group):
-    """The commands; a package of somebody else that is not what it should be ends each of them with a sentence."""
+    """The commands. Ctrl-C, and a package of somebody else that is not what it should be, end each with a sentence."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            click.echo(f"\nInterrupted: {str(interrupt) or 'nothing was written'}.", err=True)
+            sys.exit(INTERRUPTED)
         except Exception as problem:
             from mmrewrite.codemod.plugins import BadPlugin
 
@@ -65,6 +74,7 @@ def cli() -> None:
 @evidence_option
 @trace_options
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if there are changes.")
+@watch_option
 def diff(exit_code: bool, **options: Any) -> None:
     """Print the changes as a git patch. Writes nothing."""
     session = _session(options)
@@ -94,6 +104,7 @@ def apply(**options: Any) -> None:
 @evidence_option
 @trace_options
 @click.option("--out", type=click.Path(file_okay=False), help="Check the mirror in this folder instead.")
+@watch_option
 def check(out: str | None, **options: Any) -> None:
     """Exit with 1 if `apply` would change anything or, with --out, if `build` would, and if anything is refused."""
     if out is not None and (options["since"] is not None or options["stdin_filename"] is not None):
@@ -131,6 +142,8 @@ def build(out: str | None, **options: Any) -> None:
     try:
         check_place(session.paths, target)
         built = build_mirror(session.paths, target, session.rules, session.results)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{target} is not complete; run again, and it goes on where it stopped") from None
     except NotBuilt as problem:
         session.fail(str(problem))
     session.unwritten += built.unwritten
@@ -317,6 +330,23 @@ def run(
 
 
 @cli.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print a script that completes commands and options in SHELL.
+
+    \b
+    bash: eval "$(mmrewrite completion bash)"                in ~/.bashrc
+    zsh:  eval "$(mmrewrite completion zsh)"                 in ~/.zshrc
+    fish: mmrewrite completion fish | source                 in ~/.config/fish/config.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(cli, {}, "mmrewrite", "_MMREWRITE_COMPLETE").source())
+
+
+@cli.command()
 @click.option("--stdio", is_flag=True, hidden=True, help="What editors pass; there is no other way to connect.")
 def lsp(stdio: bool) -> None:
     """Start the language server, which editors talk to on standard input and output."""
@@ -345,7 +375,7 @@ def codemods(output_format: str) -> None:
 
 
 @cli.command()
-@click.argument("what", metavar="CODEMOD|FILE:LINE")
+@click.argument("what", metavar="CODEMOD|FILE:LINE", shell_complete=complete_codemods)
 @format_option
 def explain(what: str, output_format: str) -> None:
     """Show a codemod's page, or what becomes of a line, or where a generated line comes from."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -46,6 +47,16 @@ def _formats(ctx: click.Context) -> tuple[str, ...]:
     return formats_of(ctx.command.name or "")
 
 
+def complete_codemods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The codemods whose names start as the last word typed, in a list with commas."""
+    from click.shell_completion import CompletionItem
+
+    from mmrewrite.cli.pages import codemod_names
+
+    before, comma, last = incomplete.rpartition(",")
+    return [CompletionItem(f"{before}{comma}{name}") for name in codemod_names() if name.startswith(last)]
+
+
 def format_option(command: _Command) -> _Command:
     """`--format`, with the formats that `cli/reports` has for the command."""
     return click.option(
@@ -58,8 +69,20 @@ def source_options(command: _Command) -> _Command:
     for decorate in reversed(
         (
             click.argument("paths", nargs=-1, type=click.Path()),
-            click.option("--select", multiple=True, metavar="CODEMOD,...", help="Run only these codemods."),
-            click.option("--ignore", multiple=True, metavar="CODEMOD,...", help="Run all codemods but these."),
+            click.option(
+                "--select",
+                multiple=True,
+                metavar="CODEMOD,...",
+                help="Run only these codemods.",
+                shell_complete=complete_codemods,
+            ),
+            click.option(
+                "--ignore",
+                multiple=True,
+                metavar="CODEMOD,...",
+                help="Run all codemods but these.",
+                shell_complete=complete_codemods,
+            ),
             click.option("--jobs", "-j", type=click.IntRange(1), default=os.cpu_count() or 1, help="Worker processes."),
             click.option("--no-cache", is_flag=True, help="Neither use results of earlier runs nor keep these."),
             click.option("--strict", is_flag=True, help="Exit with 1 if anything was refused."),
@@ -97,6 +120,24 @@ def since_option(command: _Command) -> _Command:
     return click.option(
         "--since", metavar="REV", help="Report only files that differ from this git revision, and new ones."
     )(command)
+
+
+def watch_option(command: _Command) -> _Command:
+    """`--watch`, right above a command's function, for commands that write nothing."""
+
+    @functools.wraps(command)
+    def watched(watch: bool, **values: Any) -> None:
+        if not watch:
+            command(**values)
+            return
+        if values["stdin_filename"] is not None:
+            raise click.UsageError("--watch is about files; leave it out with standard input.")
+        from mmrewrite.cli.watch import watch as run_again
+
+        run_again(lambda: command(**values), values["paths"], values["config"])
+
+    flag = click.option("--watch", is_flag=True, help="Run again whenever a file changes, until Ctrl-C.")
+    return cast(_Command, flag(watched))
 
 
 def limit_options(command: _Command) -> _Command:

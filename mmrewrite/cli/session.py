@@ -272,14 +272,19 @@ class Session:
 
     def write_in_place(self) -> None:
         """Replace every changed file; one that cannot be written does not stop the others."""
+        from mmrewrite.cli.interrupts import deferred_interrupts
         from mmrewrite.files.temporary import remove_left_behind
         from mmrewrite.files.write import NotWritten, replace_file
 
-        for result in self.changed:
-            try:
-                replace_file(result.path, result.original, result.result, self.paths)
-            except NotWritten as problem:
-                self.unwritten.append((result.path, str(problem)))
+        with deferred_interrupts() as interrupted:
+            for number, result in enumerate(self.changed):
+                if interrupted():
+                    done = f"{number - len(self.unwritten)} of {_count(len(self.changed), 'file')}"
+                    raise KeyboardInterrupt(f"{done} written, each of them whole; run again for the others")
+                try:
+                    replace_file(result.path, result.original, result.result, self.paths)
+                except NotWritten as problem:
+                    self.unwritten.append((result.path, str(problem)))
         for folder in sorted({os.path.dirname(path) for path in self.selection.looked_at}):
             for sentence in remove_left_behind(folder):
                 self.say(sentence)
@@ -413,7 +418,7 @@ class Session:
 
 
 def _stop(message: str) -> NoReturn:
-    click.echo(f"Error: {message}", err=True)
+    click.echo(f"{click.style('Error', fg='red')}: {message}", err=True)
     sys.exit(ERROR)
 
 

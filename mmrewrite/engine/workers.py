@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -47,12 +48,24 @@ def in_workers(function: Callable[[_Item], _Result], items: Sequence[_Item], wor
     global _task
     _task = lambda index: function(items[index])  # noqa: E731
     try:
-        with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork")) as pool:
-            return list(pool.map(_run, range(len(items))))
+        with ProcessPoolExecutor(
+            count, mp_context=multiprocessing.get_context("fork"), initializer=_leave_interrupts
+        ) as pool:
+            try:
+                return list(pool.map(_run, range(len(items))))
+            except KeyboardInterrupt:
+                # Without this, the end of the block would wait for all that is not begun.
+                pool.shutdown(cancel_futures=True)
+                raise
     except BrokenProcessPool:
         raise WorkerDied from None
     finally:
         _task = None
+
+
+def _leave_interrupts() -> None:
+    """Leave Ctrl-C, which a terminal sends to every process, to the one that has the results."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run(index: int) -> Any:

@@ -1,0 +1,130 @@
+"""At a terminal: completion, `--watch`, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO
+
+import pytest
+from command import HINTED, put, run
+
+from mmrewrite.cli.session import Session
+from mmrewrite.files import write
+
+pytestmark = [pytest.mark.text, pytest.mark.usefixtures("folder")]
+
+
+@pytest.fixture
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """One in which `mmrewrite` is this checkout's."""
+    tools = tmp_path_factory.mktemp("tools")
+    command = put(str(tools / "mmrewrite"), f'#!/bin/sh\nexec {sys.executable} -m mmrewrite "$@"\n')
+    command.chmod(0o755)
+    path = os.pathsep.join([str(tools), os.environ["PATH"]])
+    return os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["mod"], "modernize"),
+        (["diff", "--form"], "--format"),
+        (["diff", "--format", "sa"], "sarif"),
+        (["diff", "--select", "place_task,stage_l"], "place_task,stage_loop"),
+        (["explain", "declare_"], "declare_mesh"),
+    ],
+)
+def test_bash_completes(words: list[str], completed: str, environment: dict[str, str]) -> None:
+    script = run("completion", "bash").stdout
+    typed = " ".join(["mmrewrite", *words])
+    asked = f"{script}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words)}\n_mmrewrite_completion mmrewrite\n"
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-c", f'{asked}printf "%s\\n" "${{COMPREPLY[@]}}"'],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [completed]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script(shell: str) -> None:
+    script = run("completion", shell).stdout
+    assert f"_MMREWRITE_COMPLETE={shell}_complete" in script
+    if shutil.which(shell) is not None:
+        subprocess.run([shell, "-n", "-c", script] if shell != "fish" else ["fish", "-nc", script], check=True)
+
+
+def test_ctrl_c_while_files_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        put(f"{name}.py", HINTED)
+    written = []
+
+    def replace_file(path: str, *rest: object) -> None:
+        written.append(path)
+        if len(written) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        original(path, *rest)  # type: ignore[arg-type]
+
+    original = write.replace_file
+    monkeypatch.setattr(write, "replace_file", replace_file)
+    handler = signal.getsignal(signal.SIGINT)
+    result = run("apply", "--no-cache")
+    assert result.exit_code == 130
+    assert "Interrupted: 2 of 3 files written, each of them whole; run again for the others." in result.stderr
+    assert [("mm.task(" in Path(f"{name}.py").read_text()) for name in "abc"] == [True, True, False]
+    assert sorted(os.listdir()) == ["a.py", "b.py", "c.py"]
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert run("apply", "--no-cache").exit_code == 0
+    assert "mm.task(" in Path("c.py").read_text()
+
+
+def test_ctrl_c_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    put("a.py", HINTED)
+
+    def interrupted(self: Session) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "rewrite", interrupted)
+    result = run("apply", "--no-cache")
+    assert result.exit_code == 130 and "Interrupted: nothing was written." in result.stderr
+
+
+def test_watch_runs_again_after_a_change(environment: dict[str, str]) -> None:
+    file = put("a.py", HINTED)
+    command = [sys.executable, "-m", "mmrewrite", "diff", "--watch"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        kill = threading.Timer(60, process.kill)
+        kill.start()
+        assert any("stage" in line for line in until_waiting(process.stdout))
+        file.write_text(HINTED.replace("stage=0", "stage=7"))
+        assert any('"stage": 7' in line for line in until_waiting(process.stdout))
+        # A mistake does not end it.
+        file.write_text(HINTED.replace("task(", "tsk("))
+        assert any("did you mean `task`?" in line for line in until_waiting(process.stdout))
+        put("mmrewrite.toml", "ignroe = []\n")
+        assert any("did you mean `ignore`?" in line for line in until_waiting(process.stdout))
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(30) == 130
+        kill.cancel()
+        assert "Traceback" not in rest and "Interrupted: nothing was written." in rest
+    assert run("diff", "--watch", "--stdin-filename", "a.py", "-").exit_code == 2
+
+
+def until_waiting(output: IO[str]) -> list[str]:
+    lines = []
+    while (line := output.readline()) and not line.startswith("Status "):
+        lines.append(line)
+    assert line, "it ended"
+    return lines
