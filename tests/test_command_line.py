@@ -193,7 +193,7 @@ class TestCommonOptions:
             assert one[1]
 
     def test_the_patch_is_the_same_bytes_in_every_run(self) -> None:
-        put("train.py", PIPELINE)
+        put("deep/new.py", TASK)
         put("old.py", TASK)
         command = [sys.executable, "-m", "mmrewrite", "diff", "--no-cache"]
         runs = [
