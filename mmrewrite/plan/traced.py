@@ -54,6 +54,9 @@ def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: It
         raise NotPlanned(str(problem), problem.details) from None
     if "error" in document:
         raise NotPlanned(mirror.named(str(document["error"])), details)
+    # Lines of the program are those of the rewritten files, wherever these were.
+    for table in document["tables"]:
+        table["rows"] = [[mirror.named(cell) for cell in row] for row in table["rows"]]
     return document
 
 

@@ -17,7 +17,7 @@ from mmrewrite.source.text import SourceText
 
 # What a review does not show unless it is asked to.
 UNTRACED = (
-    "Read from the source alone. Bytes on each device, transfers and whether microbatches make up the whole batch "
+    "Read from the source alone. Bytes on each device, communication and whether microbatches make up the whole batch "
     "exactly are known once a step is traced: add `--entry module:function --args module:function`."
 )
 UNVERIFIED = (

@@ -13,6 +13,7 @@ from mmruntime import schedules
 from mmruntime._execution.compile import Compiled
 from mmruntime._execution.own_parts import processes
 from mmruntime._inspect import report_text as _tables
+from mmruntime._inspect.collectives import Collective, collectives
 from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes
@@ -152,6 +153,23 @@ class TransferRow:
 
 
 @dataclass(frozen=True)
+class CollectiveRow:
+    """Collectives of a program, between the devices of its submesh.
+
+    Attributes:
+        submesh: The submesh.
+        tasks: The tasks of the program.
+        found: Which collectives, of what size, from which line, and why.
+        runs: How often the program runs per step.
+    """
+
+    submesh: int
+    tasks: tuple[str, ...]
+    found: Collective
+    runs: int
+
+
+@dataclass(frozen=True)
 class LoopRow:
     """A microbatch loop.
 
@@ -186,6 +204,7 @@ class Report:
         names: Logical names that did not shard a dimension that carries them.
         runs_per_step: How many program runs a step issues, small ones such as zeroing accumulators included.
         pulled: Carried state that lives away from its stage, and the line that pulled it there.
+        collectives: The collectives in the programs that this process compiles.
         proofs: How the results of microbatches make up those of the whole batch, in lines.
         process: The process that this report is of.
         transport: What carries arrays between processes; None if the step runs in one.
@@ -201,6 +220,7 @@ class Report:
     runs_per_step: int
     pulled: tuple[PulledState, ...] = ()
     proofs: tuple[str, ...] = ()
+    collectives: tuple[CollectiveRow, ...] = ()
     process: int = 0
     transport: str | None = None
 
@@ -284,6 +304,7 @@ def report(
         sum(isinstance(item, RunInstruction) for item in program.instructions),
         pulled_state(step, placement, names),
         tuple(line for region in step.regions if region.loop is not None for line in region.loop.proof),
+        tuple(_collective_rows(program, compiled, programs)),
         jax.process_index(),
         channel.name if (channel := getattr(compiled.transport, "channel", None)) is not None else None,
     )
@@ -325,6 +346,25 @@ def _compiled_costs(program: Program, compiled: Compiled) -> dict[Segment | None
             analysis = compiled.programs[item.spec].cost_analysis() or {}
             costs[item.spec.segment] = (analysis.get("flops", 0.0), analysis.get("bytes accessed", 0.0))
     return costs
+
+
+def _collective_rows(program: Program, compiled: Compiled, rows: Sequence[ProgramRow]) -> Iterable[CollectiveRow]:
+    """The collectives of each program that has several devices."""
+    segments: dict[Segment | None, RunInstruction] = {}
+    for item in program.instructions:
+        if not isinstance(item, RunInstruction) or item.spec not in compiled.programs:
+            continue
+        if item.spec.segment is not None or item.spec.kind == "whole":
+            segments.setdefault(item.spec.segment, item)
+    for segment, item in segments.items():
+        tasks = segment.tasks if segment is not None else rows[0].tasks
+        submesh = segment.submesh if segment is not None else 0
+        runs = sum(
+            isinstance(other, RunInstruction) and other.spec.segment == segment and other.spec.kind == item.spec.kind
+            for other in program.instructions
+        )
+        for found in collectives(compiled.programs[item.spec].as_text() or ""):
+            yield CollectiveRow(submesh, tasks, found, runs)
 
 
 def _live_bytes(program: Program, step: Step, shardings: Shardings) -> dict[int, int]:

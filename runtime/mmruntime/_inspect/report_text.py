@@ -115,6 +115,26 @@ def tables(report: Report) -> tuple[ReportTable, ...]:
             [(r.source, r.target, r.arrays, _bytes(r.size), r.runs) for r in report.transfers],
         ),
     ]
+    if report.collectives:
+        found.append(
+            _table(
+                "Collectives, between the devices of a submesh",
+                ("submesh", "tasks", "collective", "how many", "bytes of each", "runs per step", "line", "why"),
+                [
+                    (
+                        r.submesh,
+                        ", ".join(r.tasks) or "-",
+                        r.found.kind,
+                        r.found.count,
+                        _bytes(r.found.size),
+                        r.runs,
+                        r.found.line or "-",
+                        r.found.why,
+                    )
+                    for r in report.collectives
+                ],
+            )
+        )
     for loop in report.loops:
         if loop.choice is not None:
             found.append(
