@@ -857,18 +857,55 @@ def scale_eqns(source: Any, n: int, power: int, target: Var) -> list[Any]:
     return eqns
 
 
-def call_eqn(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], name: str) -> Any:
-    """An equation that calls a closed jaxpr as a jitted function."""
+def call_without_derivative(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], problem: str) -> Any:
+    """An equation that calls a closed jaxpr, and cannot be differentiated: it raises a `ValueError` that says why."""
     function = as_fun(closed)
 
+    @jax.custom_jvp
     def call(*args: Any) -> list[Any]:
         return function(*args)
 
-    call.__name__ = call.__qualname__ = name
+    @call.defjvp
+    def raise_(primals: Any, tangents: Any) -> Any:
+        raise ValueError(problem)
+
     avals = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in split(closed)[0].invars]
-    traced = split(jax.make_jaxpr(jax.jit(call))(*avals))[0]
-    (template,) = traced.eqns
+    (template,) = split(jax.make_jaxpr(call)(*avals))[0].eqns
     return template.replace(invars=list(invars), outvars=list(outvars))
+
+
+def own_derivative_rule(jaxpr: Any) -> str:
+    """The first function in a jaxpr with a derivative rule that is none of JAX's, as "name at file:line"; else ""."""
+    seen: set[int] = set()
+
+    def find(inner: Any) -> str:
+        if id(inner) in seen:
+            return ""
+        seen.add(id(inner))
+        for eqn in inner.eqns:
+            if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
+                where = str(split(eqn.params["call_jaxpr"])[0].debug_info.func_src_info)
+                if os.path.dirname(jax.__file__) + os.sep not in where:
+                    return where
+            if found := next(filter(None, map(find, inner_jaxprs(eqn))), ""):
+                return found
+        return ""
+
+    return find(split(jaxpr)[0])
+
+
+def without_derivative(value: Any, problem: str) -> Any:
+    """The value, which raises a `ValueError` where it is differentiated."""
+
+    @jax.custom_jvp
+    def same(value: Any) -> Any:
+        return value
+
+    @same.defjvp
+    def raise_(primals: Any, tangents: Any) -> Any:
+        raise ValueError(problem)
+
+    return same(value)
 
 
 def with_extra_inputs(eqn: Any, extra: Sequence[Any]) -> Any:

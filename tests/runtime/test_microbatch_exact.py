@@ -537,3 +537,47 @@ def test_results_may_hold_none(reduce: Any) -> None:
     assert others["none"] is None
     np.testing.assert_array_equal(others["rows"], x)
     np.testing.assert_allclose(mean, 1.5)
+
+
+@pytest.mark.parametrize("form", ["hoisted", "reduction", "each"])
+def test_a_loop_is_not_differentiated_by_a_rule_of_which_nothing_is_proved(form):
+    @jax.custom_vjp
+    def own(x, mask):
+        if form == "hoisted":
+            return (x * mask).sum() / mask.sum()
+        return (x * mask).sum() if form == "reduction" else x
+
+    # The gradient is that of microbatches only if the rule does not ask for the size of the batch.
+    own.defvjp(lambda *args: (own(*args), args), lambda args, g: (g * jnp.ones_like(args[0]) / len(args[0]), None))
+
+    def loss(params, batch):
+        return own(batch[:, 0] @ params, batch[:, 1, 0]).sum()
+
+    params, batch = jnp.ones(3), jnp.arange(48.0).reshape(8, 2, 3)
+    loop = mm.microbatch(loss, size=2, argnum=1, reduce="exact")
+    assert_close(loop(params, batch), loss(params, batch), 1e-10)
+    with pytest.raises(
+        ValueError, match=r"test_microbatch_exact\.py:\d+.* has a derivative rule of its own.* Put jax\.grad"
+    ):
+        jax.grad(loop)(params, batch)
+
+
+def test_the_advice_for_derivative_rules_works_and_rules_of_jax_need_none():
+    @jax.custom_jvp
+    def own(x, mask):
+        return (x * mask).sum() / mask.sum()
+
+    own.defjvp(lambda primals, tangents: (own(*primals), 2 * tangents[0].sum()))
+
+    def loss(params, batch):
+        return own(batch[:, 0] @ params, batch[:, 1, 0])
+
+    params, batch = jnp.ones(3), jnp.arange(48.0).reshape(8, 2, 3)
+    inside = mm.microbatch(jax.grad(loss), size=2, argnum=1, reduce="exact")(params, batch)
+    assert_close(inside, jax.grad(loss)(params, batch), 1e-10)
+
+    def plain(params, batch):
+        return jax.nn.relu(batch @ params).mean()
+
+    loop = mm.microbatch(plain, size=2, argnum=1, reduce="exact")
+    assert_close(jax.grad(loop)(params, batch), jax.grad(plain)(params, batch), 1e-10)

@@ -9,7 +9,7 @@ from typing import Any
 from mmruntime import _compat
 from mmruntime._exactness.prove import Proof
 from mmruntime._exactness.rules.control import CALLS
-from mmruntime._exactness.rules.equation import Edit, Edits, Hoisted, Scale
+from mmruntime._exactness.rules.equation import Edit, Edits, Hoisted, Scale, line_of
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,19 @@ class _Body:
         if eqn.primitive.name in CALLS and eqn.primitive.name.startswith("custom_"):
             # The function's derivative rules do not know of the changes.
             closed = params[CALLS[eqn.primitive.name]]
-            call = _compat.call_eqn(closed, [*eqn.invars, *extra], eqn.outvars, eqn.primitive.name)
+            problem = no_derivative(line_of(eqn))
+            call = _compat.call_without_derivative(closed, [*eqn.invars, *extra], eqn.outvars, problem)
             return call.replace(source_info=eqn.source_info)
         return _compat.with_extra_inputs(eqn.replace(params=params), extra)
+
+
+def no_derivative(rule: str) -> str:
+    """What is said where a loop is differentiated, and a function in it has a derivative rule of its own."""
+    return (
+        f"microbatch: the loop is differentiated, and {rule or 'a function'} has a derivative rule of its own, of "
+        "which nothing is proved. Put jax.grad or jax.value_and_grad inside: "
+        "mm.microbatch(jax.value_and_grad(loss), ...)."
+    )
 
 
 def _closed(

@@ -18,7 +18,7 @@ from mmruntime._exactness.lattice import Kind, Reason
 from mmruntime._exactness.messages import because, contradiction, given_summary, not_exact, summary
 from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
 from mmruntime._exactness.rules.equation import Edits
-from mmruntime._exactness.split import reads_edits, split
+from mmruntime._exactness.split import no_derivative, reads_edits, split
 from mmruntime._jaxpr import equal_traces
 
 log = logging.getLogger("mmruntime")
@@ -393,6 +393,13 @@ class TracedLoop:
             _compat.of_type(values[position], aval) if way is None else values[position].astype(aval.dtype)
             for position, (aval, way) in enumerate(zip(types, self.given, strict=True))
         ]
+        # Whatever the function computes, its rule may have examples meet.
+        if self.count > 1 and (rule := _compat.own_derivative_rule(self.traced.part)):
+            problem = no_derivative(rule)
+            leaves = [
+                _compat.without_derivative(leaf, problem) if way is None else leaf
+                for leaf, way in zip(leaves, self.given, strict=True)
+            ]
         return jax.tree.unflatten(self.traced.tree, leaves)
 
     def _finished(self, verdict: Verdict, total: Any) -> Any:
