@@ -167,6 +167,10 @@ def test_donated_stacks_are_given_up():
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(params)), "moved, and so copied"
     second, _, _ = step(first, state, batch())
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first)), "updated in place"
+    live = len(jax.live_arrays())
+    for _ in range(3):
+        second, _, _ = step(second, state, batch())
+    assert len(jax.live_arrays()) == live, "parts of results go with them"
     kept = mm.mjit(trainer(STAGED, optax.sgd(0.1), count=2), mesh=stages(2))
     third, _, _ = kept(second, state, batch())
     assert_equal(kept(second, state, batch())[0], third)

@@ -6,6 +6,8 @@ and putting it together moves no data.
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,22 +144,10 @@ class StackLayouts:
             if getattr(inputs[position], "sharding", None) != layout.whole
         ]
 
-    def parts(self, inputs: Sequence[Any]) -> list[Any]:
-        """The arguments of the step on parts."""
-        found: list[Any] = []
-        for position, value in enumerate(inputs):
-            layout = self.inputs.get(position)
-            found += [value] if layout is None else layout.take_apart(self._placed(position, value, layout))
-        return found
-
-    def wholes(self, outputs: Sequence[Any]) -> list[Any]:
-        """The results of the step, from those of the step on parts."""
-        return [
-            self.outputs[position].put_together([outputs[part] for part in value.positions])
-            if position in self.outputs
-            else outputs[value.position]
-            for position, value in enumerate(self.stacks.outputs)
-        ]
+    def parts_of(self, position: int, value: Any) -> list[Any]:
+        """What the step on parts takes for an argument."""
+        layout = self.inputs.get(position)
+        return [value] if layout is None else layout.take_apart(self._placed(position, value, layout))
 
     def _placed(self, position: int, value: Any, layout: StackLayout) -> Any:
         """A stack where the step reads it."""
@@ -235,13 +225,15 @@ class StackedRunner:
         self._runner = runner
         self._layouts = layouts
         self._donated = frozenset(donated)
+        # The parts of results, by identity, as long as these live: the next step most likely reads them.
+        self._known: dict[int, tuple[weakref.ref[Any], StackLayout, list[Any]]] = {}
         self.misplaced = 0
         self.group: Group | None = runner.group
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once; returns as soon as everything is issued."""
         moved = self._layouts.moved(inputs)
-        outputs = self._layouts.wholes(self._runner(self._layouts.parts(inputs)))
+        outputs = self._wholes(self._runner(self._parts(inputs)))
         self.misplaced = self._runner.misplaced + len(moved)
         for position in self._donated.intersection(moved):
             self._delete(inputs, position)
@@ -249,7 +241,37 @@ class StackedRunner:
 
     def run_watched(self, inputs: Sequence[Any], watch: Callable[[int, Sequence[Any], float], None]) -> list[Any]:
         """The same, calling `watch` after each instruction."""
-        return self._layouts.wholes(self._runner.run_watched(self._layouts.parts(inputs), watch))
+        return self._wholes(self._runner.run_watched(self._parts(inputs), watch))
+
+    def _parts(self, inputs: Sequence[Any]) -> list[Any]:
+        """The arguments of the step on parts; parts of an earlier result need not be made again."""
+        found: list[Any] = []
+        for position, value in enumerate(inputs):
+            known = self._known.get(id(value))
+            if known is not None and known[0]() is value and known[1] is self._layouts.inputs.get(position):
+                found += known[2]
+            else:
+                found += self._layouts.parts_of(position, value)
+        return found
+
+    def _wholes(self, outputs: Sequence[Any]) -> list[Any]:
+        """The results of the step, from those of the step on parts."""
+        found: list[Any] = []
+        for position, value in enumerate(self._layouts.stacks.outputs):
+            layout = self._layouts.outputs.get(position)
+            if layout is None:
+                found.append(outputs[value.position])
+                continue
+            parts = [outputs[part] for part in value.positions]
+            array = layout.put_together(parts)
+            found.append(array)
+            if all(part.sharding == sharding for part, sharding in zip(parts, layout.parts, strict=True)):
+                key = id(array)
+                self._known[key] = weakref.ref(array, functools.partial(self._forget, key)), layout, parts
+        return found
+
+    def _forget(self, key: int, _: Any) -> None:
+        self._known.pop(key, None)
 
     def _delete(self, inputs: Sequence[Any], position: int) -> None:
         """Delete a donated stack of which the step took a copy; an array that the caller passed twice stays."""

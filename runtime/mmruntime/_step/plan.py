@@ -174,7 +174,7 @@ def make_plan(
             group = group_of(members)
             agreement = StepAgreement(label, names, parts, group, step, program, shardings)
             if to_run and jax.process_index() in members:
-                agreement.reach(layouts.parts(call.leaves))
+                agreement.reach([part for k, leaf in enumerate(call.leaves) for part in layouts.parts_of(k, leaf)])
             compiled = compile_program(program, shardings, owned, AcrossTransport(channel(transport)))
             runner = AcrossRunner(label, names, agreement, step, program, compiled, shardings, donated)
         if layouts.any:
