@@ -36,6 +36,7 @@ class Project:
         self._following: set[str] = set()
         self._imported: dict[str, tuple[Facts, ...]] = {}
         self._connected: dict[str, tuple[Facts, ...]] = {}
+        self._places_of: dict[str, frozenset[str]] = {}
         self.withheld: set[Hint] = set()
         for item in self.facts.values():
             self._by_place[place_of(item.file)] = item
@@ -138,11 +139,17 @@ class Project:
         """A module, then the modules of the run that import it, and all that it or they import, transitively."""
         if facts.path not in self._connected:
             place = place_of(facts.file)
-            users = [other for other in self.facts.values() if place in self.imported_by([other])]
-            together = self.imported_by([facts, *users])
+            users = [other for other in self.facts.values() if place in self._places(other)]
+            together = frozenset[str]().union(*map(self._places, (facts, *users)))
             others = [other for other in self.facts.values() if other is not facts and place_of(other.file) in together]
             self._connected[facts.path] = (facts, *others)
         return self._connected[facts.path]
+
+    def _places(self, facts: Facts) -> frozenset[str]:
+        """The places of a module and of its transitive imports, looked for once."""
+        if facts.path not in self._places_of:
+            self._places_of[facts.path] = frozenset(self.imported_by([facts]))
+        return self._places_of[facts.path]
 
     def _find_imported(self, facts: Facts) -> Iterator[Facts]:
         found: dict[str, Facts] = {}
