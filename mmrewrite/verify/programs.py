@@ -108,7 +108,8 @@ class _ProgramFailed(Exception):
 
     def __init__(self, status: Status, problem: str, details: str) -> None:
         super().__init__(problem)
-        self.status, self.problem, self.details = status, problem, details
+        self.status: Status = status
+        self.problem, self.details = problem, details
 
 
 class _ProgramRuns:
