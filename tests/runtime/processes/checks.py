@@ -214,7 +214,7 @@ def same_as_saved(path: str, order: str = "", schedules: str = "") -> None:
         leaves = jax.tree.leaves((state, losses))
         found = same_shards(leaves, [saved[f"{schedule} {index}"] for index in range(len(leaves))], exact=True)
         assert (found > 0) == any(device.process_index == jax.process_index() for device in every[:4])
-        print(schedule, [float(value) for value in losses])
+        print(schedule, [float(value) for value in losses if value.addressable_shards])
 
 
 def inspected() -> None:
