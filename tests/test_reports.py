@@ -38,7 +38,7 @@ FORMATS = {
 NEEDED = {"explain": ["place_task"], "run": ["--processes", "2"]}
 
 # It speaks with an editor.
-WITHOUT_FORMAT = {"lsp"}
+WITHOUT_FORMAT = {"completion", "lsp"}
 
 SHOUT = """
 RENDERERS = {

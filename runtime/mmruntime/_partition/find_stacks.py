@@ -190,7 +190,10 @@ class _LayerSlices:
         return self._devices[task]
 
     def layers(self, pieces: list[_LayerSlice], stages: Mapping[Any, int]) -> list[set[int]] | None:
-        """The layers that each stage has; None if they are not dealt out over this axis."""
+        """The layers that each stage has; None if they are not dealt out over this axis.
+
+        What several stages read, such as a mask of the batch, or in part is no stack.
+        """
         if len({piece.dim for piece in pieces}) > 1:
             return None
         layers: list[set[int]] = [set() for _ in stages]
@@ -199,7 +202,9 @@ class _LayerSlices:
             if where is None:
                 return None
             layers[where].update(range(piece.low, piece.high))
-        return layers if sum(map(bool, layers)) > 1 else None
+        size = pieces[0].op.eqn.invars[0].aval.shape[pieces[0].dim]
+        is_dealt_out = sum(map(len, layers)) == size == len(set().union(*layers))
+        return layers if is_dealt_out and sum(map(bool, layers)) > 1 else None
 
     def read(self) -> dict[Var, list[_LayerSlice]]:
         """The slices of each variable that tasks read."""

@@ -13,7 +13,7 @@ import time
 
 import mmruntime as mm
 from mmruntime._processes.exchange import Exchange
-from mmruntime._processes.progress import Awaited, Itinerary, Wait, progress
+from mmruntime._processes.progress import Awaited, CallRecord, Itinerary, Wait, progress
 
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 FAULT, VICTIM = sys.argv[1], int(sys.argv[2])
@@ -78,7 +78,7 @@ def main():
     for number in range(STEPS):
         if number == AT and me == VICTIM:
             bring_about(FAULT)
-        progress.begin(step, "")
+        progress.begin(step, CallRecord("", number + 1, "step", ""))
         progress.index = 1
         wait = Wait(time.monotonic(), progress.call, step, 1, InPlaceOfAnArray())
         progress.waits.append(wait)
