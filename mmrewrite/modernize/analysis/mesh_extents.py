@@ -41,9 +41,9 @@ class ContextExtents:
             # Whatever runs later may run in it.
             yield from ((module, (module.facts.tree,)) for module in self._modules.values())
             return
-        for module, expression, body in self._openings:
-            if self._reach.closure(module, [expression]) & set(holders):
-                yield module, body
+        openings = self._openings
+        leading = self._reach.leading_to(holders)
+        yield from ((module, body) for module, expression, body in openings if expression in leading)
 
     def _handed_to(self, context: MeshContext) -> Iterator[Unit]:
         """Functions that calls hand to the function around a context, which may call them in it."""
@@ -60,6 +60,7 @@ class ContextExtents:
         """The calls that take functions: the definitions that are called, and the functions."""
         self._reach.closure_of((module, module.facts.tree) for module in self._modules.values())
         found: list[tuple[ModuleUses, set[ast.AST], tuple[ast.AST, ...]]] = []
+        called: list[tuple[ModuleUses, ast.AST]] = []
         for module in self._modules.values():
             for node in module.nodes:
                 if isinstance(node, ast.Call):
@@ -67,8 +68,10 @@ class ContextExtents:
                     functions = tuple(part for part in arguments if _is_function(module, part))
                     if functions:
                         targets = {reached.node for reached in self._reach.direct(Reached(module.facts, node.func))}
-                        self._reach.closure(module, [node.func])
+                        called.append((module, node.func))
                         found.append((module, targets, functions))
+        # All at once: each closure by itself would go through most of the project.
+        self._reach.closure_of(called)
         return found
 
     def _is_context_manager(self, context: MeshContext, function: ast.AST) -> bool:
@@ -95,6 +98,7 @@ class ContextExtents:
                     # The stack may be left anywhere.
                     expression = node.args[0] if node.args else node.func.value
                     found.append((module, expression, _after(module, node)))
+        self._reach.closure_of((module, expression) for module, expression, _ in found)
         return found
 
 

@@ -213,7 +213,7 @@ class MeshRegions:
 
     def _relevant(self, members: Sequence[Member]) -> Iterator[Member]:
         """The members, but for what may be a mesh context and reaches nothing that depends on one by itself."""
-        dependent = [member for member in members if member.depends_on_a_mesh]
+        leading = self._leading_to([member for member in members if member.depends_on_a_mesh], members)
         by_hand = set()
         for member in members:
             context = member.context
@@ -221,12 +221,10 @@ class MeshRegions:
                 if context is not None and context.kind == STATEMENT:
                     by_hand.add(member.module)
                 yield member
-            elif context.kind != LEFT and dependent:
-                reached = self._closure_of(self._outside, context)
-                if any(_is_in(other, reached) for other in dependent):
-                    if context.kind == STATEMENT:
-                        by_hand.add(member.module)
-                    yield member
+            elif context.kind != LEFT and any(not leading.isdisjoint(nodes) for _, nodes in self._extents.of(context)):
+                if context.kind == STATEMENT:
+                    by_hand.add(member.module)
+                yield member
         # A context that is entered by hand is left in the same way.
         yield from (
             member
@@ -236,6 +234,17 @@ class MeshRegions:
             and member.context.kind == LEFT
             and member.module in by_hand
         )
+
+    def _leading_to(self, dependent: Sequence[Member], members: Sequence[Member]) -> set[ast.AST]:
+        """What leads to members, but through mesh contexts: looked for backwards, once for all that may lead there."""
+        if not dependent:
+            return set()
+        contexts = [member.context for member in members if member.context is not None and not member.context.is_sure]
+        self._outside.closure_of(
+            (module, node) for context in contexts for module, nodes in self._extents.of(context) for node in nodes
+        )
+        targets = ((other.node, *other.module.above(other.node)) for other in dependent)
+        return self._outside.leading_to(node for nodes in targets for node in nodes)
 
     def _find(self) -> Iterator[_MeshRegion]:
         contexts = [member.context for member in self._members if member.context is not None]
