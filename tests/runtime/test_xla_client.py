@@ -166,7 +166,7 @@ class Issued:
 
 
 def test_at_most_eight_programs_of_a_submesh_are_in_flight():
-    limit, waited, numbers, arrays = throttle.Throttle(), [], iter(range(100)), []
+    limit, waited, numbers, arrays = throttle.Throttle(throttle.LIMIT), [], iter(range(100)), []
 
     def program():
         arrays.append(Issued(waited, next(numbers)))

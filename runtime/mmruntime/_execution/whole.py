@@ -55,6 +55,7 @@ def whole_values(label: str, arrays: Sequence[jax.Array]) -> Iterator[jax.Array]
     first: dict[int, Any] = {}
     for device in jax.devices():
         first.setdefault(device.process_index, device)
+    number = 0
     for index, (array, layout) in enumerate(zip(arrays, layouts, strict=True)):
         if index % (1 << MESSAGE_BITS) == 0:
             number = group.called(label.encode())
