@@ -236,7 +236,9 @@ def test_a_killed_worker_is_replaced(editor: Editor) -> None:
         assert await editor.hover("train.py", 2) is not None
         server = editor.client._server
         assert server is not None
-        listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(
+            ["ps", "-eww", "-o", "pid,ppid,args"], capture_output=True, text=True, check=True
+        ).stdout
         rows = [line.split(None, 2) for line in listed.splitlines()]
         (worker,) = [int(row[0]) for row in rows if row[1] == str(server.pid) and "mmrewrite.lsp.worker" in row[2]]
         os.kill(worker, signal.SIGKILL)

@@ -70,7 +70,9 @@ def test_a_line_and_a_derivative_of_its_own_are_kept() -> None:
     assert not same_trace(jax.make_jaxpr(lambda x: x * 2)(X), jax.make_jaxpr(lambda x: x * 2)(X))
 
 
-def test_layers_that_are_alike_are_differentiated_once() -> None:
+def test_layers_that_are_alike_are_differentiated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A program that has asked which task it is in, as other tests do, keeps its layers apart from then on.
+    monkeypatch.setattr(task_call, "_task_was_read", False)
     traced = []
 
     @jax.jit

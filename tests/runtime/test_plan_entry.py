@@ -169,6 +169,13 @@ def test_what_goes_wrong_is_one_sentence(step, arguments, more, message):
     assert "mmrewrite-plan-" not in result.stderr
 
 
+def test_a_review_of_a_step_that_no_file_has():
+    entry = ["--entry", "elsewhere:step", "--args", "elsewhere:arguments"]
+    result = CliRunner().invoke(cli, ["diff", "--format", "html", *entry])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "none of the files given is the module `elsewhere`" in result.stderr
+
+
 def test_a_module_that_cannot_be_imported():
     Path("src/tiny/train.py").write_text(TINY.replace("import jax\n", "import jax\nimport no_such_package\n", 1))
     result = entry()
