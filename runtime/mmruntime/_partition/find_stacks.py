@@ -192,7 +192,7 @@ class _LayerSlices:
     def layers(self, pieces: list[_LayerSlice], stages: Mapping[Any, int]) -> list[set[int]] | None:
         """The layers that each stage has; None if they are not dealt out over this axis.
 
-        What several stages read, such as a mask of the batch, or in part is no stack.
+        What several stages read, such as a mask of the batch, is no stack.
         """
         if len({piece.dim for piece in pieces}) > 1:
             return None
@@ -202,8 +202,7 @@ class _LayerSlices:
             if where is None:
                 return None
             layers[where].update(range(piece.low, piece.high))
-        size = pieces[0].op.eqn.invars[0].aval.shape[pieces[0].dim]
-        is_dealt_out = sum(map(len, layers)) == size == len(set().union(*layers))
+        is_dealt_out = sum(map(len, layers)) == len(set().union(*layers))
         return layers if is_dealt_out and sum(map(bool, layers)) > 1 else None
 
     def read(self) -> dict[Var, list[_LayerSlice]]:
