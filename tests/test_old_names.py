@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fixture_files import source_files
 
-from mmrewrite.modernize.name_index import INDEX_FILE, OldName, may_use_old_names, old_names
+from mmrewrite.modernize.name_index import INDEX_FILE, ONCE_MODULES, OldName, may_use_old_names, old_names
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.source.text import SourceText
@@ -51,6 +51,13 @@ def program(form: str, names: Sequence[str]) -> tuple[str, dict[str, set[int]]]:
             places[name] = set(range(len(lines) + 1, len(lines) + 1 + len(mine)))
             lines += mine
     return "\n".join(lines) + "\n", places
+
+
+@pytest.mark.parametrize("name", sorted(ONCE_MODULES))
+def test_an_import_of_what_was_a_module_is_not_passed_over(name: str) -> None:
+    for text in (f"import {name}\n", f"import {name} as other\n", f"from {name} import something\n"):
+        (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+        assert result.changed or result.left or result.refusals, text
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -16,6 +16,15 @@ from mmrewrite.modernize.advice import ADVICE
 
 INDEX_FILE = files("mmrewrite.modernize") / "old_names.jsonl"
 TITLES = {"jax": "JAX", "flax": "Flax", "optax": "optax", "chex": "chex", "orbax.checkpoint": "Orbax"}
+# Modules once, and objects of that name today: an import of one raises, or of something in one. Those of the first set
+# are the objects that the modules stood for.
+ONCE_MODULES_OF_THEMSELVES = frozenset(("jax.config", "flax.config"))
+ONCE_MODULES = ONCE_MODULES_OF_THEMSELVES | frozenset(
+    (
+        "jax.memory",
+        *(f"optax.contrib.{name}" for name in ("cocob", "dadapt_adamw", "prodigy", "reduce_on_plateau", "sam")),
+    )
+)
 _VERBS = {"warns": "warns", "raises": "raises", "gone": "is gone", "there": "is there again"}
 
 
@@ -136,9 +145,9 @@ _WORDS = bytes(byte if chr(byte).isalnum() or byte == ord("_") or byte > 127 els
 
 @functools.cache
 def _ends() -> Mapping[bytes, frozenset[bytes]]:
-    """The last parts of all names of the index, and for each what else a file that uses one holds."""
+    """The last parts of all names that a file may be reported for, and for each what else such a file holds."""
     found: dict[bytes, set[bytes]] = {}
-    for name in old_names():
+    for name in (*old_names(), *ONCE_MODULES):
         parent, _, own = name.rpartition(".")
         home = parent.rpartition(".")[2]
         found.setdefault(own.encode(), set()).update(each.encode() for each in (home, *_ALIASES.get(home, ())))

@@ -8,8 +8,8 @@ import warnings
 
 import pytest
 
-from mmrewrite.modernize.analysis.old_names import ONCE_MODULES, STILL_THERE
-from mmrewrite.modernize.name_index import last_releases, old_names
+from mmrewrite.modernize.analysis.old_names import STILL_THERE
+from mmrewrite.modernize.name_index import ONCE_MODULES, last_releases, old_names
 from mmrewrite.modernize.registry import ModernizeRegistry
 
 # Those of these codemods come from the index, or are there and have changed.

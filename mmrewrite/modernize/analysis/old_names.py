@@ -27,15 +27,6 @@ RESOURCE_ENVS = frozenset(
     f"{module}.ResourceEnv" for module in ("jax.experimental.maps", "jax.interpreters.pxla", "jax._src.mesh")
 )
 # Names that codemods replace although importing them works, today, on every JAX from 0.10 on.
-# Modules once, and objects of that name today: an import of one raises, or of something in one. Those of the first set
-# are the objects that the modules stood for.
-ONCE_MODULES_OF_THEMSELVES = frozenset(("jax.config", "flax.config"))
-ONCE_MODULES = ONCE_MODULES_OF_THEMSELVES | frozenset(
-    (
-        "jax.memory",
-        *(f"optax.contrib.{name}" for name in ("cocob", "dadapt_adamw", "prodigy", "reduce_on_plateau", "sam")),
-    )
-)
 STILL_THERE = frozenset(
     (
         "jax._src.mesh.Mesh",

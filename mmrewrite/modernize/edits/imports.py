@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
-from mmrewrite.modernize.analysis.old_names import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, PJIT, STILL_THERE
+from mmrewrite.modernize.analysis.old_names import PJIT, STILL_THERE
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
-from mmrewrite.modernize.name_index import old_names
+from mmrewrite.modernize.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names
 from mmrewrite.modernize.site import ModernizeContext, ModuleDraft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
@@ -324,7 +324,7 @@ class ImportEdits:
         """The edits that write a name of new imports."""
         names = "|".join(re.escape(self.draft.imports.chosen(key) or key) for key in keys)
         word = re.compile(rf"(?<![\w.])(?:{names})\b")
-        return [edit for edit in self.draft.edits if word.search(edit.text)]
+        return [edit for edit in self.draft.edits if word.search(edit.text)] or list(self.draft.edits)
 
 
 def _merged(lines: Iterable[str]) -> Iterator[str]:
