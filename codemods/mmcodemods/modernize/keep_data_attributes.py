@@ -28,10 +28,12 @@ from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 _NNX = "flax.nnx."
-# Of nnx, but neither modules nor variables; these say what the value is.
-_MARKS = frozenset(f"{_NNX}{name}" for name in ("data", "static", "List", "Dict", "Sequential"))
-_CONTAINERS = ast.List | ast.Tuple | ast.Dict | ast.ListComp | ast.DictComp
-_ADD = ("append", "insert")
+_CONTAINERS = ast.List | ast.Tuple | ast.Dict | ast.ListComp | ast.DictComp | ast.GeneratorExp
+# Functions that make a container of the items of another.
+_COPIES = frozenset(f"builtins.{name}" for name in ("dict", "list", "reversed", "sorted", "tuple"))
+# Functions that make arrays, which Flax takes for data as well.
+_ARRAYS = ("jax.numpy.", "jax.random.")
+_ADD = ("append", "extend", "insert")
 _DEEPEST = 6
 
 
@@ -78,24 +80,32 @@ def _assigned(owner: ast.ClassDef) -> Iterator[ast.expr]:
         if own and len(own) == len(targets) and not any(_attribute(each) in annotated for each in own):
             assert isinstance(node, ast.Assign | ast.AnnAssign)
             assert node.value is not None
-            if isinstance(node.value, _CONTAINERS) or _is_name(node.value):
+            if not isinstance(node.value, ast.Constant):
                 yield node.value
 
 
 def _holds(module: ModuleUses, owner: ast.ClassDef, value: ast.expr, context: ModernizeContext) -> bool | None:
     """Whether a container holds modules or variables; None if some item is made by a function out of view."""
-    if _is_name(value):
-        made = _container_of(module, value)
-        if made is None:
-            return False
-        items = [*_items(made), *_added(module, value)]
-    else:
-        holder = module.parents[value]
-        targets = holder.targets if isinstance(holder, ast.Assign) else [getattr(holder, "target", None)]
-        attributes = {_attribute(target) for target in targets}
-        items = [*_items(value), *(item for name in attributes for item in _appended(owner, name))]
-    kinds = {_kind(module, item, context, 0) for item in items}
+    made = _container_of(module, value) if _is_name(value) else value
+    if made is None or not _is_container(module, made):
+        return False
+    items = [*_items(module, made), *(_added(module, value) if _is_name(value) else ())]
+    holder = module.parents[value]
+    targets = holder.targets if isinstance(holder, ast.Assign) else [getattr(holder, "target", None)]
+    items += [item for target in targets for item in _appended(module, owner, _attribute(target))]
+    kinds = {_kind(module, owner, item, context, 0) for item in items}
     return True if True in kinds else None if None in kinds else False
+
+
+def _is_container(module: ModuleUses, value: ast.expr) -> bool:
+    """Whether an expression makes a container that the source shows: a display, a copy, a sum of these."""
+    if isinstance(value, ast.BinOp):
+        return any(_is_container(module, each) for each in (value.left, value.right))
+    return isinstance(value, _CONTAINERS) or _is_copy(module, value)
+
+
+def _is_copy(module: ModuleUses, value: ast.expr) -> TypeGuard[ast.Call]:
+    return isinstance(value, ast.Call) and module.facts.names.resolve(value.func, module.scope_of(value)) in _COPIES
 
 
 def _is_name(node: ast.AST | None) -> TypeGuard[ast.Name]:
@@ -110,7 +120,13 @@ def _attribute(node: ast.AST | None) -> str:
     return node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _items(container: ast.expr) -> Iterator[ast.expr]:
+def _attribute_of(module: ModuleUses, value: ast.expr) -> str:
+    """The attribute that a value is assigned to, as `_assigned` gives it."""
+    holder = module.parents[value]
+    return _attribute(holder.targets[0] if isinstance(holder, ast.Assign) else getattr(holder, "target", None))
+
+
+def _items(module: ModuleUses, container: ast.expr) -> Iterator[ast.expr]:
     """The items of a container as it is written, also those of containers in it."""
     items: list[ast.expr | None] = []
     match container:
@@ -118,37 +134,39 @@ def _items(container: ast.expr) -> Iterator[ast.expr]:
             items = [each.value if isinstance(each, ast.Starred) else each for each in elements]
         case ast.Dict(values=values):
             items = [*values]
-        case ast.ListComp(elt=element) | ast.DictComp(value=element):
+        case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element) | ast.DictComp(value=element):
             items = [element]
+        case ast.BinOp(left=left, right=right):
+            items = [left, right]
+        case ast.Call(args=arguments, keywords=keywords):
+            items = [*arguments, *(keyword.value for keyword in keywords)]
     for item in items:
-        if isinstance(item, _CONTAINERS):
-            yield from _items(item)
+        if item is not None and _is_container(module, item):
+            yield from _items(module, item)
         elif item is not None:
             yield item
 
 
-def _appended(owner: ast.ClassDef, attribute: str) -> Iterator[ast.expr]:
-    """What methods of a class put into a container: `self.layers.append(x)`, `self.layers[key] = x`."""
+def _appended(module: ModuleUses, owner: ast.ClassDef, attribute: str) -> Iterator[ast.expr]:
+    """What methods of a class put into a container: `self.layers.append(x)`, `self.layers[key] = x`, `+= [x]`."""
     for node in ast.walk(owner):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("append", "insert")
-        ):
-            if _is_own(node.func.value) and _attribute(node.func.value) == attribute:
-                yield from node.args[-1:]
+        place: ast.expr | None = None
+        added: ast.expr | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ADD and node.args:
+            place, added = node.func.value, node.args[-1]
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-            place = node.targets[0].value
-            if _is_own(place) and _attribute(place) == attribute:
-                yield node.value
+            place, added = node.targets[0].value, node.value
+        elif isinstance(node, ast.AugAssign):
+            place, added = node.target, node.value
+        if place is not None and added is not None and _is_own(place) and _attribute(place) == attribute:
+            yield from _items(module, added) if _is_container(module, added) else [added]
 
 
 def _container_of(module: ModuleUses, name: ast.Name) -> ast.expr | None:
-    """The container that a local name is bound to, once, else None."""
+    """The value that a local name is bound to, once, else None."""
     scope = module.scope_of(name)
     binding = module.facts.names.binding(name.id, scope)
-    value = binding.value if binding is not None and scope.owner(name.id) is scope else None
-    return value if isinstance(value, _CONTAINERS) else None
+    return binding.value if binding is not None and scope.owner(name.id) is scope else None
 
 
 def _added(module: ModuleUses, name: ast.Name) -> Iterator[ast.expr]:
@@ -157,24 +175,38 @@ def _added(module: ModuleUses, name: ast.Name) -> Iterator[ast.expr]:
     for head, chain in module.chains:
         if head.id == name.id and module.scope_of(head) is scope and isinstance(chain[-1], ast.Attribute):
             call = module.parents.get(chain[-1])
-            if isinstance(call, ast.Call) and call.func is chain[-1] and chain[-1].attr in _ADD:
-                yield from call.args[-1:]
+            if isinstance(call, ast.Call) and call.func is chain[-1] and chain[-1].attr in _ADD and call.args:
+                added = call.args[-1]
+                yield from _items(module, added) if _is_container(module, added) else [added]
 
 
-def _kind(module: ModuleUses, item: ast.expr, context: ModernizeContext, depth: int) -> bool | None:
-    """Whether an item is a module or a variable; None if a function out of view makes it."""
+def _kind(
+    module: ModuleUses, owner: ast.ClassDef, item: ast.expr, context: ModernizeContext, depth: int
+) -> bool | None:
+    """Whether an item is a module or a variable; None if it is an array, or a function out of view makes it."""
     facts = module.facts
+    if depth > _DEEPEST:
+        return None
     if _is_name(item):
         binding = facts.names.binding(item.id, module.scope_of(item))
         value = binding.value if binding is not None else None
-        return _kind(module, value, context, depth + 1) if value is not None and depth < _DEEPEST else False
+        return _kind(module, owner, value, context, depth + 1) if value is not None else False
+    if _is_own(item):
+        values = [value for value in _assigned(owner) if _attribute_of(module, value) == _attribute(item)]
+        kinds = {_kind(module, owner, value, context, depth + 1) for value in values}
+        return True if True in kinds else None if None in kinds else False
+    if isinstance(item, ast.IfExp):
+        kinds = {_kind(module, owner, each, context, depth + 1) for each in (item.body, item.orelse)}
+        return True if True in kinds else None if None in kinds else False
     if not isinstance(item, ast.Call):
         return False
     name = facts.names.resolve(item.func, module.scope_of(item.func))
     if name is None:
         return None if isinstance(item.func, ast.Name | ast.Attribute) else False
     if name.startswith(_NNX):
-        return name not in _MARKS and name.rpartition(".")[2][:1].isupper()
+        return name.rpartition(".")[2][:1].isupper()
+    if name.startswith(_ARRAYS):
+        return None
     found = context.project.definition(name, facts)
     if found is not None and isinstance(found[1].node, ast.ClassDef):
         return is_nnx_module(found[0], found[1].node, context.project)

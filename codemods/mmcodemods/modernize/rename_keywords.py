@@ -10,7 +10,8 @@
 To check: nothing; the functions compute the same.
 
 Refused: `initial=` of `softmax`, which has no successor, `concrete=True` of `jax.checkpoint`, and values that are not
-written out where the new keyword has others; a `target-jax` without the new keyword.
+written out where the new keyword has others; a `target-jax` without the new keyword. Reported: `**`, which may hide
+one, in a file that names one.
 See https://docs.jax.dev/en/latest/changelog.html
 """
 
@@ -21,6 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+from mmrewrite.modernize.analysis.old_names import PARTIALS
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.edits.arguments import remove_keyword
 from mmrewrite.modernize.site import Location, ModernizeContext
@@ -64,18 +66,19 @@ class RenameKeywords(ModernizeCodemod):
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
-        """Keywords of calls of these functions."""
+        """Keywords of calls of these functions, and of partials of them."""
         for use in module.uses({**_RENAMED, **_OTHERS}):
-            call = module.parents.get(use.node)
-            for keyword in call.keywords if isinstance(call, ast.Call) and call.func is use.node else ():
-                if keyword.arg in _RENAMED.get(use.name, ()) or keyword.arg in _OTHERS.get(use.name, ()):
+            for keyword in _keywords(module, use.node):
+                old = keyword.arg in _RENAMED.get(use.name, ()) or keyword.arg in _OTHERS.get(use.name, ())
+                if old or keyword.arg is None:
                     yield Location(module, keyword, use)
 
     def rewrite(self) -> None:
         """Rename one keyword."""
         keyword, site = self.site.node, self.site
         assert isinstance(keyword, ast.keyword)
-        assert keyword.arg is not None
+        if keyword.arg is None:
+            site.leave(f"`**` may hide keywords that `{site.text(self.use.node)}` has no more; write them out")
         self._check_array()
         renamed = _RENAMED.get(self.use.name, {}).get(keyword.arg)
         if renamed is not None:
@@ -119,3 +122,14 @@ class RenameKeywords(ModernizeCodemod):
                 "`concrete=` of `jax.checkpoint` is gone since JAX 0.10; mark static arguments instead", keyword
             )
         remove_keyword(self.site, keyword)
+
+
+def _keywords(module: ModuleUses, function: ast.expr) -> list[ast.keyword]:
+    """The keywords that a function is called with, or will be: `f(a_min=0)`, `functools.partial(f, a_min=0)`."""
+    call = module.parents.get(function)
+    if not isinstance(call, ast.Call):
+        return []
+    is_partial = (
+        call.args[:1] == [function] and module.facts.names.resolve(call.func, module.scope_of(call)) in PARTIALS
+    )
+    return call.keywords if call.func is function or is_partial else []
