@@ -1,6 +1,5 @@
 """The documentation: its links lead somewhere, and what it shows is what happens."""
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -9,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -80,10 +80,7 @@ def test_the_readme_shows_what_diff_prints() -> None:
 
 @pytest.mark.parametrize("name", ["make_codemods", "make_sharding"])
 def test_pages_that_are_made_are_up_to_date(name) -> None:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    maker = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(maker)
+    maker = load_script(f"docs/{name}.py")
     assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), f"run: python docs/{name}.py"
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import load_script
 
 pytestmark = pytest.mark.python
 
@@ -17,14 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def project() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("modernize_project", ROOT / "validation" / "modernize_project.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("validation/modernize_project.py")
 
 
 def notebook(*lines: str) -> dict[str, object]:

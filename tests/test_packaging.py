@@ -3,7 +3,6 @@
 import email
 import email.message
 import importlib.metadata
-import importlib.util
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from scripts import load_script
 
 import mmrewrite
 
@@ -131,10 +131,7 @@ def metadata(wheel: Path) -> tuple[email.message.Message, str]:
 )
 def test_the_address_of_a_remote_is_one_that_a_browser_opens(origin: str, address: str | None) -> None:
     pytest.importorskip("hatchling")
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None and spec.loader is not None
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
+    hook = load_script("hatch_build.py")
     assert hook.web_address(origin) == address
 
 

@@ -1,15 +1,14 @@
 """The records of named schedules: complete, true of the schedules that they make, and shown in the documentation."""
 
-import importlib.util
 import itertools
 import pkgutil
 import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import load_script
 
 from mmruntime.schedules import _algorithms, make, simulate
 from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule
@@ -111,13 +110,7 @@ def test_every_module_of_algorithms_has_a_record():
 
 def maker() -> ModuleType:
     """`docs/make_schedules.py` as a module."""
-    path = Path(__file__).parents[1] / "docs" / "make_schedules.py"
-    spec = importlib.util.spec_from_file_location("make_schedules", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("docs/make_schedules.py")
 
 
 def test_the_table_in_the_documentation_is_made_from_the_records():

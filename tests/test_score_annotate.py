@@ -1,11 +1,10 @@
 """`validation/score_annotate.py`: what it calls equal, and what it says of rewritten and refused programs."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import load_script
 
 pytestmark = pytest.mark.either
 
@@ -49,12 +48,7 @@ def step(params, batch):
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("score_annotate", ROOT / "validation" / "score_annotate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["score_annotate"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("validation/score_annotate.py")
 
 
 def test_a_difference_is_measured_by_the_largest_entry_of_its_array(script: ModuleType) -> None:

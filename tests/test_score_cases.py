@@ -1,7 +1,5 @@
 """`validation/score_cases.py`: cases from a wheel, hinted at the lines that are named."""
 
-import importlib.util
-import sys
 import tomllib
 import zipfile
 from dataclasses import replace
@@ -9,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import load_script
 
 pytestmark = pytest.mark.text
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,12 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("score_cases", ROOT / "validation" / "score_cases.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["score_cases"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("validation/score_cases.py")
 
 
 def test_a_case_is_a_module_with_hints_and_a_step(script: ModuleType, tmp_path: Path) -> None:

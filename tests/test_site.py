@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -73,17 +72,9 @@ def test_the_tutorial_marks_the_hints() -> None:
         assert [int(line) for line in lines.split()] == [n for n, line in enumerate(text, 1) if "# mm: " in line], name
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.text
 def test_what_the_tutorial_shows_is_what_the_tool_prints() -> None:
-    made = load("make_outputs").outputs()
+    made = load_script("docs/make_outputs.py").outputs()
     assert {path.name for path in (DOCS / "outputs").iterdir()} == set(made)
     stale = [name for name, text in made.items() if (DOCS / "outputs" / name).read_text("utf-8") != text]
     assert stale == [], "run: python docs/make_outputs.py"

@@ -6,17 +6,16 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import shutil
 import sys
 import warnings
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
 import pytest
+from scripts import load_script
 
 from mmruntime import compat
 
@@ -26,16 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = sorted(path.parent for path in (ROOT / "fixtures" / "modernize").glob("*/*/old.json"))
 
 
-def load_oracle() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("modernize_oracle", ROOT / "validation" / "modernize_oracle.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ORACLE = load_oracle()
+ORACLE = load_script("validation/modernize_oracle.py")
 
 
 def main_of(case: Path, folder: Path) -> Path:
