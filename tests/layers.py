@@ -25,12 +25,13 @@ MAY_IMPORT = {
     "mmrewrite": "",
     "mmrewrite.hints": "",
     "mmrewrite.results": "",
+    "mmrewrite.tracking": "",
     "mmrewrite.source": "libcst",
     "mmrewrite.directives": ".results .source",
     "mmrewrite.project": ".results .source .directives",
     "mmrewrite.codemod": "libcst .results .source .directives .project",
     "mmrewrite.analysis": ".source .directives .project .codemod",
-    "mmrewrite.engine": ".results .source .directives .project .codemod",
+    "mmrewrite.engine": ".results .tracking .source .directives .project .codemod",
     "mmrewrite.modernize.advice": "",
     "mmrewrite.modernize.name_index": ".modernize.advice",
     "mmrewrite.modernize.settings": ".engine",
@@ -50,8 +51,8 @@ MAY_IMPORT = {
         ".modernize.site .modernize.decision .modernize.analysis .modernize.edits"
     ),
     "mmrewrite.modernize.upgrade": ".results .modernize.name_index",
-    "mmrewrite.files": "pathspec .results .source .directives",
-    "mmrewrite.mirror": ".results .source .engine .files",
+    "mmrewrite.files": "pathspec .results .tracking .source .directives",
+    "mmrewrite.mirror": ".results .tracking .source .engine .files",
     "mmrewrite.plan": "mmruntime.schedules .results .directives .project .files .mirror",
     "mmrewrite.verify": ".results .project .files .mirror .plan",
     "mmrewrite.launch": "",
@@ -63,8 +64,9 @@ MAY_IMPORT = {
         ".cli.config"
     ),
     "mmrewrite.cli": (
-        "click platformdirs pygls mmrewrite .results .source .directives .codemod .engine .modernize.settings "
-        ".modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch .cli.config .lsp"
+        "click platformdirs pygls mmrewrite .results .tracking .source .directives .codemod .engine "
+        ".modernize.settings .modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch "
+        ".cli.config .lsp"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",

@@ -31,7 +31,7 @@ VARIABLE = "MMREWRITE_CACHE_DIR"
 _LAYOUT = 1
 _MOST_FILES, _MOST_BYTES = 200, 100_000_000
 # What the results do not depend on.
-_NOT_ASKED = frozenset(("jobs",))
+_NOT_ASKED = frozenset(("jobs", "track"))
 
 
 @dataclasses.dataclass(eq=False)

@@ -118,7 +118,8 @@ def check(out: str | None, **options: Any) -> None:
 
     try:
         check_place(session.paths, out)
-        problems = stale(session.paths, out, session.rules, session.results)
+        with session.progress.erased_at_end():
+            problems = stale(session.paths, out, session.rules, session.results, session.progress.track)
     except NotBuilt as problem:
         session.fail(str(problem))
     session.show_rewrites("check", shows_patch=False, problems=problems)
@@ -141,7 +142,8 @@ def build(out: str | None, **options: Any) -> None:
         raise click.UsageError("Where to? Give --out DIR, or `out` in [tool.mmrewrite].")
     try:
         check_place(session.paths, target)
-        built = build_mirror(session.paths, target, session.rules, session.results)
+        with session.progress.erased_at_end():
+            built = build_mirror(session.paths, target, session.rules, session.results, session.progress.track)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{target} is not complete; run again, and it goes on where it stopped") from None
     except NotBuilt as problem:

@@ -90,7 +90,7 @@ class _ModernizeSession(Session):
 
     def select(self) -> Selection:
         """All modules and notebooks: which of them may matter is asked once it is known that there are no results."""
-        return select_files(self.paths, self.rules, lambda _: True, (".py", ".ipynb"))
+        return select_files(self.paths, self.rules, lambda _: True, (".py", ".ipynb"), self.progress.track)
 
     def rewrite(self) -> tuple[Rewrite, ...]:
         # A generator, since most runs need it not and it loads every codemod.
@@ -101,6 +101,7 @@ class _ModernizeSession(Session):
             jobs=self.options.jobs,
             ignored=self.ignored(self.registry, Registry()),
             target=parse_target(self.target or self.config.target_jax),
+            track=self.progress.track,
         )
         watched = Watched(self.selection, self.rules)
 

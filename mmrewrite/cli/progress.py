@@ -1,47 +1,111 @@
-"""What is going on, and for how long, on one line of a terminal."""
+"""What is going on, and how far it is, on one line of a terminal."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-import click
+from mmrewrite.tracking import Item
 
-_EVERY = 0.5
+# Seconds before anything is shown: what is done by then needs no line.
+_AFTER = 1.0
+# Seconds between two states of the line.
+_EVERY = 0.2
+_WIDTH = 24
+_PART = _WIDTH // 4
+_ERASE = "\r\x1b[K"
 
 
 class StatusLine:
-    """The line on standard error; nothing where that is no terminal, or the user wants quiet."""
+    """The line on standard error; nothing where that is no terminal, or the user wants quiet.
+
+    It appears once a run has taken a second, and is gone before anything else is printed.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._shown = not quiet and sys.stderr.isatty()
+        self._shows = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._began = time.monotonic()
+        self._next = self._began + _AFTER
+        self._is_drawn = False
+
+    def track(self, what: str, items: Iterable[Item], total: int | None, /) -> Iterable[Item]:
+        """The items, with a bar of how many are done: see `mmrewrite.tracking.Track`."""
+        # Drawn by whoever asks for the next item, without a thread: workers are forked meanwhile.
+        return self._tracked(what, items, total) if self._shows else items
+
+    def _tracked(self, what: str, items: Iterable[Item], total: int | None) -> Iterator[Item]:
+        for done, item in enumerate(items):
+            now = time.monotonic()
+            if now >= self._next:
+                count = f"{done:,}" if total is None else f"{done:,}/{total:,}"
+                bar = "" if total is None else _bar(done / total)
+                self._draw(f"{what} {bar}{count}", now - self._began)
+                self._next = now + _EVERY
+            yield item
 
     @contextlib.contextmanager
     def phase(self, text: str) -> Iterator[None]:
-        """Show `text` with the seconds since it began, until the block ends."""
-        if not self._shown:
+        """Show `text` with the seconds since it began, and a bar that moves, until the block ends."""
+        if not self._shows:
             yield
             return
-        done = threading.Event()
-        watch = threading.Thread(target=self._show, args=(text, done), daemon=True)
+        ended = threading.Event()
+        watch = threading.Thread(target=self._show, args=(text, ended), daemon=True)
         watch.start()
         try:
             yield
         finally:
-            done.set()
+            ended.set()
             watch.join()
-            click.echo("\r\x1b[K", err=True, nl=False)
+            self.erase()
 
-    def _show(self, text: str, done: threading.Event) -> None:
+    def _show(self, text: str, ended: threading.Event) -> None:
         begin = time.monotonic()
-        while True:
-            seconds = f" {time.monotonic() - begin:.0f} s"
-            room = max(8, shutil.get_terminal_size().columns - len(seconds) - 1)
-            shown = text if len(text) <= room else f"{text[: room - 3]}..."
-            click.echo(f"\r{shown}{seconds}\x1b[K", err=True, nl=False)
-            if done.wait(_EVERY):
-                return
+        wait, state = _AFTER, 0
+        while not ended.wait(wait):
+            self._draw(f"{_moving_bar(state)}{text}", time.monotonic() - begin)
+            wait, state = _EVERY, state + 1
+
+    @contextlib.contextmanager
+    def erased_at_end(self) -> Iterator[None]:
+        """A block in which items are tracked: however it ends, the line is gone."""
+        try:
+            yield
+        finally:
+            self.erase()
+
+    def erase(self) -> None:
+        """Leave the line as it was."""
+        if self._is_drawn:
+            self._write(_ERASE)
+            self._is_drawn = False
+
+    def _draw(self, text: str, seconds: float) -> None:
+        end = f" {seconds:.0f} s"
+        room = max(8, shutil.get_terminal_size().columns - len(end) - 1)
+        shown = text if len(text) <= room else f"{text[: room - 3]}..."
+        self._write(f"\r{shown}{end}\x1b[K")
+        self._is_drawn = True
+
+    def _write(self, text: str) -> None:
+        # A terminal that is gone is no reason to stop.
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def _bar(share: float) -> str:
+    full = int(share * _WIDTH)
+    return f"[{'=' * full}{'>' if full < _WIDTH else ''}{' ' * (_WIDTH - full - 1)}] "
+
+
+def _moving_bar(state: int) -> str:
+    """A bar for work of unknown length: a part of it that goes to the right and back."""
+    way = _WIDTH - _PART
+    start = way - abs(state % (2 * way) - way)
+    return f"[{' ' * start}{'=' * _PART}{' ' * (way - start)}] "

@@ -74,8 +74,9 @@ class Session:
             self._check_entry()
             self.paths = options.paths or self._included() or (".",)
             self.rules = Rules(self.config.folder, self.config.exclude)
-            self.selection: Selection = self._select()
-            results = self._rewrite()
+            with self.progress.erased_at_end():
+                self.selection: Selection = self._select()
+                results = self._rewrite()
         except UnknownCodemod as error:
             raise click.UsageError(str(error)) from None
         except (ConfigError, BadPattern) as error:
@@ -135,7 +136,7 @@ class Session:
 
     def select(self) -> Selection:
         """The files that may change."""
-        return select_files(self.paths, self.rules, suffixes=(".py", ".ipynb"))
+        return select_files(self.paths, self.rules, suffixes=(".py", ".ipynb"), track=self.progress.track)
 
     def rewrite(self) -> tuple[Rewrite, ...]:
         """The rewrites of the selected files, in path order."""
@@ -148,6 +149,7 @@ class Session:
             jobs=self.options.jobs,
             jaxtyping=self.config.jaxtyping,
             by_name=not self.reads_stdin and any(map(os.path.isfile, self.paths)),
+            track=self.progress.track,
         )
         watched = Watched(self.selection, self.rules)
 
@@ -276,10 +278,11 @@ class Session:
         from mmrewrite.files.temporary import remove_left_behind
         from mmrewrite.files.write import NotWritten, replace_file
 
-        with deferred_interrupts() as interrupted:
-            for number, result in enumerate(self.changed):
+        with deferred_interrupts() as interrupted, self.progress.erased_at_end():
+            changed = self.changed
+            for number, result in enumerate(self.progress.track("Writing", changed, len(changed))):
                 if interrupted():
-                    done = f"{number - len(self.unwritten)} of {_count(len(self.changed), 'file')}"
+                    done = f"{number - len(self.unwritten)} of {_count(len(changed), 'file')}"
                     raise KeyboardInterrupt(f"{done} written, each of them whole; run again for the others")
                 try:
                     replace_file(result.path, result.original, result.result, self.paths)

@@ -85,7 +85,9 @@ def _rewrite_modules(
 ) -> dict[str, Rewrite]:
     marked = [file for file in files if has_mark(file)]
     found, reexports = read_hinted(
-        marked, importing, lambda file, reexports: _read(file, codemods, settings, reexports)
+        settings.track("Reading hints", marked, len(marked)),
+        importing,
+        lambda file, reexports: _read(file, codemods, settings, reexports),
     )
     unreadable = [facts for facts in found if isinstance(facts, Unreadable)]
     hinted = [facts for facts in found if isinstance(facts, Facts)]
@@ -114,7 +116,7 @@ def _rewrite_modules(
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
 
     second = SecondRun(lambda file: _read(file, codemods, settings, reexports), again, "rewritten", "statements")
-    return self_check(results, hinted, second)
+    return self_check(results, hinted, second, settings.track)
 
 
 def _has_hints(facts: Facts) -> bool:
@@ -235,7 +237,9 @@ class _Decider:
                 return Drafted(failure=failure_of(error))
 
         size = sum(len(facts.source.text) for facts in modules)
-        for facts, drafted in zip(modules, in_workers(draft, modules, size, self._settings.jobs), strict=True):
+        settings = self._settings
+        drafts = in_workers(draft, modules, size, settings.jobs, settings.track, "Rewriting")
+        for facts, drafted in zip(modules, drafts, strict=True):
             self.drafts[facts.path] = drafted
             self.causes |= {(facts.path, start): refusal for start, refusal in drafted.refused.items()}
             self.excluded[facts.path] |= drafted.refused.keys()

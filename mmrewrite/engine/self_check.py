@@ -10,6 +10,7 @@ from mmrewrite.engine.outcome import bug
 from mmrewrite.project.facts import Facts, SourceFile, Unreadable
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
+from mmrewrite.tracking import Track, untracked
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,19 @@ class SecondRun:
     edited: str
 
 
-def self_check(results: Mapping[str, Rewrite], modules: Sequence[Facts], run: SecondRun) -> dict[str, Rewrite]:
+def self_check(
+    results: Mapping[str, Rewrite], modules: Sequence[Facts], run: SecondRun, track: Track = untracked
+) -> dict[str, Rewrite]:
     """The results, where one that breaks a promise is a failure and leaves its file alone.
 
     Args:
         results: What became of each file, by path.
         modules: The modules that were read, before the rewrite; all of them are in `results`.
         run: The engine that made the results.
+        track: Shows how many modules are read again.
     """
     checked, again = dict(results), list[Facts]()
-    for facts in modules:
+    for facts in track("Checking", modules, len(modules)):
         result = results[facts.path]
         if not result.changed:
             again.append(facts)

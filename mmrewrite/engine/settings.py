@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mmrewrite.tracking import Track, untracked
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,13 +20,14 @@ class Settings:
 
     `selected` names the codemods that may run, None for those that run unasked. `width` is the longest line that a
     rewrite may make, in columns; lines that are longer already may stay so. `jobs` is the largest number of processes.
-    `ignored` has the codemods that must not write into a file, by its path.
+    `ignored` has the codemods that must not write into a file, by its path. `track` shows how far the engine is.
     """
 
     selected: frozenset[str] | None = None
     width: int = 100
     jobs: int = 1
     ignored: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    track: Track = field(default=untracked, compare=False, repr=False)
 
     def runs(self, name: str, *, on_request_only: bool = False) -> bool:
         """Whether the codemod called `name` may write anything."""

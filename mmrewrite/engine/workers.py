@@ -6,6 +6,8 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from mmrewrite.tracking import Track, untracked
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -25,24 +27,35 @@ class WorkerDied(Exception):
         )
 
 
-def in_workers(function: Callable[[_Item], _Result], items: Sequence[_Item], work: int, jobs: int) -> Sequence[_Result]:
+def in_workers(
+    function: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    work: int,
+    jobs: int,
+    track: Track = untracked,
+    what: str = "",
+) -> Sequence[_Result]:
     """`[function(item) for item in items]`, in up to `jobs` processes when `work` characters are worth it.
 
     Forked processes inherit the items and LibCST, already imported; only results are pickled. Windows cannot fork, and
-    one process does all of it there.
+    one process does all of it there. `track` shows how many items are done, as `what`.
 
     Raises:
         WorkerDied: If one of the processes was killed.
     """
     count = min(jobs, len(items))
+
+    def in_this_process() -> Sequence[_Result]:
+        return [function(item) for item in track(what, items, len(items))]
+
     if count < 2 or work < ENOUGH:
-        return [function(item) for item in items]
+        return in_this_process()
     # Only runs that fork pay for these imports.
     import multiprocessing
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 
     if "fork" not in multiprocessing.get_all_start_methods():
-        return [function(item) for item in items]
+        return in_this_process()
 
     # A closure cannot be pickled, so the children find it in a global that they inherit.
     global _task
@@ -52,7 +65,7 @@ def in_workers(function: Callable[[_Item], _Result], items: Sequence[_Item], wor
             count, mp_context=multiprocessing.get_context("fork"), initializer=_leave_interrupts
         ) as pool:
             try:
-                return list(pool.map(_run, range(len(items))))
+                return list(track(what, pool.map(_run, range(len(items))), len(items)))
             except KeyboardInterrupt:
                 # Without this, the end of the block would wait for all that is not begun.
                 pool.shutdown(cancel_futures=True)

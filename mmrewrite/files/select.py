@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.source.file import SourceFile
+from mmrewrite.tracking import Track, untracked
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -164,16 +165,17 @@ def select_files(
     rules: Rules,
     wanted: Callable[[bytes], bool] = may_have_hints,
     suffixes: tuple[str, ...] = (".py",),
+    track: Track = untracked,
 ) -> Selection:
     """Read the files at and below `paths`, and select those whose content is wanted.
 
-    The ignore rules do not apply to a file that is itself one of `paths`.
+    The ignore rules do not apply to a file that is itself one of `paths`. `track` shows how many files were found.
     """
     found: dict[str, SourceFile] = {}
     unreadable: dict[str, str] = {}
     looked_at: dict[str, tuple[str, bool]] = {}
     passed_over: dict[str, str] = {}
-    for path, named in _all(paths, unreadable, passed_over, suffixes):
+    for path, named in track("Reading files", _all(paths, unreadable, passed_over, suffixes), None):
         real = os.path.realpath(path)
         if real in looked_at:
             continue

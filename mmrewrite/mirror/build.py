@@ -25,6 +25,7 @@ from mmrewrite.files.write import write_new
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.newer_syntax import parse_any
 from mmrewrite.source.text import SourceError, SourceText
+from mmrewrite.tracking import Track, untracked
 
 # Before format 2 a run that was killed left files that the manifest did not know.
 _FORMAT = 2
@@ -77,17 +78,20 @@ def check_place(paths: Sequence[str], out: str) -> None:
         raise NotBuilt(f"--out {out} is no folder; give another name")
 
 
-def build_mirror(paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite]) -> BuiltMirror:
+def build_mirror(
+    paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite], track: Track = untracked
+) -> BuiltMirror:
     """Write the mirror of `paths` under `out`.
 
     The manifest is written first, with the hashes before and after of each file, and without those before at the end.
     So after a run that was killed the next one knows what is its own, and goes on.
+    `track` shows how many files are done.
 
     Raises:
         NotBuilt: If a file in the way was edited by hand, was never written by us, is a link or is a source.
     """
     unreadable: list[tuple[str, str]] = []
-    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable)
+    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable, track)
     manifest = _read_manifest(out)
     foreign = [problem for target in targets for problem in _problems(target, out, manifest.known)]
     if foreign:
@@ -101,7 +105,7 @@ def build_mirror(paths: Sequence[str], out: str, rules: Rules, results: Iterable
             write_new(path, begun)
     except OSError as error:
         raise NotBuilt(f"{shown(out)}: not written: {error.strerror or error}") from None
-    for target in targets:
+    for target in track("Writing", targets, len(targets)):
         try:
             _write_target(target, out)
         except OSError as error:
@@ -159,14 +163,16 @@ def _link_on_the_way(out: str, place: str) -> str | None:
     return None
 
 
-def stale(paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite]) -> list[str]:
+def stale(
+    paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite], track: Track = untracked
+) -> list[str]:
     """A sentence for each file that `build_mirror` would change, or that was edited by hand.
 
     Raises:
         NotBuilt: If the manifest cannot be read.
     """
     unreadable: list[tuple[str, str]] = []
-    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable)
+    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable, track)
     manifest = _read_manifest(out)
     known = manifest.known
     found = [*manifest.problems, *(f"{path}: {reason}" for path, reason in unreadable)]
@@ -209,11 +215,12 @@ def _targets(
     rules: Rules,
     results: Mapping[str, Rewrite],
     unreadable: list[tuple[str, str]],
+    track: Track,
 ) -> list[_Target]:
     mirrored = _mirrored(paths, out, rules)
     modules = {_module_name(place) for place in mirrored if place.endswith(".py")}
     targets = []
-    for place, path in sorted(mirrored.items()):
+    for place, path in track("Mirroring", sorted(mirrored.items()), len(mirrored)):
         try:
             with open(path, "rb") as file:
                 original = file.read()

@@ -34,7 +34,8 @@ def modernize_files(
     """Modernize the files that passed the first gate."""
     notebooks, results = read_notebooks(files)
     modules = [notebooks[file.path].module if file.path in notebooks else file for file in files]
-    found = [_read(file) for file in sorted(modules, key=lambda file: file.path) if file.path not in results]
+    wanted = sorted((file for file in modules if file.path not in results), key=lambda file: file.path)
+    found = list(map(_read, settings.track("Reading", wanted, len(wanted))))
     results |= {facts.file.path: unread(facts) for facts in found if isinstance(facts, Unreadable)}
     read = [facts for facts in found if isinstance(facts, Facts)]
 
@@ -42,7 +43,9 @@ def modernize_files(
         outcomes = _decide_rest(modules, codemods, load, settings)
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
 
-    results = self_check(results | rewrite(read), read, SecondRun(_read, rewrite, "modernized", "places"))
+    results = self_check(
+        results | rewrite(read), read, SecondRun(_read, rewrite, "modernized", "places"), settings.track
+    )
     for path, notebook in notebooks.items():
         results[path] = notebook.back(results[path])
     return results
@@ -124,7 +127,9 @@ def _outcomes(
     paths = list(by_module)
     size = sum(len(context.modules[path].facts.source.text) for path in paths if by_module[path])
     found: dict[str, Outcome] = {}
-    for path, result in zip(paths, in_workers(outcome, paths, size, context.settings.jobs), strict=True):
+    settings = context.settings
+    outcomes = in_workers(outcome, paths, size, settings.jobs, settings.track, "Rewriting")
+    for path, result in zip(paths, outcomes, strict=True):
         if isinstance(result, _ModuleError):
             raise result
         found[path] = result
@@ -168,7 +173,7 @@ def _decisions(context: ModernizeContext, codemods: Codemods) -> list[Decision]:
     """Decide every site: first by itself, then as part of the call chain of an `xmap`, then with its region."""
     alone = [
         _judge(location, name, codemods, context)
-        for module in context.modules.values()
+        for module in context.settings.track("Deciding", context.modules.values(), len(context.modules))
         for name, codemod in codemods.items()
         for location in _locations(module, codemod, context)
     ]

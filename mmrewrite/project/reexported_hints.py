@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from mmrewrite.directives.calls import Reexports, means_hints
 from mmrewrite.project.facts import Facts, Importing, SourceFile, Unreadable
@@ -12,7 +12,7 @@ Read = Callable[[SourceFile, Reexports], Facts | Unreadable]
 
 
 def read_hinted(
-    marked: Sequence[SourceFile], importers: Importing, read: Read
+    marked: Iterable[SourceFile], importers: Importing, read: Read
 ) -> tuple[list[Facts | Unreadable], Reexports]:
     """Read the files with hints of their own, and those that import hints from a module that re-exports them.
 
@@ -23,8 +23,9 @@ def read_hinted(
         importers: Finds further files of the run, by a test of their bytes.
         read: Parses one file, given the known re-exports.
     """
-    found = {file.path: read(file, Reexports()) for file in marked}
-    files = {file.path: file for file in marked}
+    found, files = dict[str, Facts | Unreadable](), dict[str, SourceFile]()
+    for file in marked:
+        files[file.path], found[file.path] = file, read(file, Reexports())
     reexports = Reexports()
     while True:
         before, reexports = reexports, _reexports_of(found.values(), reexports)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,14 +131,19 @@ def verify(
     coverage = _Coverage(modules, results, codemods)
     checks = []
     with mirrored(paths, rules, results) as mirror:
-        for entry in entries:
-            checks.append(_check(entry, mirror, coverage, devices, request, phase))
+        for number, entry in enumerate(entries, start=1):
+            shown = functools.partial(_numbered, phase, number, len(entries))
+            checks.append(_check(entry, mirror, coverage, devices, request, shown))
     files = tuple(
         {"path": result.path, "before": _hash(result.original), "after": _hash(result.result)}
         for result in results
         if result.changed
     )
     return Verified(tuple(checks), _hash(patch), files, tuple(_not_covered(checks, coverage, devices, results)))
+
+
+def _numbered(phase: Phase, number: int, count: int, what: str) -> AbstractContextManager[None]:
+    return phase(f"{number}/{count} {what}" if count > 1 else what)
 
 
 def _entries(modules: Sequence[Facts], request: VerifyRequest) -> list[Entry]:

@@ -1,0 +1,155 @@
+"""The line on a terminal that says how far a run is."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from command import HINTED, OLD, put
+
+from mmrewrite.cli import progress
+from mmrewrite.cli.progress import StatusLine
+
+pytestmark = [pytest.mark.text, pytest.mark.usefixtures("folder")]
+
+ERASE = "\r\x1b[K"
+# The command with a line from its beginning on; the arguments follow.
+AT_ONCE = "import mmrewrite.cli.progress as p; p._AFTER = p._EVERY = 0; from mmrewrite.cli.commands import cli; cli()"
+
+
+class Terminal(io.StringIO):
+    """Standard error at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Standard error, where the line appears at once."""
+    found = Terminal()
+    # Not sys.stderr itself, which pytest puts back before the test begins.
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=found))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "_AFTER", 0)
+    monkeypatch.setattr(progress, "_EVERY", 0)
+    return found
+
+
+def test_a_bar_says_how_much_is_done(terminal: Terminal) -> None:
+    line = StatusLine()
+    with line.erased_at_end():
+        assert list(line.track("Reading", "abcd", 4)) == list("abcd")
+    *states, last, end = terminal.getvalue().split("\r")
+    assert end == "\x1b[K"
+    assert last.startswith("Reading [==================>     ] 3/4 0 s")
+    assert all(len(state.removesuffix("\x1b[K")) < 80 for state in states)
+
+
+def test_a_count_where_nobody_knows_how_many(terminal: Terminal) -> None:
+    line = StatusLine()
+    assert len(list(line.track("Reading files", range(1_235), None))) == 1_235
+    assert "Reading files 1,234 0 s" in terminal.getvalue()
+
+
+def test_nothing_within_the_first_second(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_AFTER", 1e6)
+    line = StatusLine()
+    with line.erased_at_end(), line.phase("verify"):
+        assert list(line.track("Reading", "abcd", 4)) == list("abcd")
+    assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("width", ["20", "40"])
+def test_it_stays_on_one_line(width: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    line = StatusLine()
+    list(line.track("A long name of something that is done", "ab", 2))
+    states = terminal.getvalue().replace("\x1b[K", "").split("\r")
+    assert states[-1].endswith("... 0 s") and all(len(state) < int(width) for state in states)
+
+
+@pytest.mark.parametrize("where", ["quiet", "dumb", "no terminal"])
+def test_nobody_who_did_not_ask_sees_it(where: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "dumb":
+        monkeypatch.setenv("TERM", "dumb")
+    if where == "no terminal":
+        monkeypatch.setattr(terminal, "isatty", lambda: False)
+    line = StatusLine(quiet=where == "quiet")
+    with line.erased_at_end(), line.phase("verify"):
+        list(line.track("Reading", "ab", 2))
+    assert terminal.getvalue() == ""
+
+
+def test_an_error_leaves_no_trace(terminal: Terminal) -> None:
+    line = StatusLine()
+    with pytest.raises(KeyboardInterrupt), line.erased_at_end():
+        for item in line.track("Reading", "ab", 2):
+            if item == "b":
+                raise KeyboardInterrupt
+    assert terminal.getvalue().endswith(ERASE)
+
+
+def test_a_bar_that_moves_while_nobody_knows_how_long(terminal: Terminal) -> None:
+    states = [progress._moving_bar(state) for state in range(40)]
+    assert {len(state) for state in states} == {27} and all(state.count("=") == 6 for state in states)
+    assert len(set(states)) == 19 and states[0] == states[36]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (("diff",), ("Reading files 1", "Reading hints [", "Rewriting [", "Checking [", "1/2")),
+        (("apply",), ("Writing [", "1/2")),
+        (("build", "--out", "made"), ("Mirroring [", "Writing [", "1/2")),
+        (("check", "--out", "made"), ("Mirroring [",)),
+        (("modernize",), ("Reading [", "Deciding [", "Rewriting [", "Checking [", "Writing [")),
+    ],
+)
+def test_each_step_of_a_run_has_a_bar(command: tuple[str, ...], shown: tuple[str, ...]) -> None:
+    for name in "ab":
+        put(f"src/{name}.py", OLD if "modernize" in command else HINTED)
+    status, seen = at_terminal([sys.executable, "-c", AT_ONCE, *command, "src", "--no-cache"])
+    assert status == (1 if command[0] == "check" else 0)
+    assert not [text for text in shown if text not in seen]
+    # What is printed comes below a line that is gone.
+    assert seen.rindex(ERASE) > max(seen.rindex(text) for text in shown)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+def test_ctrl_c_takes_the_bar_away() -> None:
+    for number in range(30):
+        put(f"src/a{number}.py", HINTED)
+    status, seen = at_terminal([sys.executable, "-c", AT_ONCE, "apply", "src", "--no-cache"], until="Rewriting [")
+    assert status == 130
+    assert "Interrupted: " in seen[seen.rindex(ERASE) :] and "Traceback" not in seen
+    assert not [file for file in os.listdir("src") if not file.endswith(".py")]
+
+
+def at_terminal(command: list[str], until: str | None = None) -> tuple[int, str]:
+    """The status and all that a command writes to a terminal on standard error; Ctrl-C once it wrote `until`."""
+    main, side = os.openpty()
+    environment = os.environ | {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=side, env=environment) as process:
+        os.close(side)
+        seen = b""
+        while True:
+            try:
+                data = os.read(main, 1024)
+            except OSError:  # Linux says so at the end.
+                break
+            seen += data
+            if until is not None and until.encode() in seen:
+                process.send_signal(signal.SIGINT)
+                until = None
+            if not data:
+                break
+        os.close(main)
+    return process.returncode, seen.decode()
