@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import Result
 from command import OLD, PIPELINE, REFUSED, put, run
@@ -206,13 +207,48 @@ class TestCommonOptions:
         put("a.py", WRONG)
         put("b.py", TASK)
         always = run("diff", "--color", "always", color=True)
-        assert "\x1b[1ma.py:1:17\x1b[0m: unknown directive" in always.stderr
+        assert "\x1b[1ma.py:1:17\x1b[0m: \x1b[31munknown directive" in always.stderr
         assert "\x1b[31m                  ^^^^\x1b[0m" in always.stderr
         assert "\x1b[32m+import mmruntime" in always.stdout
         assert "\x1b" not in run("diff").output
         monkeypatch.setenv("NO_COLOR", "1")
         assert "\x1b" not in run("diff", color=True).output
         assert "\x1b" in run("diff", "--color", "always", color=True).output
+        monkeypatch.delenv("NO_COLOR")
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert "\x1b[1ma.py:1:17" in run("diff").stderr and "\x1b" not in run("diff", "--color", "never").output
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert "\x1b" not in run("diff").output
+
+    @pytest.mark.parametrize(
+        ("arguments", "colored"),
+        [
+            (("plan", "a.py"), ["\x1b[36mline     step\x1b[0m", "\x1b[34mF0 \x1b[0m", "\x1b[32mB", "\x1b[2m..."]),
+            (("codemods",), ["\x1b[1mFor hints:\x1b[0m", "\x1b[36mplace_task\x1b[0m"]),
+            (("explain", "place_task"), ["\x1b[1mRun one call", "\x1b[36mTo check:\x1b[0m"]),
+            (("explain", "a.py:7"), ["\x1b[1ma.py:7"]),
+            (("init", "--print"), ["\x1b[2m#"]),
+            (
+                ("check", "b.py"),
+                ["\x1b[33mmore than one call", "\x1b[36m[place_task]\x1b[0m", "\x1b[33m2 refusals\x1b[0m"],
+            ),
+            (("--help",), ["\x1b[36mCommands\x1b[0m:"]),
+            (("diff", "--help"), ["\x1b[36mOptions\x1b[0m:"]),
+            (("modernize", "--check", "--upgrade-to", "0.10.0", "c.py"), ["\x1b[1mc.py:2:5\x1b[0m"]),
+        ],
+    )
+    def test_everything_has_color(
+        self, arguments: tuple[str, ...], colored: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put("a.py", PIPELINE)
+        put("b.py", REFUSED)
+        put("c.py", OLD)
+        plain = run(*arguments).output
+        assert "\x1b" not in plain
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        output = run(*arguments).output
+        assert not [part for part in colored if part not in output]
+        assert click.unstyle(output) == plain
 
     def test_quiet_and_verbose(self) -> None:
         put("a.py", REFUSED)

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,10 @@ def test_json_of_verify_fits_its_schema() -> None:
     assert "| `a:f` | `a:g` | 1 | 1e-07 | - | the original | equal |" in str(text)
     page = str(render("verify", "html", verified))
     assert "everything is equal" in page
+    close, other = row | {"rounding": True, "float64": 1e-16}, row | {"problem": "other values"}
+    verdicts = str(render("verify", "text", Verified((replace(checked, rows=(row, close, other)),), "", (), ())))
+    for shown in ("\x1b[32mequal", "\x1b[33mrounding", "\x1b[31m\x1b[1mNOT equal", "\x1b[36marray"):
+        assert shown in verdicts
     for broken in (document | {"version": 2}, {**document, "passed": "yes"}):
         with pytest.raises(Exception, match=r"was expected|is not of type"):
             validate(broken, SCHEMAS / "verify.json")

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mmrewrite import __version__
+from mmrewrite.cli.colors import color_of_environment
 from mmrewrite.cli.options import (
     ENTRY_AND_ARGS,
+    color_option,
     complete_codemods,
     evidence_option,
     format_option,
@@ -25,6 +27,7 @@ from mmrewrite.cli.options import (
     trace_options,
     watch_option,
 )
+from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports import render
 
 if TYPE_CHECKING:
@@ -35,8 +38,30 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
+class _HelpFormatter(click.HelpFormatter):
+    def write_heading(self, heading: str) -> None:
+        """Write a heading in the color of headings."""
+        super().write_heading(style.head(heading))
+
+
+class _CommandContext(click.Context):
+    formatter_class = _HelpFormatter
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        # Without waiting for `--color`, which not every command and no wrong one gets to.
+        self.color = color_of_environment()
+
+
+class _Command(click.Command):
+    context_class = _CommandContext
+
+
 class CommandGroup(click.Group):
     """The commands. Ctrl-C, and a package of somebody else that is not what it should be, end each with a sentence."""
+
+    context_class = _CommandContext
+    command_class = _Command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -313,6 +338,7 @@ def verify(
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @format_option
+@color_option
 def run(
     command: tuple[str, ...],
     processes: int,
@@ -364,6 +390,7 @@ def lsp(stdio: bool) -> None:
 
 @cli.command()
 @format_option
+@color_option
 def codemods(output_format: str) -> None:
     """List the codemods."""
     from mmrewrite.codemod.registry import Registry
@@ -379,6 +406,7 @@ def codemods(output_format: str) -> None:
 @cli.command()
 @click.argument("what", metavar="CODEMOD|FILE:LINE", shell_complete=complete_codemods)
 @format_option
+@color_option
 def explain(what: str, output_format: str) -> None:
     """Show a codemod's page, or what becomes of a line, or where a generated line comes from."""
     from mmrewrite.cli.explain import explain_line, place_in
@@ -399,6 +427,7 @@ def explain(what: str, output_format: str) -> None:
 @cli.command()
 @click.option("--print", "prints", is_flag=True, help="Print the section instead of writing it.")
 @format_option
+@color_option
 def init(prints: bool, output_format: str) -> None:
     """Write a commented [tool.mmrewrite] section, after looking at the repository."""
     from mmrewrite.cli.init import NotInitialized, initialize, said, section

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from mmrewrite.cli.colors import ALWAYS, AUTO, NEVER, set_color
 from mmrewrite.cli.reports import DEFAULT_FORMAT, formats_of
 
 if TYPE_CHECKING:
@@ -64,6 +65,20 @@ def format_option(command: _Command) -> _Command:
     )(command)
 
 
+def color_option(command: _Command) -> _Command:
+    """`--color`, which is about all that the command prints."""
+    return click.option(
+        "--color",
+        type=click.Choice((AUTO, ALWAYS, NEVER)),
+        default=AUTO,
+        # Before the others, so that their errors follow it.
+        is_eager=True,
+        expose_value=False,
+        callback=set_color,
+        help="Color what is printed; auto: on a terminal, unless NO_COLOR or FORCE_COLOR is set.",
+    )(command)
+
+
 def source_options(command: _Command) -> _Command:
     """Most options of `SourceOptions`, for every command that reads sources."""
     for decorate in reversed(
@@ -94,12 +109,7 @@ def source_options(command: _Command) -> _Command:
             click.option("-q", "--quiet", is_flag=True, help="Print errors only."),
             click.option("-v", "--verbose", is_flag=True, help="Print the codemods and hints behind each change."),
             format_option,
-            click.option(
-                "--color",
-                type=click.Choice(("auto", "always", "never")),
-                default="auto",
-                help="Color the output; auto: on a terminal, unless NO_COLOR is set.",
-            ),
+            color_option,
         )
     ):
         command = decorate(command)

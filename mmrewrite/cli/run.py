@@ -7,10 +7,11 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
+from mmrewrite.cli.colors import sees_color
 from mmrewrite.cli.reports import DEFAULT_FORMAT, render
 from mmrewrite.cli.reports._told import RunLine, RunMessage
 from mmrewrite.launch.environment import environments, free_port, on_gpus
@@ -75,7 +76,7 @@ class _Printer:
     def __init__(self, output_format: str) -> None:
         self._format = output_format
         self._is_text = output_format == DEFAULT_FORMAT
-        self._streams = (sys.stdout.buffer, sys.stderr.buffer)
+        self._streams = (sys.stdout, sys.stderr)
 
     def line(self, process: int, is_error: bool, data: bytes, width: int, *, is_last: bool = False) -> None:
         """A line of a process."""
@@ -91,8 +92,9 @@ class _Printer:
             self._print(RunMessage(outcome.reason, outcome.status, outcome.blamed), True)
 
     def _print(self, event: RunLine | RunMessage, is_error: bool) -> None:
-        output = render("run", self._format, event)
-        stream = self._streams[is_error and self._is_text]
+        target = self._streams[is_error and self._is_text]
+        output = render("run", self._format, replace(event, color=sees_color(target)))
+        stream = target.buffer
         # One write for each event, so that nothing gets between.
         stream.write(output if isinstance(output, bytes) else output.encode())
         stream.flush()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import click
 
 from mmrewrite.cli.cache import Watched, cached
+from mmrewrite.cli.colors import sees_color
 from mmrewrite.cli.config import (
     Config,
     ConfigError,
@@ -25,6 +26,7 @@ from mmrewrite.cli.config import (
 from mmrewrite.cli.options import ENTRY_AND_ARGS
 from mmrewrite.cli.progress import StatusLine
 from mmrewrite.cli.reports import NotShown, render
+from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.source_options import SourceOptions
 from mmrewrite.codemod.registry import Registry
@@ -64,7 +66,6 @@ class Session:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.color = {"always": True, "never": False}.get(options.color, False if os.environ.get("NO_COLOR") else None)
         self.progress = StatusLine(quiet=options.quiet)
         self.unwritten: list[tuple[str, str]] = []
         self.unreported = 0
@@ -206,17 +207,16 @@ class Session:
             output = render(command, self.options.output_format, result)
         except NotShown as problem:
             self.fail(str(problem))
-        click.echo(output, nl=False, color=self.color)
+        click.echo(output, nl=False)
 
     def show_rewrites(self, command: str, *, shows_patch: bool, problems: Sequence[str] = ()) -> None:
         """Print the rewrites in the format of `--format`."""
-        color = self.color if self.color is not None else sys.stdout.isatty()
         report = RewriteReport(
             command,
             self.results,
             self.top,
             shows_patch,
-            color,
+            sees_color(sys.stdout),
             self.noun,
             self.selection.unreadable,
             tuple(self.unwritten),
@@ -302,14 +302,14 @@ class Session:
     def print_problems(self) -> None:
         """What could not be read, handled or written, on standard error."""
         for path, message in self.selection.unreadable:
-            self._say_at(path, message)
+            self._say_at(path, style.error(message))
         for result in self.results:
             if result.failure is not None:
-                self._say_at(result.path, result.failure)
+                self._say_at(result.path, style.error(result.failure))
             for error in result.errors:
                 self._say_error(error)
         for path, message in self.unwritten:
-            self._say_at(path, f"not written: {message}")
+            self._say_at(path, style.error(f"not written: {message}"))
         for sentence in self.rules.problems:
             self.say(sentence)
 
@@ -327,7 +327,7 @@ class Session:
             for refusal in result.refusals:
                 if not refusal.is_consequence or self.options.verbose:
                     place = f"{refusal.path}:{refusal.line}:{refusal.column}"
-                    self._say_at(place, f"{refusal.reason} [{refusal.codemod}]")
+                    self._say_at(place, f"{style.doubt(refusal.reason)} {style.name(f'[{refusal.codemod}]')}")
         if not self.options.verbose:
             self._print_consequences()
         for result in self.results:
@@ -376,25 +376,25 @@ class Session:
         errors += len(self.unwritten) + len(self.selection.unreadable)
         left = sum(len(result.left) for result in self.results)
         parts = [f"{_count(number, 'file')} {verb}"]
-        parts += [_count(refusals, "refusal")] if refusals else []
-        parts += [_count(errors, "error")] if errors else []
+        parts += [style.doubt(_count(refusals, "refusal"))] if refusals else []
+        parts += [style.error(_count(errors, "error"))] if errors else []
         parts += [f"{_count(left, self.noun)} left alone on purpose"] if left else []
         if self.changed or refusals or errors or left or sys.stderr.isatty():
             yield ", ".join(parts)
 
     def say(self, text: str) -> None:
         """One message, on standard error."""
-        click.echo(text, err=True, color=self.color)
+        click.echo(text, err=True)
 
     def _say_at(self, place: str, text: str) -> None:
-        self.say(f"{click.style(place, bold=True)}: {text}")
+        self.say(f"{style.place(place)}: {text}")
 
     def _say_error(self, error: HintError) -> None:
         head, _, rest = str(error).partition("\n")
         place = f"{error.path}:{error.line}:{error.column}"
         source, _, carets = rest.rpartition("\n")
-        message = head.removeprefix(place)
-        self.say(f"{click.style(place, bold=True)}{message}\n{source}\n{click.style(carets, fg='red')}")
+        message = head.removeprefix(f"{place}: ")
+        self._say_at(place, f"{style.error(message)}\n{source}\n{style.error(carets)}")
 
     def exit(self, changes_matter: bool = False, found: bool = False, incomplete: bool = False) -> NoReturn:
         """End the process: 2 for errors, 1 for findings, else 0.
@@ -421,7 +421,7 @@ class Session:
 
 
 def _stop(message: str) -> NoReturn:
-    click.echo(f"{click.style('Error', fg='red')}: {message}", err=True)
+    click.echo(f"{style.error('Error')}: {message}", err=True)
     sys.exit(ERROR)
 
 

@@ -20,7 +20,6 @@ class SourceOptions:
     verbose: bool = False
     config: str | None = None
     output_format: str = DEFAULT_FORMAT
-    color: str = "auto"
     no_cache: bool = False
     stdin_filename: str | None = None
     since: str | None = None

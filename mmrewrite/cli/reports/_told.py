@@ -31,19 +31,27 @@ class Initialized:
 
 @dataclass(frozen=True)
 class RunLine:
-    """A line that a process of `run` wrote, or with `is_last`, one of the last of the process that failed."""
+    """A line that a process of `run` wrote, or with `is_last`, one of the last of the process that failed.
+
+    `color` says whether it goes to a reader who sees colors.
+    """
 
     process: int
     is_error: bool
     data: bytes
     width: int
     is_last: bool = False
+    color: bool = False
 
 
 @dataclass(frozen=True)
 class RunMessage:
-    """What `run` itself says; with `status` how the job has ended, and with `blamed` which process failed first."""
+    """What `run` itself says; with `status` how the job has ended, and with `blamed` which process failed first.
+
+    `color` says whether it goes to a reader who sees colors.
+    """
 
     text: str
     status: int | None = None
     blamed: int | None = None
+    color: bool = False

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._evidence import array_verdict, check_verdict, largest
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def verify_text(verified: Verified) -> str:
         "the bytes that `mmrewrite diff` prints for the same paths:",
         *(f"  {file['path']}: {file['before'][:12]} becomes {file['after'][:12]}" for file in verified.files),
     ]
-    rest = ["Not covered:", *(line for text in verified.not_covered for line in _wrapped(text))]
+    rest = [style.title("Not covered:"), *(line for text in verified.not_covered for line in _wrapped(text))]
     rows = [
         (
             _cut(check.entry.step, 30),
@@ -41,11 +42,11 @@ def verify_text(verified: Verified) -> str:
 
 
 def _check(check: Checked) -> str:
-    parts = [f"{check.entry.step} with {check.entry.arguments} ({check.entry.place})"]
+    parts = [style.title(f"{check.entry.step} with {check.entry.arguments} ({check.entry.place})")]
     parts += [line for text in filter(None, (check.where, *check.notes)) for line in _wrapped(text)]
     sections = ["\n".join(parts)]
     if check.rows:
-        sections.append(textwrap.indent(_table(_HEAD, list(_arrays(check.rows))), "  "))
+        sections.append("\n".join(f"  {line}" for line in _table(_HEAD, list(_arrays(check.rows))).splitlines()))
         sections.append("\n".join(_places(check.rows)))
     unequal = [f"{row['name']}: {row['problem']}" for row in check.rows if row["problem"]]
     sections += [_listed("Not equal:", unequal)] if unequal else []
@@ -113,14 +114,18 @@ def _cut(text: str, most: int) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell; differences to the right."""
+    """Columns as wide as their widest cell; differences to the right, and a verdict last."""
     lines = [head, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     right = [name in ("differs by", "relative") for name in head]
+
+    def padded(line: Sequence[str]) -> str:
+        cells = zip(line[:-1], widths, right, strict=False)
+        return "  ".join(cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in cells)
+
     return "\n".join(
-        "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in lines
+        [
+            style.head(f"{padded(head)}  {head[-1]}"),
+            *(f"{padded(row)}  {style.verdict(row[-1])}" for row in rows),
+        ]
     )

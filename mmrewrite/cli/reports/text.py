@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._report import RewriteReport
 from mmrewrite.cli.reports._told import Explanation, Initialized, RunLine, RunMessage
 from mmrewrite.cli.reports._upgrade import UpgradePart, parts_of, sentence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mmrewrite.verify.verify import Verified
 
 _TIMELINE_WIDTH = 120
+_HEADINGS = ("To check", "Refused")
 
 
 def _patch(report: RewriteReport) -> str | bytes:
@@ -55,31 +57,47 @@ def _codemods(summaries: Mapping[str, Mapping[str, str]]) -> str:
     lines = []
     for title, listed in summaries.items():
         width = max(map(len, listed))
-        lines += [title, *(f"  {name:<{width}}  {summary}" for name, summary in listed.items())]
+        lines += [style.title(title)]
+        lines += [f"  {style.name(name)}{'':{width - len(name)}}  {summary}" for name, summary in listed.items()]
     return "\n".join(lines) + "\n"
 
 
 def _explain(explanation: Explanation) -> str:
-    return "\n".join(explanation.lines) + "\n"
+    first, *rest = explanation.lines
+    return "\n".join([style.title(first), *map(_explained, rest)]) + "\n"
+
+
+def _explained(line: str) -> str:
+    """A line of an explanation, with its first words as a heading where it has one."""
+    heading, colon, text = line.partition(":")
+    return f"{style.head(heading + colon)}{text}" if colon and heading in _HEADINGS else line
 
 
 def _init(initialized: Initialized) -> str:
     """The section itself; where it was written, a message says so and nothing is printed."""
-    return "" if initialized.is_written else initialized.content
+    if initialized.is_written:
+        return ""
+    lines = initialized.content.splitlines(keepends=True)
+    return "".join(click.style(line, dim=True) if line.startswith("#") else line for line in lines)
 
 
 def _run(event: RunLine | RunMessage) -> bytes:
     if isinstance(event, RunLine):
-        return b"[%*d] %s\n" % (event.width, event.process, event.data)
-    return f"mmrewrite run: {event.text}\n".encode() if event.text else b""
+        prefix = f"[{event.process:{event.width}}]"
+        return (style.name(prefix) if event.color else prefix).encode() + b" %s\n" % event.data
+    speaker = "mmrewrite run:"
+    return f"{style.title(speaker) if event.color else speaker} {event.text}\n".encode() if event.text else b""
 
 
 def _upgrade(upgrade: Upgrade) -> str:
-    return "\n\n".join([upgrade.summary, *map(_upgrade_part, parts_of(upgrade))]) + "\n"
+    return "\n\n".join([style.title(upgrade.summary), *map(_upgrade_part, parts_of(upgrade))]) + "\n"
 
 
 def _upgrade_part(part: UpgradePart) -> str:
-    return _lines(part.title, (f"{item.path}:{item.line}:{item.column}: {sentence(item)}" for item in part.items))
+    return _lines(
+        part.title,
+        (f"{style.place(f'{item.path}:{item.line}:{item.column}')}: {sentence(item)}" for item in part.items),
+    )
 
 
 RENDERERS = {
@@ -107,7 +125,7 @@ def _section(section: PlanSection) -> str:
 
 
 def _lines(title: str, notes: Iterable[str]) -> str:
-    return "\n".join([title, *(f"  {note}" for note in notes)])
+    return "\n".join([style.title(title), *(f"  {note}" for note in notes)])
 
 
 def _table(table: PlanTable) -> str:
@@ -120,7 +138,8 @@ def _table(table: PlanTable) -> str:
         cells = zip(line, widths, numeric, strict=True)
         return "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
 
-    return _lines(table.title, map(text, lines))
+    first, *rest = map(text, lines)
+    return _lines(table.title, (style.head(first), *rest))
 
 
 def _grid(grid: PlanGrid) -> str:
@@ -140,6 +159,6 @@ def _owners(owners: Sequence[int]) -> str:
 def _timeline(timeline: PlanTimeline) -> str:
     parts = [_lines(timeline.title, timeline.notes)]
     if timeline.simulation is not None:
-        parts.append(timeline.as_text(_TIMELINE_WIDTH))
+        parts.append(style.timeline(timeline.as_text(_TIMELINE_WIDTH)))
         parts.append("\n".join(f"  {label}: {text}" for label, text in timeline.figures))
     return "\n\n".join(parts)

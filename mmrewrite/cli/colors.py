@@ -1,0 +1,29 @@
+"""Whether to print colors: as the user says, else as the environment does, else on terminals."""
+
+from __future__ import annotations
+
+import os
+from typing import IO, Any
+
+import click
+
+AUTO, ALWAYS, NEVER = "auto", "always", "never"
+
+
+def set_color(context: click.Context, option: click.Parameter, value: str) -> None:
+    """Have everything that the command prints follow `--color`, NO_COLOR or FORCE_COLOR."""
+    context.color = True if value == ALWAYS else False if value == NEVER else color_of_environment()
+
+
+def color_of_environment() -> bool | None:
+    """What NO_COLOR and FORCE_COLOR say: see https://no-color.org and https://force-color.org; None if nothing."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return True if os.environ.get("FORCE_COLOR") else None
+
+
+def sees_color(stream: IO[Any]) -> bool:
+    """Whether what goes to a stream may have colors; for bytes, which click passes on as they are."""
+    context = click.get_current_context(silent=True)
+    chosen = context.color if context is not None else None
+    return stream.isatty() if chosen is None else chosen
