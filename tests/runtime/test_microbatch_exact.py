@@ -443,7 +443,8 @@ def test_an_error_of_one_microbatch_alone_says_so() -> None:
         with pytest.raises(TypeError, match="reshape") as error:
             exactly(fun, reduce=reduce)(params_of(), batch_of())
         assert error.value.__notes__[-1] == (
-            "microbatch: fun fails for a microbatch of 4 examples, and can be traced for the whole batch of 16."
+            "microbatch: fun fails for a microbatch of 4 examples, and can be traced for the whole batch of 16. Give a "
+            "size= or count= that makes microbatches of a size that it takes."
         )
 
 

@@ -18,6 +18,14 @@ All equations are of exact arithmetic: they hold up to the rounding that another
 
 Where microbatches are to use their own statistics, `FREE` values may be `own`: each `v[i]` is the microbatch's own, and
 `V` stands for the average of all `n**power * v[i]`.
+
+Inside of `shard_map` a variable has a value on every device, and the equations hold on each by itself, but for values
+with `axes`, mesh axes that the examples are split over:
+
+    ROWS     holds for what the devices along `axes` have, joined along `dim`
+    SUM      holds for the sum over the devices along `axes`, and so over more of them
+    MAX, MIN in the same way
+    FREE     holds where the devices along `axes` look at the same example, as in a loop over examples
 """
 
 from __future__ import annotations
@@ -64,6 +72,21 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class Shards:
+    """What an array is on each device, for a `shard_map` that takes it apart as another has put it together.
+
+    Attributes:
+        value: The value on a device.
+        layout: The mesh axes, with their sizes, that each dimension is split over.
+        alike: If there is no layout, dimensions with one entry repeated, whichever axes may split them.
+    """
+
+    value: AbstractValue
+    layout: tuple[tuple[tuple[str, int], ...], ...] = ()
+    alike: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AbstractValue:
     """What is known of one variable.
 
@@ -76,6 +99,9 @@ class AbstractValue:
         columns: The entries of `COLUMNS`, each `FREE`, `ROWS` or `INDEX`.
         reason: Of `MIXED` and `UNKNOWN`.
         own: Of `FREE`: whether each microbatch has a value of its own.
+        axes: Inside of `shard_map`, the mesh axes that the examples are split over, the outermost first.
+        varies: Inside of `shard_map`, the mesh axes along which devices may have other values for another reason.
+        shards: What it is on each device, if it is the result of a `shard_map`.
     """
 
     kind: Kind
@@ -86,6 +112,9 @@ class AbstractValue:
     columns: tuple[AbstractValue, ...] = ()
     reason: Reason | None = None
     own: bool = False
+    axes: tuple[str, ...] = ()
+    varies: frozenset[str] = frozenset()
+    shards: Shards | None = None
 
     @property
     def is_proved(self) -> bool:
@@ -96,6 +125,11 @@ class AbstractValue:
     def shape_grows(self) -> bool:
         """Whether its shape counts examples."""
         return self.kind in (Kind.ROWS, Kind.INDEX, Kind.COLUMNS)
+
+    @property
+    def is_on_devices(self) -> bool:
+        """Whether anything about devices is known of it."""
+        return bool(self.axes or self.varies or self.shards is not None)
 
     def but(self, **changes: Any) -> AbstractValue:
         """The value with other fields."""

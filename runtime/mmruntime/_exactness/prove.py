@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, rows
+from mmruntime._exactness.lattice import FREE, ZERO, AbstractValue, Kind, Reason, Shards, rows
 from mmruntime._exactness.rules import (
     collectives,
     contraction,
@@ -22,6 +22,7 @@ from mmruntime._exactness.rules import (
     random,
     reduction,
     shape,
+    shards,
 )
 from mmruntime._exactness.rules.equation import (
     LOOSE,
@@ -46,7 +47,7 @@ from mmruntime._exactness.sizes import (
 )
 
 # Importing them registers their rules.
-_SUBJECTS = (collectives, contraction, control, elementwise, identity, indexing, random, reduction, shape)
+_SUBJECTS = (collectives, contraction, control, elementwise, identity, indexing, random, reduction, shape, shards)
 
 # Operations that give zeros where one operand is zeros, whatever the other is.
 _ZERO_TIMES = ("mul", "dot_general", "conv_general_dilated")
@@ -205,6 +206,8 @@ class _Run(Interpreter):
         self.own_statistics: list[str] = []
         self.parameters = parameters
         self.can_edit = can_edit
+        # Of the `shard_map`s that have been met: inside of them values may be different on each device.
+        self.mesh_axes: frozenset[str] = frozenset()
         self.draws: list[str] = []
         self.repeated_draws: list[str] = []
         # By the two jaxprs of a call, what it is given and whether it hoists: layers that are alike share their jaxprs.
@@ -327,7 +330,9 @@ class _Frame:
         for position, (var, twin, value) in enumerate(zip(part.outvars, whole.outvars, outs, strict=True)):
             value = self._checked(eqn, position, value)
             proved = proved or value.is_proved
-            if value.kind not in (Kind.ZERO, Kind.FREE, Kind.ROWS, Kind.INDEX, Kind.COLUMNS) and not _compat.acts(part):
+            is_reduced = value.kind not in (Kind.ZERO, Kind.FREE, Kind.ROWS, Kind.INDEX, Kind.COLUMNS)
+            # What devices have is of use to them only as it is; what is computed of the array can be hoisted.
+            if is_reduced and value.shards is None and not _compat.acts(part):
                 value = self._hoisted(var, twin, value, eqn.name, part)
             self.env[var] = value
         if proved:
@@ -345,6 +350,10 @@ class _Frame:
         is_call = bool(eqn.name in _WITH_JAXPRS)
         if is_call:
             self.run.call_line = line_of(part) or self.run.call_line
+            if eqn.name == "shard_map":
+                self.run.mesh_axes |= set(part.params["mesh"].shape)
+        elif self.run.mesh_axes and (known := self._known_on_devices(eqn)):
+            return [value.but(hoistable=hoistable) for value in known]
         if not is_call:
             if eqn.name in _ZERO_TIMES and any(value.kind is Kind.ZERO for value in ins):
                 return [ZERO.but(hoistable=hoistable)] * count
@@ -361,7 +370,8 @@ class _Frame:
             if not same_params(part.params, whole.params, LOOSE[eqn.name]):
                 why = Reason(eqn.name, line_of(part), "does something else for another batch size")
                 return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=why)] * count
-            found = self._found(eqn, function)
+            on_devices = self.run.mesh_axes and not is_call
+            found = (self._found_on_devices if on_devices else self._found)(eqn, function)
         except NotProved as error:
             advice = error.advice
             if self.is_inside and any(value.kind is Kind.SUM and value.hoistable for value in ins):
@@ -374,7 +384,8 @@ class _Frame:
             return [AbstractValue(Kind.MIXED, hoistable=hoistable, reason=reason)] * count
         except NoRule:
             if not _compat.acts(part) and self._is_free(eqn, ins):
-                return [FREE.but(hoistable=hoistable)] * count
+                # It may be different on each device, for all that is known.
+                return [FREE.but(hoistable=hoistable, varies=self.run.mesh_axes)] * count
             reason = Reason(eqn.name, line_of(part), f"has no rule for `{eqn.name}`")
             return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=reason)] * count
         if isinstance(found, AbstractValue):
@@ -404,10 +415,38 @@ class _Frame:
         self.run.own_statistics.append(line_of(eqn.part) or self.run.call_line)
         return found
 
+    def _known_on_devices(self, eqn: Equation) -> list[AbstractValue] | None:
+        """What operations give that work on an array in the form in which devices hold it; None for others."""
+        if RULES.get(eqn.name) is identity.identity:
+            return list(eqn.ins)
+        found = shards.reduced_at_once(eqn)
+        if found is not None:
+            return [found]
+        return None
+
+    def _found_on_devices(self, eqn: Equation, function: Rule) -> list[AbstractValue]:
+        """What a rule gives, with the mesh axes that examples are split over."""
+        alike = shards.alike_dimensions(eqn)
+        eqn.ins = [value.but(shards=None) if value.shards is not None else value for value in eqn.ins]
+        if eqn.name in collectives.NAMES:
+            found = self._found(eqn, function)
+            return [found] if isinstance(found, AbstractValue) else list(found)
+        shards.check_devices(eqn)
+        given = list(eqn.ins)
+        found = self._found(eqn, function)
+        each = [found] * len(eqn.part.outvars) if isinstance(found, AbstractValue) else found
+        if any(value.own for value in eqn.ins):
+            given = eqn.ins
+        each = [shards.on_devices(given, value, is_draw=eqn.name in _DRAWS) for value in each]
+        return [value.but(shards=Shards(value, alike=alike)) for value in each] if alike else each
+
     def _is_free(self, eqn: Equation, ins: Sequence[AbstractValue]) -> bool:
         """Whether both programs do one and the same, unknown, operation."""
         if any(
-            value.kind not in (Kind.FREE, Kind.ZERO) or value.own or (value.power and value.kind is Kind.FREE)
+            value.kind not in (Kind.FREE, Kind.ZERO)
+            or value.own
+            or value.axes
+            or (value.power and value.kind is Kind.FREE)
             for value in ins
         ):
             return False

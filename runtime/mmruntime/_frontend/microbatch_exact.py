@@ -130,7 +130,10 @@ def trace_both(
         part = at_size(count)
     except Exception as error:
         if count > 1 and _succeeds(at_size, 1):
-            error.add_note(f"microbatch: {label} fails for {sizes[0]}, and can be traced for {sizes[1]}.")
+            error.add_note(
+                f"microbatch: {label} fails for {sizes[0]}, and can be traced for {sizes[1]}. Give a size= or count= "
+                "that makes microbatches of a size that it takes."
+            )
         raise
     names = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shape)]
     tree, whole, failure = jax.tree.structure(shape), part, ""

@@ -82,7 +82,7 @@ CASES: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
         "concat",
         shards(lambda w, x: (x @ w) * lax.axis_index("model"), (P(None, "model"), P()), P(None, "model")),
     ),
-    "shards of examples": ("mixed", shards(lambda w, x: jnp.tanh(x @ w), (P(), P("data")), P("data"))),
+    "shards of examples": ("concat", shards(lambda w, x: jnp.tanh(x @ w), (P(), P("data")), P("data"))),
     "examples by device": ("concat", columns(lambda w, x: x @ w, P("model"))),
     "constraint": (
         "mean",

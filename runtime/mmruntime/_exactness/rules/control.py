@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from mmruntime import _compat
-from mmruntime._exactness.lattice import ANY, FREE, SUM, ZERO, AbstractValue, Kind, Reason, join_outer, rows
-from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Scale, is_inexact, repeated, rule, shape_of
+from mmruntime._exactness.lattice import ANY, FREE, ZERO, AbstractValue, Kind, Reason, Shards, join_outer
+from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Scale, is_inexact, rule, shape_of
+from mmruntime._exactness.rules.shards import check_devices, decided_on_devices, joined_on_devices
 
 # Where a call's jaxpr is. Derivative rules of custom functions have been used, or are not needed, where they are met.
 # A name says nothing about values; a task's may depend on the microbatch.
@@ -64,50 +64,23 @@ def custom_linear_solve(eqn: Equation) -> list[AbstractValue]:
     return outs
 
 
-@rule("shard_map", loose=("jaxpr",))
-def shard_map(eqn: Equation) -> list[AbstractValue]:
-    """What the function of shards gives: on each device both programs are compared as elsewhere.
-
-    A mesh axis may share out what examples follow each other in, but not the examples themselves: the shards of the
-    whole batch would not be made of those of the microbatches.
-    """
-    sizes = dict(eqn.params["mesh"].shape)
-
-    def shards(spec: Any, dim: int) -> int:
-        entry = spec[dim] if dim < len(spec) else None
-        axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
-        return math.prod(sizes[axis] for axis in axes)
-
-    ins = []
-    for index, spec in enumerate(eqn.params["in_specs"]):
-        value = eqn.ins[index]
-        if value.shape_grows:
-            value = eqn.plain(index)
-            count = shards(spec, value.dim)
-            if value.outer % count:
-                raise NotProved("shares out the examples over a mesh axis inside `shard_map`")
-            value = value.but(outer=value.outer // count)
-        ins.append(value)
-    outs = eqn.run("jaxpr", eqn.params["jaxpr"], eqn.whole_params["jaxpr"], ins)
-    results = []
-    for value, spec in zip(outs, eqn.params["out_specs"], strict=True):
-        if value.kind in (Kind.INDEX, Kind.COLUMNS):
-            raise NoRule
-        results.append(repeated(value, shards(spec, value.dim)) if value.shape_grows else value)
-    return results
-
-
 def _inward(value: AbstractValue) -> AbstractValue:
     """A scanned operand as the body reads it: without the leading dimension."""
-    if not value.shape_grows:
-        return value
-    if value.dim == 0:
+    if value.shape_grows and value.dim == 0:
         raise NotProved("loops over the examples of an array that other arrays in the loop have in another dimension")
-    return value.at(value.dim - 1)
+    return _moved(value, -1)
 
 
-def _outward(value: AbstractValue) -> AbstractValue:
-    return value.at(value.dim + 1) if value.shape_grows else value
+def _moved(value: AbstractValue, by: int) -> AbstractValue:
+    """A value with one leading dimension more, or one less, which counts no examples."""
+    found = value.at(value.dim + by) if value.shape_grows else value
+    if value.shards is None:
+        return found
+    layout = value.shards.layout
+    if not layout or (by < 0 and layout[0]):
+        return found.but(shards=None)
+    layout = layout[1:] if by < 0 else ((), *layout)
+    return found.but(shards=Shards(_moved(value.shards.value, by), layout))
 
 
 @rule("scan", loose=("jaxpr", "length", "ft_in", "ft_out"))
@@ -124,7 +97,7 @@ def scan(eqn: Equation) -> list[AbstractValue]:
     consts, carry = eqn.ins[:num_consts], eqn.ins[num_consts:first_slice]
     slices = [_inward(value) for value in eqn.ins[first_slice:]]
     carry, outs = _fixed_point(eqn, "jaxpr", part, whole, consts, carry, slices, eqn.part.outvars, num_consts)
-    return [*carry, *map(_outward, outs)]
+    return [*carry, *(_moved(value, 1) for value in outs)]
 
 
 def _fixed_point(
@@ -142,7 +115,7 @@ def _fixed_point(
     carry = list(carry)
     count = len(carry)
     # Each carried value rises in the lattice a few times at most.
-    for _ in range(4 * count + 2):
+    for _ in range(8 * count + 2):
         outs = eqn.run(key, part, whole, [*consts, *carry, *slices])
         edits = eqn.inner[key]
         joined = []
@@ -188,6 +161,13 @@ def _scale_between(found: AbstractValue, wanted: AbstractValue, atom: Any) -> in
 
 def _join(one: AbstractValue, other: AbstractValue, atom: Any) -> AbstractValue:
     """What two values have in common, each of which a variable may have."""
+    found = _join_kinds(one, other, atom)
+    if one.is_on_devices or other.is_on_devices:
+        return joined_on_devices(one, other, found) or _not_joined(found.hoistable)
+    return found
+
+
+def _join_kinds(one: AbstractValue, other: AbstractValue, atom: Any) -> AbstractValue:
     hoistable = one.hoistable and other.hoistable
     own = one.own or other.own
     for value in (one, other):
@@ -208,7 +188,8 @@ def _join(one: AbstractValue, other: AbstractValue, atom: Any) -> AbstractValue:
     if kinds == {Kind.FREE, Kind.SUM} and is_inexact(atom):
         found = one if one.kind is Kind.SUM else other
         return found.but(hoistable=hoistable)
-    if len(kinds) == 1 and one.but(hoistable=hoistable) == other.but(hoistable=hoistable):
+    alike = {value.but(hoistable=hoistable, axes=(), varies=frozenset(), shards=None) for value in (one, other)}
+    if len(alike) == 1:
         return one.but(hoistable=hoistable)
     return _not_joined(hoistable)
 
@@ -239,7 +220,11 @@ def _over_examples(eqn: Equation, num_consts: int, num_carry: int) -> list[Abstr
             raise NotProved("reads all examples in a loop over them")
     carry = eqn.ins[num_consts:first_slice]
     grows, sums = _accumulators(part, num_consts, num_carry)
-    inside = [FREE.but(hoistable=value.hoistable, power=value.power) for value in eqn.ins]
+    check_devices(eqn)
+    inside = [
+        FREE.but(hoistable=value.hoistable, power=value.power, axes=value.axes, varies=value.varies)
+        for value in eqn.ins
+    ]
     for index, start in enumerate(carry):
         if not grows[index]:
             raise NotProved(
@@ -269,9 +254,12 @@ def _over_examples(eqn: Equation, num_consts: int, num_carry: int) -> list[Abstr
             eqn._scale(position, start.power - found.power - 1)
         elif start.kind not in (Kind.ZERO, Kind.FREE):
             raise NotProved("adds up examples to something that depends on the batch")
-        results.append(SUM.but(power=found.power, hoistable=found.hoistable and start.hoistable))
+        results.append(found.but(kind=Kind.SUM, hoistable=found.hoistable and start.hoistable))
+    is_split = any(value.axes for value in eqn.ins)
     for value in outs[num_carry:]:
-        results.append(rows(0).but(power=value.power, hoistable=value.hoistable))
+        # What no device's example decides is alike in all iterations.
+        outer = ANY if is_split and not value.axes else 1
+        results.append(value.but(kind=Kind.ROWS, dim=0, outer=outer))
     return results
 
 
@@ -339,7 +327,7 @@ def while_loop(eqn: Equation) -> list[AbstractValue]:
             "loops for as long as examples together say",
             "Give the loop a fixed number of iterations, such as jax.lax.fori_loop with a number.",
         )
-    return carry
+    return decided_on_devices(goes_on, eqn.ins, carry)
 
 
 @rule("cond", loose=("branches",))
@@ -373,4 +361,4 @@ def cond(eqn: Equation) -> list[AbstractValue]:
                         raise NotProved("returns from one branch what depends on the size of the batch")
                     eqn.inner["branches", key].outs[position] = Scale(power)
         joined.append(value)
-    return joined
+    return decided_on_devices(eqn.ins[0], eqn.ins[1:], joined)
