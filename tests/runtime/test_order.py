@@ -162,9 +162,21 @@ def test_the_report_says_what_was_searched_for_and_why(inputs, oracle):
     assert "auto chose " in text
     assert "Memory may be 4, 4." in text
     assert all(other.name in text for other in loop.choice.considered)
-    # The two layers of a submesh keep 320 bytes: there is no room for a second microbatch.
-    _, report = run((0, 0, 1, 1), inputs, schedule=schedules.Auto(memory_bytes=500))
-    assert report.loops[0].choice.simulation.peak_bytes == (320, 0)
+
+
+@pytest.mark.parametrize(
+    ("split", "peaks"),
+    [
+        # Residuals of the two layers of a submesh; the last one's backward is part of its forward program.
+        (False, (320, 0)),
+        # More: weight halves read inputs and activations of both products, and cotangents of their results.
+        (True, (352, 384)),
+    ],
+)
+def test_a_bound_in_bytes_counts_what_is_kept(split, peaks, inputs):
+    """There is no room for a second microbatch."""
+    _, report = run((0, 0, 1, 1), inputs, schedule=schedules.Auto(memory_bytes=500, split=split))
+    assert report.loops[0].choice.simulation.peak_bytes == peaks
 
 
 def test_measured_times_can_be_searched_under(inputs):

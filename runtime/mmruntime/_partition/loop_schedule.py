@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mmruntime import schedules
+from mmruntime._compat import Var
 from mmruntime._core.marks import LoopSpec
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Region, Step, num_bytes
@@ -58,6 +59,7 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
         return LoopSchedule(made)
     assert isinstance(requested, schedules.Auto)
     costs = [_stage_cost(stage, region, placed, every) for stage in stages]
+    whole, kept = _activation_bytes(stages, region, every, requested.split)
     choice = requested.choose(
         len(used),
         loop.count,
@@ -65,7 +67,8 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
         forward=[cost.forward for cost in costs],
         backward_input=[cost.backward_input for cost in costs],
         backward_weight=[cost.backward_weight for cost in costs],
-        activation_bytes=_activation_bytes(stages, region),
+        activation_bytes=whole,
+        weight_activation_bytes=kept,
     )
     return LoopSchedule(choice.schedule, choice)
 
@@ -174,18 +177,33 @@ def _stage_cost(stage: Stage, region: Region, placed: Placement, every: Segments
     return _StageFlops(work[""] / devices, work["I"] / devices, work["W"] / devices)
 
 
-def _activation_bytes(stages: Sequence[Stage], region: Region) -> list[float]:
-    """Bytes of residuals of each stage for one microbatch, on all devices of its submesh together."""
-    kept = set(region.slices) | {var for op in region.ops if not op.backward for var in op.writes()}
-    return [
-        float(
-            sum(
-                num_bytes(var)
-                for var in {var for each in (*stage.backward, *stage.weights) for var in each.reads} & kept
-            )
-        )
-        for stage in stages
-    ]
+def _activation_bytes(
+    stages: Sequence[Stage], region: Region, every: Segments, split: bool
+) -> tuple[list[float], list[float]]:
+    """Bytes that one microbatch of each stage holds, on all devices of its submesh together.
+
+    Returns:
+        Those from the forward on, and those of them that the input half leaves for the weight half: residuals, and the
+        cotangents that the input half makes. Where there are more of these, they count from the forward on, so that no
+        bound is broken.
+    """
+    residuals = set(region.slices) | {var for op in region.ops if not op.backward for var in op.writes()}
+    whole, kept = [], []
+    for stage in stages:
+        programs = (stage.forward, *stage.backward, *stage.weights) if split else ()
+        late = [
+            half for each in programs if each.backward for half in halves_of(each, region, every) if half.part == "W"
+        ]
+        read = {var for half in late for op in half.ops for var in op.reads()}
+        made = {var for each in late if each.input_half for op in each.input_half.ops for var in op.writes()}
+        kept.append(_bytes_of(read & (residuals | made)))
+        read = {var for each in (*stage.backward, *stage.weights) for var in each.reads}
+        whole.append(max(_bytes_of(read & residuals), kept[-1]))
+    return whole, kept
+
+
+def _bytes_of(values: Iterable[Var]) -> float:
+    return float(sum(num_bytes(var) for var in values))
 
 
 def schedule_loops(step: Step, placement: Placement, segments: Segments) -> tuple[Segments, dict[int, LoopSchedule]]:

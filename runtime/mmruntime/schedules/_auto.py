@@ -20,7 +20,7 @@ from ._simulate import Simulation, simulate
 
 # Budgets of the search, as actions run in simulated time: for policies, and for local search. Not seconds, because
 # every process of a step has to find the same order, and clocks differ.
-_POLICY_WORK = 300_000
+_POLICY_WORK = 400_000
 _MOVE_WORK = 4_000_000
 # Policies are compared on fewer microbatches, with about so many actions; the best then run on all of them.
 _SAMPLE_ACTIONS = 1_600
@@ -134,7 +134,7 @@ def _list_schedules(objective: Objective, effort: float) -> list[_Candidate]:
     """The best list schedules. Policies are compared on some of the microbatches; the best then run on all."""
     pipeline = objective.pipeline
     stages = len(pipeline.placement)
-    count = min(pipeline.num_microbatches, max(_SAMPLE_ACTIONS // (3 * stages), 2 * stages))
+    count = min(pipeline.num_microbatches, max(_SAMPLE_ACTIONS // (3 * stages), 3 * stages))
     sample = replace(objective, pipeline=replace(pipeline, num_microbatches=count))
     trials = max(12, round(_POLICY_WORK * effort / (3 * stages * count + _TRIAL_WORK)))
 
@@ -191,22 +191,29 @@ def _policies(objective: Objective) -> Iterator[Policy]:
     down = costs.backward_input if objective.split else costs.backward
     # Little's law: a stage needs as many microbatches in flight as the busiest submesh, which sets the pace, can work
     # on during a trip from the stage's forward to its backward.
-    work = [0.0] * pipeline.num_submeshes
+    work, forwards = [0.0] * pipeline.num_submeshes, [0.0] * pipeline.num_submeshes
     for stage in stages:
         work[placement[stage]] += costs.forward[stage] + costs.backward[stage]
+        forwards[placement[stage]] += costs.forward[stage]
     trip = [0.0] * len(placement)
     for stage in reversed(stages):
         further = stage + 1 < len(placement)
         hop = 2 * pipeline.latency[stage] if further and placement[stage + 1] != placement[stage] else 0.0
         trip[stage] = costs.forward[stage] + down[stage] + hop + (trip[stage + 1] if further else 0.0)
     needed = [max(1, math.ceil(time / (max(work) or 1.0))) for time in trip]
+    # Forwards alone fill the time until the first microbatch is back.
+    away = [time - own for time, own in zip(trip, down, strict=True)]
+    filled = [max(1, math.ceil(time / (forwards[home] or 1.0))) for time, home in zip(away, placement, strict=True)]
     caps = [
         hops,
+        tuple(filled),
         tuple(2 * hop - 1 for hop in hops),
+        tuple(max(1, number - 1) for number in filled),
         tuple(hop + 1 for hop in hops),
         tuple(-(-3 * hop // 2) for hop in hops),
         (_NO_CAP,) * len(hops),
         *(tuple(number + extra for number in needed) for extra in (0, 1, 2)),
+        *(tuple(2 * hop + extra for hop in hops) for extra in (0, 1)),
     ]
     picks: list[tuple[Pick, Pick]] = [("high", "high")]
     if len(set(placement)) < len(placement):

@@ -23,7 +23,7 @@ class Auto:
             `Simulation.live`: one microbatch of one submesh-sized stage. `"1f1b"` is the peak of 1F1B on the submesh
             that holds most; None is no bound.
         memory_bytes: The bound in bytes, instead of `memory`: the residuals that forward passes leave for backward
-            passes, on all devices of a submesh together.
+            passes, and what input halves leave for weight halves, on all devices of a submesh together.
         split: Whether the backward pass may run in two halves.
         barrier: Whether all submeshes wait for each other at the end of a step, as they do for a global norm.
         effort: How long to search: 1 is a few seconds.
@@ -92,6 +92,7 @@ class Auto:
         backward_input: Sequence[float],
         backward_weight: Sequence[float],
         activation_bytes: Cost,
+        weight_activation_bytes: Cost | None = None,
     ) -> Choice:
         """Run the search. The arguments are those of `auto`; costs are counted from the program.
 
@@ -111,6 +112,7 @@ class Auto:
             latency=self.latency,
             memory=self.memory_bound(num_submeshes, num_microbatches, placement),
             activation_bytes=None if self.memory_bytes is None else activation_bytes,
+            weight_activation_bytes=None if self.memory_bytes is None else weight_activation_bytes,
             split=self.split,
             barrier=self.barrier,
             effort=self.effort,
