@@ -79,19 +79,32 @@ def check_place(paths: Sequence[str], out: str) -> None:
 
 
 def build_mirror(
-    paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite], track: Track = untracked
+    paths: Sequence[str],
+    out: str,
+    rules: Rules,
+    results: Iterable[Rewrite],
+    track: Track = untracked,
+    *,
+    headed: bool = True,
 ) -> BuiltMirror:
     """Write the mirror of `paths` under `out`.
 
     The manifest is written first, with the hashes before and after of each file, and without those before at the end.
     So after a run that was killed the next one knows what is its own, and goes on.
-    `track` shows how many files are done.
+
+    Args:
+        paths: The files and folders to mirror.
+        out: The folder of the mirror.
+        rules: The files that the run ignores.
+        results: The rewrites.
+        track: Shows how many files are done.
+        headed: Whether each file begins with a line that names its source. Without it, lines are those of `apply`.
 
     Raises:
         NotBuilt: If a file in the way was edited by hand, was never written by us, is a link or is a source.
     """
     unreadable: list[tuple[str, str]] = []
-    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable, track)
+    targets = _targets(paths, out, rules, {result.path: result for result in results}, unreadable, track, headed)
     manifest = _read_manifest(out)
     foreign = [problem for target in targets for problem in _problems(target, out, manifest.known)]
     if foreign:
@@ -216,6 +229,7 @@ def _targets(
     results: Mapping[str, Rewrite],
     unreadable: list[tuple[str, str]],
     track: Track,
+    headed: bool = True,
 ) -> list[_Target]:
     mirrored = _mirrored(paths, out, rules)
     modules = {_module_name(place) for place in mirrored if place.endswith(".py")}
@@ -233,7 +247,7 @@ def _targets(
             original = rewritten.original
         data = rewritten.result if rewritten else original
         if place.endswith(".py"):
-            data = _generated(rewritten.result if rewritten else original, path, modules)
+            data = _generated(rewritten.result if rewritten else original, path, modules, headed)
         targets.append(_Target(place, shown(path), _hash(original), data))
     return targets
 
@@ -273,14 +287,14 @@ def _module_name(place: str) -> str:
     return place.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _generated(data: bytes, path: str, modules: set[str]) -> bytes:
+def _generated(data: bytes, path: str, modules: set[str], headed: bool) -> bytes:
     try:
         source = SourceText.decode(data)
         edits = _relative_imports(source, path, modules)
     except (SourceError, SyntaxError, ValueError, RecursionError):
         # A file that does not parse is copied as it is; one with hints has been reported already.
         return data
-    text = apply_edits(source.text, [_header(source, shown(path)), *edits])
+    text = apply_edits(source.text, [*([_header(source, shown(path))] if headed else []), *edits])
     result = source.encode(text)
     try:
         parse_any(text)

@@ -98,7 +98,7 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
         # macOS links its temporary folder; `named` has to find the path in messages of programs that resolve it.
         mirror = os.path.realpath(folder)
         try:
-            built = build_mirror(paths, mirror, rules, results)
+            built = build_mirror(paths, mirror, rules, results, headed=False)
         except NotBuilt as problem:
             raise NotRun(str(problem)) from None
         if built.unwritten:

@@ -55,6 +55,8 @@ def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: It
     if "error" in document:
         raise NotPlanned(mirror.named(str(document["error"])), details)
     # Lines of the program are those of the rewritten files, wherever these were.
+    for key in ("headlines", "proofs"):
+        document[key] = [mirror.named(line) for line in document[key]]
     for table in document["tables"]:
         table["rows"] = [[mirror.named(cell) for cell in row] for row in table["rows"]]
     return document

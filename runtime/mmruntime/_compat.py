@@ -274,6 +274,13 @@ def source_lines_outside_packages(eqn: Any) -> str:
     return f"{lines}, called at {own.file_name}:{own.start_line} ({own.function_name})"
 
 
+def own_line(eqn: Any) -> str:
+    """The line of the user's own code that led to an equation, as `file:line`; empty if there is none."""
+    frames = list(source_info_util.user_frames(eqn.source_info.traceback))
+    own = next((each for each in frames if "site-packages" not in each.file_name), None)
+    return "" if own is None else f"{own.file_name}:{own.start_line}"
+
+
 def ordered_effects(eqn: Any) -> frozenset[Any]:
     """The effects of an equation that JAX keeps in program order, such as those of `io_callback(ordered=True)`."""
     return frozenset(effect for effect in eqn.effects if effects.ordered_effects.contains(effect))

@@ -97,13 +97,17 @@ class _Frames:
         )
 
     def line(self, frame: int) -> str | None:
-        """The innermost place on a stack that is in neither JAX nor this package, as `file:line`."""
+        """The innermost place on a stack that is the user's, as `file:line`; if there is none, that of a library."""
+        places = list(self._places_of(frame))
+        return next((place for place in places if "site-packages" not in place), next(iter(places), None))
+
+    def _places_of(self, frame: int) -> Iterator[str]:
+        """The places on a stack that are in neither JAX nor this package, from within."""
         for place in self._stack(frame):
             _, fields = self._places.get(place, (None, {}))
             file, _ = self._files.get(fields.get("file_name_id", 0), (None, {}))
             if file is not None and not file.startswith((_HERE, _JAX)):
-                return f"{file}:{fields.get('line', 0)}"
-        return None
+                yield f"{file}:{fields.get('line', 0)}"
 
     def _stack(self, frame: int) -> Iterator[int]:
         seen: set[int] = set()

@@ -14,6 +14,7 @@ from mmruntime._execution.compile import Compiled
 from mmruntime._execution.own_parts import processes
 from mmruntime._inspect import report_text as _tables
 from mmruntime._inspect.collectives import Collective, collectives
+from mmruntime._inspect.input_reasons import InputReason, input_reasons
 from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes
@@ -109,6 +110,7 @@ class InputRow:
         device_bytes: Its bytes on each device there.
         carried: Whether it is state: its next value is an output of the step.
         everywhere: Whether it is a scalar, which is replicated over the whole mesh.
+        reason: What decided where it lives and how it is laid out.
     """
 
     name: str
@@ -119,6 +121,7 @@ class InputRow:
     device_bytes: int
     carried: bool
     everywhere: bool
+    reason: InputReason
 
 
 @dataclass(frozen=True)
@@ -261,6 +264,7 @@ def report(
     inputs = []
     state: dict[int, int] = defaultdict(int)
     values: dict[int, int] = defaultdict(int)
+    reasons = input_reasons(step, placement, shardings, names)
     for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True)):
         shape = tuple(var.aval.shape)
         where = None if place is None else place[1]
@@ -274,7 +278,9 @@ def report(
                 state[where] += size
                 values[where] += share
         carried, dtype = position in step.carried, str(var.aval.dtype)
-        inputs.append(InputRow(names[position], where, shape, dtype, spec, size, carried, is_scalar(var)))
+        inputs.append(
+            InputRow(names[position], where, shape, dtype, spec, size, carried, is_scalar(var), reasons[position])
+        )
     live = _live_bytes(program, step, shardings)
     costs = _compiled_costs(program, compiled)
     submeshes = [

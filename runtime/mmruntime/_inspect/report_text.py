@@ -96,15 +96,28 @@ def tables(report: Report) -> tuple[ReportTable, ...]:
         ),
         _table(
             "Inputs",
-            ("input", "submesh", "type", "layout", "bytes per device", "carried"),
+            (
+                "input",
+                "submesh",
+                "type",
+                "logical axes",
+                "layout",
+                "bytes per device",
+                "carried",
+                "on its submesh because of",
+                "laid out because of",
+            ),
             [
                 (
                     r.name,
                     "-" if r.submesh is None else "all" if r.everywhere else r.submesh,
                     f"{r.dtype}[{','.join(map(str, r.shape))}]",
+                    _logical(r.reason.logical),
                     r.spec,
                     _bytes(r.device_bytes),
                     "yes" if r.carried else "",
+                    "its size: every device has it" if r.everywhere else r.reason.placed_by,
+                    r.reason.laid_out_by,
                 )
                 for r in report.inputs
             ],
@@ -179,6 +192,13 @@ def _aligned(title: str, head: Sequence[str], cells: Sequence[Sequence[str]]) ->
 
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"-|[\d,]+(\.\d+)?(e[+-]\d+)?", text) is not None
+
+
+def _logical(names: Sequence[object] | None) -> str:
+    if names is None:
+        return "-"
+    parts = (entry if isinstance(entry, tuple) else ("-" if entry is None else entry,) for entry in names)
+    return ", ".join(" ".join(map(str, part)) for part in parts)
 
 
 def _ids(ids: Sequence[int]) -> str:

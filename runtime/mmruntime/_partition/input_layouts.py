@@ -84,11 +84,13 @@ class InputLayouts:
 
     Attributes:
         layouts: Layouts of inputs, where they live and where they are read.
+        names: The logical axes of inputs that carry some.
         unknown_names: Logical names that no pair in force maps, and what carries each first.
         unused_names: Logical names that did not cut their dimension, and why not.
     """
 
     layouts: Mapping[tuple[Var, int], NamedSharding]
+    names: Mapping[Var, PartitionSpec] = field(default_factory=dict)
     unknown_names: Mapping[str, str] = field(default_factory=dict)
     unused_names: Mapping[Unused, str] = field(default_factory=dict)
 
@@ -166,4 +168,4 @@ def lay_out_inputs(
     for var in small:
         for where, mesh in enumerate(placement.submeshes.meshes):
             layouts[var, where] = NamedSharding(mesh, PartitionSpec())
-    return InputLayouts(layouts, translator.unknown, translator.unused)
+    return InputLayouts(layouts, specs, translator.unknown, translator.unused)

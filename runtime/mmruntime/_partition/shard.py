@@ -19,7 +19,7 @@ from mmruntime._core.logical_axes import Names
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import constraint_p
 from mmruntime._jaxpr.equal import form, layout, names_mesh
-from mmruntime._jaxpr.ir import Step
+from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._partition.input_layouts import InputLayouts
 from mmruntime._partition.mesh_axes import AxisTranslator, Unused
 from mmruntime._partition.place import Placement
@@ -39,7 +39,8 @@ class Shardings:
         everywhere: The layout with a copy on each device of the mesh.
         bodies: The jaxpr of each segment.
         whole: The function of the whole step, if it is one program.
-        unused_axis_names: Names that did not cut their dimension, and why not.
+        translator: Translates logical names into mesh axes.
+        input_names: The logical axes of inputs that carry some.
     """
 
     def __init__(
@@ -48,13 +49,16 @@ class Shardings:
         everywhere: NamedSharding,
         bodies: Mapping[Segment, _SegmentJaxpr],
         whole: Callable[..., list[Any]] | None,
-        unused_axis_names: Mapping[Unused, str],
+        translator: AxisTranslator,
+        input_names: Mapping[Var, PartitionSpec],
     ) -> None:
         self._layouts = layouts
         self._bodies = bodies
         self._whole = whole
         self.everywhere = everywhere
-        self.unused_axis_names = unused_axis_names
+        self.unused_axis_names: Mapping[Unused, str] = dict(translator.unused)
+        self.input_names = input_names
+        self._translator = translator
         # One object for each layout: arrays are compared with them in every step, which is quicker by identity.
         self._seen: dict[Held, NamedSharding] = {}
 
@@ -78,6 +82,10 @@ class Shardings:
         """The function that the whole step computes, with constraints in mesh axes."""
         assert self._whole is not None, "the step is one program"
         return self._whole
+
+    def in_mesh_axes(self, op: Op, where: int) -> Any:
+        """An equation as it runs on a submesh, with constraints in mesh axes."""
+        return self._translator.in_mesh_axes(op, where)
 
     def function(self, segment: Segment) -> Callable[..., list[Any]]:
         """The function that a segment computes, `reads` to `writes`, with constraints in mesh axes."""
@@ -157,6 +165,7 @@ class _Propagation:
         self.step = step
         self.meshes = placement.submeshes.meshes
         self.everywhere = NamedSharding(multimesh.mesh, PartitionSpec())
+        self.input_names = inputs.names
         self.layouts = _Layouts(step, placement, inputs.layouts)
         self.translator = AxisTranslator(placement, multimesh, inputs.unknown_names, inputs.unused_names)
         self.carried_input = {
@@ -188,7 +197,7 @@ class _Propagation:
 
     def _shardings(self, whole: Callable[..., list[Any]] | None) -> Shardings:
         self.translator.warn_of_unknown()
-        return Shardings(self.layouts, self.everywhere, self.bodies, whole, self.translator.unused)
+        return Shardings(self.layouts, self.everywhere, self.bodies, whole, self.translator, self.input_names)
 
     def _body(self, segment: Segment) -> _SegmentJaxpr:
         if segment not in self.bodies:
