@@ -9,11 +9,12 @@ import dataclasses
 import importlib.metadata
 import inspect
 import logging
+import math
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,7 +32,7 @@ from jax.core import ShapedArray, Tracer
 from jax.extend import core as jex
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
 
@@ -924,6 +925,69 @@ def with_extra_inputs(eqn: Any, extra: Sequence[Any]) -> Any:
         if name in params:
             params[name] = (*params[name], *[default] * len(extra))
     return eqn.replace(invars=[*eqn.invars, *extra], params=params)
+
+
+def _device_axes(eqn: Any, aval: Any) -> tuple[str, ...]:
+    """The axes of a `shard_map` along which devices may have different values of a type."""
+    manual = [axis for axis in eqn.params["mesh"].axis_names if axis in eqn.params["newly_manual_axes"]]
+    if eqn.params["check_vma"]:
+        manual = [axis for axis in manual if axis in aval.manual_axis_type.varying]
+    return tuple(manual)
+
+
+def aval_of_devices(eqn: Any, aval: Any) -> Any:
+    """The type of the array of all devices' values, along a new first dimension, of a type inside of a `shard_map`."""
+    count = math.prod(dict(eqn.params["mesh"].shape)[axis] for axis in _device_axes(eqn, aval))
+    plain = jax.ShapeDtypeStruct((count, *aval.shape), aval.dtype, weak_type=aval.weak_type)
+    return split(jax.make_jaxpr(lambda x: x)(plain))[0].invars[0].aval
+
+
+def _reshape_eqn(source: Any, target: Var) -> Any:
+    plain = jax.ShapeDtypeStruct(source.aval.shape, source.aval.dtype)
+    template = split(jax.make_jaxpr(lambda x: jax.lax.reshape(x, target.aval.shape))(plain))[0].eqns[-1]
+    return template.replace(invars=[source], outvars=[target])
+
+
+def with_device_inputs(eqn: Any, jaxpr: Any, arrays: Sequence[Any]) -> Any:
+    """A `shard_map` of which each device takes its value of further arrays, made as `aval_of_devices` says.
+
+    Args:
+        eqn: The equation.
+        jaxpr: Its new jaxpr, whose last inputs are a device's values.
+        arrays: The arrays.
+    """
+    count = len(jaxpr.invars) - len(arrays)
+    taken, specs, eqns = [], [], []
+    for var in jaxpr.invars[count:]:
+        taken.append(new_var(var.aval.update(shape=(1, *var.aval.shape))))
+        specs.append(PartitionSpec(_device_axes(eqn, var.aval)))
+        eqns.append(_reshape_eqn(taken[-1], var))
+    changed = jaxpr.replace(invars=[*jaxpr.invars[:count], *taken], eqns=[*eqns, *jaxpr.eqns])
+    params = eqn.params | {"jaxpr": changed, "in_specs": (*eqn.params["in_specs"], *specs)}
+    return eqn.replace(invars=[*eqn.invars, *arrays], params=params)
+
+
+def with_device_results(eqn: Any, jaxpr: Any, taken: Sequence[Any], made: Mapping[Any, Any]) -> Any:
+    """A `shard_map` that gives arrays of what devices have inside of it, made as `aval_of_devices` says.
+
+    Args:
+        eqn: The equation.
+        jaxpr: Its new jaxpr, with further inputs at the end.
+        taken: What these inputs are, the same for all devices.
+        made: By variable of an array, the atom inside.
+    """
+    results, specs, eqns = [], [], []
+    for atom in made.values():
+        results.append(new_var(atom.aval.update(shape=(1, *atom.aval.shape))))
+        specs.append(PartitionSpec(_device_axes(eqn, atom.aval)))
+        eqns.append(_reshape_eqn(atom, results[-1]))
+    changed = jaxpr.replace(eqns=[*jaxpr.eqns, *eqns], outvars=[*jaxpr.outvars, *results])
+    params = eqn.params | {
+        "jaxpr": changed,
+        "in_specs": (*eqn.params["in_specs"], *[PartitionSpec()] * len(taken)),
+        "out_specs": (*eqn.params["out_specs"], *specs),
+    }
+    return eqn.replace(invars=[*eqn.invars, *taken], outvars=[*eqn.outvars, *made], params=params)
 
 
 def needed_part(eqn: Any, used: Sequence[bool]) -> Any:

@@ -155,3 +155,50 @@ def test_custom_partitioning_sees_the_submesh() -> None:
 
     np.testing.assert_array_equal(mm.mjit(step, mesh=mesh)(X), 4 * X)
     assert seen == [{"stage": 1, "data": 4}] * 2
+
+
+def step_on_shards(size):
+    """A step whose microbatches are split over the submesh of each task."""
+
+    def layer(w, x):
+        return mm.shard_map(lambda w, x: x + jnp.tanh(x @ w), in_specs=(P(), P("data")), out_specs=P("data"))(w, x)
+
+    def last(w, x, keep):
+        def shard(w, x, keep):
+            return jax.lax.psum((jnp.tanh(x @ w).sum(-1) * keep).sum(), "data") / jax.lax.psum(keep.sum(), "data")
+
+        return mm.shard_map(shard, in_specs=(P(), P("data"), P("data")), out_specs=P())(w, x, keep)
+
+    def loss(ws, batch):
+        x = mm.task(layer, "first", task=mm.stage(0, 2))(ws[0], batch["x"])
+        return mm.task(last, "last", task=mm.stage(1, 2))(ws[1], x, batch["keep"])
+
+    return mm.microbatch(jax.value_and_grad(loss), size=size, argnum=1, reduce="exact")
+
+
+def batch_of_rows(dtype=np.float64):
+    rng = np.random.default_rng(0)
+    batch = {"x": rng.normal(size=(16, 6)).astype(dtype), "keep": (rng.random(16) > 0.4).astype(dtype)}
+    return list(rng.normal(size=(2, 6, 6)).astype(dtype)), batch
+
+
+def test_microbatches_on_shards_are_exact() -> None:
+    def plain(ws, batch):
+        x = batch["x"] + jnp.tanh(batch["x"] @ ws[0])
+        return (jnp.tanh(x @ ws[1]).sum(-1) * batch["keep"]).sum() / batch["keep"].sum()
+
+    with jax.enable_x64(True):
+        arguments = batch_of_rows()
+        step = mm.mjit(step_on_shards(4), mesh=make_mesh())
+        found, expected = step(*arguments), jax.value_and_grad(plain)(*arguments)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+        assert any("psum" in line or "reduce_sum" in line for line in step.explain().proofs)
+
+
+def test_microbatches_that_shards_do_not_divide_are_an_error() -> None:
+    with pytest.raises(ValueError, match="evenly divisible") as error:
+        mm.mjit(step_on_shards(2), mesh=make_mesh())(*batch_of_rows(np.float32))
+    notes = "\n".join(error.value.__notes__)
+    assert "fails for a microbatch of 2 examples" in notes
+    assert "Give a size= or count= that makes microbatches of a size that it takes" in notes

@@ -33,6 +33,7 @@ from mmruntime._exactness.rules.equation import (
     Interpreter,
     NoRule,
     NotProved,
+    Place,
     Rule,
     line_of,
     shape_of,
@@ -208,6 +209,7 @@ class _Run(Interpreter):
         self.can_edit = can_edit
         # Of the `shard_map`s that have been met: inside of them values may be different on each device.
         self.mesh_axes: frozenset[str] = frozenset()
+        self.place = Place.CALL
         self.draws: list[str] = []
         self.repeated_draws: list[str] = []
         # By the two jaxprs of a call, what it is given and whether it hoists: layers that are alike share their jaxprs.
@@ -221,12 +223,24 @@ class _Run(Interpreter):
         lines.append(line_of(eqn.part) or self.call_line)
 
     def run(
+        self, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool, place: Place = Place.CALL
+    ) -> tuple[list[AbstractValue], Edits]:
+        around = self.place
+        # Of what another `shard_map`, or a loop, has inside nothing is taken out.
+        hoists = hoists and not (place & around & Place.SHARDS)
+        self.place = around | place
+        try:
+            return self._run(part, whole, ins, hoists=hoists)
+        finally:
+            self.place = around
+
+    def _run(
         self, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool
     ) -> tuple[list[AbstractValue], Edits]:
         one, consts = _compat.split(part)
         other, whole_consts = _compat.split(whole)
         edits = Edits()
-        key = (id(part), id(whole), tuple(ins), hoists)
+        key = (id(part), id(whole), tuple(ins), hoists, self.place)
         if key in self.known:
             _, outs, edits = self.known[key]
             return list(outs), edits.copy()
@@ -347,6 +361,8 @@ class _Frame:
     def _outs(self, eqn: Equation, ins: Sequence[AbstractValue]) -> list[AbstractValue]:
         part, whole, count = eqn.part, eqn.whole, len(eqn.part.outvars)
         hoistable = all(value.hoistable for value in ins) and not _compat.acts(part) and eqn.name not in _DRAWS
+        # A loop in a branch that is not taken may have no end.
+        is_endless = eqn.name == "while" and bool(self.run.place & Place.BRANCH)
         is_call = bool(eqn.name in _WITH_JAXPRS)
         if is_call:
             self.run.call_line = line_of(part) or self.run.call_line
@@ -394,7 +410,8 @@ class _Frame:
             found = [value.but(own=value.kind is Kind.FREE) for value in found]
         if is_call:
             # Which result depends on what, the rule has found out.
-            return [value.but(hoistable=value.hoistable and not _compat.acts(part)) for value in found]
+            stays = is_endless or _compat.acts(part)
+            return [value.but(hoistable=value.hoistable and not stays) for value in found]
         return [value.but(hoistable=hoistable) for value in found]
 
     def _found(self, eqn: Equation, function: Rule) -> AbstractValue | Sequence[AbstractValue]:
@@ -478,7 +495,14 @@ class _Frame:
         dims = [dim for dim, (small, large) in enumerate(zip(one, other, strict=True)) if small != large]
         if len(dims) > 1 or any(other[dim] != self.run.n * one[dim] for dim in dims):
             return value
-        hoisted = (FREE if not dims else rows(dims[0])).but(hoistable=True)
+        if self.run.place & Place.SHARDS:
+            # On each device a number of its own; what the examples of a microbatch have lies elsewhere in the batch.
+            if dims:
+                return value
+            varies = {*value.axes, *value.varies} if value.is_proved else self.run.mesh_axes
+            hoisted = FREE.but(hoistable=True, varies=frozenset(varies))
+        else:
+            hoisted = (FREE if not dims else rows(dims[0])).but(hoistable=True)
         line = line_of(eqn) if eqn else ""
         self.edits.hoisted[var] = Hoisted(var, twin, hoisted, name, line)
         return hoisted

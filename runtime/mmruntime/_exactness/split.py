@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmruntime import _compat
@@ -49,6 +49,8 @@ class _Body:
 
     def __init__(self, n: int) -> None:
         self.n = n
+        # What is hoisted out of `shard_map`, as an array of what the devices have.
+        self.outside: dict[Hoisted, Hoisted] = {}
 
     def build(self, closed: Any, edits: Edits, keep: Sequence[int] | None = None) -> tuple[Any, list[Hoisted]]:
         """A closed jaxpr with its changes, hoisted values as further arguments, and which these are.
@@ -104,16 +106,16 @@ class _Body:
         if all(edits.is_empty for edits in inner.values()):
             return eqn
         params = dict(eqn.params)
+        if eqn.primitive.name == "shard_map":
+            return self._shard_map(eqn, inner["jaxpr"], instead)
         extra: list[Any] = []
+        if eqn.primitive.name == "cond":
+            params["branches"], hoisted = self._branches(params["branches"], inner)
+            extra += map(instead, hoisted)
+            inner = {key: edits for key, edits in inner.items() if key[0] != "branches"}
         for key, edits in inner.items():
-            if isinstance(key, tuple):
-                name, position = key
-                branches = list(params[name])
-                branches[position], hoisted = self.build(branches[position], edits)
-                params[name] = tuple(branches)
-            else:
-                changed, hoisted = self.build(params[key], edits)
-                params[key] = changed if hasattr(params[key], "consts") else _compat.split(changed)[0]
+            changed, hoisted = self.build(params[key], edits)
+            params[key] = changed if hasattr(params[key], "consts") else _compat.split(changed)[0]
             extra += map(instead, hoisted)
         if eqn.primitive.name in CALLS and eqn.primitive.name.startswith("custom_"):
             # The function's derivative rules do not know of the changes.
@@ -122,6 +124,32 @@ class _Body:
             call = _compat.call_without_derivative(closed, [*eqn.invars, *extra], eqn.outvars, problem)
             return call.replace(source_info=eqn.source_info)
         return _compat.with_extra_inputs(eqn.replace(params=params), extra)
+
+    def _branches(self, branches: Sequence[Any], inner: Mapping[Any, Edits]) -> tuple[tuple[Any, ...], list[Hoisted]]:
+        """The branches, all of which take all hoisted values, and these."""
+        built = [self.build(branch, inner["branches", index]) for index, branch in enumerate(branches)]
+        every = [each for _, hoisted in built for each in hoisted]
+        changed = []
+        for closed, hoisted in built:
+            jaxpr, consts = _compat.split(closed)
+            count = len(jaxpr.invars) - len(hoisted)
+            own = dict(zip(hoisted, jaxpr.invars[count:], strict=True))
+            further = [own[each] if each in own else _compat.new_var(each.part.aval) for each in every]
+            invars = [*jaxpr.invars[:count], *further]
+            changed.append(_compat.with_consts(jaxpr.replace(invars=invars), consts))
+        return tuple(changed), every
+
+    def _shard_map(self, eqn: Any, edits: Edits, instead: Any) -> Any:
+        changed, hoisted = self.build(eqn.params["jaxpr"], edits)
+        jaxpr, consts = _compat.split(changed)
+        assert not consts
+        arrays = []
+        for each in hoisted:
+            if each not in self.outside:
+                part, whole = (_compat.new_var(_compat.aval_of_devices(eqn, each.part.aval)) for _ in range(2))
+                self.outside[each] = Hoisted(part, whole, each.value, each.primitive, each.line, on_device=each)
+            arrays.append(instead(self.outside[each]))
+        return _compat.with_device_inputs(eqn, jaxpr, arrays)
 
 
 def no_derivative(rule: str) -> str:
@@ -171,7 +199,8 @@ def reads_edits(proof: Proof, position: int) -> bool:
 def _before(closed: Any, edits: Edits, hoisted: Sequence[Hoisted], same: Sequence[int]) -> Any:
     """The part of the whole batch's program that hoisted values, and the results at `same`, come from."""
     jaxpr, consts = _compat.split(closed)
-    opened = _Opened([], {}, {}, set(hoisted))
+    outside = {each.on_device: each for each in hoisted if each.on_device is not None}
+    opened = _Opened([], {}, {}, {*hoisted, *outside}, outside)
     env: dict[Any, Any] = {var: var for var in jaxpr.invars}
     opened.constants(jaxpr, consts, env)
     outs = opened.equations(jaxpr, edits, env, None)
@@ -196,6 +225,7 @@ class _Opened:
     consts: dict[Any, Any]
     found: dict[Hoisted, Any]
     wanted: set[Hoisted]
+    outside: dict[Hoisted, Hoisted] = field(default_factory=dict)
 
     def constants(self, jaxpr: Any, consts: Sequence[Any], env: dict[Any, Any]) -> None:
         for var, value in zip(jaxpr.constvars, consts, strict=True):
@@ -210,12 +240,17 @@ class _Opened:
             names = eqn.source_info.name_stack if stack is None else stack + eqn.source_info.name_stack
             inner = edits.inner.get(index, {})
             invars = [read(atom) for atom in eqn.invars]
-            if any(map(self._has_wanted, inner.values())):
-                ((key, inner_edits),) = inner.items()
-                body, consts = _compat.split(eqn.params[key])
-                inner_env = dict(zip(body.invars, invars, strict=True))
-                self.constants(body, consts, inner_env)
-                outs = self.equations(body, inner_edits, inner_env, names)
+            wanted = {key: each for key, each in inner.items() if self._has_wanted(each)}
+            if wanted and eqn.primitive.name == "shard_map":
+                eqn, further = self._shard_map(eqn, wanted["jaxpr"])
+                invars += further
+            elif wanted and eqn.primitive.name == "cond":
+                # Computed whichever branch is taken; the branches stay for their results.
+                for (_, position), inner_edits in wanted.items():
+                    self._opened(eqn.params["branches"][position], inner_edits, invars[1:], names)
+            elif wanted:
+                ((key, inner_edits),) = wanted.items()
+                outs = self._opened(eqn.params[key], inner_edits, invars, names)
                 env.update(zip(eqn.outvars, outs, strict=True))
                 continue
             outvars = []
@@ -225,10 +260,30 @@ class _Opened:
                 outvars.append(fresh)
             source_info = eqn.source_info.replace(name_stack=names)
             self.eqns.append(eqn.replace(invars=invars, outvars=outvars, source_info=source_info))
+            if wanted and eqn.primitive.name == "shard_map":
+                made = {each.whole: each for each in self.outside.values()}
+                self.found.update({made[var]: env[var] for var in eqn.outvars if var in made})
         for hoisted in _own(edits):
             if hoisted in self.wanted:
                 self.found[hoisted] = read(hoisted.whole)
         return [read(atom) for atom in jaxpr.outvars]
+
+    def _opened(self, closed: Any, edits: Edits, invars: Sequence[Any], names: Any) -> list[Any]:
+        body, consts = _compat.split(closed)
+        env = dict(zip(body.invars, invars, strict=True))
+        self.constants(body, consts, env)
+        return self.equations(body, edits, env, names)
+
+    def _shard_map(self, eqn: Any, edits: Edits) -> tuple[Any, list[Any]]:
+        """A `shard_map` that gives what is hoisted out of it as well, and what it takes besides."""
+        body, _ = _compat.split(eqn.params["jaxpr"])
+        inside = _Opened([], {}, {}, self.wanted)
+        outs = inside.equations(body, edits, {var: var for var in body.invars}, None)
+        taken = [_compat.new_var(var.aval) for var in inside.consts]
+        self.consts.update(zip(taken, inside.consts.values(), strict=True))
+        jaxpr = body.replace(invars=[*body.invars, *inside.consts], outvars=outs, eqns=inside.eqns)
+        made = {outside.whole: inside.found[each] for each, outside in self.outside.items() if each in inside.found}
+        return _compat.with_device_results(eqn, jaxpr, taken, made), taken
 
     def _has_wanted(self, edits: Edits) -> bool:
         if any(hoisted in self.wanted for hoisted in _own(edits)):

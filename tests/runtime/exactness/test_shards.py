@@ -303,3 +303,32 @@ def test_gradients(name: str, check: bool) -> None:
     case = case_of(fun, (weights, FIRST if name == "masked mean" else X))
     assert set(case.words) == {"sum" if name in ("masked mean", "decay") else "mean"}, case.proof.verdicts
     assert_exact(case)
+
+
+def counted(w: Any, batch: Any) -> Any:
+    """A mean over what a mask keeps, wholly inside of the function of shards."""
+    total, count = masked(w, batch)
+    return total / count
+
+
+def compiled_inside(w: Any, batch: Any) -> Any:
+    share = jax.jit(lambda mask: mask / lax.psum(mask.sum(), "data"))
+    e = ((hidden(w, batch["x"]) - batch["y"]) ** 2).sum(-1)
+    return lax.psum((e * share(batch["mask"])).sum(), "data")
+
+
+def counted_in_a_branch(w: Any, batch: Any) -> Any:
+    return lax.cond(w[0, 0] > 5, lambda: 0 * counted(w, batch), lambda: counted(w, batch))
+
+
+HOISTED = {"counted": counted, "in a compiled function": compiled_inside, "in a branch": counted_in_a_branch}
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("mesh", ["first", "last"])
+@pytest.mark.parametrize("name", HOISTED)
+def test_what_the_batch_decides_is_hoisted_out_of_shards(name: str, mesh: str, check: bool) -> None:
+    fun = jax.value_and_grad(on(mesh, HOISTED[name], *PAIR_SPECS[:1], P(), check=check))
+    case = case_of(fun, (W, FIRST))
+    assert case.words == ["sum", "sum"], case.proof.verdicts
+    assert_exact(case)

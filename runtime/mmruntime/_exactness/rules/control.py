@@ -7,7 +7,7 @@ from typing import Any
 
 from mmruntime import _compat
 from mmruntime._exactness.lattice import ANY, FREE, ZERO, AbstractValue, Kind, Reason, Shards, join_outer
-from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Scale, is_inexact, rule, shape_of
+from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Place, Scale, is_inexact, rule, shape_of
 from mmruntime._exactness.rules.shards import check_devices, decided_on_devices, joined_on_devices
 
 # Where a call's jaxpr is. Derivative rules of custom functions have been used, or are not needed, where they are met.
@@ -345,7 +345,8 @@ def cond(eqn: Equation) -> list[AbstractValue]:
     branches = list(zip(eqn.params["branches"], eqn.whole_params["branches"], strict=True))
     results: list[list[AbstractValue]] = []
     for key, (part, whole) in enumerate(branches):
-        results.append(eqn.run(("branches", key), part, whole, eqn.ins[1:]))
+        found = eqn.run(("branches", key), part, whole, eqn.ins[1:], hoists=eqn.may_hoist, place=Place.BRANCH)
+        results.append(found)
     joined = []
     for position, each in enumerate(zip(*results, strict=True)):
         atom = eqn.part.outvars[position]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,6 +53,7 @@ class Hoisted:
         value: What the microbatches read: `FREE`, or `ROWS` of it.
         primitive: The operation that makes it.
         line: Where the user's program calls it.
+        on_device: Inside of `shard_map`, what each device has; then this is the array of all devices' values.
     """
 
     part: Any
@@ -59,6 +61,7 @@ class Hoisted:
     value: AbstractValue
     primitive: str = ""
     line: str = ""
+    on_device: Hoisted | None = None
 
 
 Edit = Scale | Hoisted
@@ -100,6 +103,14 @@ class Edits:
         return any(edits.hoists_any for each in self.inner.values() for edits in each.values())
 
 
+class Place(enum.Flag):
+    """Where a jaxpr inside an equation stands, also further out."""
+
+    CALL = 0
+    BRANCH = enum.auto()
+    SHARDS = enum.auto()
+
+
 class Interpreter:
     """What rules for calls and loops need of the interpretation that runs them."""
 
@@ -107,7 +118,7 @@ class Interpreter:
     can_edit: bool
 
     def run(
-        self, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool
+        self, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool, place: Place = Place.CALL
     ) -> tuple[list[AbstractValue], Edits]:
         """Interpret a jaxpr inside an equation.
 
@@ -116,6 +127,7 @@ class Interpreter:
             whole: The jaxpr in the whole batch's program.
             ins: The values of its arguments.
             hoists: Whether values in it may be hoisted.
+            place: Where it stands.
         """
         raise NotImplementedError
 
@@ -316,10 +328,17 @@ class Equation:
         return total
 
     def run(
-        self, key: Any, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool = False
+        self,
+        key: Any,
+        part: Any,
+        whole: Any,
+        ins: Sequence[AbstractValue],
+        *,
+        hoists: bool = False,
+        place: Place = Place.CALL,
     ) -> list[AbstractValue]:
         """Interpret a jaxpr among the parameters; `key` says where it is."""
-        outs, self.inner[key] = self.interpreter.run(part, whole, ins, hoists=hoists)
+        outs, self.inner[key] = self.interpreter.run(part, whole, ins, hoists=hoists, place=place)
         return outs
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmruntime._exactness.lattice import ANY, AbstractValue, Kind, Reason, Shards
-from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, rule
+from mmruntime._exactness.rules.equation import Equation, NoRule, NotProved, Place, rule
 
 Layout = tuple[tuple[tuple[str, int], ...], ...]
 
@@ -28,7 +28,8 @@ def shard_map(eqn: Equation) -> list[AbstractValue]:
         if value.kind is Kind.FREE and value.axes:
             raise NoRule
         ins.append(_on_device(value, layout))
-    outs = eqn.run("jaxpr", eqn.params["jaxpr"], eqn.whole_params["jaxpr"], ins)
+    part, whole = eqn.params["jaxpr"], eqn.whole_params["jaxpr"]
+    outs = eqn.run("jaxpr", part, whole, ins, hoists=eqn.may_hoist, place=Place.SHARDS)
     results = []
     for index, (value, spec) in enumerate(zip(outs, eqn.params["out_specs"], strict=True)):
         layout = _layout(spec, sizes, len(eqn.out_shape(index)))
