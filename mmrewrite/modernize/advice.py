@@ -37,7 +37,6 @@ ADVICE = {
     "jax.experimental.array_api": "write `jax.numpy`, which follows the array API standard",
     "jax.experimental.attrs": "write `jax.new_ref` for state",
     "jax.experimental.x64_context": "write `jax.enable_x64(True)` and `jax.enable_x64(False)`",
-    "jax.experimental.layout.DeviceLocalLayout": "write `jax.experimental.layout.Layout`, which it is called today",
     "jax.experimental.shard_map": "it was internal to `shard_map`, which is `jax.shard_map` today",
     "jax.interpreters.ad": _INTERNAL,
     "jax.interpreters.batching": _INTERNAL,

@@ -81,6 +81,7 @@ _MOVES = {
     ("jax.numpy", "jax.numpy", "0.4.26"): "trapz:trapezoid",
     ("jax.nn", "jax.nn", "0.4.13"): "normalize:standardize",
     ("jax.scipy.linalg", "jax.numpy", "0.4.13"): "tril triu",
+    ("jax.experimental.layout", "jax.experimental.layout", "0.6.1"): "with_dll_constraint:with_layout_constraint",
     ("jax.sharding", "jax.sharding", "0.5.3"): "AxisTypes:AxisType",
     ("jax.experimental.pallas.tpu", "jax.experimental.pallas", "0.6.0"): (
         "run_scoped semaphore_read semaphore_signal semaphore_wait"

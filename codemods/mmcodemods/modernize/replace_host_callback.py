@@ -13,11 +13,11 @@ This is what JAX 0.4.35 itself did for the old functions. Host functions got Num
 that are not NumPy's or Python's own are wrapped. An `id_tap` or `id_print` whose value is used must be a statement
 `y = ...` or `return ...` with a name as its argument or `result=`; that name is then used.
 
-To check: `ordered=True` keeps the order of calls, as before, but raises under `vmap`, `pmap` and on several devices; leave
-it out there. `id_print` laid out trees in its own way.
+To check: `ordered=True` keeps the order of calls, as before, but raises under `vmap`, `pmap` and on several devices;
+leave it out there. `id_print` laid out trees in its own way.
 
-Refused: `tap_with_device`, `call_with_device`, `device_index`, `output_stream`, `callback_flavor`, results by number, the
-functions as values, and an `id_tap` or `id_print` within an expression; each with the text to write.
+Refused: `tap_with_device`, `call_with_device`, `device_index`, `output_stream`, `callback_flavor`, results by number,
+the functions as values, and an `id_tap` or `id_print` within an expression; each with the text to write.
 See https://docs.jax.dev/en/latest/external-callbacks.html
 """
 
@@ -39,8 +39,8 @@ _TAKE_ANY_ARRAY = ("numpy.", "scipy.", "builtins.")
 _WRITE = {
     _CALL: "write `jax.experimental.io_callback(f, jax.ShapeDtypeStruct(shape, dtype), x, ordered=True)`, or "
     "`jax.pure_callback(f, jax.ShapeDtypeStruct(shape, dtype), x)` for an `f` without effects",
-    _TAP: "write `jax.debug.callback(f, x, ordered=True)` as a statement, and use `x` itself for the result; `f` takes no "
-    "`transforms` then",
+    _TAP: "write `jax.debug.callback(f, x, ordered=True)` as a statement, and use `x` itself for the result; `f` takes "
+    "no `transforms` then",
     _PRINT: 'write `jax.debug.print("{}", x, ordered=True)` as a statement, and use `x` itself for the result',
     **dict.fromkeys(_BARRIERS, "write `jax.effects_barrier()`"),
 }

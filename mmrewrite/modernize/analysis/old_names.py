@@ -35,6 +35,7 @@ STILL_THERE = frozenset(
         "jax._src.partition_spec.PartitionSpec",
         "jax._src.sharding_impls.GSPMDSharding",
         "jax._src.sharding_impls.GSPMDSharding.get_replicated",
+        "jax.experimental.layout.Layout",
         "jax.experimental.pjit.pjit",
         "jax.numpy.empty",
         "jax.numpy.empty_like",
