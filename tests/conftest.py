@@ -15,6 +15,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 DEVICES = 8
@@ -69,6 +70,10 @@ elif "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers and children take
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+
+# No test may fail for a busy machine.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

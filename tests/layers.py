@@ -51,9 +51,9 @@ MAY_IMPORT = {
         ".modernize.site .modernize.decision .modernize.analysis .modernize.edits"
     ),
     "mmrewrite.modernize.upgrade": ".results .modernize.name_index",
-    "mmrewrite.files": "pathspec .results .tracking .source .directives",
+    "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",
     "mmrewrite.mirror": ".results .tracking .source .engine .files",
-    "mmrewrite.plan": "mmruntime.schedules .results .directives .project .files .mirror",
+    "mmrewrite.plan": "mmruntime.schedules .results .source .directives .project .files .mirror",
     "mmrewrite.verify": ".results .project .files .mirror .plan",
     "mmrewrite.launch": "",
     "mmrewrite.testing": ".results .project .codemod .engine .modernize.settings .modernize",
@@ -64,7 +64,7 @@ MAY_IMPORT = {
         ".cli.config"
     ),
     "mmrewrite.cli": (
-        "click platformdirs pygls mmrewrite .results .tracking .source .directives .codemod .engine "
+        "click pygls mmrewrite .results .tracking .source .directives .codemod .engine "
         ".modernize.settings .modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch "
         ".cli.config .lsp"
     ),

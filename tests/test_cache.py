@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from mmrewrite.cli import cache, session
 from mmrewrite.cli.commands import cli
+from mmrewrite.files import cache_folder
 
 pytestmark = pytest.mark.python
 
@@ -50,7 +51,7 @@ TEXTS = {
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, beside the folder with the sources."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "cache"))
     (tmp_path / "sources").mkdir()
     monkeypatch.chdir(tmp_path / "sources")
     return tmp_path / "cache" / "results"
@@ -131,7 +132,7 @@ def test_what_is_damaged_is_computed_again(damage: bytes, kept: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put("devices.py", DEVICES)
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "file"))
     assert run("diff").exit_code == 0
     assert "mesh = " in run("diff").stdout
 
@@ -171,7 +172,9 @@ def test_the_second_run_leaves_libcst_alone() -> None:
 def test_the_folder_is_the_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
     import platformdirs
 
-    monkeypatch.delenv(cache.VARIABLE)
-    assert cache.cache_folder() == os.path.join(platformdirs.user_cache_dir("mmrewrite", appauthor=False), "results")
-    monkeypatch.setenv(cache.VARIABLE, "")
-    assert cache.cache_folder() is None
+    monkeypatch.delenv(cache_folder.VARIABLE)
+    assert cache_folder.cache_folder("results") == os.path.join(
+        platformdirs.user_cache_dir("mmrewrite", appauthor=False), "results"
+    )
+    monkeypatch.setenv(cache_folder.VARIABLE, "")
+    assert cache_folder.cache_folder("results") is None

@@ -168,7 +168,7 @@ def test_a_hover_says_what_is_known_and_what_is_not(editor: Editor, folder: Path
     assert batch is not None
     assert "2 stages on 2 submeshes, 4 microbatches." in batch
     assert "Makespan of a step: " in batch and "most live activations" in batch.lower()
-    assert "Not known without running the program: bytes" in batch
+    assert "Not known without tracing the program: bytes" in batch
     # One that is placed by hand: its submesh and devices.
     run(editor.open("placed.py", PLACED))
     placed = run(editor.hover("placed.py", 7))

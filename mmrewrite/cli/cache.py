@@ -21,13 +21,12 @@ from typing import Any
 
 from mmrewrite import __version__
 from mmrewrite.engine.settings import Settings
+from mmrewrite.files.cache_folder import cache_folder
 from mmrewrite.files.select import Rules, Selection, load_file
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.file import SourceFile
 
-# An empty value turns the cache off.
-VARIABLE = "MMREWRITE_CACHE_DIR"
-
+_KIND = "results"
 _LAYOUT = 1
 _MOST_FILES, _MOST_BYTES = 200, 100_000_000
 # What the results do not depend on.
@@ -104,7 +103,7 @@ def cached(
         enabled: Whether to look for results and to keep them.
     """
     files = watched.selection.files
-    folder = cache_folder() if enabled and files else None
+    folder = cache_folder(_KIND) if enabled and files else None
     if folder is None:
         return tuple(compute())
     path = os.path.join(folder, f"{_key(engine, settings, files)}.json")
@@ -116,16 +115,6 @@ def cached(
     if not any(result.failure for result in results):
         _keep(folder, path, watched.asked, results)
     return results
-
-
-def cache_folder() -> str | None:
-    """The folder of the cache, None if there is to be none."""
-    named = os.environ.get(VARIABLE)
-    if named is None:
-        from platformdirs import user_cache_dir
-
-        named = user_cache_dir("mmrewrite", appauthor=False)
-    return os.path.join(named, "results") if named else None
 
 
 def _key(engine: str, settings: Settings, files: Iterable[SourceFile]) -> str:

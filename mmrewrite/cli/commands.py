@@ -224,6 +224,7 @@ def plan(
         if session.options.verbose and problem.details:
             click.echo(problem.details, err=True)
         session.fail(str(problem))
+    session.keep_trace(planned)
     for output_format, path in (("html", html), ("svg", svg)):
         if path is not None:
             session.write_report("plan", output_format, planned, path)

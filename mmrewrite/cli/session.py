@@ -239,9 +239,22 @@ class Session:
         request = PlanRequest(None, self.options.entry, self.options.arguments, None, False, limits)
         try:
             with self.progress.phase(f"{self.options.entry or 'plan'}: tracing"):
-                return make_plan(self.paths, self.rules, self.results, tuple(Registry()), request)
+                planned = make_plan(self.paths, self.rules, self.results, tuple(Registry()), request)
         except NotPlanned as problem:
             raise NotShown(str(problem)) from None
+        self.keep_trace(planned)
+        return planned
+
+    def keep_trace(self, planned: Planned) -> None:
+        """Keep what a trace says about bytes, for hovers of the language server."""
+        from mmrewrite.files.cache_folder import cache_folder
+        from mmrewrite.plan.traced_bytes import KIND, keep
+
+        folder = cache_folder(KIND) if self.caches else None
+        if folder is not None and planned.bytes is not None:
+            # A cache that cannot be written is none.
+            with contextlib.suppress(OSError):
+                keep(folder, planned.bytes)
 
     def _evidence(self) -> Mapping[str, Any] | None:
         if self.options.evidence is None:

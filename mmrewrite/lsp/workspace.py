@@ -14,6 +14,7 @@ from mmrewrite.directives.vocabulary import DIRECTIVES
 from mmrewrite.engine.outcome import is_bug
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
+from mmrewrite.files.cache_folder import cache_folder
 from mmrewrite.files.select import Rules, Selection, load_file, select_files, shown, source_file
 from mmrewrite.lsp.answers import CheckedWorkspace, RegionRewrite, Request, Severity, ShownProblem
 from mmrewrite.lsp.positions import Position, Units, position_at
@@ -22,6 +23,7 @@ from mmrewrite.plan.line_facts import line_facts
 from mmrewrite.plan.read_placement import may_place, read_regions
 from mmrewrite.plan.sites import SourceLine
 from mmrewrite.plan.stages import plan_regions
+from mmrewrite.plan.traced_bytes import KIND, traces_of
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import HintReference, Rewrite
 from mmrewrite.source.text import SourceError, SourceText, encode_buffer
@@ -30,8 +32,9 @@ _PLACE_IN_MESSAGE = re.compile(r"\(line (\d+), column (\d+)\)")
 _LINK = re.compile(r"^See (https://\S+?)[.,]?(?:\s|$)", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]+")
 _UNKNOWN = (
-    "Not known without running the program: bytes of values and parameters, FLOPs, and times. "
-    "`mmrewrite plan --entry MODULE:STEP --args MODULE:FUNCTION` traces it and has them."
+    "Not known without tracing the program: bytes of values and parameters, and FLOPs. "
+    "`mmrewrite plan --entry MODULE:STEP --args MODULE:FUNCTION` traces it; the bytes are shown here then, for as "
+    "long as its sources stay as they are."
 )
 
 
@@ -96,7 +99,7 @@ class Workspace:
         regions = read_regions(sources.files, results, sources.load, tuple(Registry()))
         known = list(line_facts(plan_regions(regions, None), SourceLine(path, request.line)))
         parts += ["\n".join(f"- {sentence}" for sentence in known)] if known else []
-        return "\n\n".join([*parts, _UNKNOWN])
+        return "\n\n".join([*parts, *_bytes(sources, os.path.realpath(request.path), request.line)])
 
     def _sources(self, request: Request) -> _OpenSources:
         if request.fresh or self._selection is None or self._config is None:
@@ -251,6 +254,20 @@ def _fate(result: Rewrite, line: int) -> Iterable[str]:
             yield f"Left alone: {left.reason}."
     if result.failed:
         yield "This file has errors, so all of its hints stay."
+
+
+def _bytes(sources: _OpenSources, path: str, line: int) -> Iterator[str]:
+    """What the last traces of the program say about bytes, or why nothing is known."""
+    folder = cache_folder(KIND)
+    known, stale = list[str](), list[str]()
+    for traced in traces_of(folder, path) if folder is not None else ():
+        call = f"`{traced.step}`, traced for `{traced.arguments}`"
+        changed = traced.changed_source(sources.load)
+        if changed is None:
+            known.append("\n".join([f"{call}:", *(f"- {sentence}" for sentence in traced.at(path, line))]))
+        else:
+            stale.append(f"{call}, was of other sources: {shown(changed)} has changed since. Trace it again for bytes.")
+    yield from known or stale[:1] or [_UNKNOWN]
 
 
 def _link(codemod: str) -> str | None:

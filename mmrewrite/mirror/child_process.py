@@ -59,10 +59,11 @@ def check_runtime(command: str) -> None:
 
 @dataclass(frozen=True)
 class Mirror:
-    """The rewritten program in `folder`; `sources` maps paths in it to the original files."""
+    """The rewritten program in `folder`; `sources` maps paths in it to the original files, `hashes` these to theirs."""
 
     folder: str
     sources: Mapping[str, str]
+    hashes: Mapping[str, str]
 
     def root(self, module: str) -> str | None:
         """The folder of the mirror from which a module is imported; None if the mirror lacks it."""
@@ -106,7 +107,9 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
             raise NotRun(f"{path}: {reason}")
         with open(os.path.join(mirror, MANIFEST), encoding="utf-8") as file:
             files = json.load(file)["files"]
-        yield Mirror(mirror, {place: str(entry["source"]) for place, entry in files.items()})
+        sources = {place: str(entry["source"]) for place, entry in files.items()}
+        hashes = {str(entry["source"]): str(entry["source_sha256"]) for entry in files.values()}
+        yield Mirror(mirror, sources, hashes)
 
 
 def environment(devices: int | None) -> dict[str, str]:

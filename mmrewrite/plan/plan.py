@@ -13,6 +13,7 @@ from mmrewrite.plan.sections import PlanSection
 from mmrewrite.plan.stages import plan_regions
 from mmrewrite.plan.traced import NotPlanned as NotPlanned
 from mmrewrite.plan.traced import Tracing, plan_entry, section_of
+from mmrewrite.plan.traced_bytes import TracedBytes, traced_bytes
 from mmrewrite.results import Rewrite
 
 
@@ -45,11 +46,13 @@ class Planned:
         sections: One for each mesh, and one for the traced step.
         traced: The runtime's document about the traced step; None if none was requested.
         problems: Errors and refusals of the rewrite, which say why something is missing.
+        bytes: What the trace says about bytes; None if there is none.
     """
 
     sections: tuple[PlanSection, ...]
     traced: Mapping[str, Any] | None
     problems: tuple[str, ...]
+    bytes: TracedBytes | None = None
 
 
 def make_plan(
@@ -70,7 +73,8 @@ def make_plan(
     devices = request.devices or devices_needed(regions)
     tracing = Tracing(request.entry, request.arguments, devices, request.measure, request.limits)
     traced = plan_entry(tracing, paths, rules, results)
-    return Planned((*sections, section_of(tracing, traced)), traced, problems)
+    known = traced_bytes(request.entry, request.arguments, traced, traced["sources"], results)
+    return Planned((*sections, section_of(tracing, traced)), traced, problems, known)
 
 
 def _problems(result: Rewrite) -> list[str]:

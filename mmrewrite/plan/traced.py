@@ -5,7 +5,7 @@ The tool imports no JAX: the process is started as `mmruntime._commands.plan` an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,11 +55,17 @@ def plan_entry(tracing: Tracing, paths: Sequence[str], rules: Rules, results: It
     if "error" in document:
         raise NotPlanned(mirror.named(str(document["error"])), details)
     # Lines of the program are those of the rewritten files, wherever these were.
-    for key in ("headlines", "proofs"):
-        document[key] = [mirror.named(line) for line in document[key]]
-    for table in document["tables"]:
-        table["rows"] = [[mirror.named(cell) for cell in row] for row in table["rows"]]
-    return document
+    named: dict[str, Any] = _each_text(document, mirror.named)
+    return {**named, "sources": dict(mirror.hashes)}
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with every text in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_each_text(item, change) for item in value]
+    return {key: _each_text(item, change) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _roots(tracing: Tracing, mirror: Mirror) -> list[str]:

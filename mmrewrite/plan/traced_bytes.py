@@ -1,0 +1,218 @@
+"""The bytes of a traced step, at the lines of its sources: kept for editors, and tied by hash to these sources."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mmrewrite.files.select import load_file
+from mmrewrite.files.write import write_new
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText
+
+KIND = "traces"
+_MOST = 50
+_PLACE = re.compile(r" at (.+?)(?: as rewritten)?:(\d+)$")
+
+
+@dataclass(frozen=True)
+class SubmeshBytes:
+    """Bytes on each device of a submesh: of parameters and other state, and the most of live activations."""
+
+    number: int
+    devices: tuple[int, ...]
+    state: int
+    activations: int
+
+
+@dataclass(frozen=True)
+class PlacedBytes:
+    """Arrays among a step's inputs that one line put on a submesh, and their bytes on each device together."""
+
+    path: str
+    line: int
+    submesh: int
+    arrays: int
+    size: int
+
+
+@dataclass(frozen=True)
+class TracedBytes:
+    """What a trace says about bytes.
+
+    Attributes:
+        step: The step, as `module:function`.
+        arguments: The function that returned its arguments.
+        sources: The hash of each module of the program, by its real path.
+        submeshes: The bytes on each submesh.
+        placed: The inputs by the line that placed them; lines are those of the sources.
+        transfers: How many transfers between submeshes a step issues.
+        transferred: Their bytes together.
+    """
+
+    step: str
+    arguments: str
+    sources: Mapping[str, str]
+    submeshes: tuple[SubmeshBytes, ...]
+    placed: tuple[PlacedBytes, ...]
+    transfers: int
+    transferred: int
+
+    def at(self, path: str, line: int) -> Iterator[str]:
+        """Sentences about a line with a hint: what it places, and the submeshes of that, else all of them."""
+        own = [each for each in self.placed if (each.path, each.line) == (path, line)]
+        for each in own:
+            yield (
+                f"places {_count(each.arrays, 'array')} of the step's inputs on submesh {each.submesh}, "
+                f"{_bytes(each.size)} on each device"
+            )
+        wanted = {each.submesh for each in own}
+        for submesh in self.submeshes:
+            if not wanted or submesh.number in wanted:
+                yield (
+                    f"submesh {submesh.number}, devices {', '.join(map(str, submesh.devices))}: on each device "
+                    f"{_bytes(submesh.state)} of parameters and other state, and at most {_bytes(submesh.activations)} "
+                    "of activations"
+                )
+        yield f"transfers between submeshes in a step: {self.transfers}, {_bytes(self.transferred)} in all"
+
+    def changed_source(self, load: Callable[[str], bytes | None]) -> str | None:
+        """The first module of the program whose bytes are others now, None if all are the same."""
+        return next((path for path, known in self.sources.items() if _hash(load(path)) != known), None)
+
+
+def traced_bytes(
+    step: str, arguments: str, document: Mapping[str, Any], sources: Mapping[str, str], results: Iterable[Rewrite]
+) -> TracedBytes:
+    """What a trace says about bytes.
+
+    Args:
+        step: The step.
+        arguments: The function that returned its arguments.
+        document: The runtime's document.
+        sources: The hash of each source of the traced program, by its path.
+        results: The rewrites of these sources.
+    """
+    lines = {result.path: _LinesBefore(result) for result in results if result.changed}
+    placed: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for row in document["inputs"]:
+        found = _PLACE.search(row["reason"]["placed_by"])
+        if found is None or row["submesh"] is None:
+            continue
+        path, line = found[1], int(found[2])
+        for source_line in lines[path].of(line) if path in lines else (line,):
+            placed[os.path.realpath(path), source_line, row["submesh"]].append(row["device_bytes"])
+    return TracedBytes(
+        step,
+        arguments,
+        {os.path.realpath(path): known for path, known in sources.items() if path.endswith(".py")},
+        tuple(
+            SubmeshBytes(row["number"], tuple(row["devices"]), row["state_bytes"], row["activation_bytes"])
+            for row in document["submeshes"]
+        ),
+        tuple(PlacedBytes(*place, len(sizes), sum(sizes)) for place, sizes in placed.items()),
+        sum(row["runs"] for row in document["transfers"]),
+        sum(row["size"] * row["runs"] for row in document["transfers"]),
+    )
+
+
+class _LinesBefore:
+    """The lines of a source that lines of its rewrite are made of."""
+
+    def __init__(self, result: Rewrite) -> None:
+        self._before, self._after = SourceText.decode(result.original), SourceText.decode(result.result)
+        self._edits = sorted(result.edits, key=lambda edit: edit.start)
+
+    def of(self, line: int) -> Sequence[int]:
+        """The lines of the hints that made a line, or the one line that it was."""
+        if line > len(self._after.line_starts):
+            return ()
+        start, end = self._after.line_starts[line - 1], self._after.line_end(line)
+        shift, before, found = 0, 0, set[int]()
+        for edit in self._edits:
+            begin = edit.start + shift
+            if begin >= end:
+                break
+            shift += len(edit.text) - (edit.end - edit.start)
+            if begin + len(edit.text) <= start:
+                before = shift
+            else:
+                found.update(hint.line for hint in edit.hints)
+        return sorted(found) or (self._before.position(min(start - before, len(self._before.text)))[0],)
+
+
+def keep(folder: str, traced: TracedBytes) -> None:
+    """Keep a trace in a folder, in place of the last one of the same step of the same files.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    name = _hash(json.dumps([traced.step, traced.arguments, sorted(traced.sources)]).encode())
+    write_new(os.path.join(folder, f"{name}.json"), json.dumps(asdict(traced)).encode(), 0o600)
+    for old in _newest_first(folder)[_MOST:]:
+        os.unlink(old)
+
+
+def traces_of(folder: str, path: str) -> Iterator[TracedBytes]:
+    """The traces in a folder of programs that have a file, the newest first. What cannot be read is passed over."""
+    try:
+        kept = _newest_first(folder)
+    except OSError:
+        return
+    for name in kept:
+        try:
+            # Another user's file would be believed otherwise.
+            mine = os.name != "posix" or os.stat(name).st_uid == os.geteuid()
+            traced = _read(json.loads(load_file(name) or b"")) if mine else None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+        if traced is not None and path in traced.sources:
+            yield traced
+
+
+def _newest_first(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.name.endswith(".json")]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _read(content: Any) -> TracedBytes:
+    return TracedBytes(
+        str(content["step"]),
+        str(content["arguments"]),
+        {str(path): str(known) for path, known in content["sources"].items()},
+        tuple(
+            SubmeshBytes(
+                int(row["number"]), tuple(map(int, row["devices"])), int(row["state"]), int(row["activations"])
+            )
+            for row in content["submeshes"]
+        ),
+        tuple(
+            PlacedBytes(str(row["path"]), int(row["line"]), int(row["submesh"]), int(row["arrays"]), int(row["size"]))
+            for row in content["placed"]
+        ),
+        int(content["transfers"]),
+        int(content["transferred"]),
+    )
+
+
+def _hash(data: bytes | None) -> str:
+    return "none" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _bytes(count: int) -> str:
+    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
