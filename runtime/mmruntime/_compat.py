@@ -856,13 +856,24 @@ def scale_eqns(source: Any, n: int, power: int, target: Var) -> list[Any]:
     jaxpr, consts = split(jax.make_jaxpr(lambda x: x * number if power > 0 else x / number)(abstract))
     assert not consts
     env = {jaxpr.invars[0]: source, jaxpr.outvars[0]: target}
-    eqns = []
+    eqns: list[Any] = []
     for eqn in jaxpr.eqns:
         for var in eqn.outvars:
             env.setdefault(var, new_var(var.aval))
-        invars = [env[atom] if is_var(atom) else atom for atom in eqn.invars]
+        invars = [env[atom] if is_var(atom) else _varying(atom, aval, eqn, eqns) for atom in eqn.invars]
         eqns.append(eqn.replace(invars=invars, outvars=[env[var] for var in eqn.outvars]))
     return eqns
+
+
+def _varying(literal: Any, like: Any, template: Any, eqns: list[Any]) -> Any:
+    """A number that may be combined with a type of which devices have different values; adds an equation if need be."""
+    axes = like.manual_axis_type.varying
+    if not axes:
+        return literal
+    target = new_var(like.update(shape=(), weak_type=literal.aval.weak_type))
+    params = {"axes": tuple(sorted(axes))}
+    eqns.append(template.replace(primitive=core.pvary_p, params=params, invars=[literal], outvars=[target]))
+    return target
 
 
 def call_without_derivative(closed: Any, invars: Sequence[Any], outvars: Sequence[Any], problem: str) -> Any:

@@ -226,7 +226,7 @@ class _Run(Interpreter):
         self, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool, place: Place = Place.CALL
     ) -> tuple[list[AbstractValue], Edits]:
         around = self.place
-        # Of what another `shard_map`, or a loop, has inside nothing is taken out.
+        # Nothing is taken out of a `shard_map` in another.
         hoists = hoists and not (place & around & Place.SHARDS)
         self.place = around | place
         try:

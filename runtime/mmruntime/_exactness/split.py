@@ -80,7 +80,8 @@ class _Body:
                 target = _compat.new_var(atom.aval)
                 added = _compat.scale_eqns(atom, self.n, edit.power, target)
                 if like is not None:
-                    added = [eqn.replace(source_info=like.source_info) for eqn in added]
+                    # The line, and the mesh whose devices run it.
+                    added = [eqn.replace(source_info=like.source_info, ctx=like.ctx) for eqn in added]
                 eqns.extend(added)
                 return target
             return atom

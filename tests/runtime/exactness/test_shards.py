@@ -289,6 +289,9 @@ GRADIENTS: dict[str, Callable[[str, bool], Callable[..., Any]]] = {
     "decay": lambda mesh, check: on(
         mesh, lambda w, x: lax.psum((hidden(w, x)).sum(), "data") + (w**2).sum(), check=check
     ),
+    "decay on each device": lambda mesh, check: on(
+        mesh, lambda w, x: lax.psum((hidden(w, x)).sum() + (w**2).sum(), "data"), check=check
+    ),
     "layers": layers,
     "layers, rematerialized": functools.partial(layers, remat=True),
 }  # fmt: skip
@@ -301,7 +304,8 @@ def test_gradients(name: str, check: bool) -> None:
     fun = jax.value_and_grad(GRADIENTS[name](mesh, check))
     weights = np.stack([W, W[::-1]]) if name.startswith("layers") else W
     case = case_of(fun, (weights, FIRST if name == "masked mean" else X))
-    assert set(case.words) == {"sum" if name in ("masked mean", "decay") else "mean"}, case.proof.verdicts
+    is_sum = name in ("masked mean", "decay", "decay on each device")
+    assert set(case.words) == {"sum" if is_sum else "mean"}, case.proof.verdicts
     assert_exact(case)
 
 

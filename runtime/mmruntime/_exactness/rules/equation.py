@@ -116,6 +116,7 @@ class Interpreter:
 
     n: int
     can_edit: bool
+    place: Place
 
     def run(
         self, part: Any, whole: Any, ins: Sequence[AbstractValue], *, hoists: bool, place: Place = Place.CALL
@@ -214,7 +215,7 @@ class Equation:
             self.zeros.add(index)
             value = constant(self.part.invars[index], self.whole.invars[index]).but(hoistable=value.hoistable)
         elif value.kind in (Kind.INDEX, Kind.COLUMNS):
-            if not (value.hoistable and self.may_hoist):
+            if not (value.hoistable and self.may_hoist) or self.interpreter.place & Place.SHARDS:
                 raise NotProved("computes with the examples' positions in the batch")
             whole = self.whole.invars[index]
             value = rows(value.dim).but(hoistable=True)
