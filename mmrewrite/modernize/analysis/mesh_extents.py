@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from mmrewrite.modernize.analysis.components import bits, combined, marks_of
 from mmrewrite.modernize.analysis.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
 from mmrewrite.modernize.analysis.old_names import PARTIALS, PJIT
-from mmrewrite.modernize.analysis.reach import WideReach
+from mmrewrite.modernize.analysis.reach import Unit, WideReach
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.reach import Reached
 from mmrewrite.source.names import all_arguments
-
-# Nodes of one module.
-Unit = tuple[ModuleUses, tuple[ast.AST, ...]]
 
 _ENTER = frozenset(("enter_context", "__enter__"))
 _CONTEXT_MANAGERS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmanager"))
@@ -25,6 +22,8 @@ class ContextExtents:
 
     def __init__(self, contexts: Collection[MeshContext], modules: Mapping[str, ModuleUses], reach: WideReach) -> None:
         self._modules, self._reach = modules, reach
+        self._handed = self._find_handed(contexts)
+        self._opened = self._find_opened([context for context in contexts if self._is_opened(context)])
         self._extents = {context: tuple(self._find(context)) for context in contexts}
 
     def of(self, context: MeshContext) -> tuple[Unit, ...]:
@@ -33,45 +32,57 @@ class ContextExtents:
 
     def _find(self, context: MeshContext) -> Iterator[Unit]:
         yield context.module, context.body
-        yield from self._handed_to(context)
-        if not context.outlasts:
-            return
-        holders = [node for node in context.module.above(context.node) if isinstance(node, _DEFINITIONS)]
-        if not holders or not self._is_context_manager(context, holders[0]):
+        yield from self._handed.get(context, ())
+        if context in self._opened:
+            yield from self._opened[context]
+        elif context.outlasts:
             # Whatever runs later may run in it.
             yield from ((module, (module.facts.tree,)) for module in self._modules.values())
-            return
-        openings = self._openings
-        leading = self._reach.leading_to(holders)
-        yield from ((module, body) for module, expression, body in openings if expression in leading)
 
-    def _handed_to(self, context: MeshContext) -> Iterator[Unit]:
+    def _find_handed(self, contexts: Collection[MeshContext]) -> dict[MeshContext, list[Unit]]:
         """Functions that calls hand to the function around a context, which may call them in it."""
-        around = [node for node in context.module.above(context.node) if isinstance(node, _TAKE_FUNCTIONS)]
-        if not any(isinstance(node, ast.ClassDef) or _has_parameters(node) for node in around):
-            return
-        leading = self._reach.leading_to(around)
-        for module, targets, functions in self._calls:
-            if not leading.isdisjoint(targets):
-                yield module, functions
+        around = {context: [*_around(context, _TAKE_FUNCTIONS)] for context in contexts}
+        taking = [context for context, nodes in around.items() if any(_takes_functions(node) for node in nodes)]
+        if not taking:
+            return {}
+        calls = self._calls()
+        leading = self._reach.leading(marks_of(around[context] for context in taking))
+        found: dict[MeshContext, list[Unit]] = {}
+        for module, targets, functions in calls:
+            for number in bits(combined(leading, targets)):
+                found.setdefault(taking[number], []).append((module, functions))
+        return found
 
-    @cached_property
     def _calls(self) -> list[tuple[ModuleUses, set[ast.AST], tuple[ast.AST, ...]]]:
         """The calls that take functions: the definitions that are called, and the functions."""
-        self._reach.closure_of((module, module.facts.tree) for module in self._modules.values())
         found: list[tuple[ModuleUses, set[ast.AST], tuple[ast.AST, ...]]] = []
-        called: list[tuple[ModuleUses, ast.AST]] = []
         for module in self._modules.values():
+            self._reach.visit([(module, [module.facts.tree])])
             for node in module.nodes:
                 if isinstance(node, ast.Call):
                     arguments = (*node.args, *(word.value for word in node.keywords))
                     functions = tuple(part for part in arguments if _is_function(module, part))
                     if functions:
+                        self._reach.visit([(module, [node.func])])
                         targets = {reached.node for reached in self._reach.direct(Reached(module.facts, node.func))}
-                        called.append((module, node.func))
                         found.append((module, targets, functions))
-        # All at once: each closure by itself would go through most of the project.
-        self._reach.closure_of(called)
+        return found
+
+    def _is_opened(self, context: MeshContext) -> bool:
+        """Whether a context lasts as long as those that other code opens with the function around it."""
+        if not context.outlasts:
+            return False
+        holder = next(_around(context, _DEFINITIONS), None)
+        return holder is not None and self._is_context_manager(context, holder)
+
+    def _find_opened(self, contexts: Sequence[MeshContext]) -> dict[MeshContext, list[Unit]]:
+        """The code that runs in what opens contexts."""
+        found: dict[MeshContext, list[Unit]] = {context: [] for context in contexts}
+        openings = self._openings() if contexts else []
+        leading = self._reach.leading(marks_of(_around(context, _DEFINITIONS) for context in contexts))
+        for module, expression, body in openings:
+            for number in bits(leading(expression)):
+                found[contexts[number]].append((module, body))
         return found
 
     def _is_context_manager(self, context: MeshContext, function: ast.AST) -> bool:
@@ -84,7 +95,6 @@ class ContextExtents:
         named = {module.facts.names.resolve(node, module.scope_of(node)) for node in function.decorator_list}
         return bool(named & _CONTEXT_MANAGERS)
 
-    @cached_property
     def _openings(self) -> list[tuple[ModuleUses, ast.AST, tuple[ast.AST, ...]]]:
         """Every expression that enters a context, and the code that runs in it."""
         found: list[tuple[ModuleUses, ast.AST, tuple[ast.AST, ...]]] = []
@@ -98,12 +108,20 @@ class ContextExtents:
                     # The stack may be left anywhere.
                     expression = node.args[0] if node.args else node.func.value
                     found.append((module, expression, _after(module, node)))
-        self._reach.closure_of((module, expression) for module, expression, _ in found)
+        self._reach.visit((module, [expression]) for module, expression, _ in found)
         return found
 
 
-def _has_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(argument.arg not in ("self", "cls") for argument in all_arguments(function.args))
+def _around(context: MeshContext, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
+    """The nodes of some kinds that hold a context, innermost first."""
+    return (node for node in context.module.above(context.node) if isinstance(node, kinds))
+
+
+def _takes_functions(node: ast.AST) -> bool:
+    """Whether a function or a class may be handed functions: a class by any of its methods."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return isinstance(node, ast.ClassDef)
+    return any(argument.arg not in ("self", "cls") for argument in all_arguments(node.args))
 
 
 def _is_function(module: ModuleUses, node: ast.expr) -> bool:

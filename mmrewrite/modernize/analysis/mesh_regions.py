@@ -13,9 +13,11 @@ three works together with the old forms, so every site stands by itself, and no 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from mmrewrite.modernize.analysis.components import bits, combined
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, find_contexts
 from mmrewrite.modernize.analysis.mesh_extents import ContextExtents
 from mmrewrite.modernize.analysis.mesh_names import MeshName, mesh_name
@@ -89,6 +91,11 @@ class Member:
     context: MeshContext | None = None
     specs: Specs | None = None
 
+    @cached_property
+    def holders(self) -> tuple[ast.AST, ...]:
+        """Its node and all that hold it."""
+        return self.node, *self.module.above(self.node)
+
     @property
     def needs_mesh(self) -> bool:
         """Whether a spec must name its mesh here once there is no context."""
@@ -156,18 +163,18 @@ class MeshRegions:
         self._project, self._modules = context.project, context.modules
         self._reach = WideReach(context.project, context.modules)
         self._uncompiled_code = UncompiledCode(context.modules, self._reach)
-        self._uncompiled: UncompiledReach | None = None
-        self._uncompiled_closures: dict[MeshContext, set[ast.AST]] = {}
         self._has_members: dict[str, bool] = {}
         self._values = MeshValues(context.project, context.modules)
         found = [member for module in context.modules.values() for member in _members(module, self._values)]
         self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
-        inside = {node for context in self._sure for node in context.body}
-        self._outside = OutsideReach(context.project, context.modules, inside)
+        inside = [(context.module, context.body) for context in self._sure]
+        self._outside = OutsideReach(self._reach, inside)
         contexts = [member.context for member in found if member.context is not None]
         self._extents = ContextExtents(contexts, self._modules, self._reach)
         self._members = list(self._relevant(found))
-        self._meshless_calls = MeshlessCalls(context.modules, self._outside, inside)
+        self._meshless_calls = MeshlessCalls(
+            context.modules, self._outside, {node for _, nodes in inside for node in nodes}
+        )
         self._plans: dict[ast.AST, SitePlan] = {}
         self._regions = list(self._find())
         self._groups = {member.node: number for number, region in enumerate(self._regions) for member in region.members}
@@ -221,7 +228,9 @@ class MeshRegions:
                 if context is not None and context.kind == STATEMENT:
                     by_hand.add(member.module)
                 yield member
-            elif context.kind != LEFT and any(not leading.isdisjoint(nodes) for _, nodes in self._extents.of(context)):
+            elif context.kind != LEFT and any(
+                leading(node) for _, nodes in self._extents.of(context) for node in nodes
+            ):
                 if context.kind == STATEMENT:
                     by_hand.add(member.module)
                 yield member
@@ -235,22 +244,20 @@ class MeshRegions:
             and member.module in by_hand
         )
 
-    def _leading_to(self, dependent: Sequence[Member], members: Sequence[Member]) -> set[ast.AST]:
-        """What leads to members, but through mesh contexts: looked for backwards, once for all that may lead there."""
+    def _leading_to(self, dependent: Sequence[Member], members: Sequence[Member]) -> Callable[[ast.AST], int]:
+        """Whether a node of what may be a mesh context leads to members, but through mesh contexts."""
         if not dependent:
-            return set()
-        contexts = [member.context for member in members if member.context is not None and not member.context.is_sure]
-        self._outside.closure_of(
-            (module, node) for context in contexts for module, nodes in self._extents.of(context) for node in nodes
-        )
-        targets = ((other.node, *other.module.above(other.node)) for other in dependent)
-        return self._outside.leading_to(node for nodes in targets for node in nodes)
+            return lambda node: 0
+        for member in members:
+            if member.context is not None and not member.context.is_sure:
+                self._outside.visit(self._extents.of(member.context))
+        return self._outside.leading({node: 1 for member in dependent for node in member.holders})
 
     def _find(self) -> Iterator[_MeshRegion]:
         contexts = [member.context for member in self._members if member.context is not None]
-        reached = {context: self._closure_of(self._reach, context) for context in contexts}
+        reached = self._reach.led_from([self._extents.of(context) for context in contexts])
         by_member = {
-            member: [context for context in reached if _is_in(member, reached[context])] for member in self._members
+            member: [contexts[number] for number in bits(combined(reached, member.holders))] for member in self._members
         }
         self._is_orphan = {member: not contexts for member, contexts in by_member.items()}
         parent = {member: member for member in self._members}
@@ -264,13 +271,14 @@ class MeshRegions:
         for member, contexts in by_member.items():
             for context in contexts:
                 parent[root(member)] = root(owners[context])
-        for member in self._members:
-            if member.kind == "pjit":
-                below = self._reach.closure(member.module, [member.module.statement_of(member.node)])
-                for other in self._members:
-                    is_joined = other.kind != "pjit" or other.is_other_name
-                    if other is not member and is_joined and _is_in(other, below):
-                        parent[root(other)] = root(member)
+        pjits = [member for member in self._members if member.kind == "pjit"]
+        reached = self._reach.led_from(
+            [[(member.module, [member.module.statement_of(member.node)])] for member in pjits]
+        )
+        for other in self._members:
+            if other.kind != "pjit" or other.is_other_name:
+                for number in bits(combined(reached, other.holders)):
+                    parent[root(other)] = root(pjits[number])
         by_hand: dict[ModuleUses, Member] = {}
         for context, member in owners.items():
             if context.kind in (STATEMENT, LEFT):
@@ -280,13 +288,6 @@ class MeshRegions:
             groups.setdefault(root(member), []).append(member)
         for members in groups.values():
             yield _MeshRegion(members, {member: by_member[member] for member in members})
-
-    def _closure_of(self, reach: WideReach, context: MeshContext) -> set[ast.AST]:
-        """All that runs in a context, transitively."""
-        found: set[ast.AST] = set()
-        for module, nodes in self._extents.of(context):
-            found |= reach.closure(module, nodes)
-        return found
 
     def _decide(self, region: _MeshRegion) -> None:
         self._plan_all(region, SitePlan(NEITHER))
@@ -373,14 +374,16 @@ class MeshRegions:
 
     def _runs_uncompiled(self, region: _MeshRegion, member: Member) -> bool:
         """Whether a context leads to a site outside of the functions that `pjit` compiles."""
-        return any(_is_in(member, self._reached_uncompiled(context)) for context in region.contexts[member])
+        reached, contexts = self._reached_uncompiled
+        found = {contexts[number] for number in bits(combined(reached, member.holders))}
+        return not found.isdisjoint(region.contexts[member])
 
-    def _reached_uncompiled(self, context: MeshContext) -> set[ast.AST]:
-        if self._uncompiled is None:
-            self._uncompiled = UncompiledReach(self._project, self._modules)
-        if context not in self._uncompiled_closures:
-            self._uncompiled_closures[context] = self._closure_of(self._uncompiled, context)
-        return self._uncompiled_closures[context]
+    @cached_property
+    def _reached_uncompiled(self) -> tuple[Callable[[ast.AST], int], Sequence[MeshContext]]:
+        """Which contexts lead to a node outside of compiled functions."""
+        contexts = tuple(self.contexts)
+        reach = UncompiledReach(self._reach, self._modules)
+        return reach.led_from([self._extents.of(context) for context in contexts]), contexts
 
     def _named(self, region: _MeshRegion) -> str | None:
         """Plan the named style, or say why it is impossible."""
@@ -485,10 +488,6 @@ def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
 
 def _leads_to(module: ModuleUses, target: str | None, names: Collection[str]) -> bool:
     return target is not None and module.facts.names.follow(target) in names
-
-
-def _is_in(member: Member, nodes: Collection[ast.AST]) -> bool:
-    return member.node in nodes or any(holder in nodes for holder in member.module.above(member.node))
 
 
 def _not_removable(context: MeshContext) -> str | None:

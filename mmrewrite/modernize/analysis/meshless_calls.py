@@ -7,9 +7,10 @@ whose error a `try` catches, and a `pjit` of which all specs are `None`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 
+from mmrewrite.modernize.analysis.components import bits, combined
 from mmrewrite.modernize.analysis.partition_specs import Specs, kind_of, parts_of
 from mmrewrite.modernize.analysis.reach import OutsideReach
 from mmrewrite.modernize.uses import ModuleUses
@@ -34,23 +35,20 @@ class MeshlessCalls:
             node: The site.
             specs: The specs of a `pjit`.
         """
-        holders = (node, *module.above(node))
-        for place, reached in self._catching:
-            if any(holder in reached for holder in holders):
-                return f"may run without a mesh, and {place} catches the error of that"
+        places, led = self._catching
+        for number in bits(combined(led, (node, *module.above(node)))):
+            return f"may run without a mesh, and {places[number]} catches the error of that"
         has_none = specs is not None and specs.values and all(_may_be_none(module, spec) for spec in specs.values)
         if has_none and not self._is_called_inside(module, node):
             return "may have no spec but `None`, so that it may run without a mesh"
         return None
 
     @cached_property
-    def _catching(self) -> list[tuple[str, set[ast.AST]]]:
-        """The places that catch the error of a missing mesh, and the code outside of contexts that they lead to."""
-        return [
-            (f"{module.facts.path}:{line}", self._reach.closure(module, nodes))
-            for module in self._modules.values()
-            for line, nodes in self._guarded(module)
-        ]
+    def _catching(self) -> tuple[list[str], Callable[[ast.AST], int]]:
+        """The places that catch the error of a missing mesh, and which of them lead to a node outside of contexts."""
+        guarded = [(module, *found) for module in self._modules.values() for found in self._guarded(module)]
+        places = [f"{module.facts.path}:{line}" for module, line, _ in guarded]
+        return places, self._reach.led_from([[(module, nodes)] for module, _, nodes in guarded])
 
     def _guarded(self, module: ModuleUses) -> Iterator[tuple[int, list[ast.stmt]]]:
         for node in module.nodes:

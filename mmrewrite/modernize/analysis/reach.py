@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from mmrewrite.modernize.analysis.components import Components, bits, combined, marks_of
 from mmrewrite.modernize.analysis.old_names import PARTIALS, PJIT
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached
 from mmrewrite.source.names import Scope, dotted_name
+
+# Nodes of one module.
+Unit = tuple[ModuleUses, Sequence[ast.AST]]
 
 
 class WideReach(Reach):
@@ -21,10 +25,11 @@ class WideReach(Reach):
         self.project = project
         self._by_facts = {id(module.facts): module for module in modules.values()}
         self.members: dict[str, list[Reached]] = {}
-        # Caches: the reversed edges of the graph, made when it had `_led_from` nodes, and the targets of each name.
-        self._leading: dict[ast.AST, list[ast.AST]] = {}
-        self._led_from = 0
+        # The targets of each name.
         self._known: dict[Scope, dict[str, tuple[Reached, ...]]] = {}
+        self._components = Components(self.direct)
+        # The nodes of modules that may not change.
+        self._others: dict[ast.AST, Facts] = {}
         for module in modules.values():
             for node in module.nodes:
                 if isinstance(node, ast.FunctionDef) and isinstance(module.parents.get(node), ast.ClassDef):
@@ -61,46 +66,41 @@ class WideReach(Reach):
     def _members_of(self, reached: Reached, node: ast.Attribute) -> Iterable[Reached]:
         return self.members.get(node.attr, ())
 
-    def closure_of(self, units: Iterable[tuple[ModuleUses, ast.AST]]) -> set[ast.AST]:
-        """Nodes of several modules, and every definition that one of them leads to."""
-        seen: set[ast.AST] = set()
-        queue = [Reached(module.facts, node) for module, node in units]
-        while queue:
-            reached = queue.pop()
-            if reached.node not in seen:
-                seen.add(reached.node)
-                queue.extend(self.direct(reached))
-        return seen
+    def direct(self, reached: Reached) -> tuple[Reached, ...]:
+        """The nodes that the names in a node lead to, without repetition."""
+        if id(reached.facts) not in self._by_facts:
+            self._others[reached.node] = reached.facts
+        return super().direct(reached)
 
-    def leading_to(self, targets: Iterable[ast.AST]) -> set[ast.AST]:
-        """The targets, and all nodes visited so far that lead to one of them."""
-        if self._led_from != len(self._direct):
-            self._led_from, self._leading = len(self._direct), {}
-            for node, found in self._direct.items():
-                for reached in found:
-                    self._leading.setdefault(reached.node, []).append(node)
-        seen: set[ast.AST] = set()
-        queue = list(targets)
-        while queue:
-            node = queue.pop()
-            if node not in seen:
-                seen.add(node)
-                queue.extend(self._leading.get(node, ()))
-        return seen
+    def visit(self, units: Iterable[Unit]) -> None:
+        """Walk nodes and all that they lead to, so that `leading` and `led` know of them."""
+        for module, nodes in units:
+            for node in nodes:
+                self._components.visit(Reached(module.facts, node))
 
-    def closure(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> set[ast.AST]:
-        """`nodes` and every definition that they lead to."""
-        return {reached.node for node in nodes for reached in self.from_node(module.facts, node)}
+    def leading(self, marks: Mapping[ast.AST, int]) -> Callable[[ast.AST], int]:
+        """For each node that was visited, the marks of all that it leads to, and its own."""
+        return self._components.below(marks)
+
+    def led(self, marks: Mapping[ast.AST, int]) -> Callable[[ast.AST], int]:
+        """For each node that was visited, the marks of all that leads to it, and its own."""
+        return self._components.above(marks)
+
+    def led_from(self, units: Sequence[Iterable[Unit]]) -> Callable[[ast.AST], int]:
+        """For each node, which of `units` lead to it: bit 0 for the first, and so on."""
+        groups = [[*group] for group in units]
+        for group in groups:
+            self.visit(group)
+        return self.led(marks_of([node for _, nodes in group for node in nodes] for group in groups))
 
     def not_given(self, module: ModuleUses, nodes: Iterable[ast.AST]) -> list[Facts]:
         """Modules that `nodes` lead to and that are not among those that may change."""
-        found = {
-            reached.facts.path: reached.facts
-            for node in nodes
-            for reached in self.from_node(module.facts, node)
-            if id(reached.facts) not in self._by_facts
-        }
-        return [found[path] for path in sorted(found)]
+        nodes = tuple(nodes)
+        self.visit([(module, nodes)])
+        others = {facts.path: facts for facts in self._others.values()}
+        paths = sorted(others)
+        leading = self.leading({node: 1 << paths.index(facts.path) for node, facts in self._others.items()})
+        return [others[paths[number]] for number in bits(combined(leading, nodes))]
 
 
 class NarrowReach(WideReach):
@@ -118,12 +118,26 @@ class NarrowReach(WideReach):
         return own or found
 
 
-class OutsideReach(WideReach):
+class _PartReach(WideReach):
+    """Goes into parts of the code only. Nodes that hold nothing else lead to the same nodes as in `whole`."""
+
+    def __init__(self, whole: WideReach, different: Collection[ast.AST]) -> None:
+        super().__init__(whole.project, {})
+        self.members, self._by_facts, self._known = whole.members, whole._by_facts, whole._known
+        self._whole, self._different = whole, different
+
+    def direct(self, reached: Reached) -> tuple[Reached, ...]:
+        """The nodes that the names in a node lead to, without repetition."""
+        return super().direct(reached) if reached.node in self._different else self._whole.direct(reached)
+
+
+class OutsideReach(_PartReach):
     """Stops at statements that run in a mesh context, such as the body of `with mesh:`."""
 
-    def __init__(self, project: Project, modules: Mapping[str, ModuleUses], inside: Collection[ast.AST]) -> None:
-        super().__init__(project, modules)
-        self._inside = inside
+    def __init__(self, whole: WideReach, inside: Iterable[Unit]) -> None:
+        units = [(module, node) for module, nodes in inside for node in nodes]
+        super().__init__(whole, {holder for module, node in units for holder in module.above(node)})
+        self._inside = {node for _, node in units}
 
     def _walk(self, reached: Reached) -> Iterator[ast.AST]:
         queue = [reached.node]
@@ -133,12 +147,12 @@ class OutsideReach(WideReach):
             queue += [child for child in ast.iter_child_nodes(node) if child not in self._inside]
 
 
-def _class_of(module: ModuleUses, node: ast.AST) -> ast.AST | None:
-    return next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
-
-
-class UncompiledReach(WideReach):
+class UncompiledReach(_PartReach):
     """Stops at functions that `pjit` compiles, which run where their shardings say, whatever the context."""
+
+    def __init__(self, whole: WideReach, modules: Mapping[str, ModuleUses]) -> None:
+        uses = ((module, use) for module in modules.values() for use in module.uses(PJIT))
+        super().__init__(whole, {holder for module, use in uses for holder in module.above(use.node)})
 
     def _walk(self, reached: Reached) -> Iterator[ast.AST]:
         module = self._by_facts.get(id(reached.facts))
@@ -148,6 +162,10 @@ class UncompiledReach(WideReach):
             yield node
             compiled = list(_compiled_in(module, node)) if module is not None else []
             queue += [child for child in ast.iter_child_nodes(node) if child not in compiled]
+
+
+def _class_of(module: ModuleUses, node: ast.AST) -> ast.AST | None:
+    return next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
 
 
 def _compiled_in(module: ModuleUses, node: ast.AST) -> Iterator[ast.AST]:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from mmrewrite.modernize.analysis.components import bits, combined, marks_of
 from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.analysis.reach import NarrowReach
 from mmrewrite.modernize.site import Location, ModernizeContext
@@ -34,23 +35,24 @@ class XmapChains:
             return
         reach = NarrowReach(context.project, context.modules)
         units = [unit for module in context.modules.values() for unit in _units(module)]
-        reach.closure_of(units)
-        holders = {node: {node, *module.above(node)} for node, (module, _) in xmaps.items()}
-        leading = {node: reach.leading_to(holders[node]) for node in xmaps}
+        reach.visit((module, [statement]) for module, statement in units)
+        places = [f"{module.facts.path}:{node.lineno}" for node, (module, _) in xmaps.items()]
+        holders = [{node, *module.above(node)} for node, (module, _) in xmaps.items()]
+        leading = reach.leading(marks_of(holders))
         for _, statement in units:
-            for node, (module, _) in xmaps.items():
-                if statement in leading[node]:
-                    self._places.setdefault(statement, f"{module.facts.path}:{node.lineno}")
-        sources = [unit for unit in units if any(unit[1] in above for above in holders.values())]
+            for number in bits(leading(statement)):
+                self._places.setdefault(statement, places[number])
+        sources = [unit for unit in units if any(unit[1] in above for above in holders)]
+        led = reach.led_from([[(module, [statement])] for module, statement in sources])
         below: dict[ast.stmt, str] = {}
-        for source in sources:
-            reached = reach.closure_of([source])
-            found = (statement for module, statement in units if reached & {statement, *module.above(statement)})
-            below |= dict.fromkeys(found, self._places[source[1]])
-        inside = self._places.keys() | below.keys()
-        others = reach.closure_of(unit for unit in units if unit[1] not in inside)
         for module, statement in units:
-            if statement in below and not others & {statement, *module.above(statement)}:
+            # The last source decides, as each overwrites what those before it have said.
+            for number in bits(combined(led, (statement, *module.above(statement)))):
+                below[statement] = self._places[sources[number][1]]
+        inside = self._places.keys() | below.keys()
+        others = reach.led_from([[(module, [statement]) for module, statement in units if statement not in inside]])
+        for module, statement in units:
+            if statement in below and not combined(others, (statement, *module.above(statement))):
                 self._places.setdefault(statement, below[statement])
 
     def of(self, location: Location) -> str | None:
