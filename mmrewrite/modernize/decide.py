@@ -39,13 +39,17 @@ def modernize_files(
     results |= {facts.file.path: unread(facts) for facts in found if isinstance(facts, Unreadable)}
     read = [facts for facts in found if isinstance(facts, Facts)]
 
-    def rewrite(modules: Sequence[Facts]) -> dict[str, Rewrite]:
-        outcomes = _decide_rest(modules, codemods, load, settings)
-        return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
+    def rewrite(modules: Sequence[Facts], paths: Collection[str]) -> dict[str, Rewrite]:
+        outcomes = _decide_rest(modules, paths, codemods, load, settings)
+        return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules if facts.path in paths}
 
-    results = self_check(
-        results | rewrite(read), read, SecondRun(_read, rewrite, "modernized", "places"), settings.track
-    )
+    def rewrite_again(modules: Sequence[Facts]) -> dict[str, Rewrite]:
+        unchanged = set(map(id, read))
+        return rewrite(modules, {facts.path for facts in modules if id(facts) not in unchanged})
+
+    results |= rewrite(read, {facts.path for facts in read})
+    second = SecondRun(_read, rewrite_again, "modernized", "places")
+    results = self_check(results, read, second, settings.track)
     for path, notebook in notebooks.items():
         results[path] = notebook.back(results[path])
     return results
@@ -72,9 +76,9 @@ _MOST_FAILURES = 16
 
 
 def _decide_rest(
-    modules: Sequence[Facts], codemods: Codemods, load: Loader, settings: ModernizeSettings
+    modules: Sequence[Facts], paths: Collection[str], codemods: Codemods, load: Loader, settings: ModernizeSettings
 ) -> dict[str, Outcome]:
-    """Decide about all modules but those on which a codemod fails, which are then as files that are not given.
+    """The outcomes for `paths`, without those on which a codemod fails, which are then as files that are not given.
 
     One file's trouble is no reason to lose the others; and what other files decide must not count on its edits.
     """
@@ -82,7 +86,7 @@ def _decide_rest(
     while True:
         rest = [facts for facts in modules if facts.path not in failed]
         try:
-            return failed | _decide(rest, codemods, load, settings)
+            return failed | _decide(rest, paths, codemods, load, settings)
         except _ModuleError as error:
             failed[error.path] = Outcome(failure=error.message)
             if len(failed) > _MOST_FAILURES:
@@ -100,14 +104,15 @@ class _OldProject(Project):
 
 
 def _decide(
-    modules: Sequence[Facts], codemods: Codemods, load: Loader, settings: ModernizeSettings
+    modules: Sequence[Facts], paths: Collection[str], codemods: Codemods, load: Loader, settings: ModernizeSettings
 ) -> dict[str, Outcome]:
-    """Decide all sites, and draft the edits of every module."""
+    """Decide the sites of the modules at `paths`, and draft their edits."""
     codemods = dict(sorted(codemods.items()))
     context = _context(modules, codemods, load, settings)
-    by_module: dict[str, list[Decision]] = {path: [] for path in context.modules}
-    for decision in _decisions(context, codemods):
-        by_module[decision.location.path].append(decision)
+    by_module: dict[str, list[Decision]] = {path: [] for path in context.modules if path in paths}
+    for decision in _decisions(context, paths, codemods):
+        if decision.location.path in by_module:
+            by_module[decision.location.path].append(decision)
     return _outcomes(by_module, context, codemods)
 
 
@@ -169,15 +174,32 @@ def _uses(facts: Facts) -> ModuleUses:
 # Decide
 
 
-def _decisions(context: ModernizeContext, codemods: Codemods) -> list[Decision]:
+def _decisions(context: ModernizeContext, paths: Collection[str], codemods: Codemods) -> list[Decision]:
     """Decide every site: first by itself, then as part of the call chain of an `xmap`, then with its region."""
-    alone = [
+    to_decide = [path for path in context.modules if path in paths]
+    wanted = {
+        path: _decisions_alone(context, path, codemods)
+        for path in context.settings.track("Deciding", to_decide, len(to_decide))
+    }
+    regional = {name: codemod for name, codemod in codemods.items() if codemod.regional}
+    decisions = [decision for found in wanted.values() for decision in found]
+    if len(wanted) < len(context.modules) and any(decision.codemod in regional for decision in decisions):
+        # The sites of other modules may be of the same regions.
+        decisions = [
+            decision
+            for path in context.modules
+            for decision in (wanted[path] if path in wanted else _decisions_alone(context, path, regional))
+        ]
+    return _decide_together(leave_chains(decisions, context), context, codemods)
+
+
+def _decisions_alone(context: ModernizeContext, path: str, codemods: Codemods) -> list[Decision]:
+    module = context.modules[path]
+    return [
         _judge(location, name, codemods, context)
-        for module in context.settings.track("Deciding", context.modules.values(), len(context.modules))
         for name, codemod in codemods.items()
         for location in _locations(module, codemod, context)
     ]
-    return _decide_together(leave_chains(alone, context), context, codemods)
 
 
 def _locations(module: ModuleUses, codemod: type[ModernizeCodemod], context: ModernizeContext) -> list[Location]:

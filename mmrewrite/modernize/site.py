@@ -14,7 +14,7 @@ from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.project.project import Project
 from mmrewrite.results import CompatUse, Edit, HintReference
-from mmrewrite.source.names import Scope
+from mmrewrite.source.names import Scope, absolute_import
 from mmrewrite.source.spans import span
 
 _Analysis = TypeVar("_Analysis")
@@ -97,6 +97,24 @@ class ModernizeContext:
             parts = name.split(".")
             for length in range(1, len(parts) + 1):
                 found.setdefault(".".join(parts[:length]), []).append(name)
+        return found
+
+    def importing(self, name: str) -> Sequence[tuple[ModuleUses, str]]:
+        """The modules that import a name, each with the module that it is imported from; for `*`, all star imports."""
+        return self._importing.get(name, ())
+
+    @cached_property
+    def _importing(self) -> Mapping[str, Sequence[tuple[ModuleUses, str]]]:
+        found: dict[str, list[tuple[ModuleUses, str]]] = {}
+        for module in self.modules.values():
+            for item in module.imported:
+                home, _, name = item.name.rpartition(".")
+                found.setdefault(name, []).append((module, home))
+            names = module.facts.names
+            for star in names.stars:
+                source = absolute_import(names.name, names.is_package, star.module, star.level)
+                if source is not None:
+                    found.setdefault("*", []).append((module, source))
         return found
 
     def old_names_below(self, name: str) -> Sequence[str]:

@@ -11,6 +11,7 @@ from functools import cached_property
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.spans import span
+from mmrewrite.source.walk import children, walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,8 @@ class _Meaning:
 class ModuleUses:
     """The names of a module and the tree around every node.
 
-    `nodes` are all nodes in the order of `ast.walk`, and then those of annotations in strings, which are `quoted`.
+    `nodes` are all nodes in the order of `ast.walk`, but for those of operators and of `ctx`, and then those of
+    annotations in strings, which are `quoted`.
     """
 
     facts: Facts
@@ -67,9 +69,10 @@ class ModuleUses:
     nodes: list[ast.AST] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._scopes: dict[ast.AST, Scope] = {}
         self.nodes.append(self.facts.tree)
         for node in self.nodes:
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 self.parents[child] = node
                 self.nodes.append(child)
         self.quoted: dict[ast.Constant, ast.expr] = {}
@@ -78,9 +81,9 @@ class ModuleUses:
             if expression is not None:
                 self.quoted[string] = expression
                 self.parents[expression] = string
-                for node in ast.walk(expression):
+                for node in walk(expression):
                     self.nodes.append(node)
-                    self.parents |= dict.fromkeys(ast.iter_child_nodes(node), node)
+                    self.parents |= dict.fromkeys(children(node), node)
 
     def _annotation_strings(self) -> Iterator[ast.Constant]:
         """The strings that stand for types in annotations."""
@@ -145,12 +148,18 @@ class ModuleUses:
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The scope in which an expression is evaluated."""
-        for holder in self.above(node):
-            if isinstance(holder, ast.stmt):
-                break
-            if holder in self.facts.names.inner:
-                return self.facts.names.inner[holder]
-        return self.facts.names.scopes[self.statement_of(node)]
+        found = self._scopes.get(node)
+        if found is None:
+            names, holder = self.facts.names, node
+            while not isinstance(holder, ast.stmt):
+                holder = self.parents[holder]
+                if holder in names.inner and not isinstance(holder, ast.stmt):
+                    found = names.inner[holder]
+                    break
+            else:
+                found = names.scopes[holder]
+            self._scopes[node] = found
+        return found
 
     @cached_property
     def imported(self) -> tuple[ImportedName, ...]:

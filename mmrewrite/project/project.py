@@ -34,6 +34,7 @@ class Project:
         self._by_name: dict[tuple[str, str], Facts | None] = {}
         self._roots = sorted({facts.file.root for facts in self.facts.values()})
         self._following: set[str] = set()
+        self._followed: dict[tuple[str, str], str] = {}
         self._imported: dict[str, tuple[Facts, ...]] = {}
         self._connected: dict[str, tuple[Facts, ...]] = {}
         self._places_of: dict[str, frozenset[str]] = {}
@@ -87,9 +88,16 @@ class Project:
 
     def _follow(self, qualified: str, near: Facts) -> str:
         """The full name that a re-export resolves to: `pkg.aliases.P` may be `jax.sharding.PartitionSpec`."""
-        # Modules may import a name from each other in a circle.
-        if qualified in self._following:
-            return qualified
+        if not self._following:
+            key = (near.path, qualified)
+            if key not in self._followed:
+                self._followed[key] = self._follow_once(qualified, near)
+            return self._followed[key]
+        # Modules may import a name from each other in a circle. What is found on the way is not kept, since it depends
+        # on where the circle was entered.
+        return qualified if qualified in self._following else self._follow_once(qualified, near)
+
+    def _follow_once(self, qualified: str, near: Facts) -> str:
         self._following.add(qualified)
         try:
             for module, rest in _splits(qualified):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from mmrewrite.source.walk import children
+
 _MENTIONS = ast.Name | ast.Attribute | ast.Import | ast.ImportFrom
 
 
@@ -25,7 +27,7 @@ class Mentions:
                 stack.append((node, len(self._nodes)))
             if isinstance(node, _MENTIONS):
                 self._nodes.append(node)
-            stack += [(child, None) for child in ast.iter_child_nodes(node)]
+            stack += [(child, None) for child in children(node)]
 
     def inside(self, node: ast.AST) -> Sequence[ast.AST] | None:
         """The names, attributes and imports in a statement, outer nodes first; None for other nodes."""

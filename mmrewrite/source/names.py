@@ -72,7 +72,15 @@ class Scope:
 
     def owner(self, name: str) -> Scope | None:
         """The scope that binds `name` for code in this one."""
-        return next((scope for scope in self.chain() if name in scope.bindings), None)
+        # The most frequent question of all, so `chain` is written out.
+        if name in self.bindings:
+            return self
+        scope = self.parent
+        while scope is not None:
+            if name in scope.bindings and scope.kind != "class":
+                return scope
+            scope = scope.parent
+        return None
 
     @property
     def function(self) -> Scope:

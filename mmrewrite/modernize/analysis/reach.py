@@ -12,6 +12,7 @@ from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached
 from mmrewrite.source.names import Scope, dotted_name
+from mmrewrite.source.walk import children, walk
 
 # Nodes of one module.
 Unit = tuple[ModuleUses, Sequence[ast.AST]]
@@ -61,7 +62,7 @@ class WideReach(Reach):
 
     def _walk(self, reached: Reached) -> Iterable[ast.AST]:
         inside = reached.facts.mentions.inside(reached.node)
-        return ast.walk(reached.node) if inside is None else inside
+        return walk(reached.node) if inside is None else inside
 
     def _members_of(self, reached: Reached, node: ast.Attribute) -> Iterable[Reached]:
         return self.members.get(node.attr, ())
@@ -144,7 +145,7 @@ class OutsideReach(_PartReach):
         while queue:
             node = queue.pop()
             yield node
-            queue += [child for child in ast.iter_child_nodes(node) if child not in self._inside]
+            queue += [child for child in children(node) if child not in self._inside]
 
 
 class UncompiledReach(_PartReach):
@@ -161,7 +162,7 @@ class UncompiledReach(_PartReach):
             node = queue.pop()
             yield node
             compiled = list(_compiled_in(module, node)) if module is not None else []
-            queue += [child for child in ast.iter_child_nodes(node) if child not in compiled]
+            queue += [child for child in children(node) if child not in compiled]
 
 
 def _class_of(module: ModuleUses, node: ast.AST) -> ast.AST | None:

@@ -65,6 +65,8 @@ class XmapChains:
 
 def leave_chains(decisions: Sequence[Decision], context: ModernizeContext) -> list[Decision]:
     """The decisions, where sites in the call chain of an `xmap` are refused."""
+    if all(decision.stays for decision in decisions):
+        return list(decisions)
     chains = context.analysis(XmapChains)
     found = []
     for decision in decisions:

@@ -16,7 +16,6 @@ from mmrewrite.modernize.site import ModernizeContext, ModuleDraft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.results import Edit, HintReference
-from mmrewrite.source.names import absolute_import
 from mmrewrite.source.spans import first_line, span
 
 # Importing these modules raises on today's JAX.
@@ -257,21 +256,17 @@ class ImportEdits:
                 continue
             if not isinstance(self.module.parents.get(node), ast.Expr | ast.JoinedStr) and not self._is_key(node):
                 return True
-        return any(
-            self._is_taken_by(other, local) for other in self.context.modules.values() if other is not self.module
-        )
+        return self._is_taken(local)
 
-    def _is_taken_by(self, other: ModuleUses, local: str) -> bool:
+    def _is_taken(self, local: str) -> bool:
         """Whether another module imports a name from this one, by its name or by `import *`."""
-        facts, names, project = self.module.facts, other.facts.names, self.context.project
-        for item in other.imported:
-            home, _, name = item.name.rpartition(".")
-            if name == local and project.module(home, other.facts) is facts:
-                return True
-        if local not in names.identifiers:
-            return False
-        homes = (absolute_import(names.name, names.is_package, star.module, star.level) for star in names.stars)
-        return any(home is not None and project.module(home, other.facts) is facts for home in homes)
+        facts, project = self.module.facts, self.context.project
+        by_name = self.context.importing(local)
+        by_star = [each for each in self.context.importing("*") if local in each[0].facts.names.identifiers]
+        return any(
+            other is not self.module and project.module(home, other.facts) is facts
+            for other, home in (*by_name, *by_star)
+        )
 
     def _is_key(self, node: ast.Constant) -> bool:
         """Whether a string is a key, as in `config["mesh"]`; not in `Optional["Mesh"]` and `globals()["Mesh"]`."""
