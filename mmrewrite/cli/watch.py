@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -37,6 +38,8 @@ def watch(run: Callable[[], None], paths: tuple[str, ...], config: str | None) -
         except click.ClickException as problem:
             problem.show()
             status = problem.exit_code
+        # The syntax trees of this run; `__main__` has such garbage collected rarely.
+        gc.collect()
         click.echo(f"Status {status}. Watching for changes; Ctrl-C ends.", err=True)
         while (now := _state(paths, config)) == before:
             time.sleep(_EVERY)
