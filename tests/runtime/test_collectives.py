@@ -51,6 +51,8 @@ def test_a_program_without_any(mesh):
     [
         ("  %a = (f32[4]{0}, f32[8]{0}) all-gather-start(%x), channel_id=1", "all-gather", 32),
         ("  ROOT b.1 = bf16[2,3]{1,0} collective-permute(%x)", "collective-permute", 12),
+        ("  %b.2 = (f32[2]{0}, f32[3]{0}, u32[], u32[]) collective-permute-start(%x)", "collective-permute", 12),
+        ("  %b.3 = (f32[4]{0}, f32[8]{0}) all-reduce(%x, %y)", "all-reduce", 48),
         ("  %c = pred[] all-reduce(%x)", "all-reduce", 1),
         ("  %d = f8e4m3fn[16]{0} all-to-all(%x)", "all-to-all", 16),
     ],

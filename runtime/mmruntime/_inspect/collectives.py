@@ -15,7 +15,8 @@ import jax
 # done apart is one collective, counted where it starts.
 _INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%?\S+ = (?P<shape>\(.*?\)|\S+) "
-    r"(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)(?:-start)?\("
+    r"(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)"
+    r"(?P<start>-start)?\("
 )
 _SHAPE = re.compile(r"\b(?P<kind>[a-z]+?)(?P<bits>\d+)?(?:e\d+m\d+\w*)?\[(?P<sizes>[\d,]*)\]")
 _OPERATION = re.compile(r'op_name="(?P<name>[^"]*)"')
@@ -57,7 +58,8 @@ def collectives(text: str) -> list[Collective]:
         operation = _OPERATION.search(line)
         frame = _FRAME_ID.search(line)
         where = frames.line(int(frame[1])) if frame else None
-        found[match["kind"], _size(match["shape"]), where, _why(match["kind"], operation and operation["name"])] += 1
+        size = _size(match["shape"], match["kind"], bool(match["start"]))
+        found[match["kind"], size, where, _why(match["kind"], operation and operation["name"])] += 1
     return [Collective(*key, count) for key, count in found.items()]
 
 
@@ -70,13 +72,17 @@ def _why(kind: str, operation: str | None) -> str:
     return "nobody asked for it: a value changes its layout"
 
 
-def _size(shape: str) -> int:
-    """Bytes of a shape, or of the last one of a tuple, which is the result where the first ones are operands."""
+def _size(shape: str, kind: str, is_start: bool) -> int:
+    """Bytes of a result, all values of a tuple together: XLA makes one collective of several values of a kind."""
     sizes = []
     for match in _SHAPE.finditer(shape):
         bits = 8 if match["kind"] == "pred" else int(match["bits"] or 8)
         sizes.append(math.prod(int(size) for size in match["sizes"].split(",") if size) * bits // 8)
-    return sizes[-1] if sizes else 0
+    if is_start and kind == "collective-permute":
+        # (operand, result, two of the runtime's own)
+        return sum(sizes[1:2])
+    # What starts another one than a sum gives its operands, too, in front of its results.
+    return sum(sizes[len(sizes) // 2 :] if is_start and kind not in _SUMS else sizes)
 
 
 class _Frames:
