@@ -55,6 +55,7 @@ class LoopSpec:
         num_stages: How many stages the user expects the tasks to make, or None.
         interleave: How many of them on each submesh, or None.
         proof: How the results make up those of the whole batch, in lines for people.
+        sync: When devices that share parameters add up their gradients: once per "step", or in each "microbatch".
     """
 
     count: int
@@ -64,6 +65,7 @@ class LoopSpec:
     num_stages: int | None = None
     interleave: int | None = None
     proof: tuple[str, ...] = ()
+    sync: str = "step"
 
 
 TASKS: _Marks[Task] = _Marks("mm_task_")

@@ -51,6 +51,7 @@ def microbatch(
     rng: int | Sequence[int] | None = None,
     check: bool = True,
     batch_stats: str | None = None,
+    sync: str | None = None,
 ) -> Callable[..., R]:
     """Call `fun` once per microbatch and accumulate its results.
 
@@ -94,14 +95,16 @@ def microbatch(
         batch_stats: "microbatch" for `reduce="exact"` of a function with batch normalisation: where a sum or mean over
             examples would have to be that of the whole batch, each microbatch uses its own, and results that come of it
             are averaged, as by accumulating gradients on one device. `explain()` names the lines.
+        sync: When devices of a submesh that share parameters add up their gradients, where a mesh axis cuts the
+            examples: "step" for once, behind the loop (if left out), or "microbatch" for in each microbatch.
 
     Returns:
         A function with the signature of `fun`.
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
-            `fun` changes an nnx object among its arguments, an entry of `reduce` is unknown, `batch_stats` is not
-            "microbatch" or `reduce` not "exact" beside it, or results are not those of the whole batch.
+            `fun` changes an nnx object among its arguments, an entry of `reduce` or `sync` is unknown, `batch_stats` is
+            not "microbatch" or `reduce` not "exact" beside it, or results are not those of the whole batch.
         TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
             be put together.
     """
@@ -129,6 +132,7 @@ def microbatch(
     if custom_schedule is None:
         check_schedule("microbatch", schedule)
     rows = None if custom_schedule is None else _rows(custom_schedule)
+    sync = check_sync("microbatch", sync)
     keys = () if rng is None else _positions("rng", rng)
     sliced = _positions("argnum", argnum)
     # One argument is sliced itself, several as a tuple.
@@ -190,6 +194,7 @@ def microbatch(
             custom=rows,
             num_stages=num_stages,
             interleave=interleave,
+            sync=sync,
         )
         others = [arg for position, arg in enumerate(rest) if position not in keys or position in loop_keys.objects]
         parameters = jax.tree.leaves((others, kwargs))
@@ -394,6 +399,22 @@ def check_schedule(what: str, schedule: Any) -> None:
     elif not isinstance(schedule, schedules.Schedule | schedules.Auto | None):
         expected = "a name of mmruntime.schedules.names(), a schedules.Schedule or a schedules.Auto"
         raise _check.wrong(what, "schedule", expected, schedule)
+
+
+def check_sync(what: str, sync: Any) -> str:
+    """The argument `sync=`, "step" if it is left out.
+
+    Raises:
+        ValueError: If it is none of its values.
+    """
+    if sync is None:
+        return "step"
+    if not isinstance(sync, str) or sync not in ("step", "microbatch"):
+        raise ValueError(
+            f'{what}: sync must be "step" (gradients are added up over devices once per step) or "microbatch" (in each '
+            f"one), got {_check.shown(sync)}."
+        )
+    return sync
 
 
 def _over_prefix(function: Callable[[Any, Any], Any], how: Any, tree: R) -> R:

@@ -17,11 +17,15 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.align_iterations import Iteration, align
 from mmruntime._frontend.loop_carry import Addend, CarryChange, changes, needed, open_helpers
 from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary
-from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, label_of
+from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, check_sync, label_of
 
 
 def microbatch_loop(
-    body: Callable[..., Any], *, count: int | None = None, schedule: str | schedules.Schedule | None = None
+    body: Callable[..., Any],
+    *,
+    count: int | None = None,
+    schedule: str | schedules.Schedule | None = None,
+    sync: str | None = None,
 ) -> Callable[..., Any]:
     """Run an accumulating loop as a microbatch loop, whose iterations pass through the tasks as a pipeline.
 
@@ -39,6 +43,7 @@ def microbatch_loop(
             must have no side effects, such as appending to a list outside of it.
         count: The expected number of items; checked if given.
         schedule: As for `microbatch`.
+        sync: As for `microbatch`.
 
     Returns:
         A function of the items and the carried values that returns the carry after the last item, as `body` does.
@@ -46,11 +51,12 @@ def microbatch_loop(
     Raises:
         TypeError: If something is of another type.
         ValueError: If an iteration does more to the carry than add to it, or is another computation than the first, if
-            there are not `count` items, or the schedule is unknown.
+            there are not `count` items, or the schedule or `sync` is unknown.
     """
     _check.function("microbatch_loop", "body", body, "a function of one iteration")
     count = _check.optional_integer("microbatch_loop", "count", count, 0)
     check_schedule("microbatch_loop", schedule)
+    sync = check_sync("microbatch_loop", sync)
 
     @functools.wraps(body)
     def run(items: Iterable[Any], *carry: Any) -> Any:
@@ -61,7 +67,8 @@ def microbatch_loop(
             for item in each:
                 carry = _as_tuple(body(item, *carry), len(carry), body)
         else:
-            carry = _pipelined(body, each, carry, LoopSpec(len(each), schedule=schedule or schedules.DEFAULT))
+            spec = LoopSpec(len(each), schedule=schedule or schedules.DEFAULT, sync=sync)
+            carry = _pipelined(body, each, carry, spec)
         return carry[0] if len(carry) == 1 else carry
 
     return run

@@ -16,14 +16,18 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.find_scan import Scan, replace_scan
 from mmruntime._frontend.loop_carry import Addend, changes, needed, open_helpers
 from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary
-from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, label_of
+from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, check_sync, label_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def microbatch_scan(
-    fun: Callable[P, R], *, count: int | None = None, schedule: str | schedules.Schedule | None = None
+    fun: Callable[P, R],
+    *,
+    count: int | None = None,
+    schedule: str | schedules.Schedule | None = None,
+    sync: str | None = None,
 ) -> Callable[P, R]:
     """Run the accumulating scan in `fun` as a microbatch loop, whose iterations pass through the tasks as a pipeline.
 
@@ -39,6 +43,7 @@ def microbatch_scan(
         fun: The function; its trace has exactly one scan outside of other loops and branches.
         count: The expected number of iterations; checked if given.
         schedule: As for `microbatch`.
+        sync: As for `microbatch`.
 
     Returns:
         The function, with the same signature.
@@ -46,22 +51,23 @@ def microbatch_scan(
     Raises:
         TypeError: If something is of another type.
         ValueError: If there is not exactly one scan, a leaf of its carry is none of these, the number of iterations is
-            not `count`, or the schedule is unknown.
+            not `count`, or the schedule or `sync` is unknown.
     """
     _check.function("microbatch_scan", "fun", fun, "jax.lax.scan or a function that makes one loop")
     count = _check.optional_integer("microbatch_scan", "count", count, 1)
     check_schedule("microbatch_scan", schedule)
+    spec = LoopSpec(0, schedule=schedule or schedules.DEFAULT, sync=check_sync("microbatch_scan", sync))
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored() or _compat.at_top_level():
             return fun(*args, **kwargs)
-        replace = functools.partial(_as_microbatches, count=count, schedule=schedule, label=label_of(fun))
+        replace = functools.partial(_as_microbatches, count=count, spec=spec, label=label_of(fun))
         return replace_scan(fun, args, kwargs, replace, "microbatch_scan")
 
     return functools.update_wrapper(call, fun, updated=())
 
 
-def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, schedule: Any, label: str) -> list[Any]:
+def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, spec: LoopSpec, label: str) -> list[Any]:
     if count is not None and count != scan.length:
         raise ValueError(f"microbatch_scan: the loop has {scan.length} iterations, but {count=}. Write one number.")
     consts, start, slices = scan.operands(operands)
@@ -96,7 +102,7 @@ def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, schedul
 
     names = [f"leaf {position} of the carry" for position in range(len(kinds))]
     said = loop_summary(names, [kind if isinstance(kind, str) else "counter" for kind in kinds])
-    spec = LoopSpec(scan.length, schedule=schedule or schedules.DEFAULT, proof=said)
+    spec = dataclasses.replace(spec, count=scan.length, proof=said)
     added, compared, stacked = accumulate_pieces(once, (positions, counters, in_order), False, spec, label)
     totals = dict(zip(sums, added, strict=True))
     outs = _compat.split(scan.body)[0].outvars

@@ -18,6 +18,7 @@ from mmruntime._inspect.input_reasons import InputReason, input_reasons
 from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes
+from mmruntime._partition.delay_sums import DelayedSums
 from mmruntime._partition.instructions import Program, RunInstruction, TransferInstruction
 from mmruntime._partition.place import Placement
 from mmruntime._partition.pulled import PulledState, pulled_state
@@ -194,6 +195,25 @@ class LoopRow:
 
 
 @dataclass(frozen=True)
+class LoopSumsRow:
+    """What a microbatch loop adds up over devices that share parameters.
+
+    Attributes:
+        axes: The mesh axes that cut its examples.
+        accumulators: How many sums are added up over them behind the loop, once per step.
+        device_bytes: The bytes of these on each device.
+        num_microbatches: How often they would be added up otherwise.
+        kept: What is added up over devices for each microbatch all the same, and why.
+    """
+
+    axes: tuple[str, ...]
+    accumulators: int
+    device_bytes: int
+    num_microbatches: int
+    kept: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Report:
     """What runs where. `print(report)` shows it as tables.
 
@@ -208,6 +228,7 @@ class Report:
         runs_per_step: How many program runs a step issues, small ones such as zeroing accumulators included.
         pulled: Carried state that lives away from its stage, and the line that pulled it there.
         collectives: The collectives in the programs that this process compiles.
+        sums: What microbatch loops add up over devices, and when.
         proofs: How the results of microbatches make up those of the whole batch, in lines.
         process: The process that this report is of.
         transport: What carries arrays between processes; None if the step runs in one.
@@ -224,6 +245,7 @@ class Report:
     pulled: tuple[PulledState, ...] = ()
     proofs: tuple[str, ...] = ()
     collectives: tuple[CollectiveRow, ...] = ()
+    sums: tuple[LoopSumsRow, ...] = ()
     process: int = 0
     transport: str | None = None
 
@@ -259,6 +281,7 @@ def report(
     program: Program,
     compiled: Compiled,
     names: Sequence[str],
+    delayed: Sequence[DelayedSums],
 ) -> Report:
     """The report about a step, from what the passes decided and XLA compiled."""
     inputs = []
@@ -311,6 +334,7 @@ def report(
         pulled_state(step, placement, names),
         tuple(line for region in step.regions if region.loop is not None for line in region.loop.proof),
         tuple(_collective_rows(program, compiled, programs)),
+        tuple(LoopSumsRow(row.axes, row.count, row.size, row.num_microbatches, row.kept) for row in delayed),
         jax.process_index(),
         channel.name if (channel := getattr(compiled.transport, "channel", None)) is not None else None,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mmruntime._inspect.report import Report
+    from mmruntime._inspect.report import LoopSumsRow, Report
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ def headlines(report: Report) -> tuple[str, ...]:
         *(f"WARNING: {each}" for each in report.pulled),
         f"{report.name}: {len(report.submeshes)} submeshes, {len(report.programs)} programs",
         f"transfers per step: {sum(row.runs for row in report.transfers)}, {_bytes(moved)} in all",
+        *_collectives(report),
         *_processes(report),
     ]
     for loop in report.loops:
@@ -38,7 +39,28 @@ def headlines(report: Report) -> tuple[str, ...]:
             f"{', '.join(map(str, loop.stages))}, at most {', '.join(map(str, loop.live))} in flight"
         )
         lines += loop.choice.reasons if loop.choice is not None else ()
+    lines += [line for row in report.sums for line in _sums(row)]
     return (*lines, *report.proofs)
+
+
+def _collectives(report: Report) -> list[str]:
+    """How many collectives a step has, if any."""
+    count = sum(row.found.count * row.runs for row in report.collectives)
+    size = sum(row.found.count * row.runs * row.found.size for row in report.collectives)
+    return [f"collectives per step: {count}, {_bytes(size)} on each device in all"] if count else []
+
+
+def _sums(row: LoopSumsRow) -> list[str]:
+    """When a loop adds up over devices."""
+    lines = []
+    if row.accumulators:
+        lines.append(
+            f"sums over {', '.join(row.axes)}: {row.accumulators} accumulators, {_bytes(row.device_bytes)} on each "
+            f"device, once per step instead of {row.num_microbatches} times"
+        )
+    if row.kept:
+        lines.append(f"sums over devices in each microbatch: {'; '.join(row.kept)}")
+    return lines
 
 
 def _processes(report: Report) -> list[str]:

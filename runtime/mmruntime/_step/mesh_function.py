@@ -274,6 +274,7 @@ class MeshFunction(Generic[P, R]):
             plan.program,
             plan.compiled,
             plan.names,
+            tuple(plan.delayed.values()),
         )
 
     def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,8 +25,9 @@ from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.cut_stacks import Stacks, cut_stacks
+from mmruntime._partition.delay_sums import DelayedSums, delay_sums
 from mmruntime._partition.effect_order import check_effects
-from mmruntime._partition.input_layouts import boxed_names, lay_out_inputs
+from mmruntime._partition.input_layouts import InputLayouts, boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
 from mmruntime._partition.loop_schedule import check_custom_schedules, schedule_loops
 from mmruntime._partition.packed_types import check_packed_types
@@ -67,6 +68,7 @@ class Plan:
         out_tree: The tree of the results.
         names: The user's names for the inputs; for a stack, one for each of its parts.
         stacks: How stacks of layers are laid out; they are in parts in all of the above.
+        delayed: What each loop adds up over devices, by its region.
     """
 
     step: Step
@@ -80,6 +82,7 @@ class Plan:
     out_tree: Any
     names: tuple[str, ...]
     stacks: StackLayouts
+    delayed: Mapping[int, DelayedSums]
 
     def input_layouts(self) -> list[NamedSharding]:
         """The layout that the step wants each of its arguments in."""
@@ -141,9 +144,10 @@ def make_plan(
             step, placement = compute_results(step, placement)
 
         # Which programs it is, how their arguments and results are laid out, and in which order they are issued.
-        segments = segment(step, placement)
         boxes = stacks.of_parts(boxed_names(call.tree))
         inputs = lay_out_inputs(step, placement, multimesh, boxes, stacks.of_inputs(places), names)
+        step, placement, delayed = _delay(step, placement, multimesh, inputs)
+        segments = segment(step, placement)
         if whole:
             shardings = propagate_whole(step, placement, multimesh, inputs)
             program = build_whole(step)
@@ -155,6 +159,7 @@ def make_plan(
                 inputs = replace(inputs, layouts={**inputs.layouts, **alike})
                 shardings = propagate_segments(step, placement, multimesh, inputs, segments)
             program = build(step, placement, segments, loop_schedules)
+        shardings.warn_of_unknown_names()
         check_effects(step, placement, program)
         check_packed_types(step, placement, segments, shardings)
 
@@ -180,7 +185,18 @@ def make_plan(
         if layouts.any:
             runner = StackedRunner(runner, layouts, donated_values)
         return Plan(
-            step, placement, segments, shardings, program, compiled, runner, call.tree, out_tree, names, layouts
+            step,
+            placement,
+            segments,
+            shardings,
+            program,
+            compiled,
+            runner,
+            call.tree,
+            out_tree,
+            names,
+            layouts,
+            delayed,
         )
 
 
@@ -198,6 +214,18 @@ def _place_parts(step: Step, multimesh: MultiMesh) -> tuple[Step, Stacks, Placem
             unsaid = [position for position, var in found.items() if var not in placement.pulled]
             return parts, stacks.left_whole(unsaid), placement
         left |= astray
+
+
+def _delay(
+    step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts
+) -> tuple[Step, Placement, dict[int, DelayedSums]]:
+    """Put off what loops add up over devices, where there are such loops."""
+    has_loops = any(region.index_count > 1 for region in step.regions)
+    if not has_loops or all(mesh.size == 1 for mesh in placement.submeshes.meshes):
+        return step, placement, {}
+    segments = segment(step, placement)
+    shardings = propagate_segments(step, placement, multimesh, inputs, segments)
+    return delay_sums(step, placement, segments, shardings)
 
 
 def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh) -> tuple[Step, Any]:

@@ -1,0 +1,191 @@
+"""Delay: what devices of a submesh add up with each other, they add up once per step, not once per microbatch.
+
+Where mesh axes cut the examples, each gradient is a sum over them, for which XLA puts an all-reduce into every program
+that computes a part of it: once per microbatch. But a loop adds the gradients of its microbatches up as well, and in
+which order makes no difference. So each shard keeps an accumulator of its own, and these are added up behind the loop,
+in the program of the optimizer: one reduction per step and parameter. An accumulator then takes as much memory as a
+gradient with a copy on each device does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jax.sharding import NamedSharding
+
+from mmruntime import _compat
+from mmruntime._compat import Var
+from mmruntime._jaxpr.ir import Op, Step, at_line
+from mmruntime._partition.place import Placement
+from mmruntime._partition.propagate import Found
+from mmruntime._partition.segment import Segment, Segments
+from mmruntime._partition.shard import Shardings
+from mmruntime._partition.shard_terms import Axes, LaidOutBody, ShardTerms, reduced
+
+
+@dataclass(frozen=True)
+class DelayedSums:
+    """What a loop adds up over devices once per step.
+
+    Attributes:
+        count: How many accumulators.
+        size: Their bytes on each device.
+        axes: The axes that they are added up over.
+        num_microbatches: How many microbatches the loop has.
+        kept: What is added up for each microbatch all the same, and why.
+    """
+
+    count: int
+    size: int
+    axes: Axes
+    num_microbatches: int
+    kept: tuple[str, ...]
+
+
+def delay_sums(
+    step: Step, placement: Placement, segments: Segments, shardings: Shardings
+) -> tuple[Step, Placement, dict[int, DelayedSums]]:
+    """The step with its loops' sums over devices behind the loops, and where it runs; what became of each loop's sums.
+
+    Args:
+        step: The step.
+        placement: Where it runs.
+        segments: Its programs.
+        shardings: Their layouts.
+    """
+    found: dict[int, DelayedSums] = {}
+    for index, region in enumerate(step.regions):
+        if region.loop is None or region.loop.count < 2 or region.loop.sync != "step":
+            continue
+        loop = _LoopSums(step, index, placement, segments, shardings)
+        if loop.delayed or loop.kept:
+            step, placement = loop.rewritten()
+            found[index] = loop.report()
+    return step, placement, found
+
+
+class _LoopSums:
+    """The sums of one loop."""
+
+    def __init__(self, step: Step, index: int, placement: Placement, segments: Segments, shardings: Shardings) -> None:
+        self.step, self.index, self.placement = step, index, placement
+        self.region = step.regions[index]
+        self.every = segments.by_region[index]
+        self.segments = [each for each in self.every if placement.submeshes.meshes[each.submesh].size > 1]
+        self.shardings = shardings
+        self.made_on = segments.made_on
+        # How often each result is summed up, and what else reads variables of the loop.
+        self.results: dict[Var, list[Var]] = defaultdict(list)
+        for total, result in self.region.sums:
+            self.results[result].append(total)
+        self.known: dict[Hashable, Found] = {}
+        self.terms = {each: self._terms(each, self._candidates(each)) for each in self.segments}
+        self.delayed, cut = self._delayed()
+        said = dict.fromkeys(_said(eqn) for terms in self.terms.values() for eqn in terms.sums)
+        self.kept = (*said, *([_said_of_cut(cut)] if cut else ()))
+
+    def _candidates(self, segment: Segment) -> list[Var]:
+        """The results of a segment that are summed up by one accumulator each, and computed here only."""
+        alone = {var for op in segment.ops if len(self.placement.of[op]) == 1 for var in op.writes()}
+        return [
+            result
+            for result, totals in self.results.items()
+            if result in alone and len(totals) == 1 and self.made_on[result][0] == segment.submesh
+        ]
+
+    def _terms(self, segment: Segment, wanted: list[Var]) -> ShardTerms:
+        read = {var for other in self.every if other is not segment for var in other.reads}
+        outside = [var for var in segment.writes if var not in wanted or var in read]
+        mesh = self.placement.submeshes.meshes[segment.submesh]
+        laid_out = _compat.split(self.shardings.body(segment))[0].eqns
+        specs = {var: self.shardings[var, segment.submesh].spec for var in segment.reads}
+        eqns = [op.eqn for op in segment.ops]
+        return ShardTerms(LaidOutBody(self.step.like, eqns, laid_out, specs, mesh, known=self.known), wanted, outside)
+
+    def _delayed(self) -> tuple[dict[Var, Axes], set[Var]]:
+        """The accumulators that can be kept apart, as all of their terms can, over the same axes.
+
+        Returns:
+            The axes of each, and accumulators that are left because they are themselves cut over such axes.
+        """
+        axes = {var: each for terms in self.terms.values() for var, each in terms.axes.items()}
+        found: dict[Var, Axes] = {}
+        refused: set[Var] = set()
+        cut: set[Var] = set()
+        for total, result in self.region.sums:
+            each = axes.get(result)
+            if each is None or found.setdefault(total, each) != each:
+                refused.add(total)
+            elif _axes_of(self.shardings[total, self.made_on[result][0]]) & set(each):
+                # It would take as many times the memory as the axes have devices.
+                cut.add(total)
+        return {total: each for total, each in found.items() if total not in refused | cut}, cut
+
+    def rewritten(self) -> tuple[Step, Placement]:
+        """The step with these accumulators, and where it runs."""
+        if not self.delayed:
+            return self.step, self.placement
+        of, near, floating = dict(self.placement.of), dict(self.placement.near), set(self.placement.floating)
+        instead: dict[Op, list[Op]] = {}
+        terms: dict[Var, Var] = {}
+        for segment in self.segments:
+            wanted = [var for var in self._candidates(segment) if self.results[var][0] in self.delayed]
+            found = self.terms[segment]
+            if found.axes.keys() & found.wanted != set(wanted):
+                found = self._terms(segment, wanted)
+            eqns, own = found.rewritten()
+            terms |= own
+            for op, new in zip(segment.ops, eqns, strict=True):
+                if len(new) != 1 or new[0] is not op.eqn:
+                    instead[op] = [op.with_eqn(eqn) for eqn in new]
+                    of.update(dict.fromkeys(instead[op], of.pop(op)))
+                    if op in near:
+                        near.update(dict.fromkeys(instead[op], near[op]))
+                    if op in floating:
+                        floating.update(instead[op])
+        totals = {
+            total: _compat.new_var(terms[result].aval) for total, result in self.region.sums if total in self.delayed
+        }
+        sums = [
+            (totals[total], terms[result]) if total in totals else (total, result) for total, result in self.region.sums
+        ]
+        ops = [new for op in self.region.ops for new in instead.get(op, [op])]
+        region = replace(self.region, ops=tuple(ops), sums=tuple(sums))
+        final: list[Op] = []
+        home = {total: self.made_on[result][0] for total, result in self.region.sums}
+        for total, apart in totals.items():
+            added = [Op(eqn) for eqn in reduced(apart, total, self.shardings[total, home[total]])]
+            of.update(dict.fromkeys(added, (home[total],)))
+            final += added
+        after = self.step.regions[self.index + 1]
+        step = self.step.with_region(self.index, region)
+        step = step.with_region(self.index + 1, replace(after, ops=(*final, *after.ops)))
+        return step, replace(self.placement, of=of, near=near, floating=frozenset(floating))
+
+    def report(self) -> DelayedSums:
+        """What is added up when."""
+        axes = tuple(dict.fromkeys(axis for each in self.delayed.values() for axis in each))
+        home = {total: self.made_on[result][0] for total, result in self.region.sums}
+        size = 0
+        for total in self.delayed:
+            share = self.shardings[total, home[total]].shard_shape(tuple(total.aval.shape))
+            size += int(np.prod(share)) * int(total.aval.dtype.itemsize)
+        assert self.region.loop is not None
+        return DelayedSums(len(self.delayed), size, axes, self.region.loop.count, self.kept)
+
+
+def _axes_of(layout: NamedSharding) -> set[str]:
+    """The axes that a layout cuts dimensions over."""
+    return {name for entry in layout.spec for name in ((entry,) if isinstance(entry, str) else entry or ())}
+
+
+def _said(eqn: Any) -> str:
+    return f"{eqn.primitive.name}{at_line(eqn)}"
+
+
+def _said_of_cut(cut: Collection[Var]) -> str:
+    return f"{len(cut)} accumulators that the same axes cut, which keeps each device's share small"
