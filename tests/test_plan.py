@@ -235,7 +235,14 @@ class TestSource:
         Path("a.py").write_text("x = 1\n")
         result = run()
         assert (result.exit_code, result.stdout) == (0, "Nothing in these files runs on a mesh.\n")
-        assert planned() == {"version": 1, "command": "plan", "sections": [], "traced": None, "problems": []}
+        assert planned() == {
+            "version": 1,
+            "command": "plan",
+            "sections": [],
+            "traced": None,
+            "fit": None,
+            "problems": [],
+        }
 
     def test_what_is_refused_is_not_planned_and_said(self) -> None:
         put(loop="count=4")
@@ -328,7 +335,12 @@ class TestPictures:
     [
         (["--entry", "train:step"], "--entry and --args go together"),
         (["--args", "train:step"], "--entry and --args go together"),
-        (["--measure"], "--measure and --devices are about the step of --entry"),
+        (["--measure"], "--measure, --memory and --devices are about the step of --entry"),
+        (["--memory", "1GB"], "--measure, --memory and --devices are about the step of --entry"),
+        (
+            ["--entry", "train:step", "--args", "train:args", "--memory", "80"],
+            "--memory: '80' is no size; write a number and a unit, such as 80GiB or 512MB.",
+        ),
         (["--microbatches", "0"], "Invalid value for '--microbatches'"),
     ],
 )

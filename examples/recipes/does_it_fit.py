@@ -7,5 +7,5 @@ from pipeline import batch_of, first_state, mesh, train_step
 
 step = mm.mjit(train_step, mesh=mesh)
 step.plan(*jax.eval_shape(lambda: (first_state(), batch_of(0))))  # compiles; allocates nothing
-for row in step.explain().submeshes:
-    print(f"submesh {row.number}: {row.state_bytes:,} bytes of state, {row.activation_bytes:,} of activations a device")
+for row in step.explain().memory:
+    print(f"submesh {row.submeshes[0]}: {row.held.total:,} bytes on each device, while this runs: {row.running}")

@@ -189,6 +189,7 @@ def build(out: str | None, **options: Any) -> None:
 @click.option("--devices", type=click.IntRange(1), metavar="N", help="Virtual devices for --entry; 8, or the mesh's.")
 @limit_options
 @click.option("--measure", is_flag=True, help="Run the step of --entry and time each of its programs.")
+@click.option("--memory", metavar="SIZE", help="Of each device, such as 80GiB; exit with 1 if --entry does not fit.")
 @click.option("--html", type=click.Path(), help="Also write --format html to this file.")
 @click.option("--svg", type=click.Path(), help="Also write --format svg, the timeline alone, to this file.")
 def plan(
@@ -197,6 +198,7 @@ def plan(
     arguments: str | None,
     devices: int | None,
     measure: bool,
+    memory: str | None,
     time_limit: float,
     memory_limit: float | None,
     output_limit: float,
@@ -207,15 +209,26 @@ def plan(
     """Show what will run where: meshes, tasks, stages, and the schedule as a timeline. Changes no source."""
     from mmrewrite.codemod.registry import Registry
     from mmrewrite.mirror.limits import program_limits
+    from mmrewrite.plan.fit import parse_size
     from mmrewrite.plan.plan import NotPlanned, PlanRequest, make_plan
 
     if (entry is None) != (arguments is None):
         raise click.UsageError(ENTRY_AND_ARGS)
-    if entry is None and (measure or devices is not None):
-        raise click.UsageError("--measure and --devices are about the step of --entry; give that and --args.")
+    if entry is None and (measure or memory or devices is not None):
+        raise click.UsageError("--measure, --memory and --devices are about the step of --entry; give that and --args.")
+    try:
+        room = None if memory is None else parse_size(memory)
+    except ValueError as problem:
+        raise click.UsageError(f"--memory: {problem}.") from None
     session = _session(options)
     request = PlanRequest(
-        microbatches, entry, arguments, devices, measure, program_limits(time_limit, memory_limit, output_limit)
+        microbatches,
+        entry,
+        arguments,
+        devices,
+        measure,
+        program_limits(time_limit, memory_limit, output_limit),
+        room,
     )
     try:
         with session.progress.phase("plan"):
@@ -230,7 +243,7 @@ def plan(
             session.write_report("plan", output_format, planned, path)
     session.show("plan", planned)
     session.print_messages("would change")
-    session.exit()
+    session.exit(found=planned.fit is not None and not planned.fit.fits)
 
 
 @cli.command()

@@ -8,6 +8,7 @@ from typing import Any
 
 from mmrewrite.files.select import Rules, load_file, select_files
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
+from mmrewrite.plan.fit import Fit, fit
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions
 from mmrewrite.plan.sections import PlanSection
 from mmrewrite.plan.stages import plan_regions
@@ -28,6 +29,7 @@ class PlanRequest:
         devices: Number of virtual devices for tracing; None for as many as the meshes need.
         measure: Whether to run the traced step and time its programs.
         limits: Bounds of the time, memory and output of the process that traces.
+        memory: Bytes of each device, which the traced step should fit; None for no comparison.
     """
 
     microbatches: int | None
@@ -36,6 +38,7 @@ class PlanRequest:
     devices: int | None
     measure: bool
     limits: ProgramLimits = USUAL
+    memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,14 @@ class Planned:
         traced: The runtime's document about the traced step; None if none was requested.
         problems: Errors and refusals of the rewrite, which say why something is missing.
         bytes: What the trace says about bytes; None if there is none.
+        fit: Whether the traced step fits the memory of its devices; None if that was not asked.
     """
 
     sections: tuple[PlanSection, ...]
     traced: Mapping[str, Any] | None
     problems: tuple[str, ...]
     bytes: TracedBytes | None = None
+    fit: Fit | None = None
 
 
 def make_plan(
@@ -74,7 +79,9 @@ def make_plan(
     tracing = Tracing(request.entry, request.arguments, devices, request.measure, request.limits)
     traced = plan_entry(tracing, paths, rules, results)
     known = traced_bytes(request.entry, request.arguments, traced, traced["sources"], results)
-    return Planned((*sections, section_of(tracing, traced)), traced, problems, known)
+    fitting = None if request.memory is None else fit(traced, request.memory)
+    section = section_of(tracing, traced, () if fitting is None else fitting.sentences)
+    return Planned((*sections, section), traced, problems, known, fitting)
 
 
 def _problems(result: Rewrite) -> list[str]:

@@ -86,8 +86,8 @@ def _trace(tracing: Tracing, roots: Sequence[str]) -> tuple[dict[str, Any], str]
     return run_module("_commands.plan", arguments, roots, environment(tracing.devices), what, tracing.limits)
 
 
-def section_of(tracing: Tracing, document: Mapping[str, Any]) -> PlanSection:
-    """The section of a traced step, from its document."""
+def section_of(tracing: Tracing, document: Mapping[str, Any], remarks: Sequence[str] = ()) -> PlanSection:
+    """The section of a traced step, from its document, with remarks ahead of its own."""
     tables = [_table(table) for table in document["tables"] if table["rows"]]
     tables += _measured(document)
     once = document["measured"]["once"] if document["measured"] is not None else []
@@ -95,7 +95,7 @@ def section_of(tracing: Tracing, document: Mapping[str, Any]) -> PlanSection:
     timelines = tuple(_timeline(loop, outside) for loop in document["loops"])
     title = f"{tracing.step}, traced for {tracing.arguments} on {tracing.devices} virtual devices"
     proofs = tuple(document["proofs"])
-    notes = tuple(line for line in document["headlines"] if line not in proofs)
+    notes = (*remarks, *(line for line in document["headlines"] if line not in proofs))
     return PlanSection(title, notes, _grid(document), tuple(tables), timelines, proofs)
 
 

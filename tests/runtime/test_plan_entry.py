@@ -98,16 +98,19 @@ def test_a_traced_step_adds_what_only_running_the_trace_tells():
     (timeline,) = section["timelines"]
     assert (timeline["microbatches"], timeline["makespan"], timeline["live"]) == (4, 15, [2, 1])
     titles = [table["title"] for table in section["tables"]]
-    assert titles == ["Submeshes", "Tasks", "Programs", "Inputs", "Transfers"]
+    assert titles == ["Submeshes", "Memory per device, when it holds most", "Tasks", "Programs", "Inputs", "Transfers"]
     page = Path("plan.html").read_text()
     assert "tiny.train:step, traced for tiny.train:shapes on 8 virtual devices" in page
     assert page.count("<svg") == 1
 
 
 def test_measured_costs_are_simulated():
-    result = entry("tiny.train:step", "tiny.train:arguments", "--measure", "--format", "json")
-    assert result.exit_code == 0, result.output
+    result = entry("tiny.train:step", "tiny.train:arguments", "--measure", "--memory", "300B", "--format", "json")
+    # Two weights of 64 bytes, their gradients, and what microbatches keep.
+    assert result.exit_code == 1, result.output
     found = json.loads(result.stdout)
+    assert (found["fit"]["limit"], found["fit"]["fits"]) == (300, False)
+    assert found["fit"]["sentences"][0] == found["sections"][1]["notes"][0]
     (loop,) = found["traced"]["loops"]
     assert all(seconds > 0 for seconds in loop["costs"]["forward"])
     (timeline,) = found["sections"][1]["timelines"]

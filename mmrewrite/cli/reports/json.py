@@ -57,6 +57,7 @@ def _plan(planned: Planned) -> str:
         {
             "sections": [_section(section) for section in planned.sections],
             "traced": planned.traced,
+            "fit": None if planned.fit is None else dataclasses.asdict(planned.fit),
             "problems": planned.problems,
         },
     )

@@ -79,6 +79,7 @@ def document(step: MeshFunction[..., Any], report: Report, measurement: Measurem
         "programs": [asdict(row) for row in report.programs],
         "inputs": [asdict(row) for row in report.inputs],
         "transfers": [asdict(row) for row in report.transfers],
+        "memory": [{**asdict(row), "total": row.held.total} for row in report.memory],
         "names": [asdict(row) for row in report.names],
         "runs_per_step": report.runs_per_step,
         "loops": loops,

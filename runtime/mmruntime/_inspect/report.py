@@ -15,6 +15,7 @@ from mmruntime._execution.own_parts import processes
 from mmruntime._inspect import report_text as _tables
 from mmruntime._inspect.collectives import Collective, collectives
 from mmruntime._inspect.input_reasons import InputReason, input_reasons
+from mmruntime._inspect.memory import MemoryRow, memory
 from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes
@@ -229,6 +230,7 @@ class Report:
         pulled: Carried state that lives away from its stage, and the line that pulled it there.
         collectives: The collectives in the programs that this process compiles.
         sums: What microbatch loops add up over devices, and when.
+        memory: What the devices of each submesh hold when they hold most.
         proofs: How the results of microbatches make up those of the whole batch, in lines.
         process: The process that this report is of.
         transport: What carries arrays between processes; None if the step runs in one.
@@ -246,6 +248,7 @@ class Report:
     proofs: tuple[str, ...] = ()
     collectives: tuple[CollectiveRow, ...] = ()
     sums: tuple[LoopSumsRow, ...] = ()
+    memory: tuple[MemoryRow, ...] = ()
     process: int = 0
     transport: str | None = None
 
@@ -335,6 +338,7 @@ def report(
         tuple(line for region in step.regions if region.loop is not None for line in region.loop.proof),
         tuple(_collective_rows(program, compiled, programs)),
         tuple(LoopSumsRow(row.axes, row.count, row.size, row.num_microbatches, row.kept) for row in delayed),
+        memory(step, placement, segments, shardings, program, compiled),
         jax.process_index(),
         channel.name if (channel := getattr(compiled.transport, "channel", None)) is not None else None,
     )
@@ -342,14 +346,10 @@ def report(
 
 def _program_row(segment: Segment, step: Step, cost: _Cost) -> ProgramRow:
     region = step.regions[segment.region]
-    kind = "once"
-    if region.loop is not None:
-        half = {"I": " (input half)", "W": " (weight half)"}.get(segment.part, "")
-        kind = "+".join(["forward"] * segment.forward + ["backward" + half] * segment.backward)
     return ProgramRow(
         segment.submesh,
         segment.tasks,
-        kind,
+        "once" if region.loop is None else segment.passes,
         len(segment.ops),
         sum(_cost.flops(op.eqn) for op in segment.ops),
         len(region.microbatches(segment.variant)),

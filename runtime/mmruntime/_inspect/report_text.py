@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def headlines(report: Report) -> tuple[str, ...]:
         f"{report.name}: {len(report.submeshes)} submeshes, {len(report.programs)} programs",
         f"transfers per step: {sum(row.runs for row in report.transfers)}, {_bytes(moved)} in all",
         *_collectives(report),
+        *_fullest(report),
         *_processes(report),
     ]
     for loop in report.loops:
@@ -63,6 +64,18 @@ def _sums(row: LoopSumsRow) -> list[str]:
     return lines
 
 
+def _fullest(report: Report) -> list[str]:
+    """The submesh whose devices hold most."""
+    if not report.memory:
+        return []
+    row = max(report.memory, key=lambda row: row.held.total)
+    return [f"memory per device: at most {_bytes(row.held.total)}, on submesh {_numbers(row.submeshes)}"]
+
+
+def _numbers(submeshes: Sequence[int]) -> str:
+    return ", ".join(map(str, submeshes))
+
+
 def _processes(report: Report) -> list[str]:
     """Which processes run what, if there are several."""
     if report.transport is None:
@@ -93,6 +106,32 @@ def tables(report: Report) -> tuple[ReportTable, ...]:
                     _bytes(r.activation_bytes),
                 )
                 for r in report.submeshes
+            ],
+        ),
+        _table(
+            "Memory per device, when it holds most",
+            (
+                "submesh",
+                "parameters",
+                "optimizer state",
+                "inputs",
+                "gradients",
+                "activations",
+                "received",
+                "results",
+                "temporary",
+                "in all",
+                "while this runs",
+            ),
+            [
+                (
+                    _numbers(r.submeshes),
+                    *(_bytes(size) for size in astuple(r.held)[:-1]),
+                    _bytes(r.held.temporary) if r.counted else "-",
+                    _bytes(r.held.total),
+                    r.running,
+                )
+                for r in report.memory
             ],
         ),
         _table(

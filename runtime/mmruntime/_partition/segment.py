@@ -60,6 +60,12 @@ class Segment:
         """Names of the tasks in it, in order."""
         return tuple(dict.fromkeys(op.task.name for op in self.ops if op.task is not None and op.task.name))
 
+    @property
+    def passes(self) -> str:
+        """The passes of a loop that it holds, such as "forward+backward" and "backward (weight half)"."""
+        half = {"I": " (input half)", "W": " (weight half)"}.get(self.part, "")
+        return "+".join(["forward"] * self.forward + ["backward" + half] * self.backward)
+
 
 @dataclass(eq=False, slots=True, frozen=True)
 class Segments:
