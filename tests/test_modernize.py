@@ -220,6 +220,23 @@ def test_a_crash_costs_one_file(codemod: type[ModernizeCodemod]) -> None:
     assert (good.failure, other.failure) == (None, None)
 
 
+@pytest.mark.parametrize("shared", ["shape", "SIZES"])
+def test_modules_may_import_a_name_from_each_other(shared: str) -> None:
+    files = {
+        "one.py": f"from two import {shared}\n",
+        "two.py": f"from one import {shared}\n",
+        "main.py": (
+            f"import jax\nimport one\nfrom two import {shared}\n"
+            f"def enter(f):\n    with f:\n        print({shared}, one.{shared})\n"
+            "enter(open('a'))\nenter(lambda: jax.tree_map(len, []))\n"
+            "from jax.experimental.pjit import pjit\npjit(print, in_axis_resources=None)\n"
+        ),
+    }
+    results = modernize({path: text.encode() for path, text in files.items()}, ModernizeSettings())
+    assert not any(result.failure for result in results.values())
+    assert b"jax.tree.map(len, [])" in results["main.py"].result
+
+
 def test_an_analysis_that_fails_for_every_file_ends() -> None:
     class Always(CrashInRewrite):
         def rewrite(self) -> None:

@@ -51,10 +51,11 @@ class Project:
         return self._by_name[key]
 
     def _find_module(self, name: str, near: str) -> Facts | None:
-        roots = (near, *self._roots)
         if name.startswith("."):
             inner = name.lstrip(".")
             roots, name = _folder_above(near, len(name) - len(inner) - 1), inner
+        else:
+            roots = (near, *_roots_of_namespace(near, name.partition(".")[0]), *self._roots)
         path = name.replace(".", "/")
         for root in roots if path else ():
             for place, is_package in ((f"{root}/{path}.py", False), (f"{root}/{path}/__init__.py", True)):
@@ -106,6 +107,9 @@ class Project:
                 facts = self.module(module, near)
                 if facts is not None:
                     found = facts.names.resolve_dotted(rest, facts.names.scope)
+                    if module != facts.names.name and f"{found}".startswith(f"{facts.names.name}."):
+                        # A module of a namespace package calls itself by less than its full name.
+                        return qualified
                     # `.jax.tree` may be a function of a local file `jax.py`, and is not `jax.tree`.
                     is_its_own = qualified.startswith(".") and f"{found}".startswith(f"{facts.names.name}.")
                     return found if found and not is_its_own and not found.startswith("builtins.") else qualified
@@ -178,6 +182,15 @@ def _folder_above(folder: str, count: int) -> tuple[str, ...]:
             return ()
         folder = posixpath.dirname(folder) or "."
     return (folder,)
+
+
+def _roots_of_namespace(folder: str, package: str) -> Iterator[str]:
+    """The folders that hold a folder `package` around `folder`, which needs no `__init__.py` to be a package."""
+    while folder not in ("", ".", "/"):
+        parent, name = posixpath.split(folder)
+        if name == package:
+            yield parent or "."
+        folder = parent
 
 
 def imported_names(node: ast.AST, facts: Facts) -> Iterator[str]:

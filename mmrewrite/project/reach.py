@@ -91,23 +91,35 @@ class Reach:
         return names.scope
 
     def _binding(self, facts: Facts, binding: Binding, owner: Scope | None) -> Iterator[Reached]:
-        if binding.target is not None:
-            yield from self._definition(binding.target, facts)
-        elif binding.statement is not None and binding.kind != "import":
+        # Modules may import a name from each other in a circle.
+        seen: set[Binding] = set()
+        while binding.target is not None:
+            seen.add(binding)
+            found = self._bound_to(binding.target, facts)
+            if found is None or found[1] in seen:
+                return
+            facts, binding = found
+            owner = facts.names.scope
+        if binding.statement is not None and binding.kind != "import":
             inside = owner is not None and owner.kind == "function"
             yield Reached(facts, binding.statement if inside else facts.names.top_level(binding.statement))
 
     def _definition(self, qualified: str, facts: Facts) -> Iterator[Reached]:
+        found = self._bound_to(qualified, facts)
+        if found is not None:
+            where, binding = found
+            yield from self._binding(where, binding, where.names.scope)
+
+    def _bound_to(self, qualified: str, facts: Facts) -> tuple[Facts, Binding] | None:
+        """What a full name is bound to, and where; None for what the module itself only imports."""
         parts = qualified.split(".")
         # The longest prefix with a definition: of `model.Encoder.apply` that is the class.
         for length in range(len(parts), 1, -1):
             found = self._project.definition(".".join(parts[:length]), facts)
             if found is not None:
                 where, binding = found
-                if where is facts and binding.target is not None:
-                    return
-                yield from self._binding(where, binding, where.names.scope)
-                return
+                return None if where is facts and binding.target is not None else found
+        return None
 
 
 class VisibleReach(Reach):

@@ -23,7 +23,14 @@ _PLAIN_LIBRARIES = frozenset(
 )
 # fmt: on
 
-ARRAY_LIBRARIES = frozenset(("jax", "flax", "optax", "haiku", "equinox", "chex", "orbax", "jaxlib", "distrax", "rlax"))
+ARRAY_LIBRARIES = frozenset(
+    ("jax", "flax", "optax", "haiku", "equinox", "chex", "orbax", "jaxlib", "distrax", "rlax", "treescope")
+)
+
+# Those that make arrays, and whose objects give no mesh.
+_GIVE_NO_MESH = frozenset(("chex", "optax", "orbax", "treescope"))
+# Modules of Python's library whose objects give nothing that a program put into them.
+_OF_FILES = ("io.", "logging.", "pathlib.", "subprocess.", "tarfile.", "tempfile.", "zipfile.")
 
 
 def is_known(qualified: str) -> bool:
@@ -35,6 +42,11 @@ def is_known(qualified: str) -> bool:
 def is_plain(qualified: str) -> bool:
     """Whether a name belongs to a library that neither makes arrays of JAX nor looks for a mesh."""
     return qualified.partition(".")[0] in _PLAIN_LIBRARIES
+
+
+def gives_no_mesh(qualified: str) -> bool:
+    """Whether a name belongs to a library whose objects have no method that gives a mesh."""
+    return is_plain(qualified) or qualified.partition(".")[0] in _GIVE_NO_MESH or qualified.startswith(_OF_FILES)
 
 
 def library_name(module: ModuleUses, node: ast.expr) -> str | None:

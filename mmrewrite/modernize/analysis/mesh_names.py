@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mmrewrite.modernize.analysis.mesh_contexts import MeshContext
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.source.names import Scope, numbered
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
+from mmrewrite.source.names import Binding, Scope, numbered
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """The statement of a module of a project that gives a global name its value."""
+
+    facts: Facts
+    binding: Binding
+    project: Project
+
+    @property
+    def is_made_once(self) -> bool:
+        """Whether the statement is at the top level of its module, and so neither in a loop nor in a condition."""
+        return self.binding.statement in self.facts.tree.body
 
 
 @dataclass(frozen=True)
 class MeshName:
     """The name of the mesh of a context: a name of `scope`, or an attribute of the `self` of the class `owner`.
 
-    `line` is where the name gets its value, 0 for parameters; `problem` says why the name cannot be relied on.
+    `line` is where the name gets its value, 0 for parameters; `problem` says why the name cannot be relied on. Other
+    modules may import a name that is given its value at the `home` of a mesh.
     """
 
     text: str
@@ -22,6 +39,23 @@ class MeshName:
     line: int
     owner: ast.ClassDef | None = None
     problem: str | None = None
+    home: Home | None = field(default=None, compare=False)
+
+    def text_at(self, module: ModuleUses, node: ast.AST) -> str:
+        """What the name is called at a node that it is not hidden at."""
+        return self._imported_as(module, node) or self.text
+
+    def _imported_as(self, module: ModuleUses, node: ast.AST) -> str | None:
+        """The name under which another module has imported the mesh."""
+        if self.home is None or module.facts is self.home.facts:
+            return None
+        for name, bindings in module.facts.names.scope.bindings.items():
+            home = _home_of(module, bindings[0], self.home.project) if len(bindings) == 1 else None
+            if home is not None and home.binding is self.home.binding:
+                owner = module.scope_of(node).owner(name)
+                if owner is module.facts.names.scope and _is_above(bindings[0], module, node):
+                    return name
+        return None
 
     def hidden_at(self, module: ModuleUses, node: ast.AST) -> str | None:
         """Why the name cannot be used at a node, else None."""
@@ -35,6 +69,8 @@ class MeshName:
             if not isinstance(method, ast.FunctionDef) or not method.args.args or method.args.args[0].arg != "self":
                 return f"`{self.text}` is not there"
             return f"`{self.text}` is made below it" if self._is_before(node, method) else None
+        if self._imported_as(module, node) is not None:
+            return None
         scope = module.scope_of(node)
         if scope.owner(self.text) is not self.scope:
             return f"the name `{self.text}` of the mesh is not there; pass the mesh to it"
@@ -47,7 +83,22 @@ class MeshName:
         return made_here and getattr(node, "lineno", 0) <= self.line
 
 
-def mesh_name(context: MeshContext) -> MeshName:
+def _home_of(module: ModuleUses, binding: Binding, project: Project) -> Home | None:
+    """Where an imported name gets its value, if it is not imported there in turn."""
+    target = module.facts.names.follow(binding.target) if binding.target is not None else None
+    found = project.definition(target, module.facts) if target is not None else None
+    if found is None or found[1].kind == "import" or found[1].statement is None:
+        return None
+    return Home(*found, project)
+
+
+def _is_above(binding: Binding, module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a global name has its value when a node runs: it stands below, or in a function."""
+    made_on = binding.statement.lineno if binding.statement is not None else 0
+    return module.scope_of(node).function.kind != "module" or getattr(node, "lineno", 0) > made_on
+
+
+def mesh_name(context: MeshContext, project: Project) -> MeshName:
     """The name of the mesh of a `with`."""
     module, node = context.module, context.node
     scope = module.scope_of(node)
@@ -58,11 +109,16 @@ def mesh_name(context: MeshContext) -> MeshName:
             return MeshName(node.id, owner, 0, problem=f"`{node.id}` is given a value in several places")
         (binding,) = bindings
         if binding.kind == "import":
-            return MeshName(node.id, owner, binding.statement.lineno if binding.statement else 0)
+            home = _home_of(module, binding, project)
+            if home is None or home.binding.statement is None or not home.is_made_once:
+                return MeshName(node.id, owner, binding.statement.lineno if binding.statement else 0)
+            made_on = home.binding.statement.lineno
+            return MeshName(home.binding.name, home.facts.names.scope, made_on, home=home)
         if binding.kind != "parameter" and _is_in_loop(module, binding.statement):
             return MeshName(node.id, owner, 0, problem=f"`{node.id}` is given a value in a loop")
         line = 0 if binding.kind == "parameter" or binding.statement is None else binding.statement.lineno
-        return MeshName(node.id, owner, line)
+        is_global = owner is module.facts.names.scope and binding.statement is not None
+        return MeshName(node.id, owner, line, home=Home(module.facts, binding, project) if is_global else None)
     if isinstance(node, ast.Attribute):
         return _attribute_name(module, node)
     if context.name is not None:

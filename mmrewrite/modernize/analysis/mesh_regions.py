@@ -405,7 +405,7 @@ class MeshRegions:
             reason = _not_removable(member.context) or self._uncompiled_code.unseen(member.context)
             if reason:
                 return f"{member.place} {reason}"
-            region.names[member.context] = mesh_name(member.context)
+            region.names[member.context] = mesh_name(member.context, self._project)
         plans: dict[ast.AST, SitePlan] = {}
         for member in region.members:
             contexts = region.contexts[member]
@@ -424,7 +424,7 @@ class MeshRegions:
                 reason = name.hidden_at(member.module, member.node)
                 if reason:
                     return f"{member.place}: {reason}"
-                plans[member.node] = SitePlan(NAMED, name.text)
+                plans[member.node] = SitePlan(NAMED, name.text_at(member.module, member.node))
             else:
                 plans[member.node] = SitePlan(NAMED)
         self._plans |= plans

@@ -6,9 +6,11 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from mmrewrite.modernize.analysis.libraries import is_known, is_none, is_plain, library_name
+from mmrewrite.modernize.analysis.libraries import is_known, is_none, library_name
 from mmrewrite.modernize.analysis.old_names import ENVIRONMENTS, MESHES, PARTIALS
+from mmrewrite.modernize.analysis.plain_objects import PlainObjects
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
@@ -32,6 +34,13 @@ _RUNTIMES = frozenset(("mmruntime", "multimesh", "legate"))
 _GENERATORS = frozenset(("contextlib.contextmanager", "contextlib.asynccontextmanager"))
 # What `self` has in a class of tests: https://docs.python.org/3/library/unittest.html#unittest.TestCase
 _OF_TESTS = re.compile(r"assert[A-Z]\w*|subTest")
+# What locks are called, where no value is in view: https://docs.python.org/3/library/threading.html#lock-objects
+_LOCKS = ("lock", "mutex", "semaphore")
+# Functions of which an argument is an open file, and its position.
+_TAKE_FILES = {
+    **dict.fromkeys(("json.load", "pickle.load", "csv.reader", "csv.writer", "csv.DictReader", "csv.DictWriter"), 0),
+    **dict.fromkeys(("json.dump", "pickle.dump"), 1),
+}
 _CACHES = frozenset(("functools.cache", "functools.lru_cache"))
 _DEEPEST = 12
 
@@ -45,10 +54,15 @@ class MeshValues:
     # Modules that an import leads to and that are not among those that may change.
     _others: dict[str, ModuleUses] = field(default_factory=dict)
 
+    @cached_property
+    def _plain_objects(self) -> PlainObjects:
+        return PlainObjects(self.project, self._uses_of)
+
     def is_mesh(self, module: ModuleUses, node: ast.expr) -> bool | None:
         """Whether an expression is a mesh; None if it may be one.
 
-        A name without a value in view (a parameter, an attribute) is one if it ends with "mesh".
+        A name without a value in view (a parameter, an attribute) is one if it ends with "mesh", and none if it
+        ends with "lock".
         """
         return self._of(module, node, 0)
 
@@ -168,28 +182,10 @@ class MeshValues:
                 return _all_of(self._of_called(module, binding, depth) for binding in owner.bindings[function.id])
         if isinstance(function, ast.Attribute) and found is None:
             methods = list(self._methods(module, function))
-            if not methods and (_is_of_tests(function) or self._is_of_plain_library(module, function.value, depth)):
+            if not methods and (_is_of_tests(function) or self._plain_objects.is_plain(module, function.value)):
                 return False
             return _all_of(self._of_returns(other, method, depth) for other, method in methods) if methods else None
         return None
-
-    def _is_of_plain_library(self, module: ModuleUses, node: ast.expr, depth: int) -> bool:
-        """Whether a value comes from a library that knows no meshes: what its methods give is none, either."""
-        if depth > _DEEPEST:
-            return False
-        if isinstance(node, ast.Name):
-            owner = module.scope_of(node).owner(node.id)
-            values = [binding.value for binding in owner.bindings[node.id]] if owner is not None else []
-            return bool(values) and all(
-                value and self._is_of_plain_library(module, value, depth + 1) for value in values
-            )
-        if not isinstance(node, ast.Call):
-            return False
-        function = node.func
-        found = library_name(module, function)
-        if found is None and isinstance(function, ast.Attribute):
-            return self._is_of_plain_library(module, function.value, depth + 1)
-        return found is not None and is_plain(found)
 
     def _of_called(self, module: ModuleUses, binding: Binding, depth: int) -> bool | None:
         """Whether a call of what a name is bound to makes a mesh."""
@@ -200,11 +196,26 @@ class MeshValues:
             return self._of_returns(module, node, depth)
         if isinstance(node, ast.ClassDef):
             return None if any(self._may_be_mesh_class(module, base) for base in node.bases) else False
+        if binding.kind == "import":
+            return self._of_imported_call(module, binding, depth)
         if isinstance(value, ast.Lambda):
             return self._of(module, value.body, depth)
         if isinstance(value, ast.Call) and value.args and library_name(module, value.func) in PARTIALS:
             return True if library_name(module, value.args[0]) in MESHES else None
         return None
+
+    def _of_imported_call(self, module: ModuleUses, binding: Binding, depth: int) -> bool | None:
+        """The same for one of several imports of a name: `try: from a import f` and `except ImportError: ...`."""
+        found = module.facts.names.follow(binding.target) if binding.target is not None else None
+        if found is None or depth > _DEEPEST:
+            return None
+        place = self.project.definition(found, module.facts)
+        if place is not None and place[1] is not binding:
+            return self._of_called(self._uses_of(place[0], module), place[1], depth + 1)
+        if found in MESHES:
+            return True
+        is_other = found.partition(".")[0] in _RUNTIMES or (is_known(found) and not found.startswith(_PASS_ON))
+        return False if is_other else None
 
     def _may_be_mesh_class(self, module: ModuleUses, base: ast.expr) -> bool:
         found = library_name(module, base)
@@ -246,8 +257,7 @@ class MeshValues:
 
 def _is_of_tests(function: ast.Attribute) -> bool:
     """Whether this is a method of `unittest.TestCase`, which gives contexts that are no meshes."""
-    is_own = isinstance(function.value, ast.Name) and function.value.id == "self"
-    return is_own and _OF_TESTS.fullmatch(function.attr) is not None
+    return _OF_TESTS.fullmatch(function.attr) is not None
 
 
 def is_used_as_another(module: ModuleUses, item: ast.withitem, body: Iterable[ast.stmt]) -> bool:
@@ -264,7 +274,15 @@ def is_used_as_another(module: ModuleUses, item: ast.withitem, body: Iterable[as
                 return True
             if isinstance(holder, ast.Subscript) and holder.value is node:
                 return True
+            if isinstance(holder, ast.Call) and _takes_a_file(module, holder, node):
+                return True
     return False
+
+
+def _takes_a_file(module: ModuleUses, call: ast.Call, argument: ast.expr) -> bool:
+    """Whether an argument of a call must be a file."""
+    place = _TAKE_FILES.get(library_name(module, call.func) or "")
+    return place is not None and call.args[place : place + 1] == [argument]
 
 
 def _all_of(kinds: Iterable[bool | None]) -> bool | None:
@@ -275,8 +293,10 @@ def _all_of(kinds: Iterable[bool | None]) -> bool | None:
 
 def _with_name(name: str, kinds: set[bool | None]) -> bool | None:
     """What the values of a name say, and the name itself where they say nothing."""
-    is_called_mesh = name.lower().strip("_").endswith("mesh")
-    return True if is_called_mesh and False not in kinds else _all_of(kinds)
+    own = name.lower().strip("_")
+    if own.endswith("mesh") and False not in kinds:
+        return True
+    return False if own.endswith(_LOCKS) and True not in kinds else _all_of(kinds)
 
 
 def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
