@@ -27,7 +27,8 @@ import libcst as cst
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine.rewrite import rewrite_project
-from mmrewrite.files.select import Rules, select_files, walk
+from mmrewrite.files.select import Rules, select_files
+from mmrewrite.files.walk import walk
 from mmrewrite.project.facts import SourceFile
 
 RUNS = 5

@@ -16,6 +16,10 @@ def main() -> None:
 
         print(f"mmrewrite {__version__}")
         return
+    from mmrewrite.cli.quick import has_nothing_to_say
+
+    if has_nothing_to_say(sys.argv[1:]):
+        return
     # Syntax trees are many objects that stay to the end. With Python's own thresholds, looking for cycles among them
     # again and again takes twice as long as making them.
     gc.set_threshold(*_RARELY)

@@ -17,8 +17,8 @@ from command import HINTED, OLD, put, run
 from mmrewrite.cli.commands import cli
 from mmrewrite.engine import workers
 from mmrewrite.files import exchange, write
-from mmrewrite.files.select import MANIFEST
 from mmrewrite.files.temporary import remove_left_behind, temporary_name
+from mmrewrite.files.walk import MANIFEST
 
 pytestmark = [pytest.mark.python, pytest.mark.usefixtures("folder")]
 

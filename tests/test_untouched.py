@@ -9,7 +9,8 @@ import pytest
 
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
-from mmrewrite.files.select import Rules, load_file, select_files, source_file, walk
+from mmrewrite.files.select import Rules, select_files, source_file
+from mmrewrite.files.walk import load_file, walk
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.source.text import SourceText
 

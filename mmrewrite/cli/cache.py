@@ -22,7 +22,8 @@ from typing import Any
 from mmrewrite import __version__
 from mmrewrite.engine.settings import Settings
 from mmrewrite.files.cache_folder import cache_folder
-from mmrewrite.files.select import Rules, Selection, load_file
+from mmrewrite.files.select import Rules, Selection
+from mmrewrite.files.walk import load_file
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
 from mmrewrite.source.file import SourceFile
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmrewrite.files.select import matches, patterns, shown
+from mmrewrite.files.select import matches, patterns
+from mmrewrite.files.walk import shown
 
 PYPROJECT = "pyproject.toml"
 OWN_FILE = "mmrewrite.toml"

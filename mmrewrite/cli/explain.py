@@ -12,7 +12,7 @@ from mmrewrite.cli.line_origin import GeneratedFile, earlier, fate, generated_fi
 from mmrewrite.cli.reports._told import Explanation
 from mmrewrite.cli.session import Session
 from mmrewrite.cli.source_options import SourceOptions
-from mmrewrite.files.select import load_file, shown
+from mmrewrite.files.walk import load_file, shown
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceError, SourceText
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mmrewrite.cli.config import OWN_FILE, PYPROJECT, TOOL
 from mmrewrite.cli.reports._told import Initialized
-from mmrewrite.files.select import load_file, walk
+from mmrewrite.files.walk import load_file, walk
 from mmrewrite.files.write import NotWritten, replace_file, write_new
 
 _USES_JAX = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|equinox|haiku|optax)\b", re.MULTILINE)

@@ -20,7 +20,8 @@ from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
-from mmrewrite.files.select import load_file, source_file
+from mmrewrite.files.select import source_file
+from mmrewrite.files.walk import load_file
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.modernize.settings import ModernizeSettings

@@ -14,7 +14,8 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.files.patch import Change, changes_of, split_lines
-from mmrewrite.files.select import MANIFEST, load_file, shown, source_file
+from mmrewrite.files.select import source_file
+from mmrewrite.files.walk import MANIFEST, load_file, shown
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceError, SourceText
 

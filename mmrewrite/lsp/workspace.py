@@ -15,7 +15,8 @@ from mmrewrite.engine.outcome import is_bug
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.cache_folder import cache_folder
-from mmrewrite.files.select import Rules, Selection, load_file, select_files, shown, source_file
+from mmrewrite.files.select import Rules, Selection, select_files, source_file
+from mmrewrite.files.walk import load_file, shown
 from mmrewrite.lsp.answers import CheckedWorkspace, RegionRewrite, Request, Severity, ShownProblem
 from mmrewrite.lsp.positions import Position, Units, position_at
 from mmrewrite.modernize.registry import ModernizeRegistry

@@ -19,8 +19,9 @@ from typing import Any
 
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.engine.outcome import bug
-from mmrewrite.files.select import MANIFEST, Rules, load_file, shown, source_file, walk
+from mmrewrite.files.select import Rules, source_file
 from mmrewrite.files.temporary import remove_left_behind
+from mmrewrite.files.walk import MANIFEST, load_file, shown, walk
 from mmrewrite.files.write import write_new
 from mmrewrite.results import Edit, Rewrite
 from mmrewrite.source.newer_syntax import parse_any

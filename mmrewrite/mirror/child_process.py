@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.files.select import MANIFEST, Rules
+from mmrewrite.files.select import Rules
+from mmrewrite.files.walk import MANIFEST
 from mmrewrite.mirror.build import NotBuilt, build_mirror
 from mmrewrite.mirror.limits import USUAL, ProgramLimits, run_within
 from mmrewrite.results import Rewrite

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.files.select import Rules, load_file, select_files
+from mmrewrite.files.select import Rules, select_files
+from mmrewrite.files.walk import load_file
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.fit import Fit, fit
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions

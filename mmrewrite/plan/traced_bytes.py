@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mmrewrite.files.select import load_file
+from mmrewrite.files.walk import load_file
 from mmrewrite.files.write import write_new
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText

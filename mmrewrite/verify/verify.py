@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.files.select import Rules, Selection, load_file, select_files
+from mmrewrite.files.select import Rules, Selection, select_files
+from mmrewrite.files.walk import load_file
 from mmrewrite.mirror.child_process import Mirror, check_named, check_runtime, mirrored
 from mmrewrite.mirror.limits import USUAL, ProgramLimits
 from mmrewrite.plan.read_placement import devices_needed, may_place, read_regions

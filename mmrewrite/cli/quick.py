@@ -1,0 +1,77 @@
+"""Answer runs that have nothing to say, before slow imports: no file that they read may have a hint.
+
+The command line proper takes longer to import than a thousand files take to read. Whatever is not as plain as can be
+is left to it: options, settings of ours, folders that are passed over, files that cannot be read, and terminals, where
+a count is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Sequence
+
+from mmrewrite.directives.carrier import may_have_hints
+from mmrewrite.files.walk import walk
+
+_COMMANDS = ("diff", "check")
+_SUFFIXES = (".py", ".ipynb")
+
+
+def has_nothing_to_say(arguments: Sequence[str]) -> bool:
+    """Whether a command line prints nothing and exits with 0."""
+    command, *paths = arguments or ("",)
+    is_plain = command in _COMMANDS and not any(path.startswith("-") for path in paths)
+    if not is_plain or sys.stderr is None or sys.stderr.isatty() or "_MMREWRITE_COMPLETE" in os.environ:
+        return False
+    try:
+        return not _is_configured() and not any(map(_may_have_hints, paths or (".",)))
+    except OSError:
+        return False
+
+
+def _may_have_hints(path: str) -> bool:
+    """Whether a file with a hint may be at or below a path, or anything else that there is something to say of."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode):
+        return _any_has_hints((path,))
+    unreadable: dict[str, str] = {}
+    passed_over: dict[str, str] = {}
+    below = (file for file in walk(path, unreadable, passed_over) if file.endswith(_SUFFIXES))
+    return not stat.S_ISDIR(mode) or _any_has_hints(below) or bool(unreadable or passed_over)
+
+
+def _any_has_hints(paths: Iterable[str]) -> bool:
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            if may_have_hints(file.read()):
+                return True
+    return False
+
+
+def _is_configured() -> bool:
+    """Whether the nearest configuration may be for us, or wrong, in which case there is something to say."""
+    folder = os.getcwd()
+    while True:
+        if os.path.isfile(os.path.join(folder, "mmrewrite.toml")):
+            return True
+        path = os.path.join(folder, "pyproject.toml")
+        if os.path.isfile(path):
+            return _may_be_for_us(path)
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return False
+        folder = parent
+
+
+def _may_be_for_us(path: str) -> bool:
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            tools = tomllib.load(file).get("tool", {})
+    except ValueError:
+        return True
+    # Names that share four letters with ours may be misspellings of it.
+    return not isinstance(tools, dict) or any(len(set(name) & set("mmrewrite")) > 3 for name in tools)
