@@ -33,7 +33,9 @@ MAY_IMPORT = {
     "mmrewrite.analysis": ".source .directives .project .codemod",
     "mmrewrite.engine": ".results .tracking .source .directives .project .codemod",
     "mmrewrite.modernize.advice": "",
-    "mmrewrite.modernize.name_index": ".modernize.advice",
+    "mmrewrite.modernize.markers": "",
+    "mmrewrite.modernize.gate": ".modernize.markers",
+    "mmrewrite.modernize.name_index": ".modernize.advice .modernize.gate",
     "mmrewrite.modernize.settings": ".engine",
     "mmrewrite.modernize.uses": ".source .project",
     "mmrewrite.modernize.version_guards": ".modernize.uses",
@@ -65,8 +67,8 @@ MAY_IMPORT = {
     ),
     "mmrewrite.cli": (
         "click pygls mmrewrite .results .tracking .source .directives .codemod .engine "
-        ".modernize.settings .modernize.name_index .modernize.upgrade .modernize .files .mirror .plan .verify .launch "
-        ".cli.config .lsp"
+        ".modernize.settings .modernize.gate .modernize.name_index .modernize.upgrade .modernize .files .mirror .plan "
+        ".verify .launch .cli.config .lsp"
     ),
     "mmrewrite.__main__": "mmrewrite .cli",
     "mmcodemods._task": "libcst mmrewrite.directives mmrewrite.codemod",

@@ -1,4 +1,4 @@
-"""Answer runs that have nothing to say, before slow imports: no file that they read may have a hint.
+"""Answer runs that have nothing to say, before slow imports: no file that they read may have a hint, or an old name.
 
 The command line proper takes longer to import than a thousand files take to read. Whatever is not as plain as can be
 is left to it: options, settings of ours, folders that are passed over, files that cannot be read, and terminals, where
@@ -10,42 +10,54 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.files.walk import walk
 
-_COMMANDS = ("diff", "check")
+# What may begin a command line of paths, and whether it is about old names.
+_COMMANDS = {("diff",): False, ("check",): False, ("modernize", "--diff"): True, ("modernize", "--check"): True}
 _SUFFIXES = (".py", ".ipynb")
 
 
 def has_nothing_to_say(arguments: Sequence[str]) -> bool:
     """Whether a command line prints nothing and exits with 0."""
-    command, *paths = arguments or ("",)
-    is_plain = command in _COMMANDS and not any(path.startswith("-") for path in paths)
-    if not is_plain or sys.stderr is None or sys.stderr.isatty() or "_MMREWRITE_COMPLETE" in os.environ:
+    command = next((each for each in _COMMANDS if (*each,) == (*arguments[: len(each)],)), None)
+    if command is None or sys.stderr is None or sys.stderr.isatty() or "_MMREWRITE_COMPLETE" in os.environ:
+        return False
+    paths = arguments[len(command) :] or (".",)
+    if any(path.startswith("-") for path in paths):
         return False
     try:
-        return not _is_configured() and not any(map(_may_have_hints, paths or (".",)))
+        return not _is_configured() and not _may_matter(paths, old_names=_COMMANDS[command])
     except OSError:
         return False
 
 
-def _may_have_hints(path: str) -> bool:
-    """Whether a file with a hint may be at or below a path, or anything else that there is something to say of."""
+def _may_matter(paths: Iterable[str], *, old_names: bool) -> bool:
+    """Whether a file at or below paths may be rewritten, or there is anything else to say of them."""
+    if not old_names:
+        return any(_may_be_below(path, may_have_hints) for path in paths)
+    from mmrewrite.codemod.installed import has_plugins
+    from mmrewrite.modernize.gate import may_have_old_names
+
+    return any(map(has_plugins, sys.path)) or any(_may_be_below(path, may_have_old_names) for path in paths)
+
+
+def _may_be_below(path: str, wanted: Callable[[bytes], bool]) -> bool:
     mode = os.stat(path).st_mode
     if stat.S_ISREG(mode):
-        return _any_has_hints((path,))
+        return _any_is_wanted((path,), wanted)
     unreadable: dict[str, str] = {}
     passed_over: dict[str, str] = {}
     below = (file for file in walk(path, unreadable, passed_over) if file.endswith(_SUFFIXES))
-    return not stat.S_ISDIR(mode) or _any_has_hints(below) or bool(unreadable or passed_over)
+    return not stat.S_ISDIR(mode) or _any_is_wanted(below, wanted) or bool(unreadable or passed_over)
 
 
-def _any_has_hints(paths: Iterable[str]) -> bool:
+def _any_is_wanted(paths: Iterable[str], wanted: Callable[[bytes], bool]) -> bool:
     for path in paths:
         with open(path, "rb", buffering=0) as file:
-            if may_have_hints(file.read()):
+            if wanted(file.read()):
                 return True
     return False
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
-MODERNIZE, HINTS, DIRECTIVE_RECORDS = "mmrewrite.modernize", "mmrewrite.codemods", "mmrewrite.directives"
+from mmrewrite.codemod.installed import has_plugins
 
-_FILE = "entry_points.txt"
-_MARK = b"[mmrewrite."
+MODERNIZE, HINTS, DIRECTIVE_RECORDS = "mmrewrite.modernize", "mmrewrite.codemods", "mmrewrite.directives"
 
 
 class BadPlugin(Exception):
@@ -64,7 +62,7 @@ def plugins(group: str) -> dict[str, Plugin]:
 
 @functools.cache
 def _installed(path: tuple[str, ...]) -> dict[str, dict[str, Plugin]]:
-    if not any(map(_has_plugins, path)):
+    if not any(map(has_plugins, path)):
         return {}
     # This import takes longer than all the rest of a short run.
     from importlib.metadata import distributions
@@ -82,20 +80,3 @@ def _installed(path: tuple[str, ...]) -> dict[str, dict[str, Plugin]]:
                         f"{point.group}; uninstall one"
                     )
     return found
-
-
-def _has_plugins(folder: str) -> bool:
-    """Whether a folder of the import path may hold a package with entry points for us."""
-    try:
-        with os.scandir(folder or os.curdir) as entries:
-            names = [entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
-    except OSError:
-        return False
-    for name in names:
-        try:
-            with open(os.path.join(name, _FILE), "rb") as file:
-                if _MARK in file.read():
-                    return True
-        except OSError:
-            continue
-    return False

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from mmrewrite.modernize.advice import ADVICE
+from mmrewrite.modernize.gate import uses_any
 
 INDEX_FILE = files("mmrewrite.modernize") / "old_names.jsonl"
 TITLES = {"jax": "JAX", "flax": "Flax", "optax": "optax", "chex": "chex", "orbax.checkpoint": "Orbax"}
@@ -138,13 +139,11 @@ _ALIASES = {
     "checkpoints": ("ckpt",),
     "jax_utils": ("flax_utils",),
 }
-_PACKAGES = (b"jax", b"flax", b"optax", b"chex", b"orbax", b"jnp", b"nnx", b"linen", b"ocp.")
-# Every byte that cannot be part of a name in ASCII becomes a space.
-_WORDS = bytes(byte if chr(byte).isalnum() or byte == ord("_") or byte > 127 else 32 for byte in range(256))
+PACKAGES = (b"jax", b"flax", b"optax", b"chex", b"orbax", b"jnp", b"nnx", b"linen", b"ocp.")
 
 
 @functools.cache
-def _ends() -> Mapping[bytes, frozenset[bytes]]:
+def ends() -> Mapping[bytes, frozenset[bytes]]:
     """The last parts of all names that a file may be reported for, and for each what else such a file holds."""
     found: dict[bytes, set[bytes]] = {}
     for name in (*old_names(), *ONCE_MODULES):
@@ -156,11 +155,7 @@ def _ends() -> Mapping[bytes, frozenset[bytes]]:
 
 def may_use_old_names(data: bytes) -> bool:
     """Whether the bytes of a file can use a name of the index. Files that name none of the packages cost nothing."""
-    if not any(package in data for package in _PACKAGES):
-        return False
-    words = set(data.translate(_WORDS).split())
-    ends = _ends()
-    return any(not ends[word].isdisjoint(words) for word in words & ends.keys())
+    return uses_any(data, PACKAGES, ends())
 
 
 @functools.cache

@@ -59,6 +59,8 @@ class RenameKeywords(ModernizeCodemod):
         **dict.fromkeys(_CHECKPOINT, ("jax", "0.10.0", "stops")),
     }
 
+    extra_markers: ClassVar = (b"a_min", b"a_max", b"interpolation", b"sym_pos", b"initial", b"concrete", b"clip")
+
     @classmethod
     def may_be_in(cls, data: bytes) -> bool:
         """The keywords are rarer than the functions."""

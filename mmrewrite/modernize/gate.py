@@ -1,0 +1,23 @@
+"""The first gate of `modernize`, on the bytes of a file, with nothing that is slow to import."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+# Every byte that cannot be part of a name in ASCII becomes a space.
+_WORDS = bytes(byte if chr(byte).isalnum() or byte == ord("_") or byte > 127 else 32 for byte in range(256))
+
+
+def uses_any(data: bytes, packages: Iterable[bytes], homes: Mapping[bytes, Collection[bytes]]) -> bool:
+    """Whether bytes name one of `packages`, and have a word of `homes` and one that names its home."""
+    if not any(package in data for package in packages):
+        return False
+    words = set(data.translate(_WORDS).split())
+    return any(not words.isdisjoint(homes[word]) for word in words & homes.keys())
+
+
+def may_have_old_names(data: bytes) -> bool:
+    """Whether a codemod of ours may have a site in a file: what the codemods say together, or more."""
+    from mmrewrite.modernize.markers import ANYWHERE, HOMES, PACKAGES
+
+    return any(marker in data for marker in ANYWHERE) or uses_any(data, PACKAGES, HOMES)

@@ -1,0 +1,101 @@
+"""Runs that are answered before slow imports: what they leave out has nothing to say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from command import HINTED, OLD, put, run
+from scripts import ROOT, load_script
+
+from mmrewrite.cli.quick import has_nothing_to_say
+from mmrewrite.modernize.gate import may_have_old_names
+from mmrewrite.modernize.registry import ModernizeRegistry
+
+PLAIN = "import jax.numpy as jnp\n\n\ndef f(x):\n    return jnp.einsum('ab,bc', x, x)\n"
+COMMANDS = (("diff",), ("check",), ("modernize", "--diff"), ("modernize", "--check"))
+
+pytestmark = pytest.mark.text
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "paths"),
+    (
+        ({}, ()),
+        ({"a.py": PLAIN, "b/c.py": PLAIN, "d.txt": HINTED + OLD}, ()),
+        ({"a.py": PLAIN, ".hidden/b.py": HINTED, "node_modules/c.py": OLD}, ()),
+        ({"a.py": PLAIN, "b.py": HINTED + OLD}, ("a.py",)),
+        ({"a.py": PLAIN, "b/c.py": PLAIN, "d.py": HINTED + OLD}, ("a.py", "b")),
+        ({"a.py": PLAIN, "pyproject.toml": "[project]\nname = 'mmrewrite'\n[tool.ruff]\n[tool.pyright]\n"}, ()),
+        ({"a.py": "\udcff".encode("utf-8", "surrogateescape").decode("latin-1"), "b.py": "def f(:\n"}, ()),
+    ),
+)
+def test_what_is_left_out_has_nothing_to_say(files: Mapping[str, str], paths: tuple[str, ...]) -> None:
+    for path, text in files.items():
+        put(path, text)
+    for command in COMMANDS:
+        assert has_nothing_to_say((*command, *paths))
+        result = run(*command, *paths)
+        assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("files", "paths"),
+    (
+        ({"a.py": PLAIN}, ("missing",)),
+        ({"a.py": PLAIN}, ("-v",)),
+        ({"a.py": PLAIN}, (".", "--strict")),
+        ({"a.py": HINTED + OLD}, ()),
+        ({"a.ipynb": HINTED + OLD}, ()),
+        ({"a.py": PLAIN, "venv/pyvenv.cfg": ""}, ()),
+        ({"a.py": PLAIN, "mmrewrite.toml": "nonsense = 1\n"}, ()),
+        ({"a.py": PLAIN, "pyproject.toml": "[tool.mmrewrite]\nexclude = ['a.py']\n"}, ()),
+        ({"a.py": PLAIN, "pyproject.toml": "[tool.mmrewrit]\n"}, ()),
+        ({"a.py": PLAIN, "pyproject.toml": "[tool\n"}, ()),
+        ({"a.py": PLAIN, "pyproject.toml": "tool = 1\n"}, ()),
+    ),
+)
+def test_all_else_is_left_to_the_command_line(files: Mapping[str, str], paths: tuple[str, ...]) -> None:
+    for path, text in files.items():
+        put(path, text)
+    for command in COMMANDS:
+        assert not has_nothing_to_say((*command, *paths))
+
+
+@pytest.mark.parametrize(
+    "arguments", ((), ("apply",), ("modernize",), ("modernize", "a.py"), ("diff", "--help"), ("x",))
+)
+def test_other_commands_are_left_to_the_command_line(arguments: tuple[str, ...]) -> None:
+    assert not has_nothing_to_say(arguments)
+
+
+def test_a_run_without_hints_imports_nothing_that_is_slow() -> None:
+    put("a.py", PLAIN)
+    for command in COMMANDS:
+        script = (
+            f"import sys\nsys.argv = ['mmrewrite', *{command!r}]\nfrom mmrewrite.__main__ import main\nmain()\n"
+            "print(sorted({'click', 'libcst', 'ast', 'dataclasses', 'pathlib', 'json'} & sys.modules.keys()))"
+        )
+        done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+        assert done.stdout == "[]\n"
+
+
+def test_the_markers_are_those_of_the_codemods() -> None:
+    tool = load_script("tools/make_markers.py")
+    assert tool.content() == tool.PLACE.read_text(encoding="utf-8"), "run tools/make_markers.py"
+
+
+def test_the_gate_passes_what_a_codemod_passes() -> None:
+    codemods = dict(ModernizeRegistry())
+    words = [marker for codemod in codemods.values() for marker in codemod.markers()]
+    texts = [path.read_bytes() for path in (ROOT / "fixtures" / "modernize").rglob("before*.py")]
+    for data in (*texts, *(b"import jax\njax.%s(a_min=1)\n" % word for word in words)):
+        assert may_have_old_names(data) or not any(codemod.may_be_in(data) for codemod in codemods.values())

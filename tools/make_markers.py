@@ -1,0 +1,66 @@
+"""Write mmrewrite/modernize/markers.py: what a file holds in which a codemod of `modernize` may have a site.
+
+Run it when a codemod or the index of old names changes; a test says so.
+
+python tools/make_markers.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mmrewrite.modernize.name_index import PACKAGES, ends
+from mmrewrite.modernize.registry import MODERNIZE_PACKAGE, ModernizeRegistry
+
+PLACE = Path(__file__).resolve().parents[1] / "mmrewrite" / "modernize" / "markers.py"
+# These look for names of the index.
+INDEXED = ("move_names", "report_old_names")
+HEAD = '''"""What the bytes of a file hold if a codemod may have a site there. Made by tools/make_markers.py.
+
+The codemods know it better, and take longer to import than a thousand files take to read. What others install is not
+here.
+"""
+
+# fmt: off
+
+# Any of these.
+ANYWHERE = (
+'''
+PACKAGE_HEAD = """
+# Or one of these, and then the last part of an old name, as a word, beside a word that names its home.
+PACKAGES = (
+"""
+
+
+def content() -> str:
+    registry = ModernizeRegistry()
+    own = [codemod for name, codemod in registry.items() if codemod.__module__.startswith(f"{MODERNIZE_PACKAGE}.")]
+    markers = {
+        marker
+        for codemod in own
+        if codemod.__module__.rpartition(".")[2] not in INDEXED
+        for marker in codemod.markers()
+    }
+    anywhere = sorted(each for each in markers if not any(other in each for other in markers - {each}))
+    rows = [f"    {word!r}: {tuple(sorted(homes))!r}," for word, homes in sorted(ends().items())]
+    return "".join(
+        (
+            HEAD,
+            *_wrapped(anywhere),
+            ")\n",
+            PACKAGE_HEAD,
+            *_wrapped(PACKAGES),
+            ")\nHOMES = {\n",
+            "\n".join(rows),
+            "\n}\n",
+        )
+    )
+
+
+def _wrapped(values: Iterable[bytes]) -> Iterator[str]:
+    return (f"    {value!r},\n" for value in values)
+
+
+if __name__ == "__main__":
+    PLACE.write_text(content(), encoding="utf-8")
