@@ -49,7 +49,7 @@ if not set(CHOSEN) <= set(KINDS):
 
 # Of the tests with the mark `either`, `.ci/run` runs one half on each version of JAX: every other case in the grid of a
 # test's parameters, so that each version sees each value of each parameter, and of tests without parameters every other
-# one in a file. By default both halves run.
+# one in a file. An argument of the mark says which half a test is in. By default both halves run.
 HALVES = ("first", "second")
 HALF = os.environ.get("MMREWRITE_TESTS_HALF", "")
 if HALF not in ("", *HALVES):
@@ -119,7 +119,11 @@ def halves_of(items: Iterable[pytest.Item]) -> dict[pytest.Item, str]:
     found: dict[pytest.Item, str] = {}
     seen: dict[object, list[object]] = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("either") is None or item.get_closest_marker("slow") is not None:
+        mark = item.get_closest_marker("either")
+        if mark is None or item.get_closest_marker("slow") is not None:
+            continue
+        if mark.args:
+            found[item] = HALVES[HALVES.index(mark.args[0])]
             continue
         test = item.nodeid.partition("[")[0]
         places = [((test, axis), values) for axis, values in values_of(item).items()] or [(item.path, item)]

@@ -74,7 +74,6 @@ def test_schedules_of_the_same_programs_agree_bitwise(family, inputs, oracle):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.optimized
 @pytest.mark.parametrize(("name", "placement"), SPLIT + FOLDED, ids=str)
 def test_schedules_that_split_the_backward_pass(name, placement, inputs, oracle):
     result, report = run(placement, inputs, schedule=name)

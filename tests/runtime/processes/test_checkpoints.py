@@ -25,9 +25,11 @@ runpy.run_path(path, run_name="__main__")
 
 
 def run(*command):
-    drop = ("XLA_FLAGS", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")
+    drop = ("JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")
     environment = {key: value for key, value in os.environ.items() if key not in drop}
-    # Optimized as for users: the numbers are compared.
+    # One device, but where the launcher says how many.
+    flags = environment.pop("XLA_FLAGS", "").split()
+    environment["XLA_FLAGS"] = " ".join(flag for flag in flags if "device_count" not in flag)
     result = subprocess.run(
         command,
         capture_output=True,
