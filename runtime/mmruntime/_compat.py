@@ -203,7 +203,7 @@ def as_fun(closed: Any) -> Callable[..., list[Any]]:
 
 
 def call_of_trace(
-    function: Callable[..., list[Any]], operands: Sequence[Any], exchange: Callable[[Any], Any]
+    function: Callable[..., list[Any]], operands: Sequence[Any], exchange: Callable[[Any], tuple[Any, Sequence[Any]]]
 ) -> list[Any]:
     """What `jax.jit(function)(*operands)` is while tracing, with another jaxpr for that of the function.
 
@@ -211,12 +211,13 @@ def call_of_trace(
         function: A function of arrays.
         operands: Its arguments, one of them traced.
         exchange: Takes the function's closed jaxpr, whose first inputs are traced values that it captured, and gives
-            one that computes the same.
+            one that computes the same, and what that takes at the end besides.
     """
     # Private: `jax.jit` takes no jaxpr, and a function that evaluates one would be traced, into a new one.
     traced: Any = jax.jit(function).trace(*operands)
-    params = traced._params | {"jaxpr": exchange(traced.jaxpr)}
-    results: list[Any] = jit_p.bind(*traced._consts, *operands, **params)
+    closed, further = exchange(traced.jaxpr)
+    params = _for_more_inputs(traced._params | {"jaxpr": closed}, len(further))
+    results: list[Any] = jit_p.bind(*traced._consts, *operands, *further, **params)
     return results
 
 
@@ -931,11 +932,16 @@ def with_extra_inputs(eqn: Any, extra: Sequence[Any]) -> Any:
     """A call with more arguments at the end, whose parameters say for each argument how it is given."""
     if not extra or eqn.primitive is not jit_p:
         return eqn.replace(invars=[*eqn.invars, *extra])
-    params = dict(eqn.params)
+    return eqn.replace(invars=[*eqn.invars, *extra], params=_for_more_inputs(eqn.params, len(extra)))
+
+
+def _for_more_inputs(params: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Parameters of a `jax.jit` with more arguments at the end."""
+    changed = dict(params)
     for name, default in (("in_shardings", UNSPECIFIED), ("in_layouts", None), ("donated_invars", False)):
-        if name in params:
-            params[name] = (*params[name], *[default] * len(extra))
-    return eqn.replace(invars=[*eqn.invars, *extra], params=params)
+        if name in changed:
+            changed[name] = (*changed[name], *[default] * count)
+    return changed
 
 
 def _device_axes(eqn: Any, aval: Any) -> tuple[str, ...]:

@@ -30,10 +30,64 @@ def test_one_line_in_a_loop_gives_one_trace() -> None:
         return lambda x: jnp.tanh(jax.jit(lambda y: y * k)(x) @ jnp.ones((4, 4))) + TABLE
 
     with shared():
-        one, other, third = [one_of_equal(jax.make_jaxpr(layer(k))(X)) for k in (2.0, 2.0, 3.0)]
+        found = [one_of_equal(jax.make_jaxpr(layer(k))(X)) for k in (2.0, 2.0, 3.0)]
+    (one, _), (other, _), (third, _) = found
     assert one is other
     assert third is not one
-    assert one_of_equal(one) is one
+    assert all(numbers == [] for _, numbers in found)
+    assert one_of_equal(one) == (one, [])
+
+
+def test_numbers_that_are_folded_into_keys_are_passed() -> None:
+    def layer(number: int, scale: float) -> Any:
+        def fun(x: Any, key: Any) -> Any:
+            return jnp.where(jax.random.bernoulli(jax.random.fold_in(key, number), 0.5, x.shape), x, 0.0) * scale
+
+        return fun
+
+    key = jax.random.key(0)
+    with shared():
+        traced = [jax.make_jaxpr(layer(*each))(X, key) for each in ((3, 1.0), (4, 1.0), (4, 2.0))]
+        (one, first), (other, second), (third, _) = [one_of_equal(each) for each in traced]
+    assert one is other
+    assert third is not one
+    assert [[int(number) for number in numbers] for numbers in (first, second)] == [[3], [4]]
+    for number, numbers in ((3, first), (4, second)):
+        (result,) = jax.extend.core.jaxpr_as_fun(one)(X, key, *numbers)
+        np.testing.assert_array_equal(result, layer(number, 1.0)(X, key))
+
+
+def test_layers_with_dropout_are_differentiated_once() -> None:
+    seen: list[int] = []
+
+    def loss(ws: Any, x: Any, key: Any) -> Any:
+        def layer(w: Any, x: Any, key: Any) -> Any:
+            return jnp.where(jax.random.bernoulli(key, 0.8, x.shape), jnp.tanh(x @ w), 0.0)
+
+        for index, w in enumerate(ws):
+            x = mm.task(lambda w, x, key, i=index: layer(w, x, jax.random.fold_in(key, i)), f"layer_{index}")(w, x, key)
+        return (x**2).mean()
+
+    def gradient(ws: Any, x: Any, key: Any) -> Any:
+        return mm.microbatch(jax.grad(loss), size=1, argnum=1, rng=2, reduce="exact")(ws, x, key)
+
+    def forward(closed: Any) -> None:
+        for eqn in _compat.split(closed)[0].eqns:
+            if eqn.primitive.name == "jit" and "layer_" in str(eqn.params["name"]):
+                seen.append(id(eqn.params["jaxpr"]))
+            for inner in _compat.inner_jaxprs(eqn):
+                forward(inner)
+
+    ws = [jnp.full((4, 4), 0.1 * (index + 1)) for index in range(4)]
+    forward(jax.make_jaxpr(gradient)(ws, X, jax.random.key(0)))
+    # Forwards and backwards: the first layer, which has no gradient to pass on, and one program for all others.
+    assert len(seen) == 8
+    assert len(set(seen)) == 4
+    found = mm.mjit(gradient, mesh=mm.MultiMesh(axis_sizes=(1, 8), axis_names=("stage", "data")))(
+        ws, X, jax.random.key(0)
+    )
+    for one, other in zip(found, gradient(ws, X, jax.random.key(0)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(

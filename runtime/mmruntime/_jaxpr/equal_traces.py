@@ -1,7 +1,8 @@
 """Equal traces of tasks as one object, so that JAX differentiates layers that are alike once.
 
 JAX keeps what it derives from a jaxpr (its linearization, its transpose) by the identity of the jaxpr. The layers of a
-model are traced one by one and give jaxprs that are equal, yet not the same.
+model are traced one by one and give jaxprs that are equal, yet not the same. With dropout they differ in the numbers
+that they fold into their keys; these are passed instead.
 """
 
 from __future__ import annotations
@@ -35,19 +36,42 @@ def is_shared() -> bool:
     return _FOUND.get() is not None
 
 
-def one_of_equal(closed: Any) -> Any:
-    """The first of all closed jaxprs that equal this one, in a context of `shared`; without one, this one."""
+def one_of_equal(closed: Any) -> tuple[Any, list[Any]]:
+    """The first of all closed jaxprs that equal this one, in a context of `shared`; without one, this one.
+
+    Numbers that are folded into keys do not count.
+
+    Returns:
+        The jaxpr, and the numbers that it takes at the end.
+    """
     known = _FOUND.get()
     if known is None:
-        return closed
+        return closed, []
+    closed, numbers = _with_folded_numbers(closed)
     jaxpr, _ = _compat.split(closed)
     key = (tuple(var.aval for var in jaxpr.invars), tuple(eqn.primitive for eqn in jaxpr.eqns))
     others = known.setdefault(key, [])
     for other in others:
         if same_trace(other, closed):
-            return other
+            return other, numbers
     others.append(closed)
-    return closed
+    return closed, numbers
+
+
+def _with_folded_numbers(closed: Any) -> tuple[Any, list[Any]]:
+    """A jaxpr that takes the numbers that it folds into keys, and these."""
+    jaxpr, consts = _compat.split(closed)
+    inputs, numbers, eqns = [], [], []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "random_fold_in" and isinstance(eqn.invars[1], _compat.Literal):
+            number = eqn.invars[1]
+            inputs.append(_compat.new_var(number.aval))
+            numbers.append(number.val)
+            eqn = eqn.replace(invars=[eqn.invars[0], inputs[-1]])
+        eqns.append(eqn)
+    if not numbers:
+        return closed, []
+    return _compat.with_consts(jaxpr.replace(invars=[*jaxpr.invars, *inputs], eqns=eqns), consts), numbers
 
 
 def same_trace(one: Any, other: Any) -> bool:
