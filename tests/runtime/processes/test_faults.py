@@ -82,8 +82,8 @@ def bring_about(job, victim, within=TIMEOUT):
     statuses = [job.ended(index, within=60) for index in others]
     took = time.monotonic() - began
     assert statuses == [75] * len(others), "\n".join(map(job.text, others))
-    # A second for messages, and one for interpreters on a busy machine.
-    assert took < within + 2, took
+    # A second for messages, and the rest for a busy machine.
+    assert took < within + 20, took
     return others
 
 
@@ -94,9 +94,9 @@ def check(job, fault, victim, step):
         assert re.search(rf"mmruntime: process {index} of \d cannot go on: process {victim} {SAID[fault]}", text), text
         assert text.count("cannot go on") == 1
         if step < LAST:
-            waited = (
-                rf"It has waited for process \d for \d+\.\d s: call {step + 1} of step, task layer{index} forward, "
-            )
+            # A process may not have heard yet that all had come to the call before.
+            call = f"call (?:{step}|{step + 1}) of step"
+            waited = rf"It has waited for process \d for \d+\.\d s: {call}, task layer{index} forward, "
             assert re.search(waited + r"microbatch 2: float32\[16,16\] from submesh 1 to submesh 0\.", text), text
             assert re.search(rf"Who waits for whom: {index} -> \d", text), text
     if fault == "stop":
