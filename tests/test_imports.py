@@ -226,7 +226,7 @@ def test_a_file_without_a_row_is_found(path: str) -> None:
 
 @pytest.mark.text
 def test_the_tool_names_no_codemod() -> None:
-    # These three are functions of the runtime as well, which the vocabulary, plans and an analysis name.
+    # These are functions of the runtime as well, which the vocabulary, plans and an analysis name.
     names = set(Registry()) - {"microbatch_loop", "parallelize_step", "stage_scan"}
     for path, text in SOURCES.items():
         if path.startswith("mmrewrite/"):

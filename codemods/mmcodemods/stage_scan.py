@@ -1,15 +1,17 @@
-"""Deal the layers of a scan over stacked parameters out to the pipeline stages.
+"""Deal the layers of a scan, or of a `Sequential`, out to the pipeline stages.
 
     x, _ = jax.lax.scan(block, x, layers)  # mm: stages
     ->  x, _ = mm.stage_scan(jax.lax.scan, axis="stage")(block, x, layers)
 
-The same for a module under `nn.scan`. Each stage scans its slice of the stack, and has these layers' parameters and
-optimizer state; the stack stays one array, with its name and shape.
+The same for a module under `nn.scan`, and with `mm.stage_sequential` for the call of a `Sequential` of Flax, Haiku or
+Equinox, whose layers are then the tasks of their stages. Each stage scans its slice of a stack, and
+has these layers' parameters and optimizer state; the stack stays one array, with its name and shape.
 
 To check: the layers of the stack cost about the same, since each stage gets as many of them. If the stages do not
 divide their number, the stack lies on one submesh, which the runtime warns of.
 
-Refused: `functools.reduce` and comprehensions, because the text has no call of the layer.
+Refused: `functools.reduce` and comprehensions, because the text has no call of the layer; a `Sequential` that is made
+in another class or module, which the text does not show to be one.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.scan.html for what a scan does.
 """
 
@@ -20,6 +22,7 @@ from typing import NoReturn
 
 from mmcodemods._layer_loop import stage_details
 from mmcodemods._task import TaskCodemod
+from mmrewrite.analysis.made_modules import is_sequential
 from mmrewrite.analysis.scans import is_lifted_scan
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, STATEMENT
 
@@ -38,33 +41,35 @@ class StageScan(TaskCodemod):
         if len(scans) > 1:
             self.refuse("more than one scan in this statement; give each a statement of its own")
         if not scans:
-            self.refuse_others(calls)
+            chains = [call for call in calls if is_sequential(self.site, call.func)]
+            if len(chains) != 1:
+                self.refuse_others(calls, chains)
+            details = stage_details(self.site, counted=True)
+            self.wrap_call(self.site.statement, chains[0], "stage_sequential", **details)
+            return
         self.wrap_call(self.site.statement, scans[0], "stage_scan", **stage_details(self.site, counted=False))
 
     def is_scan(self, call: ast.Call) -> bool:
         """Whether a call runs layers one after the other, by `jax.lax.scan` or by a module that `nn.scan` made."""
         return self.site.resolve(call.func) in _SCANS or is_lifted_scan(self.site, call.func)
 
-    def refuse_others(self, calls: list[ast.Call]) -> NoReturn:
-        """Say what to write where there is no scan."""
+    def refuse_others(self, calls: list[ast.Call], chains: list[ast.Call]) -> NoReturn:
+        """Say what to write where there is no scan, and no single `Sequential`."""
+        if chains:
+            self.refuse("more than one `Sequential` in this statement; give each a statement of its own", chains[1])
         if any(self.site.resolve(call.func) == "functools.reduce" for call in calls):
             self.refuse(
                 "`functools.reduce` hides the call of the layer; write `for block in blocks: x = block(x)` and hint "
                 "that"
             )
-        for call in calls:
-            found = self.site.resolve(call.func) or ""
-            if found.endswith(".Sequential"):
-                self.refuse(
-                    f"`{self.site.text(call.func)}` calls the layers itself; keep them in a list, write `for block in "
-                    "blocks: x = block(x)` and hint that. Flax's gives all but `x` to the first layer alone",
-                    call,
-                )
         nodes = ast.walk(self.site.statement)
         if any(isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp) for node in nodes):
             self.refuse(
                 "the layers are made here and called elsewhere; hint the `for` loop that calls them, such as "
                 "`for block in self.blocks: x = block(x)`"
             )
-        where = f"{KIND_WORDS[FOR]}, or to a statement that calls `jax.lax.scan` or an `nn.scan` module"
-        self.site.error(f"`stages` cannot stand on {KIND_WORDS[STATEMENT]} without a scan; it belongs to {where}")
+        where = (
+            f"{KIND_WORDS[FOR]}, or to a statement that calls `jax.lax.scan`, an `nn.scan` module, or a `Sequential` "
+            "that this class or function makes"
+        )
+        self.site.error(f"`stages` cannot stand on {KIND_WORDS[STATEMENT]} without layers; it belongs to {where}")

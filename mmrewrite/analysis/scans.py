@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from mmrewrite.analysis.made_modules import is_made_by
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.names import Scope
 
@@ -12,35 +13,9 @@ _LIFTED = frozenset(("flax.linen.scan", "flax.linen.transforms.scan"))
 _TRANSPARENT = frozenset(("flax.linen.remat",))
 
 
-def is_lifted_scan(site: Site, node: ast.expr, scope: Scope | None = None) -> bool:
-    """Whether an expression is a module made by `nn.scan(Block, ...)(...)`, directly or by name.
-
-    An attribute of `self` is one if the class assigns nothing else to it.
-    """
-    scope = scope or site.scope
-    if isinstance(node, ast.Call):
-        return _makes_scan(site, node.func, scope)
-    if isinstance(node, ast.Name):
-        binding = site.facts.names.binding(node.id, scope)
-        owner = scope.owner(node.id) or scope
-        return binding is not None and binding.value is not None and is_lifted_scan(site, binding.value, owner)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        found = [
-            (statement, statement.value)
-            for holder in site.facts.names.around(site.statement)
-            if isinstance(holder, ast.ClassDef)
-            for statement in ast.walk(holder)
-            if isinstance(statement, ast.Assign)
-            and any(ast.dump(target) == ast.dump(_stored(node)) for target in statement.targets)
-        ]
-        return bool(found) and all(
-            is_lifted_scan(site, value, site.facts.scope_of(statement)) for statement, value in found
-        )
-    return False
-
-
-def _stored(node: ast.Attribute) -> ast.Attribute:
-    return ast.Attribute(node.value, node.attr, ast.Store())
+def is_lifted_scan(site: Site, node: ast.expr) -> bool:
+    """Whether an expression is a module made by `nn.scan(Block, ...)(...)`, directly or by name."""
+    return is_made_by(site, node, lambda made, scope: _makes_scan(site, made, scope))
 
 
 def _makes_scan(site: Site, node: ast.expr, scope: Scope) -> bool:

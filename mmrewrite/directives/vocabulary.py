@@ -270,7 +270,7 @@ DIRECTIVES = {
             positional=1,
             excludes={"task": _TASK_OR_STAGES},
             rare=frozenset((STATEMENT, OTHER)),
-            runtime=("stage", "stage_scan"),
+            runtime=("stage", "stage_scan", "stage_sequential"),
         ),
         Directive(
             "microbatch",

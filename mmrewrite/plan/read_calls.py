@@ -77,6 +77,7 @@ class _CallReader:
             f"{RUNTIME}.Task": self.read_task,
             f"{RUNTIME}.stage": self.read_layers,
             f"{RUNTIME}.stage_scan": self.read_stacked_layers,
+            f"{RUNTIME}.stage_sequential": self.read_chained_layers,
             f"{RUNTIME}.register_task": self.read_registration,
             **dict.fromkeys([f"{RUNTIME}.{name}" for name in _LOOPS], self.read_loop),
         }
@@ -169,6 +170,11 @@ class _CallReader:
     def read_stacked_layers(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
         """`mm.stage_scan(scan, axis=...)`, whose layers are the leading dimension of the scanned arrays."""
         self.add_layers(statement, call, "stage_scan", ast.unparse(call.args[0] if call.args else call), ALL_LAYERS)
+
+    def read_chained_layers(self, call: ast.Call, statement: ast.stmt, holders: Sequence[ast.AST]) -> None:
+        """`mm.stage_sequential(module, axis=...)`, whose layers the module holds."""
+        code = ast.unparse(call.args[0] if call.args else call)
+        self.add_layers(statement, call, "stage_sequential", code, ALL_LAYERS)
 
     def add_layers(self, statement: ast.stmt, call: ast.Call, function: str, code: str, layers: Value) -> None:
         """Keep layers that are dealt out along `axis=`, by default the axis `stage`."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mmruntime._frontend.shard_map import custom_partitioning as custom_partitioning
     from mmruntime._frontend.shard_map import shard_map as shard_map
     from mmruntime._frontend.stage_scan import stage_scan as stage_scan
+    from mmruntime._frontend.stage_sequential import stage_sequential as stage_sequential
     from mmruntime._frontend.task_call import task as task
     from mmruntime._step.gather import gather as gather
     from mmruntime._step.mjit import mjit as mjit
@@ -66,6 +67,7 @@ _HOMES = {
     "slice_global_mesh": "_core.multimesh",
     "stage": "_core.task",
     "stage_scan": "_frontend.stage_scan",
+    "stage_sequential": "_frontend.stage_sequential",
     "task": "_frontend.task_call",
     "tasks": "_core.registry",
     "with_sharding_constraint": "_frontend.constraint",

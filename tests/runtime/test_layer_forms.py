@@ -209,6 +209,12 @@ FORMS = {
         "nn.Sequential([Block() for _ in range(4)])",
         "for block in self.blocks.layers:  # mm: stages\n    x = block(x)",
     ),
+    "linen Sequential, called": setup("nn.Sequential([Block() for _ in range(4)])", "x = self.blocks(x)  # mm: stages"),
+    "linen Sequential, compact": linen("""
+        @nn.compact
+        def __call__(self, x):
+            return nn.Sequential([Block() for _ in range(4)])(x)  # mm: stages
+    """),
     "linen setattr": linen("""
         def setup(self):
             for i in range(4):
@@ -280,6 +286,13 @@ FORMS = {
                 x = block(x)
             return x
     """),
+    "nnx Sequential, called": nnx("""
+        def __init__(self, rngs):
+            self.blocks = nnx.Sequential(*[Block(rngs) for _ in range(4)])
+
+        def __call__(self, x):
+            return self.blocks(x)  # mm: stages
+    """),
     "nnx setattr": nnx("""
         def __init__(self, rngs):
             for i in range(4):
@@ -302,10 +315,15 @@ FORMS = {
             x = block(x)
         return x
     """),
+    "haiku Sequential, called": haiku("return hk.Sequential([Block() for _ in range(4)])(x)  # mm: stages"),
     "equinox list": equinox("[Block(each) for each in keys]", "for layer in layers:  # mm: stages\n    x = layer(x)"),
     "equinox Sequential": equinox(
         "eqx.nn.Sequential([eqx.nn.Lambda(Block(each)) for each in keys])",
         "for layer in layers.layers:  # mm: stages\n    x = layer(x)",
+    ),
+    "equinox Sequential, called": equinox(
+        "[eqx.nn.Lambda(Block(each)) for each in keys]",
+        "chain = eqx.nn.Sequential(layers)\nx = chain(x)  # mm: stages",
     ),
     "equinox scan": equinox(
         "eqx.filter_vmap(Block)(keys)",
@@ -368,13 +386,9 @@ REFUSED = {
         plain("weights", "x = functools.reduce(lambda x, w: layer(w, x), params, x)  # mm: stages\nreturn x"),
         "hides the call of the layer; write `for block in blocks: x = block",
     ),
-    "linen Sequential, called": (
-        setup("nn.Sequential([Block() for _ in range(4)])", "x = self.blocks(x)  # mm: stages"),
-        "`stages` cannot stand on .* it belongs to a `for` loop",
-    ),
-    "haiku Sequential, called": (
-        haiku("return hk.Sequential([Block() for _ in range(4)])(x)  # mm: stages"),
-        "keep them in a list, write `for block in blocks: x = block",
+    "Sequential made elsewhere": (
+        plain("weights", "x = held.blocks(x)  # mm: stages\nreturn x"),
+        "a `Sequential` that this class or function makes",
     ),
     "filled by the layer": (
         plain(

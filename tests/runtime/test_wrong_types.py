@@ -138,6 +138,17 @@ CASES = {
         {"fun": jax.lax.scan},
         {"fun": FUNCTIONS, "axis": "text", "weights": "none nothing integers floats array jax_array"},
     ),
+    "stage_sequential": (
+        mm.stage_sequential,
+        {"module": nn.Sequential([nn.Dense(1)])},
+        {
+            "module": "",
+            "axis": "text",
+            "weights": "none nothing integers floats array jax_array",
+            "chunks": "none integer",
+            "placement": "none",
+        },
+    ),
     "register_task": (
         mm.Context().register_task,
         {"matcher": "layer", "task": mm.Task(mesh_slice={"stage": 0})},
