@@ -10,8 +10,9 @@ Each folder in FOLDER is one case: hinted Python files and a `score.toml` with
     refusal = "a regular expression"
     run = "run"                     # optional: a module of the case that runs it
     tolerance = 1e-4                # optional: of the scale of each array
-    state = 2                       # how many of the first arguments are the state of training
-    layers = "block_([0-9]+)"       # in the path of an array of that state: its layer; without a group, a stack of all
+    state = 2                       # how many of the first arguments are the state of training, or a list of which
+    layers = "block_([0-9]+)"       # in the path of an array of that state: its layer; without a group, a stack of all;
+                                    # or a list of expressions, one for each layer
     stages = [0, 0, 1, 1]           # the stage of each layer
 
 A case in which a hint is neither rewritten, nor refused, nor reported has failed.
@@ -23,6 +24,18 @@ keeps, so that `STEPS` steps can be taken. The rewritten copy runs `step` on eig
 runs `reference` on one. Results are compared leaf by leaf, by path: types and shapes are the same, and values to the
 tolerance. Every array of the state that belongs to a layer, of parameters and of optimizer state alike, must lie on the
 devices of that layer's stage and on no other: of `n` stages, stage k has the k-th of `n` equal runs of the devices.
+
+Instead of `run`, a case may have programs as they are, which make their own model, data and step:
+
+    program = "train"               # a module, run as a script
+    step = "update"                 # the function that it compiles, whose results are compared after one step and three
+    start = "main()"                # optional: what to run after the module
+    stand_ins = ["tensorflow"]      # optional: modules in whose place there are mocks; `prepare.py` may say more
+    float64 = true                  # optional: in double precision, `jnp.float32` included
+    microbatches = { count = 2, batch = [1], rng = 2, auxiliary = "mean" }  # optional: how the original takes its batch
+    reference = [["was", "is"]]     # optional: text of the program that is another one in the original's run
+
+Here `state` counts the Flax objects that the step is given, then its results. See `run_case.py`.
 
 A difference is divided by the scale of its array: its largest entry, or `FLOOR` of the largest entry of its element of
 the tuple, where that is more. A gradient that is zero in exact arithmetic, such as that of the bias of attention keys,
@@ -51,29 +64,11 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from accounting import folder_without_outcome  # noqa: E402
 
+RUNNER = Path(__file__).with_name("run_case.py")
+PROGRAM_KEYS = ("program", "step", "start", "float64", "stand_ins", "microbatches")
 FLOOR = 1e-4  # with the default tolerance, what hides behind it is 1e-8 of the largest gradient: below float32
 STEPS = 3
 DEVICES = 8
-RUNNER = """
-import importlib, json, sys
-import jax, numpy as np
-module = importlib.import_module(sys.argv[1])
-arguments, count = module.make(), int(sys.argv[4])
-for _ in range(int(sys.argv[5]) if count else 1):
-    result = getattr(module, sys.argv[2])(*arguments)
-    arguments = (*result[:count], *arguments[count:])
-leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(result)]
-def rows(shard, leaf):
-    return [list(part.indices(size)[:2]) for part, size in zip(shard.index, leaf.shape)]
-shards = {path: [[each.device.id, rows(each, leaf)] for each in getattr(leaf, "addressable_shards", ())]
-          for path, leaf in leaves}
-with open(sys.argv[3] + ".json", "w") as file:
-    json.dump({"shards": shards}, file)
-def values(leaf):
-    typed = isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if typed else leaf)
-np.savez(sys.argv[3], **{path: values(leaf) for path, leaf in leaves})
-"""
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ def score(case: Path) -> Score:
         messages = [line for line in applied.stderr.splitlines() if re.search(r"\[\w+\]$", line)]
         found = "error" if applied.returncode == 2 else "rewritten" if changed else "refused"
         largest, places, equal = "", "", True
-        if found == expected == "rewritten" and "run" in told:
+        if found == expected == "rewritten" and ("run" in told or "program" in told):
             largest, places, equal = compare(case, copy, told, Path(scratch))
         if found == "rewritten" and expected == "raises":
             original = run(case, told, "reference", 1, Path(scratch))
@@ -155,7 +150,13 @@ def compare(case: Path, copy: Path, told: dict[str, Any], scratch: Path) -> tupl
     if missing:
         return "", f"score.toml does not say {', '.join(missing)}", False
     results, shards = {}, {}
-    for folder, name, devices in ((case, "reference", 1), (copy, "step", DEVICES)):
+    original = case
+    if "reference" in told:
+        original = Path(shutil.copytree(case, scratch / "original"))
+        program = original / f"{told['program']}.py"
+        for was, becomes in told["reference"]:
+            program.write_text(program.read_text().replace(was, becomes))
+    for folder, name, devices in ((original, "reference", 1), (copy, "step", DEVICES)):
         error = run(folder, told, name, devices, scratch)
         if error:
             return error[:120], "", False
@@ -185,27 +186,31 @@ def unlike(one: dict[str, np.ndarray], many: dict[str, np.ndarray]) -> str:
     return ""
 
 
-def misplaced(shards: dict[str, Any], state: int, layers: str, stages: list[int]) -> list[str]:
+def misplaced(shards: dict[str, Any], state: int | list[int], layers: str | list[str], stages: list[int]) -> list[str]:
     """The arrays of layers that are not on their stage, and parts of the state that have none.
 
     Args:
         shards: For each array of the results its device and rows in each dimension, shard by shard.
-        state: How many of the first results are state.
-        layers: Finds an array's layer in its path; without a group, stacks of all layers, along their first dimension.
+        state: How many of the first results are state, or which are.
+        layers: Finds an array's layer in its path; without a group, stacks of all layers, along their first dimension;
+            or what finds each layer.
         stages: The stage of each layer.
     """
-    pattern, run_length, wrong = re.compile(layers), DEVICES // (max(stages) + 1), []
+    patterns = [re.compile(each) for each in ([layers] if isinstance(layers, str) else layers)]
+    run_length, wrong = DEVICES // (max(stages) + 1), []
     seen: set[tuple[str, int]] = set()
-    elements = [f"[{position}]" for position in range(state)]
+    elements = [f"[{position}]" for position in (range(state) if isinstance(state, int) else state)]
     for path, pieces in shards.items():
-        match = pattern.search(path)
+        matches = [(number, match) for number, each in enumerate(patterns) if (match := each.search(path))]
         where = element(path) + "]"
         # Counters and the like are on all devices.
-        if match is None or where not in elements or not pieces or not pieces[0][1]:
+        if not matches or where not in elements or not pieces or not pieces[0][1]:
             continue
+        number, match = matches[0]
         found: dict[int, set[int]] = {}
         for device, rows in pieces:
-            for layer in [int(match[1])] if pattern.groups else range(*rows[0]):
+            one = [number] if not isinstance(layers, str) else [int(match[1])] if match.re.groups else None
+            for layer in range(*rows[0]) if one is None else one:
                 found.setdefault(layer, set()).add(device // run_length)
         seen.update((where, layer) for layer in found)
         for layer, at in sorted(found.items()):
@@ -213,14 +218,19 @@ def misplaced(shards: dict[str, Any], state: int, layers: str, stages: list[int]
                 wrong.append(f"{path}: layer {layer} of {len(stages)}")
             elif at != {stages[layer]}:
                 wrong.append(f"{path}: layer {layer} on stage {', '.join(map(str, sorted(at)))}, not {stages[layer]}")
-    unseen = [layer for layer in range(len(stages)) if ("[0]", layer) not in seen]
-    return wrong + [f"no array of layer {layer} in [0]" for layer in unseen]
+    unseen = [layer for layer in range(len(stages)) if (elements[0], layer) not in seen]
+    return wrong + [f"no array of layer {layer} in {elements[0]}" for layer in unseen]
 
 
 def run(folder: Path, told: dict[str, Any], name: str, devices: int, scratch: Path) -> str:
     """Call a function of a case's module and save what it returns as `name` in `scratch`; its error, empty if none."""
-    arguments = [told["run"], name, str(scratch / name), str(told.get("state", 0)), str(STEPS)]
-    command = [sys.executable, "-c", RUNNER, *arguments]
+    if "program" in told:
+        case = {key: told[key] for key in PROGRAM_KEYS if key in told}
+        case |= {"compile": "mm.mjit" if name == "step" else "any"}
+    else:
+        case = {"module": told["run"], "function": name, "state": told.get("state", 0)}
+    (scratch / f"{name}.case").write_text(json.dumps({**case, "steps": STEPS}))
+    command = [sys.executable, str(RUNNER), str(scratch / f"{name}.case"), str(scratch / name)]
     done = subprocess.run(
         command, cwd=folder, env=environment(devices, folder), capture_output=True, text=True, check=False
     )
@@ -229,6 +239,7 @@ def run(folder: Path, told: dict[str, Any], name: str, devices: int, scratch: Pa
 
 def relative(one: dict[str, np.ndarray], many: dict[str, np.ndarray]) -> dict[str, float]:
     """Largest difference of each array of two runs, divided by its scale; not-a-number counts as infinite."""
+    one, many = ({name: array * 1 for name, array in arrays.items()} for arrays in (one, many))  # booleans as numbers
     sizes = {name: float(np.abs(array).max(initial=0)) for name, array in one.items()}
     wholes: dict[str, float] = {}
     for name, size in sizes.items():
@@ -250,11 +261,12 @@ def element(name: str) -> str:
 def environment(devices: int | None = None, folder: Path | None = None) -> dict[str, str]:
     """Variables of a process that finds the packages, and the case before them."""
     paths = [str(ROOT), str(ROOT / "codemods"), str(ROOT / "runtime")]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *paths] if folder else paths)}
+    paths = [*([str(folder)] if folder else []), *paths, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     if devices is not None:
         variables |= {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
             "JAX_TRACEBACK_FILTERING": "off",  # so that the last line of an error is the error
         }
     return variables
