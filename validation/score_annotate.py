@@ -14,6 +14,7 @@ Each folder in FOLDER is one case: hinted Python files and a `score.toml` with
     layers = "block_([0-9]+)"       # in the path of an array of that state: its layer; without a group, a stack of all;
                                     # or a list of expressions, one for each layer
     stages = [0, 0, 1, 1]           # the stage of each layer
+    slices = 2                      # optional: how many stages there are, if some have no layer
 
 A case in which a hint is neither rewritten, nor refused, nor reported has failed.
 
@@ -170,7 +171,7 @@ def compare(case: Path, copy: Path, told: dict[str, Any], scratch: Path) -> tupl
     differences = relative(one, many)
     worst = max(differences, key=differences.__getitem__)
     equal = differences[worst] <= told.get("tolerance", 1e-4)
-    wrong = misplaced(shards["step"], told["state"], told["layers"], told["stages"])
+    wrong = misplaced(shards["step"], told["state"], told["layers"], told["stages"], told.get("slices"))
     places = wrong[0] if wrong else "on their stages"
     return f"{differences[worst]:.1e}" + ("" if equal else f" at {worst}"), places, equal and not wrong
 
@@ -186,7 +187,13 @@ def unlike(one: dict[str, np.ndarray], many: dict[str, np.ndarray]) -> str:
     return ""
 
 
-def misplaced(shards: dict[str, Any], state: int | list[int], layers: str | list[str], stages: list[int]) -> list[str]:
+def misplaced(
+    shards: dict[str, Any],
+    state: int | list[int],
+    layers: str | list[str],
+    stages: list[int],
+    slices: int | None = None,
+) -> list[str]:
     """The arrays of layers that are not on their stage, and parts of the state that have none.
 
     Args:
@@ -195,9 +202,10 @@ def misplaced(shards: dict[str, Any], state: int | list[int], layers: str | list
         layers: Finds an array's layer in its path; without a group, stacks of all layers, along their first dimension;
             or what finds each layer.
         stages: The stage of each layer.
+        slices: How many stages there are; one more than the last of `stages` if left out.
     """
     patterns = [re.compile(each) for each in ([layers] if isinstance(layers, str) else layers)]
-    run_length, wrong = DEVICES // (max(stages) + 1), []
+    run_length, wrong = DEVICES // (slices or max(stages) + 1), []
     seen: set[tuple[str, int]] = set()
     elements = [f"[{position}]" for position in (range(state) if isinstance(state, int) else state)]
     for path, pieces in shards.items():
