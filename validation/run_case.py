@@ -234,10 +234,8 @@ def random_streams(value: Any) -> list[Any]:
 def save(result: Any, out: str) -> None:
     """Write the arrays among the leaves, and the devices and rows of their shards."""
     leaves = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(result)]
-    # Equinox keeps functions and strings in its trees.
-    leaves = [
-        (path, leaf) for path, leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float))
-    ]
+    # Equinox keeps functions, strings and numbers in its trees.
+    leaves = [(path, leaf) for path, leaf in leaves if isinstance(leaf, jax.Array | np.ndarray | np.generic)]
 
     def rows(shard: Any, leaf: Any) -> list[list[int]]:
         return [list(part.indices(size)[:2]) for part, size in zip(shard.index, leaf.shape, strict=False)]
