@@ -70,7 +70,7 @@ def record_program(told: dict[str, Any]) -> Any:
         sys.modules[name] = MagicMock()
         parent, _, last = name.rpartition(".")
         if parent:
-            setattr(sys.modules[parent], last, sys.modules[name])
+            setattr(importlib.import_module(parent), last, sys.modules[name])
     recorded: list[tuple[Any, ...]] = []
     compilers = ("mmruntime.mjit",) if told["compile"] == "mm.mjit" else COMPILERS
     for name in compilers:
