@@ -36,13 +36,16 @@ MAY_IMPORT = {
     "mmrewrite.modernize.markers": "",
     "mmrewrite.modernize.gate": ".modernize.markers",
     "mmrewrite.modernize.name_index": ".modernize.advice .modernize.gate",
+    "mmrewrite.modernize.part_index": ".modernize.advice .modernize.name_index",
+    "mmrewrite.modernize.changed_meanings": ".modernize.name_index",
     "mmrewrite.modernize.settings": ".engine",
     "mmrewrite.modernize.uses": ".source .project",
     "mmrewrite.modernize.version_guards": ".modernize.uses",
     "mmrewrite.modernize.site": ".results .source .project .codemod .modernize.settings .modernize.uses",
     "mmrewrite.modernize.decision": ".results .modernize.site",
     "mmrewrite.modernize.analysis": (
-        ".source .project .codemod .modernize.uses .modernize.version_guards .modernize.site .modernize.decision"
+        ".source .project .codemod .modernize.name_index .modernize.uses .modernize.version_guards .modernize.site "
+        ".modernize.decision"
     ),
     "mmrewrite.modernize.edits": (
         ".results .source .codemod .engine .modernize.name_index .modernize.uses .modernize.version_guards "
@@ -79,7 +82,9 @@ MAY_IMPORT = {
         "mmrewrite.analysis ._task ._constraint ._layer_loop"
     ),
     "mmcodemods.modernize": (
-        "mmrewrite.source mmrewrite.modernize.name_index mmrewrite.modernize.uses mmrewrite.modernize.site "
+        "mmrewrite.source mmrewrite.modernize.advice mmrewrite.modernize.gate mmrewrite.modernize.name_index "
+        "mmrewrite.modernize.part_index mmrewrite.modernize.changed_meanings mmrewrite.modernize.uses "
+        "mmrewrite.modernize.site "
         "mmrewrite.modernize.decision mmrewrite.modernize.analysis mmrewrite.modernize.edits mmrewrite.modernize"
     ),
     "mmruntime._check": "numpy",

@@ -1,5 +1,7 @@
 """Write mmrewrite/modernize/old_names.jsonl: since when public names of JAX and its libraries warn, raise or are gone.
 
+Beside it, `old_parts.jsonl` has the keywords, members and flags that went, by `index_parts.py`.
+
     python tools/index_names.py [--wheels FOLDER] [--python INTERPRETER]
 
 Wheels of every release in `RELEASES` are fetched with `pip download --no-deps` and read with `ast`; nothing of them is
@@ -9,7 +11,8 @@ JAX 0.4.13 and 0.4.14 have no wheels, and building one would run them: a zip of 
 
 A name warns or raises if a deprecation table of its module says so, or if its function begins with a
 `DeprecationWarning`. It is gone if the next release neither defines it nor has it in a table, and if INTERPRETER, which
-has the last releases installed, cannot find it either.
+has the last releases installed, cannot find it either. The Python that runs this must be as new as the newest wheel,
+since it reads the syntax of all of them.
 """
 
 from __future__ import annotations
@@ -21,15 +24,20 @@ import re
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from index_parts import LOOK, Parts, part_rows, parts_of
 
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = ROOT / "mmrewrite" / "modernize" / "old_names.jsonl"
+PARTS = INDEX.with_name("old_parts.jsonl")
 
 # Distribution, package, and the first release to read; of orbax, the first and the last release of every minor version,
 # since there are more than a hundred.
@@ -183,9 +191,12 @@ def _is_public(name: str) -> bool:
 def _read(data: bytes, name: str, is_package: bool) -> Module:
     module = Module(is_package)
     try:
-        tree = ast.parse(data)
-    except SyntaxError:
-        return module
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(data)
+    except SyntaxError as error:
+        # A module that is not read would look empty, and its names gone.
+        python = ".".join(map(str, sys.version_info[:2]))
+        raise SystemExit(f"{name} cannot be parsed by Python {python}: {error}; run this with a newer one") from error
     for statement in _top_level(tree.body):
         _add(module, statement, name)
     return module
@@ -396,11 +407,13 @@ def _wheel(distribution: str, version: str, folder: Path) -> Path | None:
     return next(folder.glob(pattern), None)
 
 
-def _names(wheel: Path, package: str) -> dict[str, Named]:
-    return Release(wheel, package).names
+def _read_wheel(wheel: Path, package: str) -> tuple[dict[str, Named], Parts]:
+    release = Release(wheel, package)
+    return release.names, parts_of(release)
 
 
-def _index(folder: Path) -> Iterator[dict[str, object]]:
+def _index(folder: Path) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The rows of both files, each with whether it is about a part."""
     for distribution, package, first in RELEASES:
         versions = _wanted(distribution, first)
         with ThreadPoolExecutor(4) as threads:
@@ -410,9 +423,13 @@ def _index(folder: Path) -> Iterator[dict[str, object]]:
             if version not in wheels:
                 print(f"{distribution} {version} has no wheel and is not read", file=sys.stderr)
         with ProcessPoolExecutor() as workers:
-            names = list(workers.map(_names, wheels.values(), [package] * len(wheels)))
-        yield {"package": package, "releases": list(wheels)}
-        yield from rows(dict(zip(wheels, names, strict=True)))
+            read = list(workers.map(_read_wheel, wheels.values(), [package] * len(wheels)))
+        for is_part in (False, True):
+            yield {"package": package, "releases": list(wheels)}, is_part
+        for row in rows({version: names for version, (names, _) in zip(wheels, read, strict=True)}):
+            yield row, False
+        for row in part_rows({version: parts for version, (_, parts) in zip(wheels, read, strict=True)}):
+            yield row, True
 
 
 # Prints, for each name of a list in JSON, whether it is there; null where the package is not installed.
@@ -470,6 +487,16 @@ def corrected(found: Sequence[dict[str, object]], python: str) -> Iterator[dict[
         yield row
 
 
+def corrected_parts(found: Sequence[dict[str, Any]], python: str) -> list[dict[str, Any]]:
+    """The rows about parts, without those that an interpreter with the last releases has."""
+    wanted = [row for row in found if "package" not in row]
+    looked = subprocess.run(
+        [python, "-c", LOOK], input=json.dumps(wanted), capture_output=True, text=True, check=True
+    ).stdout
+    there = dict(zip(map(id, wanted), map(json.loads, looked.splitlines()), strict=True))
+    return [row for row in found if not there.get(id(row))]
+
+
 def main() -> None:
     """Write the index."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -479,8 +506,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.wheels or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(row, ensure_ascii=False) for row in corrected(list(_index(folder)), given.python)]
-    INDEX.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        found = list(_index(folder))
+    _write(INDEX, corrected([row for row, is_part in found if not is_part], given.python))
+    _write(PARTS, corrected_parts([row for row, is_part in found if is_part], given.python))
+
+
+def _write(path: Path, found: Iterable[Mapping[str, Any]]) -> None:
+    lines = [json.dumps(row, ensure_ascii=False) for row in found]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from mmrewrite.modernize.changed_meanings import meaning_words
 from mmrewrite.modernize.name_index import PACKAGES, ends
+from mmrewrite.modernize.part_index import part_words
 from mmrewrite.modernize.registry import MODERNIZE_PACKAGE, ModernizeRegistry
 
 PLACE = Path(__file__).resolve().parents[1] / "mmrewrite" / "modernize" / "markers.py"
-# These look for names of the index.
-INDEXED = ("move_names", "report_old_names")
+# These look for words that stand beside others alone.
+INDEXED = ("move_names", "report_old_names", "report_old_parts")
 HEAD = '''"""What the bytes of a file hold if a codemod may have a site there. Made by tools/make_markers.py.
 
 The codemods know it better, and take longer to import than a thousand files take to read. What others install is not
@@ -23,6 +25,7 @@ here.
 """
 
 # fmt: off
+# ruff: noqa: E501
 
 # Any of these.
 ANYWHERE = (
@@ -43,7 +46,11 @@ def content() -> str:
         for marker in codemod.markers()
     }
     anywhere = sorted(each for each in markers if not any(other in each for other in markers - {each}))
-    rows = [f"    {word!r}: {tuple(sorted(homes))!r}," for word, homes in sorted(ends().items())]
+    every: dict[bytes, set[bytes]] = {}
+    for words in (ends(), part_words(), meaning_words()):
+        for word, homes in words.items():
+            every.setdefault(word, set()).update(homes)
+    rows = [f"    {word!r}: {tuple(sorted(homes))!r}," for word, homes in sorted(every.items())]
     return "".join(
         (
             HEAD,

@@ -51,7 +51,7 @@ def report_upgrade(options: SourceOptions, wanted: Sequence[str], target: str | 
     if options.output_format not in formats:
         raise click.UsageError(f"With --upgrade-to, --format is one of {', '.join(formats)}.")
     releases = dict(map(_wanted_release, wanted))
-    session = _ModernizeSession(options, target)
+    session = _ModernizeSession(options, target, is_upgrade=True)
 
     def changed_in(codemod: str, name: str) -> tuple[str, str, Change] | None:
         changes = session.registry[codemod].changed_in
@@ -84,8 +84,8 @@ class _ModernizeSession(Session):
     noun: ClassVar[str] = "old name"
     has_plan: ClassVar[bool] = False
 
-    def __init__(self, options: SourceOptions, target: str | None) -> None:
-        self.registry, self.target = ModernizeRegistry(), target
+    def __init__(self, options: SourceOptions, target: str | None, *, is_upgrade: bool = False) -> None:
+        self.registry, self.target, self.is_upgrade = ModernizeRegistry(), target, is_upgrade
         super().__init__(options)
 
     def select(self) -> Selection:
@@ -101,6 +101,7 @@ class _ModernizeSession(Session):
             jobs=self.options.jobs,
             ignored=self.ignored(self.registry, Registry()),
             target=parse_target(self.target or self.config.target_jax),
+            is_upgrade=self.is_upgrade,
             track=self.progress.track,
         )
         watched = Watched(self.selection, self.rules)

@@ -75,3 +75,47 @@ ADVICE = {
     "flax.linen.ConvLSTM": "write `flax.linen.ConvLSTMCell`",
     "flax.nnx.field": "write `nnx.static()` for what is no part of the tree, `nnx.data()` for what is",
 }
+
+# Of keywords, members and flags: what to write, by owner and part.
+PART_ADVICE = {
+    "jax.Array.device_buffers": "write `[shard.data for shard in x.addressable_shards]`",
+    "jax.Array.split": "write `jnp.split(x, ...)`",
+    "jax.Array.broadcast": "write `jax.lax.broadcast(x, sizes)`",
+    "jax.Array.broadcast_in_dim": "write `jax.lax.broadcast_in_dim(x, shape, dimensions)`",
+    "jax.Array.layout": "write `x.format`",
+    "jax.NamedSharding.with_spec": "write `sharding.update(spec=spec)`",
+    "jax.NamedSharding.with_mesh": "write `NamedSharding(mesh, sharding.spec)`",
+    "jax.stages.Compiled.compiler_ir": "write `compiled.as_text()`, or `lowered.compiler_ir()`",
+    "jax.numpy.where.condition": "pass the condition, `x` and `y` by position",
+    "jax.numpy.where.x": "pass the condition, `x` and `y` by position",
+    "jax.numpy.where.y": "pass the condition, `x` and `y` by position",
+    "jax.numpy.reshape.newshape": "write `shape=`",
+    "jax.scipy.special.beta.x": "write `a=`",
+    "jax.scipy.special.beta.y": "write `b=`",
+    "jax.ShapeDtypeStruct.vma": "write `manual_axis_type=jax.sharding.ManualAxisType(varying=...)`",
+    "jax.lax.dot_general.algorithm": "write `precision=`, which takes an algorithm",
+    "jax.lax.dot.algorithm": "write `precision=`, which takes an algorithm",
+    **{
+        f"flax.nnx.{name}.{keyword}": f"write `nnx.{name}` with `in_axes=nnx.StateAxes(...)`, and `nnx.split_rngs`"
+        for name in ("scan", "vmap", "pmap")
+        for keyword in ("state_axes", "split_rngs", "in_axes_kwargs")
+    },
+    "flax.nnx.scan.carry_argnum": "write `in_axes=` with `nnx.Carry` in the place of the carry",
+    "flax.nnx.scan.scan_output": "write `out_axes=` with `nnx.Carry` in the place of the carry",
+    "flax.nnx.grad.wrt": "write `argnums=nnx.DiffState(0, ...)`",
+    "flax.nnx.value_and_grad.wrt": "write `argnums=nnx.DiffState(0, ...)`",
+    "flax.nnx.jit.donate_state": "write `donate_argnums=`",
+    "flax.nnx.jit.constrain_state": "write `jax.lax.with_sharding_constraint` in the function",
+    "flax.nnx.LoRA.kernel_init": "write `a_initializer=` and `b_initializer=`",
+    "flax.nnx.bridge.ToLinen.metadata_type": "write `metadata_fn=`",
+    "jax_cpu_enable_gloo_collectives": 'write `jax.config.update("jax_cpu_collectives_implementation", "gloo")`',
+    "jax_spmd_mode": "arrays over several processes may be computed with anywhere; leave it out",
+    "jax_enable_key_reuse_checks": 'write `jax.config.update("jax_debug_key_reuse", ...)`',
+    "jax_parallel_functions_output_gda": "results are `jax.Array` always; leave it out",
+}
+
+# Members of arrays and other objects that go by another name today, or are written as a call.
+SUCCESSORS = {
+    "jax.Array.device_buffer": "addressable_data(0)",
+    "jax.Array.layout": "format",
+}

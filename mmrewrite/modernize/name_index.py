@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -145,8 +145,13 @@ PACKAGES = (b"jax", b"flax", b"optax", b"chex", b"orbax", b"jnp", b"nnx", b"line
 @functools.cache
 def ends() -> Mapping[bytes, frozenset[bytes]]:
     """The last parts of all names that a file may be reported for, and for each what else such a file holds."""
+    return words_beside((*old_names(), *ONCE_MODULES))
+
+
+def words_beside(names: Iterable[str]) -> Mapping[bytes, frozenset[bytes]]:
+    """The last parts of names, and for each what else a file holds that uses the name."""
     found: dict[bytes, set[bytes]] = {}
-    for name in (*old_names(), *ONCE_MODULES):
+    for name in names:
         parent, _, own = name.rpartition(".")
         home = parent.rpartition(".")[2]
         found.setdefault(own.encode(), set()).update(each.encode() for each in (home, *_ALIASES.get(home, ())))
@@ -156,6 +161,12 @@ def ends() -> Mapping[bytes, frozenset[bytes]]:
 def may_use_old_names(data: bytes) -> bool:
     """Whether the bytes of a file can use a name of the index. Files that name none of the packages cost nothing."""
     return uses_any(data, PACKAGES, ends())
+
+
+def numbers(release: str) -> tuple[int, ...]:
+    """A release as four numbers, to compare it: 0.10 is (0, 10, 0, 0), as 0.10.0 is."""
+    parts = [int(part) for part in release.split(".")]
+    return (*parts, *[0] * (4 - len(parts)))
 
 
 @functools.cache

@@ -11,6 +11,12 @@ DEFAULT_TARGET = (0, 10)
 
 @dataclass(frozen=True, kw_only=True)
 class ModernizeSettings(Settings):
-    """The settings of the engine for old names. `target` is the oldest JAX that the written code must run on."""
+    """The settings of the engine for old names.
+
+    Attributes:
+        target: The oldest JAX that the written code must run on.
+        is_upgrade: Whether the files are known to be for older releases, so that every changed meaning is reported.
+    """
 
     target: tuple[int, ...] = DEFAULT_TARGET
+    is_upgrade: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mmrewrite.modernize.name_index import TITLES, OldName, last_releases, old_names
+from mmrewrite.modernize.name_index import TITLES, OldName, last_releases, numbers, old_names
 from mmrewrite.results import Rewrite
 
 Outcome = Literal["rewritten", "by hand", "left"]
@@ -138,12 +138,6 @@ def upgrade_of(results: Iterable[Rewrite], target: Mapping[str, str], changed_in
     used = {package for _, package, _, _ in groups} | target.keys()
     shown = {package: wanted[package] for package in TITLES if package in used}
     return Upgrade(shown, of("needed"), of("warned"), of("later"), of("unknown"))
-
-
-def numbers(release: str) -> tuple[int, ...]:
-    """A release as four numbers, to compare it: 0.10 is (0, 10, 0, 0), as 0.10.0 is."""
-    parts = [int(part) for part in release.split(".")]
-    return (*parts, *[0] * (4 - len(parts)))
 
 
 def _placed(

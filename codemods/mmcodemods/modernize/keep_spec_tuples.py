@@ -4,7 +4,8 @@
     ->  if isinstance(spec, (tuple, PartitionSpec)):
 
 This is done in modules that use `PartitionSpec`, if the project uses names that were gone before specs changed, such as
-`jax.experimental.maps` and `pjit`: newer code means what the test says today.
+`jax.experimental.maps` and `pjit`: newer code means what the test says today. There, tests and comparisons of what is
+seen to be a spec are reported.
 
 To check: the test means a spec where it said tuple.
 
@@ -46,7 +47,8 @@ class KeepSpecTuples(ModernizeCodemod):
             return
         is_old = context.analysis(_Age).is_old
         for node in module.nodes:
-            if (is_old and (_is_test(module, node) or _is_comparison(module, node))) or _is_tuple_only(module, node):
+            is_about_tuples = _is_test(module, node) or _is_comparison(module, node)
+            if (is_about_tuples and (is_old or _is_of_spec(module, node))) or _is_tuple_only(module, node):
                 yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -59,6 +61,8 @@ class KeepSpecTuples(ModernizeCodemod):
                 "a `PartitionSpec` was a tuple in older JAX and equals none today; if this may be one, compare it with "
                 "a `PartitionSpec`, or compare `tuple(spec)`"
             )
+        if not site.context.analysis(_Age).is_old:
+            site.leave("since JAX 0.6.1 a `PartitionSpec` is no tuple; add it to the classes if this is to be true")
         classes, spec = node.args[1], site.spell("jax.sharding.PartitionSpec")
         if isinstance(classes, ast.Tuple):
             _, end = site.span(classes.elts[-1])
@@ -86,6 +90,13 @@ def _is_test(module: ModuleUses, node: ast.AST) -> bool:
     classes = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
     found = {names.resolve(each, scope) for each in classes}
     return "builtins.tuple" in found and not found & SPECS
+
+
+def _is_of_spec(module: ModuleUses, node: ast.AST) -> bool:
+    """Whether a test or a comparison is about what is a spec for certain."""
+    if isinstance(node, ast.Compare):
+        return any(_is_spec(module, each) for each in (node.left, *node.comparators))
+    return isinstance(node, ast.Call) and _is_spec(module, node.args[0])
 
 
 def _is_tuple_only(module: ModuleUses, node: ast.AST) -> bool:

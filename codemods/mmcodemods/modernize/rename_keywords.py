@@ -19,44 +19,43 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.analysis.old_names import PARTIALS
+from mmrewrite.modernize.analysis.renamed_keywords import (
+    BETA,
+    CHECKPOINT,
+    CLIP,
+    OLD_KEYWORDS,
+    QUANTILES,
+    RENAMED,
+    RESHAPE,
+    SOFTMAX,
+    SOLVE,
+)
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.edits.arguments import remove_keyword
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
-_QUANTILES = tuple(f"jax.numpy.{name}" for name in ("quantile", "percentile", "nanquantile", "nanpercentile"))
-_SOFTMAX = tuple(f"jax.nn.{name}" for name in ("softmax", "log_softmax"))
-_CHECKPOINT = ("jax.checkpoint", "jax.remat", "jax.ad_checkpoint.checkpoint", "jax.ad_checkpoint.remat")
-_CLIP, _SOLVE = "jax.numpy.clip", "jax.scipy.linalg.solve"
-
-# New names of keywords, and the first JAX that has them.
-_RENAMED: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    _CLIP: {"a_min": ("min", "0.4.27"), "a_max": ("max", "0.4.27")},
-    **{name: {"interpolation": ("method", "0.4.13")} for name in _QUANTILES},
-}
-_OTHERS: Mapping[str, frozenset[str]] = {
-    _CLIP: frozenset(("a",)),
-    _SOLVE: frozenset(("sym_pos",)),
-    **dict.fromkeys(_SOFTMAX, frozenset(("initial",))),
-    **dict.fromkeys(_CHECKPOINT, frozenset(("concrete",))),
-}
-# `a` is a keyword of many functions, and old in `clip` alone.
-_HERE = re.compile(rb"\b(?:a_min|a_max|interpolation|sym_pos|initial|concrete|clip\s*\(\s*a)\s*=")
+# `a`, `x` and `y` are keywords of many functions, and old in `clip` and `beta` alone.
+_HERE = re.compile(
+    rb"\b(?:(?:a_min|a_max|interpolation|newshape|sym_pos|initial|concrete|clip\s*\(\s*a)\s*=|beta\s*\()"
+)
 
 
 class RenameKeywords(ModernizeCodemod):
     """Renames the keywords of calls; a call whose keywords are all of today is no site."""
 
     changed_in: ClassVar = {
-        _CLIP: ("jax", "0.10.0", "stops"),
-        _SOLVE: ("jax", "0.4.21", "stops"),
-        **dict.fromkeys(_QUANTILES, ("jax", "0.9.0", "stops")),
-        **dict.fromkeys(_SOFTMAX, ("jax", "0.6.0", "stops")),
-        **dict.fromkeys(_CHECKPOINT, ("jax", "0.10.0", "stops")),
+        CLIP: ("jax", "0.10.0", "stops"),
+        SOLVE: ("jax", "0.4.21", "stops"),
+        RESHAPE: ("jax", "0.6.0", "stops"),
+        BETA: ("jax", "0.4.36", "stops"),
+        **dict.fromkeys(QUANTILES, ("jax", "0.9.0", "stops")),
+        **dict.fromkeys(SOFTMAX, ("jax", "0.6.0", "stops")),
+        **dict.fromkeys(CHECKPOINT, ("jax", "0.10.0", "stops")),
     }
 
     extra_markers: ClassVar = (b"a_min", b"a_max", b"interpolation", b"sym_pos", b"initial", b"concrete", b"clip")
@@ -69,10 +68,9 @@ class RenameKeywords(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Keywords of calls of these functions, and of partials of them."""
-        for use in module.uses({**_RENAMED, **_OTHERS}):
+        for use in module.uses(OLD_KEYWORDS):
             for keyword in _keywords(module, use.node):
-                old = keyword.arg in _RENAMED.get(use.name, ()) or keyword.arg in _OTHERS.get(use.name, ())
-                if old or keyword.arg is None:
+                if keyword.arg is None or keyword.arg in OLD_KEYWORDS[use.name]:
                     yield Location(module, keyword, use)
 
     def rewrite(self) -> None:
@@ -82,14 +80,14 @@ class RenameKeywords(ModernizeCodemod):
         if keyword.arg is None:
             site.leave(f"`**` may hide keywords that `{site.text(self.use.node)}` has no more; write them out")
         self._check_array()
-        renamed = _RENAMED.get(self.use.name, {}).get(keyword.arg)
+        renamed = RENAMED.get(self.use.name, {}).get(keyword.arg)
         if renamed is not None:
             new, since = renamed
             site.needs(since, f"`{new}=` of `{site.text(self.use.node)}`")
             site.rename_keyword(keyword, new)
-        elif self.use.name == _CLIP:
+        elif self.use.name == CLIP:
             self._make_positional(keyword)
-        elif self.use.name == _SOLVE:
+        elif self.use.name == SOLVE:
             self._rewrite_sym_pos(keyword)
         elif keyword.arg == "initial":
             self.refuse(
@@ -104,7 +102,7 @@ class RenameKeywords(ModernizeCodemod):
         call = self.site.module.parents[self.site.node]
         assert isinstance(call, ast.Call)
         place = next((index for index, keyword in enumerate(call.keywords) if keyword.arg == "a"), 0)
-        if self.use.name == _CLIP and place > 0:
+        if self.use.name == CLIP and place > 0:
             self.refuse("`jnp.clip` takes the array by position; move `a` to the front", call.keywords[place])
 
     def _make_positional(self, keyword: ast.keyword) -> None:

@@ -54,7 +54,7 @@ class ReplaceLayouts(ModernizeCodemod):
         """Uses of the classes, and attributes in modules that import JAX and define none of that name."""
         meaning = _meaning(module)
         for use in module.uses(cls.names):
-            if use.name != _LAYOUT or meaning != "today":
+            if use.name != _LAYOUT or meaning != "today" or _is_old(module, use.node):
                 yield Location(module, use.node, use)
         if not any(f"{item.name}.".startswith("jax.") for item in module.imported):
             return
@@ -75,13 +75,14 @@ class ReplaceLayouts(ModernizeCodemod):
         if self.use.name != _LAYOUT:
             self._rename(_LAYOUT)
             return
-        if _meaning(site.module) is None:
+        if _meaning(site.module) is None and not _is_old(site.module, self.use.node):
             self.refuse(
                 "`Layout` is what JAX before 0.7 called `DeviceLocalLayout`, and what it called `Layout` is `Format`; "
                 "write `jax.experimental.layout.Format` if a sharding belongs to it"
             )
         self._rename(_FORMAT)
-        for keyword in site.call.keywords if site.call is not None else ():
+        call = site.module.parents.get(self.use.node)
+        for keyword in call.keywords if isinstance(call, ast.Call) else ():
             if keyword.arg == "device_local_layout":
                 site.rename_keyword(keyword, "layout")
 
@@ -121,6 +122,12 @@ def _is_module(module: ModuleUses, node: ast.Attribute) -> bool:
     return module.facts.names.resolve(node, module.scope_of(node)) is not None
 
 
+def _is_old(module: ModuleUses, function: ast.expr) -> bool:
+    """Whether a use of `Layout` is called, or will be, with what only the old one takes."""
+    call = module.parents.get(function)
+    return isinstance(call, ast.Call) and any(keyword.arg in _OLD_KEYWORDS for keyword in call.keywords)
+
+
 def _meaning(module: ModuleUses) -> str | None:
     """Whether `Layout` in a module is the "old" one or that of "today"; None if nothing shows it."""
     if any(True for _ in module.uses((_LOCAL, f"{_LOCAL}.AUTO", _CONSTRAINT))):
@@ -133,7 +140,7 @@ def _meaning(module: ModuleUses) -> str | None:
             continue
         keywords = {keyword.arg for keyword in call.keywords}
         first = call.args[0] if call.args else None
-        if keywords & _OLD_KEYWORDS or (isinstance(first, ast.Constant) and first.value is None):
+        if _is_old(module, use.node) or (isinstance(first, ast.Constant) and first.value is None):
             return "old"
         if keywords & _NEW_KEYWORDS or isinstance(first, ast.Tuple | ast.List):
             return "today"

@@ -1,0 +1,89 @@
+"""Call what works for variables of Flax as dictionaries too, which they are since Flax 0.7.1.
+
+    state, params = variables.pop("params")
+    params = params.unfreeze()
+    params = params.copy({"head": head})
+    ->  state, params = flax.core.pop(variables, "params")
+    ->  params = flax.core.unfreeze(params)
+    ->  params = flax.core.copy(params, {"head": head})
+
+`module.init` and `module.apply` gave a `FrozenDict`, whose methods a dictionary does not have, or has with another
+meaning. The functions of `flax.core` do the same for both.
+
+To check: nothing.
+
+Refused: nothing; `pop` and `copy` in other forms are those of a dictionary.
+See https://flax.readthedocs.io/en/latest/guides/converting_and_upgrading/regular_dict_upgrade_guide.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.site import Location, ModernizeContext
+from mmrewrite.modernize.uses import ModuleUses
+
+_METHODS = ("unfreeze", "pop", "copy")
+
+
+class KeepFrozenDicts(ModernizeCodemod):
+    """Replaces calls of methods that only a `FrozenDict` has in this form."""
+
+    changed_in: ClassVar = {"": ("flax", "0.7.2", "changes")}
+
+    extra_markers: ClassVar[tuple[bytes, ...]] = (b"unfreeze", b".pop(", b".copy(")
+
+    @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """Whether a file names Flax and one of the methods."""
+        return b"flax" in data and super().may_be_in(data)
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Calls of the methods in modules that import Flax."""
+        if not any(item.name.partition(".")[0] == "flax" for item in module.imported):
+            return
+        for node in module.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
+                is_name = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
+                if not is_name and node.func.attr not in module.methods and _is_of_frozen(module, node, node.func):
+                    yield Location(module, node)
+
+    def rewrite(self) -> None:
+        """Write one call as that of a function."""
+        site, call = self.site, self.site.node
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Attribute)
+        start, _ = site.span(call)
+        _, held = site.span(call.func.value)
+        function = site.spell(f"flax.core.{call.func.attr}")
+        text = site.source.text
+        opened = text.index("(", site.span(call.func)[1]) + 1
+        first = min((site.span(each)[0] for each in (*call.args, *call.keywords)), default=None)
+        site.edit(start, start, f"{function}(")
+        site.edit(held, opened if first is None else first, "" if first is None else ", ")
+
+
+def _is_of_frozen(module: ModuleUses, call: ast.Call, method: ast.Attribute) -> bool:
+    """Whether a call is one that a dictionary does not have, or has with another result."""
+    if call.keywords and method.attr != "copy":
+        return False
+    if method.attr == "unfreeze":
+        return not call.args
+    if method.attr == "pop":
+        holder = module.parents.get(call)
+        targets = holder.targets if isinstance(holder, ast.Assign) else []
+        is_pair = len(targets) == 1 and isinstance(targets[0], ast.Tuple | ast.List) and len(targets[0].elts) == 2
+        return is_pair and len(call.args) == 1 and not isinstance(call.args[0], ast.Starred)
+    if call.keywords:
+        return [keyword.arg for keyword in call.keywords] == ["add_or_replace"] and not call.args
+    return len(call.args) == 1 and (isinstance(call.args[0], ast.Dict) or _is_dict_call(module, call.args[0]))
+
+
+def _is_dict_call(module: ModuleUses, node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call) and module.facts.names.resolve(node.func, module.scope_of(node)) == "builtins.dict"
+    )

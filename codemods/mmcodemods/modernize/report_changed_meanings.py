@@ -1,0 +1,168 @@
+"""Report names that are still there and mean something else.
+
+    x.addressable_data(0)  # of what jax.pmap returned
+    compiled.cost_analysis()[0]
+    jax.random.normal(key, (8,))
+    ->  train.py:1:1: since JAX 0.4.34 ... has a leading dimension of 1 ...
+
+What a release changed in silence, by the release notes. Names that programs of today use as much are reported in
+projects that use names that were gone in that release, once to a file, and by `--upgrade-to`.
+
+To check: each report; nothing is written but `x.device` for `x.device()` of what is seen to be an array, which raises
+today.
+
+Refused: what raises today. The rest is left and reported.
+See https://docs.jax.dev/en/latest/changelog.html
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from mmrewrite.modernize.analysis.project_age import ProjectAge
+from mmrewrite.modernize.analysis.value_classes import ARRAY, PMAP_RESULT, class_of
+from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS, ChangedMeaning, meaning_words
+from mmrewrite.modernize.codemod import ModernizeCodemod
+from mmrewrite.modernize.gate import uses_any
+from mmrewrite.modernize.name_index import PACKAGES, TITLES
+from mmrewrite.modernize.site import Location, ModernizeContext
+from mmrewrite.modernize.uses import ModuleUses, OldNameUse
+
+_BY_NAME = {
+    name: [each for each in CHANGED_MEANINGS if name in each.names] for row in CHANGED_MEANINGS for name in row.names
+}
+_SHARDS = frozenset(("addressable_data", "addressable_shards", "global_shards", "device_buffers"))
+_ATTENTIONS = frozenset(
+    f"flax.linen.{name}" for name in ("MultiHeadDotProductAttention", "MultiHeadAttention", "SelfAttention")
+)
+_STOPPING = "flax.training.early_stopping.EarlyStopping"
+# Of attributes, calls and strings: the package, the release, and what it says.
+_TOLD: dict[str, tuple[str, str, str]] = {
+    "shards": (
+        "jax",
+        "0.4.34",
+        "what `jax.pmap` returns has shards with a leading dimension of 1, as the whole array has; take `[0]` of each",
+    ),
+    "cost": ("jax", "0.4.38", "`cost_analysis()` gives the dictionary itself and no list; leave the `[0]` out"),
+    "device": ("jax", "0.4.31", "`device` of an array is a property; write `x.device`"),
+    "client": ("jax", "0.10.0", "devices of a CPU are called `cpu:0` and no more `TFRT_CPU_0`"),
+    "names": ("flax", "0.12.4", "`sharding_names` of variables is `out_sharding`"),
+    "attention": (
+        "flax",
+        "0.7.5",
+        "the third argument is the values and no more the mask; pass `mask=` and `deterministic=` by name",
+    ),
+    "stopping": ("flax", "0.7.5", "`update` returns the new state alone; ask its `has_improved`"),
+}
+
+
+class ReportChangedMeanings(ModernizeCodemod):
+    """Reports uses by name, and what the source shows to be about changed members."""
+
+    changed_in: ClassVar = {name: (rows[0].package, rows[0].release, "changes") for name, rows in _BY_NAME.items()}
+
+    extra_markers: ClassVar[tuple[bytes, ...]] = (
+        *(b".addressable_", b".global_shards", b".device_buffers", b".device()", b"cost_analysis", b"TFRT_CPU"),
+        *(b"sharding_names", b"EarlyStopping", b"DotProductAttention", b"MultiHeadAttention", b"SelfAttention"),
+    )
+
+    @classmethod
+    def may_be_in(cls, data: bytes) -> bool:
+        """Names that have changed, and members."""
+        return super().may_be_in(data) or uses_any(data, PACKAGES, meaning_words())
+
+    @classmethod
+    def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
+        """Uses of the names, the first of each row alone for common ones, and changed members."""
+        age, seen = context.analysis(ProjectAge), set[int]()
+        for use in module.uses(_BY_NAME):
+            row = _row(module, use, age)
+            if row is None or id(row) in seen:
+                continue
+            if row.is_common:
+                seen.add(id(row))
+            yield Location(module, use.node, use)
+        if any(item.name.partition(".")[0] in ("jax", "flax") for item in module.imported):
+            for node in module.nodes:
+                if _kind(module, node) is not None:
+                    yield Location(module, node)
+
+    def rewrite(self) -> None:
+        """Report the place."""
+        site = self.site
+        if site.use is not None:
+            row = _row(site.module, self.use, site.context.analysis(ProjectAge))
+            assert row is not None
+            site.leave(f"since {TITLES[row.package]} {row.release}, `{self.use.name}` {row.told}")
+        kind = _kind(site.module, site.node)
+        assert kind is not None
+        package, release, told = _TOLD[kind]
+        if kind == "device" and isinstance(site.node, ast.Call) and isinstance(site.node.func, ast.Attribute):
+            if class_of(site.module, site.node.func.value) == ARRAY:
+                site.needs("0.4.31", "`device` as a property")
+                site.edit(site.span(site.node.func)[1], site.span(site.node)[1], "")
+                return
+            site.leave(f"if this is an array: since {TITLES[package]} {release}, {told}")
+        text = f"since {TITLES[package]} {release}, {told}"
+        if kind in ("cost", "attention", "stopping"):
+            self.refuse(text)
+        site.leave(text)
+
+
+Kind = Literal["shards", "cost", "device", "client", "names", "attention", "stopping"]
+
+
+def _maps(module: ModuleUses) -> bool:
+    """Whether a module uses `jax.pmap`, so that arrays that come from elsewhere may come from that."""
+    return any(True for _ in module.uses(("jax.pmap",)))
+
+
+def _row(module: ModuleUses, use: OldNameUse, age: ProjectAge) -> ChangedMeaning | None:
+    """The change that a use meets."""
+    return next((row for row in _BY_NAME[use.name] if _meets(module, use, row, age)), None)
+
+
+def _meets(module: ModuleUses, use: OldNameUse, row: ChangedMeaning, age: ProjectAge) -> bool:
+    if row.is_common and not age.is_before(row.package, row.release):
+        return False
+    if any(word in module.facts.source.text for word in row.beside):
+        return False
+    call = module.parents.get(use.node)
+    if not isinstance(call, ast.Call) or call.func is not use.node:
+        return not row.keyword and not row.arguments
+    keywords = {keyword.arg for keyword in call.keywords}
+    if row.keyword.endswith("=None"):
+        return row.keyword.removesuffix("=None") not in keywords
+    by_place = len(call.args) + len(keywords) if row.arguments else 0
+    return (not row.keyword or row.keyword in keywords) and by_place >= row.arguments
+
+
+def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
+    """Which change of members a node is about."""
+    if isinstance(node, ast.Constant):
+        return "client" if isinstance(node.value, str) and "TFRT_CPU" in node.value else None
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        if node.attr in _SHARDS:
+            owner = class_of(module, node.value)
+            return "shards" if owner == PMAP_RESULT or (owner is None and _maps(module)) else None
+        is_of_nnx = node.attr == "sharding_names" and any(item.name.startswith("flax") for item in module.imported)
+        return "names" if is_of_nnx else None
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
+        value = node.value
+        is_cost = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+        return "cost" if is_cost and value.func.attr == "cost_analysis" else None  # type: ignore[attr-defined]
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
+        is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)
+        resolved = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
+        return "device" if is_jax and not resolved and "device" not in module.methods else None
+    if len(node.args) > 2 and class_of(module, node.func) in _ATTENTIONS:
+        return "attention"
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "update":
+        holder = module.parents.get(node)
+        is_unpacked = isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Tuple)
+        return "stopping" if is_unpacked and class_of(module, node.func.value) == _STOPPING else None
+    return None

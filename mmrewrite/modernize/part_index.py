@@ -1,0 +1,164 @@
+"""The index of what functions and classes lost while they stayed: keywords, members, places of arguments; and flags.
+
+`old_parts.jsonl` beside this file is written by `tools/index_names.py` from the wheels.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from mmrewrite.modernize.advice import PART_ADVICE
+from mmrewrite.modernize.name_index import TITLES, words_beside
+
+PARTS_FILE = files("mmrewrite.modernize") / "old_parts.jsonl"
+
+
+@dataclass(frozen=True)
+class OldPart:
+    """A keyword, a member or a flag that is gone.
+
+    Attributes:
+        name: Its own name.
+        package: The package, such as `jax`.
+        since: The release without it.
+        last_release: The last release with it.
+        is_only: Of a member: whether nothing else in these packages has one of that name.
+        default: Of a flag: its default in the last release that had it, which is what later releases do.
+    """
+
+    name: str
+    package: str
+    since: str
+    last_release: str
+    is_only: bool = False
+    default: str = ""
+
+    def told(self, owner: str) -> str:
+        """What became of it and what to write, where it belonged to `owner`."""
+        advice = PART_ADVICE.get(f"{owner}.{self.name}" if owner else self.name)
+        title = TITLES[self.package]
+        return f"is gone since {title} {self.since}; " + (advice or f"{title} {self.last_release} shows what it did")
+
+
+@dataclass(frozen=True)
+class ChangedPlaces:
+    """Arguments that are passed by position and mean something else, or raise, since a release.
+
+    Attributes:
+        package: The package, such as `jax`.
+        since: The release.
+        first: How many arguments are as they were.
+        was: The parameters in their order before.
+        now: The parameters in their order since then; None if the rest is passed by name alone.
+    """
+
+    package: str
+    since: str
+    first: int
+    was: tuple[str, ...]
+    now: tuple[str, ...] | None
+
+
+def _rows() -> Iterator[tuple[str, list[str], dict[str, Any]]]:
+    package, releases = "", []
+    for line in PARTS_FILE.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "releases" in row:
+            package, releases = row["package"], row["releases"]
+        else:
+            yield package, releases, row
+
+
+def _by_owner(kind: str) -> Mapping[str, Mapping[str, OldPart]]:
+    found: dict[str, dict[str, OldPart]] = {}
+    for package, releases, row in _rows():
+        if kind in row:
+            before = releases[releases.index(row["since"]) - 1]
+            part = OldPart(row[kind], package, row["since"], before, row.get("only", False), row.get("default", ""))
+            for owner in row.get("of", ("",)):
+                found.setdefault(owner, {})[part.name] = part
+    return found
+
+
+@functools.cache
+def old_keywords() -> Mapping[str, Mapping[str, OldPart]]:
+    """The keywords that functions and classes had, by the full name of these."""
+    return _by_owner("keyword")
+
+
+@functools.cache
+def old_members() -> Mapping[str, Mapping[str, OldPart]]:
+    """The members that classes had, by the full name of these."""
+    return _by_owner("member")
+
+
+@functools.cache
+def only_members() -> Mapping[str, Mapping[str, OldPart]]:
+    """Old members that nothing else has, by their name, and then by the class that had them."""
+    found: dict[str, dict[str, OldPart]] = {}
+    for owner, members in old_members().items():
+        for name, part in members.items():
+            if part.is_only:
+                found.setdefault(name, {})[owner] = part
+    return found
+
+
+@functools.cache
+def old_flags() -> Mapping[str, OldPart]:
+    """The flags that are gone, and have a last default."""
+    return {name: part for name, part in _by_owner("flag").get("", {}).items() if part.default}
+
+
+@functools.cache
+def switched_flags() -> Mapping[str, tuple[str, str, str]]:
+    """Flags of another default today: the release, the default before, and since then."""
+    return {
+        row["flag"]: (row["since"], row["was"], row["is"]) for _, _, row in _rows() if "flag" in row and "is" in row
+    }
+
+
+@functools.cache
+def changed_places() -> Mapping[str, tuple[ChangedPlaces, ...]]:
+    """The changes of arguments by position, the last first, by the full name of what is called."""
+    found: dict[str, list[ChangedPlaces]] = {}
+    for package, _, row in _rows():
+        if "place" in row or "named" in row:
+            first = row["place"] if "place" in row else row["named"]
+            now = tuple(row["is"]) if "is" in row else None
+            for owner in row["of"]:
+                found.setdefault(owner, []).insert(
+                    0, ChangedPlaces(package, row["since"], first, tuple(row["was"]), now)
+                )
+    return {owner: tuple(changes) for owner, changes in found.items()}
+
+
+@functools.cache
+def part_words() -> Mapping[bytes, frozenset[bytes]]:
+    """Words of files that may use an old part, and for each the words that stand beside it there."""
+    found: dict[bytes, set[bytes]] = {}
+    for word, beside in words_beside(changed_places()).items():
+        found.setdefault(word, set()).update(beside)
+    for index in (old_keywords(), old_members()):
+        for owner, parts in index.items():
+            for name in parts:
+                found.setdefault(name.encode(), set()).add(owner.rpartition(".")[2].encode())
+    for name, owners in only_members().items():
+        found[name.encode()] |= {part.package.partition(".")[0].encode() for part in owners.values()}
+    for made, words in _MADE_BY.items():
+        for name in old_members().get(made, ()):
+            found[name.encode()] |= words
+    return {word: frozenset(beside) for word, beside in found.items()}
+
+
+# Classes whose objects are made without their name.
+_MADE_BY: Mapping[str, frozenset[bytes]] = {
+    "jax.Array": frozenset((b"jax", b"jnp")),
+    "jax.stages.Lowered": frozenset((b"lower",)),
+    "jax.stages.Compiled": frozenset((b"compile",)),
+    "jax.stages.Traced": frozenset((b"trace",)),
+}

@@ -1,0 +1,219 @@
+"""The index of parts, and names of another meaning: each row is rewritten or reported at its line."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from fixture_files import source_files
+
+from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS
+from mmrewrite.modernize.part_index import PARTS_FILE, changed_places, old_flags, old_keywords, old_members
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
+from mmrewrite.modernize.settings import ModernizeSettings
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText
+
+pytestmark = pytest.mark.text
+
+ROOT = Path(__file__).resolve().parents[1]
+REGISTRY = ModernizeRegistry()
+# Lines of programs and what each of them is about.
+Lines = list[tuple[str, str]]
+
+
+def silent(lines: Lines, head: str = "", settings: ModernizeSettings | None = None) -> list[str]:
+    """What programs of these lines, each with an import of the package before it, say nothing about."""
+    files, about = {}, {}
+    for start in range(0, len(lines), 50):
+        part = lines[start : start + 50]
+        packages = sorted({text.partition("import ")[2].partition(";")[0] for _, text in part})
+        rest = [text.partition("; ")[2] for _, text in part]
+        text = "\n".join([*(f"import {package}" for package in packages), head, *rest]) + "\n"
+        path = f"part_{start}.py"
+        files[path] = text.encode()
+        about[path] = {len(packages) + 2 + number: name for number, (name, _) in enumerate(part)}
+    results = modernize_project(source_files(files), REGISTRY, settings=settings or ModernizeSettings())
+    assert [result.failure for result in results if result.failure] == []
+    return [name for result in results for line, name in about[result.path].items() if line not in seen(result)]
+
+
+def seen(result: Rewrite) -> set[int]:
+    """The lines of a program that are edited or reported."""
+    source = SourceText.decode(result.original)
+    found = {item.line for item in (*result.refusals, *result.left)}
+    return found | {source.position(edit.start)[0] for edit in result.edits}
+
+
+def line(name: str, text: str) -> str:
+    """A line that uses a name, with an import of its package."""
+    return f"import {name.partition('.')[0]}; {text}"
+
+
+def rows(index: Mapping[str, Mapping[str, object]]) -> Lines:
+    return [(owner, part) for owner, parts in index.items() for part in parts]
+
+
+@pytest.mark.parametrize("form", ["call", "partial"])
+def test_no_keyword_is_passed_over(form: str) -> None:
+    begin = {"call": "value = {}(", "partial": "value = functools.partial({}, "}[form]
+    lines = [
+        (f"{owner} {part}", line(owner, f"{begin.format(owner)}{part}=None)")) for owner, part in rows(old_keywords())
+    ]
+    # What lost keywords to another codemod is tested with that one.
+    lines = [each for each in lines if not each[0].startswith(("jax.experimental.pjit.pjit ", "jax.make_mesh "))]
+    assert len(lines) > 300
+    assert silent(lines, "import functools") == []
+
+
+def test_no_place_is_passed_over() -> None:
+    lines = []
+    for owner, changes in changed_places().items():
+        if owner not in ("jax.experimental.pjit.pjit",):
+            given = ", ".join(["0"] * min(changes[0].first + 1, len(changes[0].was)))
+            lines.append((owner, line(owner, f"value = {owner}({given})")))
+    assert len(lines) > 150
+    assert silent(lines) == []
+
+
+def test_no_member_is_passed_over() -> None:
+    lines = [
+        (f"{owner} {part}", line(owner, f"f_{number} = lambda: {owner}().{part}"))
+        for number, (owner, part) in enumerate(rows(old_members()))
+        if owner.rpartition(".")[2][:1].isupper()
+    ]
+    assert len(lines) > 250
+    assert silent(lines) == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    ['jax.config.update("{}", 7)', 'jax.config.update("{}", {default})', "jax.config.{} = 7", "x = jax.config.{}"],
+)
+def test_no_flag_is_passed_over(use: str) -> None:
+    flags = [each for each in old_flags().values() if each.package == "jax"]
+    assert len(flags) > 30
+    values = {flag.name: flag.default if flag.default in ("True", "False") else repr(flag.default) for flag in flags}
+    assert silent([(name, f"import jax; {use.format(name, default=value)}") for name, value in values.items()]) == []
+
+
+def test_no_variable_of_the_environment_is_passed_over() -> None:
+    names = [name.upper() for name in old_flags()]
+    assert silent([(name, f'import os; os.environ["{name}"] = "1"') for name in names]) == []
+
+
+def test_no_changed_meaning_is_passed_over() -> None:
+    for row in CHANGED_MEANINGS:
+        keyword = "" if not row.keyword or row.keyword.endswith("=None") else f"{row.keyword}=True"
+        arguments = ", ".join([*["x"] * row.arguments, *([keyword] if keyword else [])])
+        for name in row.names:
+            lines = [(name, line(name, f"value = {name}({arguments})"))]
+            # A name that went in the first releases, in an old project, or the word of who upgrades.
+            assert silent(lines, "from jax import ShapedArray") == [] or row.package != "jax"
+            assert silent(lines, settings=ModernizeSettings(is_upgrade=True)) == []
+
+
+# Of each codemod that says since when text means something else: such text.
+MEANINGS = {
+    "keep_auto_axes": ['mesh = jax.make_mesh((2,), ("x",))'],
+    "keep_data_attributes": ["class Alpha(nnx.Module):\n  def __init__(self): self.layers = [nnx.Linear(1, 1)]"],
+    "keep_frozen_dicts": ["v = variables.unfreeze()"],
+    "keep_nnx_optimizers": ["o = nnx.Optimizer(model, tx)"],
+    "keep_spec_tuples": [
+        't = isinstance(P("x"), tuple)',
+        't = P("x") == ("x",)',
+        't = P("x") < P("y")',
+        't = P("x") * 2',
+    ],
+    "keep_variable_annotations": ['v = nnx.Param(x, sharding=("x",))'],
+    "keep_zeros": ["e = jax.numpy.empty(3)", "e = jax.numpy.empty_like(x)"],
+    "rename_keywords": ["c = jax.numpy.clip(x, a_min=0)"],
+    "replace_layouts": ["l = jax.experimental.layout.Layout(None, s)", "l = compiled.input_layouts"],
+    "replace_mesh_context": ["with jax.sharding.Mesh(d, n): f(x)"],
+    "report_changed_meanings": [
+        "c = compiled.cost_analysis()[0]",
+        "d = jax.numpy.ones(3).device()",
+        "d = unknown.device()",
+        "s = jax.pmap(f)(x).addressable_data(0)",
+        "s = [each.data for each in jax.pmap(f)(x).addressable_shards]",
+        'd = str(device) == "TFRT_CPU_0"',
+        "n = nnx.Param(x).sharding_names",
+        "a = nn.MultiHeadDotProductAttention(2)(x, x, mask)",
+    ],
+    "report_partition_callbacks": ["p.def_partition(f, infer_sharding_from_operands=f)"],
+}
+
+
+@pytest.mark.parametrize("codemod", sorted(MEANINGS))
+def test_text_of_another_meaning_is_not_passed_over(codemod: str) -> None:
+    head = "import jax, flax\nfrom flax import nnx, linen as nn\nfrom jax.sharding import PartitionSpec as P\n"
+    head += "from jax.experimental.custom_partitioning import custom_partitioning\np = custom_partitioning(abs)\n"
+    for text in MEANINGS[codemod]:
+        (result,) = modernize_project(source_files({"a.py": f"{head}{text}\n".encode()}), REGISTRY)
+        assert max(seen(result), default=0) > head.count("\n"), text
+
+
+def test_every_codemod_of_another_meaning_has_such_text() -> None:
+    assert set(MEANINGS) == {label for label, codemod in REGISTRY.items() if codemod.changed_in}
+
+
+def test_programs_of_today_are_left_alone() -> None:
+    text = (
+        "import jax\nimport jax.numpy as jnp\nimport optax\n\n\ndef f(key, x, rows):\n"
+        "    jax.debug.callback(print, x)\n    y = jax.random.normal(key, x.shape) + jnp.ceil(x)\n"
+        "    return jnp.where(x > 0, x, 0), rows.split(','), rows.device, optax.huber_loss(x, y, delta=1.0)\n"
+    )
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    assert (result.changed, result.refusals, result.left) == (False, (), ())
+
+
+def test_parts_are_read_from_wheels(tmp_path: Path) -> None:
+    texts = {
+        "1.0": (
+            "def f(x, y, z=1, *, old=2): pass\n\nclass Alpha:\n    def __init__(self): self.deep_member = 1\n"
+            "    def method(self): pass\n\nclass Beta(Alpha): pass\n",
+            "flag = bool_state(name='jax_gone', default=True)\nother = bool_flag('jax_kept', bool_env('X', False))\n",
+        ),
+        "1.1": (
+            "def f(y, x, *, z=1): pass\n\nclass Alpha:\n    def __init__(self): pass\n\nclass Beta(Alpha): pass\n",
+            "other = bool_flag('jax_kept', True)\n",
+        ),
+        "1.2": ("def f(y, *, x, z=1): pass\n\nclass Alpha: pass\n\nclass Beta(Alpha): pass\n", "jax_kept = 1\n"),
+    }
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        from index_names import Release
+        from index_parts import part_rows, parts_of
+    finally:
+        sys.path.remove(str(ROOT / "tools"))
+    parts = {}
+    for version, (text, flags) in texts.items():
+        wheel = tmp_path / f"jax-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("jax/__init__.py", "from jax.a import f as f\n")
+            archive.writestr("jax/a.py", text)
+            archive.writestr("jax/_src/config.py", flags)
+        parts[version] = parts_of(Release(wheel, "jax"))
+    assert list(part_rows(parts)) == [
+        {"member": "deep_member", "since": "1.1", "only": True, "of": ["jax.a.Alpha"]},
+        {"member": "method", "since": "1.1", "of": ["jax.a.Alpha"]},
+        {"member": "deep_member", "since": "1.1", "only": True, "of": ["jax.a.Beta"]},
+        {"member": "method", "since": "1.1", "of": ["jax.a.Beta"]},
+        {"keyword": "old", "since": "1.1", "of": ["jax.f", "jax.a.f"]},
+        {"named": 1, "since": "1.2", "was": ["y", "x"], "of": ["jax.f", "jax.a.f"]},
+        {"place": 0, "since": "1.1", "was": ["x", "y", "z"], "is": ["y", "x"], "of": ["jax.f", "jax.a.f"]},
+        {"flag": "jax_gone", "since": "1.1", "default": "True"},
+        {"flag": "jax_kept", "since": "1.2", "default": "True"},
+    ]
+
+
+def test_the_file_is_what_the_script_writes() -> None:
+    lines = PARTS_FILE.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(each) for each in lines]
+    assert [row["package"] for row in rows if "releases" in row] == ["jax", "flax", "optax", "chex", "orbax.checkpoint"]
+    assert lines == [json.dumps(row, ensure_ascii=False) for row in rows]
