@@ -275,6 +275,12 @@ class TestRefusals:
         lines = run("diff").stderr.splitlines()
         assert [line.split(": ")[0] for line in lines[:2]] == ["a.py:7:5", "a.py:14:12"]
 
+    def test_also_those_of_one_statement(self) -> None:
+        put("a.py", PIPELINE.replace("x = x @ w", 'a, b = f(x), g(w)  # mm: task(stage=0); shard("batch")'))
+        found = run("check").stderr
+        assert "a.py:8:9: more than one call could be the task" in found
+        assert "a.py:8:9: `f(x), g(w)` is not one array" in found
+
 
 class TestExitStatus:
     @pytest.mark.parametrize(

@@ -76,25 +76,15 @@ def _run(
         for hint in active:
             if hint.directive != codemod.directive or hint.kind not in codemod.kinds:
                 continue
-            site = Site(draft, hint, name)
-            try:
-                if site.is_type_checking_only():
-                    site.refuse("code under `TYPE_CHECKING` does not run; move the hint to code that does")
-                line = site.exec_line()
-                if line is not None:
-                    site.refuse(
-                        f"the `exec` on line {line} may give any name here another meaning; put the settings into a "
-                        "module and import them"
-                    )
-                codemod(site).rewrite()
-                draft.done.add(hint)
-            except SiteRefused as refusal:
-                refused[hint.start] = Refusal(
-                    facts.path, refusal.line, refusal.column, refusal.reason, name, hint.reference
-                )
-                return _same_site(hint, active)
-            except HintMistake as mistake:
-                errors.append(_hint_error(facts, mistake.start, mistake.length, mistake.message, mistake.fix))
+            problem = _attempt(draft, hint, name, codemod)
+            if isinstance(problem, Refusal):
+                refused[hint.start] = problem
+                together = _same_site(hint, active)
+                rest = [other for other in active if other.start in together and other not in draft.done]
+                _collect(draft, [other for other in rest if other is not hint], codemods, refused, errors)
+                return together
+            if problem is not None:
+                errors.append(problem)
                 return {hint.start}
     for hint in active:
         owner = hint.record.part_of
@@ -111,6 +101,51 @@ def _run(
                 )
             return {hint.start}
     return set()
+
+
+def _attempt(draft: Draft, hint: Hint, name: str, codemod: type[MeshCodemod]) -> Refusal | HintError | None:
+    """Rewrite a site. Returns the refusal or the mistake that is in the way, None if there is none."""
+    facts, site = draft.facts, Site(draft, hint, name)
+    try:
+        if site.is_type_checking_only():
+            site.refuse("code under `TYPE_CHECKING` does not run; move the hint to code that does")
+        line = site.exec_line()
+        if line is not None:
+            site.refuse(
+                f"the `exec` on line {line} may give any name here another meaning; put the settings into a module and "
+                "import them"
+            )
+        codemod(site).rewrite()
+    except SiteRefused as refusal:
+        return Refusal(facts.path, refusal.line, refusal.column, refusal.reason, name, hint.reference)
+    except HintMistake as mistake:
+        return _hint_error(facts, mistake.start, mistake.length, mistake.message, mistake.fix)
+    draft.done.add(hint)
+    return None
+
+
+def _collect(
+    draft: Draft,
+    hints: Sequence[Hint],
+    codemods: Mapping[str, type[MeshCodemod]],
+    refused: dict[int, Refusal],
+    errors: list[HintError],
+) -> None:
+    """What is wrong with the other hints of a refused statement, so that it is all said at once.
+
+    The draft is not used afterwards: all of these hints are left out of the next.
+    """
+    for name, codemod in codemods.items():
+        for hint in hints:
+            if hint.directive != codemod.directive or hint.kind not in codemod.kinds or hint.start in refused:
+                continue
+            problem = _attempt(draft, hint, name, codemod)
+            if isinstance(problem, Refusal):
+                # Of a directive that is there twice, once.
+                if all((each.line, each.reason) != (problem.line, problem.reason) for each in refused.values()):
+                    refused[hint.start] = problem
+            elif problem is not None and problem not in errors:
+                errors.append(problem)
 
 
 def _why_alone(hint: Hint, owner: str, active: Sequence[Hint], facts: Facts) -> str | None:
