@@ -238,6 +238,19 @@ def test_the_workflows_of_the_page_are_valid(tmp_path: Path) -> None:
     assert len(blocks) >= 2
 
 
+@pytest.mark.slow
+def test_the_action_installs_itself(repository: Path, tmp_path: Path) -> None:
+    runner = tmp_path / "runner"
+    runner.mkdir()
+    done, _ = step("Install mmrewrite", repository, runner, python=sys.executable)
+    assert done.returncode == 0, done.stderr
+    commit(repository, program=HINTED)
+    settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(runner / "mmrewrite/bin/mmrewrite"), "check", "--no-cache"]
+    checked = subprocess.run(command, cwd=repository, env=settings, capture_output=True, text=True, check=False)
+    assert checked.returncode == 1 and "+y = mm.task(" in checked.stdout, checked.stderr
+
+
 def test_one_comment_that_is_brought_up_to_date(repository: Path, tools: Path, api: Api) -> None:
     base = commit(repository, old=REFUSED, click=TRAP, json=TRAP, sitecustomize=TRAP)
     commit(repository, train=PIPELINE)

@@ -99,6 +99,9 @@ def test_a_traced_step_adds_what_only_running_the_trace_tells():
     assert (timeline["microbatches"], timeline["makespan"], timeline["live"]) == (4, 15, [2, 1])
     titles = [table["title"] for table in section["tables"]]
     assert titles == ["Submeshes", "Memory per device, when it holds most", "Tasks", "Programs", "Inputs", "Transfers"]
+    inputs = section["tables"][4]
+    assert inputs["head"][-2:] == ["on its submesh because of", "laid out because of"]
+    assert all("as rewritten:" in row[-2] for row in inputs["rows"] if row[1] != "all")
     page = Path("plan.html").read_text()
     assert "tiny.train:step, traced for tiny.train:shapes on 8 virtual devices" in page
     assert page.count("<svg") == 1
