@@ -296,8 +296,7 @@ class _Collector:
             item = holder.written(statement)
             if item is None:
                 start, end = holder.span(statement)
-                known = f"known: {', '.join(sorted(DIRECTIVES))}"
-                raise Problem(start, end - start, f"not a directive: write one like `task(stage=0)`; {known}")
+                raise Problem(start, end - start, _not_a_directive(statement, text))
             parsed.append(item)
         return parsed
 
@@ -480,3 +479,10 @@ def _canonical(name: str, arguments: tuple[Argument, ...]) -> str:
     """The text of a directive in a comment."""
     parts = [argument.text if argument.name is None else f"{argument.name}={argument.text}" for argument in arguments]
     return f"{name}({', '.join(parts)})" if parts else name
+
+
+def _not_a_directive(statement: ast.stmt, text: str) -> str:
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Tuple):
+        parts = "; ".join(ast.get_source_segment(text, part) or "" for part in statement.value.elts)
+        return f"between directives stands `;`, not a comma: write `{parts}`"
+    return f"not a directive: write one like `task(stage=0)`; known: {', '.join(sorted(DIRECTIVES))}"
