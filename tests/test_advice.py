@@ -11,6 +11,8 @@ from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.results import Refusal, Rewrite
 
+pytestmark = pytest.mark.python
+
 REGISTRY = Registry()
 # A hint to paste: `microbatch(size=2, argnum=(1, 2))`, and nothing to fill in.
 ADVICE = re.compile(r"write `(?:# mm: )?((\w+)\([^`]*\))`")

@@ -17,6 +17,8 @@ from mmrewrite.engine.decide import in_order
 from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.modernize.registry import ModernizeRegistry
 
+pytestmark = pytest.mark.python
+
 REGISTRY = Registry()
 
 

@@ -25,6 +25,8 @@ from mmrewrite.project.project import Project
 from mmrewrite.results import Edit, HintReference, Rewrite
 from mmrewrite.source.text import SourceText
 
+pytestmark = pytest.mark.python
+
 REGISTRY = Registry()
 
 HINTED = "def f(x):\n    return x\n\n\ny = f(1)  # mm: task(stage=0)\n"

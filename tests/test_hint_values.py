@@ -12,6 +12,8 @@ from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import HintError, Rewrite
 from mmruntime.schedules import _registry
 
+pytestmark = pytest.mark.python
+
 REGISTRY = Registry()
 
 PROGRAM = """\

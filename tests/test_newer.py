@@ -11,6 +11,8 @@ from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.source.newer_syntax import parse_any
 
+pytestmark = pytest.mark.python
+
 BEFORE = """\
 import jax
 import jax.numpy as jnp

@@ -15,6 +15,8 @@ from click.testing import CliRunner, Result
 
 from mmrewrite.cli.commands import cli
 
+pytestmark = pytest.mark.python
+
 ROOT = Path(__file__).resolve().parents[1]
 
 STEP = """\

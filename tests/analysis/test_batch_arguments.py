@@ -10,6 +10,8 @@ from mmrewrite.analysis.gradients import find_gradient
 from mmrewrite.analysis.losses import find_function
 from mmrewrite.codemod.site import HintMistake
 
+pytestmark = pytest.mark.python
+
 LOSS = "def loss(params, batch, rng): ...\n"
 
 

@@ -19,6 +19,8 @@ from mmrewrite.analysis.blocks import (
     targets,
 )
 
+pytestmark = pytest.mark.python
+
 
 @pytest.mark.parametrize(
     ("text", "lines"),

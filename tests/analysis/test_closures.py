@@ -9,6 +9,8 @@ from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over
 from mmrewrite.analysis.gradients import find_gradient
 from mmrewrite.analysis.losses import find_function
 
+pytestmark = pytest.mark.python
+
 SCALE = "scale = 2\n"
 
 

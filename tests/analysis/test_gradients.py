@@ -10,6 +10,8 @@ from hinted_sites import facts_of, refusal_of, site_of
 
 from mmrewrite.analysis.gradients import Gradient, find_gradient, is_gradient_decorator
 
+pytestmark = pytest.mark.python
+
 
 def gradient_of(text: str) -> Gradient:
     return find_gradient(site_of("import functools\nimport jax\n" + textwrap.dedent(text)))

@@ -18,6 +18,8 @@ from mmrewrite.analysis.losses import (
     names_one_key,
 )
 
+pytestmark = pytest.mark.python
+
 HINT = "\n\nwanted(f)  # mm: task(stage=0)\n"
 
 

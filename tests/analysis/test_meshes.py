@@ -7,6 +7,8 @@ from hinted_sites import refusal_of, site_of
 
 from mmrewrite.analysis.meshes import mesh_expression
 
+pytestmark = pytest.mark.python
+
 STEP = "step = jax.jit(f)  # mm: mjit\n"
 MESH = "mesh = mm.MultiMesh(axis_names=('stage',), axis_sizes=(2,))\n"
 HEAD = "import jax\nimport mmruntime as mm\n"

@@ -10,6 +10,8 @@ from hinted_sites import site_of
 
 from mmrewrite.analysis.scans import is_lifted_scan
 
+pytestmark = pytest.mark.python
+
 HEAD = "import functools\nfrom flax import linen as nn\n"
 
 
