@@ -230,7 +230,7 @@ def judged(
     monkeypatch.setattr(programs, "run_module", run_module)
     entry = Entry("train:step", "train:example", "--entry")
     settings = programs.ProgramSettings(2, None, None, ProgramLimits(), draws)
-    return programs.check_programs(entry, Mirror("mirror", {}), settings, lambda text: contextlib.nullcontext())
+    return programs.check_programs(entry, Mirror("mirror", {}, {}), settings, lambda text: contextlib.nullcontext())
 
 
 def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
