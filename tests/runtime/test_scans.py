@@ -167,6 +167,56 @@ def test_microbatches_of_a_loop(program, loop, options, schedule):
     assert_close(jax.jit(lambda params, batch: program(wrapped, params, batch))(PARAMS, BATCH), expected)
 
 
+def sums_over_pieces(loss, scan, params, batch):
+    """The sum of losses of four pieces, and of their gradients, as a program writes it by hand."""
+
+    def micro(carry, rows):
+        total, grads = carry
+        value, more = jax.value_and_grad(loss)(params, rows)
+        return (total + value / 4, grads + more), None
+
+    pieces = jax.tree.map(lambda leaf: leaf.reshape(4, 2, *leaf.shape[1:]), batch)
+    return scan(micro, (jnp.float32(0), jnp.zeros_like(params)), pieces)[0]
+
+
+def mean_of_kept(params, rows):
+    keep = rows["x"][:, 0] > 0.2
+    return (jnp.tanh(rows["x"] @ params[0]).sum(-1) * keep).sum() / jnp.maximum(keep.sum(), 1)
+
+
+def with_decay(params, rows):
+    return jnp.tanh(rows["x"] @ params[0]).sum() + (params**2).sum()
+
+
+def of_two_rows(params, rows):
+    if rows["x"].shape[0] > 2:
+        raise ValueError("two rows at a time")
+    return jnp.tanh(rows["x"] @ params[0]).sum()
+
+
+AS_WHOLE = "what one pass over the whole batch gives, but for a constant factor"
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (loss_fn, f"{AS_WHOLE}: leaf 0 of the carry, leaf 1 of the carry"),
+        (mean_of_kept, "(mean_of_kept) computes `max` of a sum or mean over examples"),
+        (with_decay, "(with_decay) adds what does not depend on the batch, such as weight decay"),
+        (of_two_rows, "not known to be what one pass over the whole batch gives: leaf 0 of the carry"),
+    ],
+    ids=["mean", "mean of what is kept", "decay", "another size"],
+)
+def test_a_loop_by_hand_is_held_against_one_pass(loss, said):
+    wrapped = mm.microbatch_scan(jax.lax.scan)
+    mesh = mm.MultiMesh(axis_sizes=(2, 4), axis_names=("stage", "data"))
+    step = mm.mjit(lambda params, batch: sums_over_pieces(loss, wrapped, params, batch), mesh=mesh)
+    found = step(PARAMS, BATCH)
+    # Whatever the whole batch would give: these are the program's own numbers.
+    assert_close(found, sums_over_pieces(loss, jax.lax.scan, PARAMS, BATCH))
+    assert said in "\n".join(step.explain().proofs)
+
+
 def test_loops_that_are_no_sums():
     def product(scan):
         return lambda x: scan(lambda carry, row: (carry * row.sum(), None), 1.0, x)

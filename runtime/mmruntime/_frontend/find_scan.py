@@ -108,6 +108,12 @@ def replace_scan(
     return result
 
 
+def only_scan(closed: Any) -> Any:
+    """The only scan equation of a trace; None if there is none, or more than one."""
+    found = list(_scans_in(_compat.split(closed)[0]))
+    return found[0] if len(found) == 1 else None
+
+
 def _scans_in(jaxpr: Any) -> Any:
     for eqn in jaxpr.eqns:
         if eqn.primitive is _compat.scan_p:

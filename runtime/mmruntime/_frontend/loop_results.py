@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime._exactness.messages import listed
+from mmruntime._exactness.messages import because, listed
+from mmruntime._exactness.prove import Verdict
 
 _PHRASES = {
     "sum": "added up",
@@ -37,3 +38,21 @@ def loop_summary(names: Sequence[str], kinds: Sequence[str]) -> tuple[str, ...]:
     for name, kind in zip(names, kinds, strict=True):
         by_kind.setdefault(kind, []).append(name)
     return ("the loop's own results, proved", *(f"{_PHRASES[kind]}: {listed(each)}" for kind, each in by_kind.items()))
+
+
+def whole_summary(names: Sequence[str], verdicts: Sequence[Verdict | None]) -> tuple[str, ...]:
+    """What is known of sums over iterations beside one iteration on all their pieces together, in lines."""
+    by_standing: dict[str, list[str]] = {}
+    for name, verdict in zip(names, verdicts, strict=True):
+        by_standing.setdefault(_standing(verdict), []).append(name)
+    return tuple(f"{standing}: {listed(each)}" for standing, each in by_standing.items())
+
+
+def _standing(verdict: Verdict | None) -> str:
+    if verdict is None or verdict.kind == "unknown":
+        why = "" if verdict is None else f", as {because(verdict.reason).rstrip('.')}"
+        return f"not known to be what one pass over the whole batch gives{why}"
+    if verdict.kind in ("sum", "same"):
+        return "what one pass over the whole batch gives, but for a constant factor"
+    why = f", as {because(verdict.reason).rstrip('.')}" if verdict.reason else ""
+    return f"not what one pass over the whole batch gives{why}"

@@ -16,7 +16,7 @@ from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.align_iterations import Iteration, align
 from mmruntime._frontend.loop_carry import Addend, CarryChange, changes, needed, open_helpers
-from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary
+from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary, whole_summary
 from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, check_sync, label_of
 
 
@@ -106,7 +106,11 @@ def _pipelined(body: Callable[..., Any], items: Sequence[Any], carry: tuple[Any,
         pairs = zip(changing, once(piece), strict=True)
         return [in_row(value, index, len(items)) if kind in ("max", "min") else value for kind, value in pairs]
 
-    spec = dataclasses.replace(spec, proof=loop_summary(names, kinds))
+    said = loop_summary(names, kinds)
+    if len(items) > 1:
+        sums = [name for name, kind in zip(names, kinds, strict=True) if kind in ("sum", "set")]
+        said += whole_summary(sums, [None] * len(sums))
+    spec = dataclasses.replace(spec, proof=said)
     added = iter(accumulate_pieces(in_rows, pieces, bool({"max", "min"} & set(changing)), spec, label))
     leaves = []
     starts = _start_of(carry, after)

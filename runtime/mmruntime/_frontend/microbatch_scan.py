@@ -15,7 +15,8 @@ from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.find_scan import Scan, replace_scan
 from mmruntime._frontend.loop_carry import Addend, changes, needed, open_helpers
-from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary
+from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary, whole_summary
+from mmruntime._frontend.loop_whole import iteration_on_all, verdicts_of_sums
 from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, check_sync, label_of
 
 P = ParamSpec("P")
@@ -37,7 +38,8 @@ def microbatch_scan(
     `fun` is `jax.lax.scan` or `jax.lax.fori_loop`, or a function whose trace holds one such loop. In the traced body
     each leaf of the carry must be a sum, to which a value is added that does not depend on the sums; the larger or
     smaller of itself and such a value; a counter, to which a constant is added; or unchanged. Stacked results stay
-    stacked. `explain()` says which leaf is which.
+    stacked. `explain()` says which leaf is which, and of sums over the pieces of a batch that `jax.lax.scan` is given
+    whether one pass over the whole batch gives the same, but for a constant factor.
 
     Args:
         fun: The function; its trace has exactly one scan outside of other loops and branches.
@@ -61,13 +63,16 @@ def microbatch_scan(
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored() or _compat.at_top_level():
             return fun(*args, **kwargs)
-        replace = functools.partial(_as_microbatches, count=count, spec=spec, label=label_of(fun))
+        whole = iteration_on_all(fun, args, kwargs)
+        replace = functools.partial(_as_microbatches, count=count, spec=spec, label=label_of(fun), whole=whole)
         return replace_scan(fun, args, kwargs, replace, "microbatch_scan")
 
     return functools.update_wrapper(call, fun, updated=())
 
 
-def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, spec: LoopSpec, label: str) -> list[Any]:
+def _as_microbatches(
+    scan: Scan, operands: list[Any], count: int | None, spec: LoopSpec, label: str, whole: Any
+) -> list[Any]:
     if count is not None and count != scan.length:
         raise ValueError(f"microbatch_scan: the loop has {scan.length} iterations, but {count=}. Write one number.")
     consts, start, slices = scan.operands(operands)
@@ -102,6 +107,9 @@ def _as_microbatches(scan: Scan, operands: list[Any], count: int | None, spec: L
 
     names = [f"leaf {position} of the carry" for position in range(len(kinds))]
     said = loop_summary(names, [kind if isinstance(kind, str) else "counter" for kind in kinds])
+    if sums and scan.length > 1:
+        known = [None] * len(sums) if whole is None else verdicts_of_sums(scan, whole, sums)
+        said += whole_summary([names[position] for position in sums], known)
     spec = dataclasses.replace(spec, count=scan.length, proof=said)
     added, compared, stacked = accumulate_pieces(once, (positions, counters, in_order), False, spec, label)
     totals = dict(zip(sums, added, strict=True))
