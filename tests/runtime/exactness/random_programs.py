@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 Op = tuple[Callable[..., Any], tuple[int, ...]]
 
@@ -109,6 +110,71 @@ COMPILED = {
     "shifted": lambda x, y: x - y.mean(axis=0).sum() if y.ndim else x - y,
 }
 
+MESH = Mesh(np.asarray(jax.devices()[:2]), ("data",))
+
+
+def _on_shards(function: Callable[..., Any], axis: int, *, whole: bool) -> Callable[..., Any]:
+    """A function of shards along a dimension, whose result is whole, or split as its operand is."""
+    spec = PartitionSpec(*[None] * axis, "data")
+    out = PartitionSpec() if whole else spec
+    return jax.shard_map(function, mesh=MESH, in_specs=spec, out_specs=out, check_vma=False)
+
+
+def _two_halves(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, axis: function(x, axis) if x.shape[axis] % 2 == 0 else jnp.tanh(x)
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    return _two_halves(lambda x, axis: _on_shards(lambda x: function(x, axis), axis, whole=True)(x))
+
+
+def _split(function: Callable[..., Any]) -> Callable[..., Any]:
+    return _two_halves(lambda x, axis: _on_shards(lambda x: function(x, axis), axis, whole=False)(x))
+
+
+# Of shards along the dimension `axis`.
+SHARDED = {
+    "rows": _split(lambda x, axis: jnp.tanh(x) * x),
+    "mean": _whole(lambda x, axis: jax.lax.pmean(x.mean(), "data")),
+    "sum": _whole(lambda x, axis: jax.lax.psum(x.sum(axis=axis), "data")),
+    "largest": _whole(lambda x, axis: jax.lax.pmax(x.max(axis=axis), "data")),
+    "smallest": _whole(lambda x, axis: jax.lax.pmin(x.min(), "data")),
+    "one device's": _whole(lambda x, axis: x.sum(axis=axis)),
+    "centered": _split(lambda x, axis: x - jax.lax.pmean(x.mean(axis=axis, keepdims=True), "data")),
+    "centered on a device": _split(lambda x, axis: x - x.mean(axis=axis, keepdims=True)),
+    "gathered": _whole(lambda x, axis: jax.lax.all_gather(jnp.sin(x), "data", axis=axis, tiled=True)),
+    "gathered apart": _whole(lambda x, axis: jax.lax.all_gather(jnp.sin(x), "data")),
+    "position": _split(lambda x, axis: x * (1.0 + jax.lax.axis_index("data"))),
+    "branch": _split(lambda x, axis: jax.lax.cond(jax.lax.axis_index("data") == 0, jnp.sin, jnp.cos, x)),
+    "sent": _split(lambda x, axis: jax.lax.ppermute(x, "data", [(0, 1), (1, 0)])),
+    "added up": _whole(lambda x, axis: jax.lax.psum(x, "data")),
+    "kept": _whole(
+        lambda x, axis: (
+            jax.lax.psum(jnp.where(x > 0, x, 0).sum(), "data") / (1.0 + jax.lax.psum((x > 0).sum(), "data"))
+        )
+    ),
+    "each device's": _two_halves(
+        lambda x, axis: (
+            jax.shard_map(
+                lambda x: jnp.sin(x).sum()[None],
+                mesh=MESH,
+                in_specs=PartitionSpec(*[None] * axis, "data"),
+                out_specs=PartitionSpec("data"),
+                check_vma=False,
+            )(x).sum()
+        )
+    ),
+    "scan": _whole(
+        lambda x, axis: jax.lax.psum(
+            jax.lax.scan(lambda c, r: (c + jnp.sin(r).sum(), None), jnp.zeros(()), jnp.moveaxis(x, axis, 0))[0], "data"
+        )
+    ),
+    "mapped": lambda x, axis: jax.vmap(lambda r: r - jax.lax.pmean(r, "i"), axis, axis, axis_name="i")(x),
+    "mapped sum": lambda x, axis: jax.vmap(lambda r: jax.lax.psum(jnp.sin(r), "i"), axis, None, axis_name="i")(x),
+    "mapped position": lambda x, axis: jax.vmap(lambda r: r * jax.lax.axis_index("i"), axis, axis, axis_name="i")(x),
+    "mapped gather": lambda x, axis: jax.vmap(lambda r: jax.lax.all_gather(r, "i"), axis, None, axis_name="i")(x),
+}  # fmt: skip
+
 
 def _column(x: Any, rank: int, axis: int) -> Any:
     return x.reshape([-1 if dim == axis else 1 for dim in range(rank)])
@@ -137,10 +203,12 @@ class Program:
         length: How many operations it has.
         compiled: Whether each operation is a compiled function, which is called again where another value fits, so that
             calls share what JAX traced once.
+        sharded: Whether functions of shards and collectives are among them.
     """
 
-    def __init__(self, seed: int, length: int = 10, *, compiled: bool = False) -> None:
+    def __init__(self, seed: int, length: int = 10, *, compiled: bool = False, sharded: bool = False) -> None:
         self.compiled = compiled
+        self.sharded = sharded
         self.rng = np.random.default_rng(seed)
         self.ops: list[Op] = []
         self.names: list[str] = []
@@ -200,6 +268,9 @@ class Program:
         if self.compiled and choice % 3 == 0:
             name = str(self.rng.choice(list(COMPILED)))
             return name, COMPILED[name], 2
+        if self.sharded and choice % 2 == 0:
+            name = str(self.rng.choice(list(SHARDED)))
+            return name, lambda x: SHARDED[name](x, axis=choice // 2 % x.ndim), 1
         if kind == "unary":
             name = str(self.rng.choice(list(UNARY)))
             return name, UNARY[name], 1
