@@ -392,8 +392,8 @@ class _Frame:
             advice = error.advice
             if self.is_inside and any(value.kind is Kind.SUM and value.hoistable for value in ins):
                 advice = (
-                    "The batch alone decides that sum, but inside of a loop or branch it is computed for each "
-                    "microbatch: compute it before the loop or branch."
+                    "The batch alone decides that sum, but inside of a loop it is computed for each microbatch: "
+                    "compute it before the loop."
                 )
             reason = Reason(eqn.name, line_of(part), error.problem, advice)
             reason = next((value.reason for value in ins if not value.is_proved), reason)
