@@ -31,7 +31,7 @@ def iteration_on_all(fun: Callable[..., Any], args: Sequence[Any], kwargs: Any) 
 
     def joined(leaf: Any) -> Any:
         count, size, *rest = np.shape(leaf)
-        return jax.ShapeDtypeStruct((1, count * size, *rest), jax.dtypes.canonicalize_dtype(leaf.dtype))
+        return jax.ShapeDtypeStruct((1, count * size, *rest), jax.numpy.result_type(leaf))
 
     try:
         traced = jax.make_jaxpr(lambda init, xs: jax.lax.scan(given["f"], init, xs))(
