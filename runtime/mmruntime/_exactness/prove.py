@@ -343,7 +343,7 @@ class _Frame:
         proved = False
         for position, (var, twin, value) in enumerate(zip(part.outvars, whole.outvars, outs, strict=True)):
             value = self._checked(eqn, position, value)
-            proved = proved or value.is_proved
+            proved = proved or value.is_proved or value.shards is not None
             is_reduced = value.kind not in (Kind.ZERO, Kind.FREE, Kind.ROWS, Kind.INDEX, Kind.COLUMNS)
             # What devices have is of use to them only as it is; what is computed of the array can be hoisted.
             if is_reduced and value.shards is None and not _compat.acts(part):

@@ -156,7 +156,7 @@ SHARDED = {
     "each device's": _two_halves(
         lambda x, axis: (
             jax.shard_map(
-                lambda x: jnp.sin(x).sum()[None],
+                lambda x: jnp.sin(x).sum()[None] + 0.5,
                 mesh=MESH,
                 in_specs=PartitionSpec(*[None] * axis, "data"),
                 out_specs=PartitionSpec("data"),

@@ -145,6 +145,13 @@ CASES: dict[str, tuple[list[str], Callable[..., Any], Any]] = {
         lambda w, x: (on("first", lambda w, x: hidden(w, x).mean()[None], out_specs=P("data"))(w, x) ** 2).mean(),
         X,
     ),
+    "a sum for each device, with decay": (
+        ["sum"],
+        lambda w, x: (
+            on("first", lambda w, x: (hidden(w, x).sum() + (w**2).sum())[None], out_specs=P("data"))(w, x).sum()
+        ),
+        X,
+    ),
     "a maximum for each device": (
         ["max"],
         lambda w, x: on("first", lambda w, x: hidden(w, x).max()[None], out_specs=P("data"))(w, x).max(),
