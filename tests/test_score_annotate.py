@@ -57,6 +57,12 @@ def test_a_difference_is_measured_by_the_largest_entry_of_its_array(script: Modu
     assert script.relative(one, many) == pytest.approx({"[0]": 0.0, "[1]['kernel']": 0.05, "[1]['bias']": 0.5})
 
 
+def test_a_random_key_is_no_scale_for_what_is_beside_it(script: ModuleType) -> None:
+    one = {"[0]['key']": np.array([4_000_000_000], np.uint32), "[0]['kernel']": np.array([2.0])}
+    many = {"[0]['key']": np.array([4_000_000_000], np.uint32), "[0]['kernel']": np.array([2.5])}
+    assert script.relative(one, many) == pytest.approx({"[0]['key']": 0.0, "[0]['kernel']": 0.25})
+
+
 def test_rounding_of_a_gradient_that_is_zero_is_measured_by_its_tree(script: ModuleType) -> None:
     one = {"[0]": np.array(1e6), "[1]['kernel']": np.array([0.1]), "[1]['bias']": np.array([1e-11])}
     many = {"[0]": np.array(1e6), "[1]['kernel']": np.array([0.1]), "[1]['bias']": np.array([-1e-11])}

@@ -247,16 +247,17 @@ def run(folder: Path, told: dict[str, Any], name: str, devices: int, scratch: Pa
 
 def relative(one: dict[str, np.ndarray], many: dict[str, np.ndarray]) -> dict[str, float]:
     """Largest difference of each array of two runs, divided by its scale; not-a-number counts as infinite."""
-    one, many = ({name: array * 1 for name, array in arrays.items()} for arrays in (one, many))  # booleans as numbers
+    # Booleans as numbers, which can be subtracted.
+    one, many = ({name: array * 1 for name, array in arrays.items()} for arrays in (one, many))
     sizes = {name: float(np.abs(array).max(initial=0)) for name, array in one.items()}
     wholes: dict[str, float] = {}
     for name, size in sizes.items():
-        whole = element(name)
-        wholes[whole] = max(wholes.get(whole, 0), size)
+        if np.issubdtype(one[name].dtype, np.inexact):  # random keys and tokens are large numbers
+            wholes[element(name)] = max(wholes.get(element(name), 0), size)
     differences = {}
     for name, array in one.items():
         difference = float(np.abs(array - many[name]).max(initial=0))
-        scale = max(sizes[name], FLOOR * wholes[element(name)], 1e-30)
+        scale = max(sizes[name], FLOOR * wholes.get(element(name), 0), 1e-30)
         differences[name] = difference / scale if np.isfinite(difference) else float("inf")
     return differences
 
