@@ -11,9 +11,9 @@ plain `jax.jit`.
 
 Refused: devices among the arguments, because the mesh decides them; `hk.jit`, `nn.jit` and `eqx.filter_pmap`; a step
 without a mesh. Reported: a step that reaches a task, or calls the model of a `TrainState`, but is compiled by plain
-`jax.jit`, where tasks are inlined, be it a function, an imported name, a lambda or another expression; a mesh without a
-compiled step; tasks without a mesh in files that are named one by one; an import of a file with hints that is not among
-those to rewrite.
+`jax.jit`, where tasks are inlined, be it a function, an imported name, a lambda or another expression, and no part of
+a step for the mesh alone; a mesh without a compiled step; tasks without a mesh in files that are named one by one; an
+import of a file with hints that is not among those to rewrite.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -100,7 +100,9 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
         for step in plain_steps(facts, hinted):
-            if _is_called_in(steps, facts, step.statement) or _only_initializes(step.argument or step.statement):
+            if _only_initializes(step.argument or step.statement):
+                continue
+            if _is_called_in(steps, facts, step.statement) and not _is_called_outside(steps, facts, step.statement):
                 continue
             reached = list(step.reached(visible))
             if any(holds(item, where, task) for item in reached for where, task in tasks):
@@ -220,6 +222,23 @@ def _outside(project: Project, start: Facts | None) -> list[Facts]:
             found[facts.path] = facts
             queue.extend(project.imported(facts))
     return list(found.values())
+
+
+def _is_called_outside(steps: Sequence[Reached], facts: Facts, function: ast.stmt) -> bool:
+    """Whether a module calls a function by its name where no step for the mesh leads: in an evaluation, for example."""
+    if not isinstance(function, ast.FunctionDef):
+        return False
+    for statement, scope in facts.names.scopes.items():
+        owner = scope.owner(function.name)
+        if owner is None or not any(binding.node is function for binding in owner.bindings.get(function.name, ())):
+            continue
+        calls = (node for node in own_expressions(statement) if isinstance(node, ast.Call))
+        if not any(isinstance(call.func, ast.Name) and call.func.id == function.name for call in calls):
+            continue
+        inside = statement is function or function in facts.names.around(statement)
+        if not inside and not any(holds(item, facts, statement) for item in steps):
+            return True
+    return False
 
 
 def _is_called_in(steps: Sequence[Reached], facts: Facts, function: ast.stmt) -> bool:
