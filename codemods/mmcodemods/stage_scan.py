@@ -3,9 +3,9 @@
     x, _ = jax.lax.scan(block, x, layers)  # mm: stages
     ->  x, _ = mm.stage_scan(jax.lax.scan, axis="stage")(block, x, layers)
 
-The same for a module under `nn.scan`, and with `mm.stage_sequential` for the call of a `Sequential` of Flax, Haiku or
-Equinox, whose layers are then the tasks of their stages. Each stage scans its slice of a stack, and
-has these layers' parameters and optimizer state; the stack stays one array, with its name and shape.
+The same for a module under `nn.scan` or a function under `nnx.scan`, and with `mm.stage_sequential` for the call of a
+`Sequential` of Flax, Haiku or Equinox, whose layers are then the tasks of their stages. Each stage scans its slice of a
+stack, and has these layers' parameters and optimizer state; the stack stays one array, with its name and shape.
 
 To check: the layers of the stack cost about the same, since each stage gets as many of them. If the stages do not
 divide their number, the stack lies on one submesh, which the runtime warns of.
@@ -23,7 +23,7 @@ from typing import NoReturn
 from mmcodemods._layer_loop import stage_details
 from mmcodemods._task import TaskCodemod
 from mmrewrite.analysis.made_modules import is_sequential
-from mmrewrite.analysis.scans import is_lifted_scan
+from mmrewrite.analysis.scans import is_lifted_scan, is_nnx_scan
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, STATEMENT
 
 _SCANS = frozenset(("jax.lax.scan",))
@@ -50,8 +50,11 @@ class StageScan(TaskCodemod):
         self.wrap_call(self.site.statement, scans[0], "stage_scan", **stage_details(self.site, counted=False))
 
     def is_scan(self, call: ast.Call) -> bool:
-        """Whether a call runs layers one after the other, by `jax.lax.scan` or by a module that `nn.scan` made."""
-        return self.site.resolve(call.func) in _SCANS or is_lifted_scan(self.site, call.func)
+        """Whether a call runs layers one after the other: `jax.lax.scan`, or what `nn.scan` or `nnx.scan` made."""
+        if self.site.resolve(call.func) in _SCANS or is_lifted_scan(self.site, call.func):
+            return True
+        # `nnx.scan(block)` itself runs nothing.
+        return self.site.resolve(call.func) != "flax.nnx.scan" and is_nnx_scan(self.site, call.func)
 
     def refuse_others(self, calls: list[ast.Call], chains: list[ast.Call]) -> NoReturn:
         """Say what to write where there is no scan, and no single `Sequential`."""

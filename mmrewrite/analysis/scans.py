@@ -1,4 +1,4 @@
-"""Flax modules that `nn.scan` lifts into a scan over layers."""
+"""Flax modules and functions that `nn.scan` and `nnx.scan` lift into a scan over layers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,25 @@ _TRANSPARENT = frozenset(("flax.linen.remat",))
 def is_lifted_scan(site: Site, node: ast.expr) -> bool:
     """Whether an expression is a module made by `nn.scan(Block, ...)(...)`, directly or by name."""
     return is_made_by(site, node, lambda made, scope: _makes_scan(site, made, scope))
+
+
+def is_nnx_scan(site: Site, node: ast.expr, scope: Scope | None = None) -> bool:
+    """Whether an expression is a function that `nnx.scan` made: by a decorator, by a call, or by the name of either."""
+    scope = scope or site.scope
+    if isinstance(node, ast.Call):
+        is_partial = site.resolve(node.func, scope) == "functools.partial" and bool(node.args)
+        return is_nnx_scan(site, node.args[0] if is_partial else node.func, scope)
+    if site.resolve(node, scope) == "flax.nnx.scan":
+        return True
+    if not isinstance(node, ast.Name):
+        return False
+    binding = site.facts.names.binding(node.id, scope)
+    owner = scope.owner(node.id) or scope
+    if binding is None:
+        return False
+    if isinstance(binding.node, ast.FunctionDef):
+        return any(is_nnx_scan(site, decorator, owner) for decorator in binding.node.decorator_list)
+    return isinstance(binding.value, ast.Call) and is_nnx_scan(site, binding.value, owner)
 
 
 def _makes_scan(site: Site, node: ast.expr, scope: Scope) -> bool:

@@ -346,6 +346,26 @@ FORMS = {
             x, _ = jax.lax.scan(lambda x, own: (nnx.merge(graph, own)(x), None), x, state)  # mm: stages
             return x
     """),
+    "nnx scan, decorated": nnx("""
+        def __init__(self, rngs):
+            self.blocks = nnx.split_rngs(splits=4)(nnx.vmap(Block))(rngs)
+
+        def __call__(self, x):
+            @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+            def run(x, block):
+                return block(x)
+
+            x = run(x, self.blocks)  # mm: stages
+            return x
+    """),
+    "nnx scan, called": nnx("""
+        def __init__(self, rngs):
+            self.blocks = nnx.split_rngs(splits=4)(nnx.vmap(Block))(rngs)
+
+        def __call__(self, x):
+            scanned = nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+            return scanned(x, self.blocks)  # mm: stages
+    """),
     "plain list": plain("weights", "for w in params:  # mm: stages\n    x = layer(w, x)\nreturn x"),
     "plain tuple, zip": plain(
         "tuple(weights)",
@@ -399,7 +419,16 @@ REFUSED = {
     ),
 }
 SHARED = ("linen shared",)
-STACKED = ("linen scan", "equinox scan", "nnx scan", "plain scan", "plain stack by index", "plain stack, two calls")
+STACKED = (
+    "linen scan",
+    "equinox scan",
+    "nnx scan",
+    "nnx scan, decorated",
+    "nnx scan, called",
+    "plain scan",
+    "plain stack by index",
+    "plain stack, two calls",
+)
 
 
 def rewritten(model):
