@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import IO, Any
 
 import click
 
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
+_OPTION = f"{__name__}.option"
 
 
 def set_color(context: click.Context, option: click.Parameter, value: str) -> None:
     """Have everything that the command prints follow `--color`, NO_COLOR or FORCE_COLOR."""
+    context.meta[_OPTION] = value
     context.color = True if value == ALWAYS else False if value == NEVER else color_of_environment()
 
 
@@ -27,3 +30,14 @@ def sees_color(stream: IO[Any]) -> bool:
     context = click.get_current_context(silent=True)
     chosen = context.color if context is not None else None
     return stream.isatty() if chosen is None else chosen
+
+
+def colors_patch() -> bool:
+    """Whether a patch on standard output has colors: for a terminal, or as the option says.
+
+    FORCE_COLOR, which many CI systems set, is no reason: `git apply` may read the patch.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(_OPTION) == ALWAYS:
+        return True
+    return sys.stdout.isatty() and sees_color(sys.stdout)

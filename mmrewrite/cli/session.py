@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import click
 
 from mmrewrite.cli.cache import Watched, cached
-from mmrewrite.cli.colors import sees_color
+from mmrewrite.cli.colors import colors_patch
 from mmrewrite.cli.config import (
     Config,
     ConfigError,
@@ -216,7 +216,7 @@ class Session:
             self.results,
             self.top,
             shows_patch,
-            sees_color(sys.stdout),
+            colors_patch(),
             self.noun,
             self.selection.unreadable,
             tuple(self.unwritten),
