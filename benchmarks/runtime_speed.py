@@ -1,6 +1,9 @@
 """Compare a rewritten step with plain `jax.jit` and with a hand-written pipeline driver, in one run.
 
-    python benchmarks/runtime_speed.py [--width 16] [--batch 64] [--layers 2] [--repeats 20]
+    python benchmarks/runtime_speed.py [--model transformer] [--width 16] [--batch 64] [--layers 2] [--repeats 20]
+
+The models are in `models.py`: a perceptron of few large products, which flatters, and a transformer of many small
+arrays. Both are trained by Adam.
 
 The hand-written driver is what a careful person writes on stock JAX: one jit per stage and direction, residuals
 kept, `device_put` between submeshes, 1F1B order. It is the floor for Python dispatch. Building is from the call of
@@ -33,8 +36,8 @@ os.environ["XLA_FLAGS"] = (
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from models import MODELS, Model, adam, first_state
 
 import mmruntime as mm
 from mmruntime import schedules
@@ -42,76 +45,79 @@ from mmruntime import schedules
 STAGES, MICROBATCHES = 4, 8
 
 
-def stage_fn(params: Any, x: jax.Array) -> jax.Array:
-    for layer in params:
-        h = jax.nn.gelu(x @ layer["up"])
-        x = x + h @ layer["down"]
-    return x
+def loss_plain(model: Model) -> Callable[..., jax.Array]:
+    def loss(params: Any, batch: Any) -> jax.Array:
+        x, y = batch
+        for stage in params:
+            x = model.stage(stage, x)
+        return model.loss(x, y)
+
+    return loss
 
 
-def mean_square(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.mean((x - y) ** 2)
+def loss_marked(model: Model) -> Callable[..., jax.Array]:
+    def loss(params: Any, batch: Any) -> jax.Array:
+        x, y = batch
+        for index, stage in enumerate(params):
+            x = mm.task(model.stage, name=f"stage_{index}", task=mm.Task(mesh_slice={"stage": index}))(stage, x)
+        return model.loss(x, y)
+
+    return loss
 
 
-def loss_plain(params: Any, batch: Any) -> jax.Array:
-    x, y = batch
-    for stage in params:
-        x = stage_fn(stage, x)
-    return mean_square(x, y)
-
-
-def loss_marked(params: Any, batch: Any) -> jax.Array:
-    x, y = batch
-    for index, stage in enumerate(params):
-        x = mm.task(stage_fn, name=f"stage_{index}", task=mm.Task(mesh_slice={"stage": index}))(stage, x)
-    return mean_square(x, y)
-
-
-def update(params: Any, grads: Any) -> Any:
-    return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+def update(states: Any, grads: Any) -> Any:
+    return [adam(state, grad) for state, grad in zip(states, grads, strict=True)]
 
 
 def make_step(loss: Callable[..., Any]) -> Callable[..., Any]:
-    def step(params: Any, batch: Any) -> Any:
+    def step(states: Any, batch: Any) -> Any:
         size = batch[0].shape[0] // MICROBATCHES
+        params = [state[0] for state in states]
         value, grads = mm.microbatch(jax.value_and_grad(loss), size=size, argnum=1, schedule="1f1b", reduce="mean")(
             params, batch
         )
-        return update(params, grads), value
+        return update(states, grads), value
 
     return step
 
 
-def unrolled_step(params: Any, batch: Any) -> Any:
-    pieces = jax.tree.map(lambda a: a.reshape(MICROBATCHES, -1, a.shape[-1]), batch)
-    total = None
-    for index in range(MICROBATCHES):
-        piece = jax.tree.map(lambda a, i=index: a[i], pieces)
-        result = jax.value_and_grad(loss_plain)(params, piece)
-        total = result if total is None else jax.tree.map(jnp.add, total, result)
-    value, grads = jax.tree.map(lambda a: a / MICROBATCHES, total)
-    return update(params, grads), value
+def make_unrolled(model: Model) -> Callable[..., Any]:
+    def step(states: Any, batch: Any) -> Any:
+        params = [state[0] for state in states]
+        pieces = jax.tree.map(lambda a: a.reshape(MICROBATCHES, -1, *a.shape[1:]), batch)
+        total = None
+        for index in range(MICROBATCHES):
+            piece = jax.tree.map(lambda a, i=index: a[i], pieces)
+            result = jax.value_and_grad(loss_plain(model))(params, piece)
+            total = result if total is None else jax.tree.map(jnp.add, total, result)
+        value, grads = jax.tree.map(lambda a: a / MICROBATCHES, total)
+        return update(states, grads), value
+
+    return step
 
 
 class HandWritten:
     """A 1F1B driver without any framework."""
 
-    def __init__(self, mesh: mm.MultiMesh, params: Any) -> None:
+    def __init__(self, mesh: mm.MultiMesh, model: Model, states: Any) -> None:
+        stage_fn, params = model.stage, model.params
         self.shardings = [NamedSharding(mesh.slice(stage=s), PartitionSpec()) for s in range(STAGES)]
-        self.params = [jax.device_put(p, s) for p, s in zip(params, self.shardings, strict=True)]
+        self.states = [jax.device_put(state, s) for state, s in zip(states, self.shardings, strict=True)]
         self.order = self._order()
         # The last stage's backward pass is part of its forward program; zeros and updates per stage, two slicings.
         self.tasks = len(self.order) - MICROBATCHES + 2 * STAGES + 2
-        self.forward = [jax.jit(lambda p, x: jax.vjp(stage_fn, p, x)) for _ in range(STAGES)]
+        # Nobody reads the cotangent of the batch.
+        first = jax.jit(lambda p, x: jax.vjp(lambda p: stage_fn(p, x), p))
+        self.forward = [first, *(jax.jit(lambda p, x: jax.vjp(stage_fn, p, x)) for _ in range(1, STAGES))]
 
         def last(p: Any, x: Any, y: Any, acc: Any, total: Any) -> Any:
-            value, pull = jax.vjp(lambda p, x: mean_square(stage_fn(p, x), y), p, x)
+            value, pull = jax.vjp(lambda p, x: model.loss(stage_fn(p, x), y), p, x)
             dp, dx = pull(jnp.ones((), value.dtype))
             return jax.tree.map(jnp.add, acc, dp), dx, total + value
 
         def back(pull: Any, ct: Any, acc: Any) -> Any:
-            dp, dx = pull(ct)
-            return jax.tree.map(jnp.add, acc, dp), dx
+            dp, *dx = pull(ct)
+            return jax.tree.map(jnp.add, acc, dp), *dx
 
         self.last = jax.jit(last, donate_argnums=(3, 4))
         self.back = [jax.jit(back, donate_argnums=2) for _ in range(STAGES)]
@@ -128,7 +134,7 @@ class HandWritten:
             for _ in range(STAGES)
         ]
         self.step = [
-            jax.jit(lambda p, g: update(p, jax.tree.map(lambda a: a / MICROBATCHES, g))) for _ in range(STAGES)
+            jax.jit(lambda state, g: adam(state, jax.tree.map(lambda a: a / MICROBATCHES, g))) for _ in range(STAGES)
         ]
 
     def _order(self) -> list[tuple[str, int, int]]:
@@ -149,17 +155,17 @@ class HandWritten:
             if stage == STAGES - 1:
                 if kind == "F":
                     acc[stage], dx, total = self.last(
-                        self.params[stage], inputs.pop((stage, k)), ys[k], acc[stage], total
+                        self.states[stage][0], inputs.pop((stage, k)), ys[k], acc[stage], total
                     )
                     cotangents[stage - 1, k] = jax.device_put(dx, self.shardings[stage - 1])
             elif kind == "F":
-                y, pulls[stage, k] = self.forward[stage](self.params[stage], inputs.pop((stage, k)))
+                y, pulls[stage, k] = self.forward[stage](self.states[stage][0], inputs.pop((stage, k)))
                 inputs[stage + 1, k] = jax.device_put(y, self.shardings[stage + 1])
             else:
-                acc[stage], dx = self.back[stage](pulls.pop((stage, k)), cotangents.pop((stage, k)), acc[stage])
+                acc[stage], *dx = self.back[stage](pulls.pop((stage, k)), cotangents.pop((stage, k)), acc[stage])
                 if stage:
-                    cotangents[stage - 1, k] = jax.device_put(dx, self.shardings[stage - 1])
-        self.params = [step(p, g) for step, p, g in zip(self.step, self.params, acc, strict=True)]
+                    cotangents[stage - 1, k] = jax.device_put(dx[0], self.shardings[stage - 1])
+        self.states = [step(state, g) for step, state, g in zip(self.step, self.states, acc, strict=True)]
         return total / MICROBATCHES
 
 
@@ -206,22 +212,15 @@ def measure(runs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, Ti
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=sorted(MODELS), default="transformer")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2, help="layers per stage")
     parser.add_argument("--repeats", type=int, default=20)
     args = parser.parse_args()
-    width = args.width
-    rng = np.random.default_rng(0)
-
-    def weight(*shape: int) -> jax.Array:
-        return jnp.asarray(rng.normal(size=shape) * shape[0] ** -0.5, jnp.float32)
-
-    params = [
-        [{"up": weight(width, 4 * width), "down": weight(4 * width, width)} for _ in range(args.layers)]
-        for _ in range(STAGES)
-    ]
-    batch = tuple(rng.normal(size=(args.batch, width)).astype(np.float32) for _ in range(2))
+    model = MODELS[args.model](STAGES, args.layers, args.width, args.batch)
+    states = [first_state(params) for params in model.params]
+    batch = model.batch
     mesh = mm.MultiMesh(axis_sizes=(STAGES, 2), axis_names=("stage", "data"))
     built: dict[str, float] = {}
     runs: dict[str, Callable[[], Any]] = {}
@@ -234,36 +233,35 @@ def main() -> None:
         built[name] = time.perf_counter() - started
 
     def stepper(step: Any) -> Callable[[], Any]:
-        state = {"params": params}
+        state = {"states": states}
 
         def run() -> Any:
-            state["params"], value = step(state["params"], batch)
-            return state["params"], value
+            state["states"], value = step(state["states"], batch)
+            return state["states"], value
 
         return run
 
-    add("jax.jit, unrolled", lambda: stepper(jax.jit(unrolled_step)))
-    hand = HandWritten(mesh, params)
-    add("hand-written 1F1B", lambda: lambda: (hand(batch), hand.params))
+    add("jax.jit, unrolled", lambda: stepper(jax.jit(make_unrolled(model))))
+    hand = HandWritten(mesh, model, states)
+    add("hand-written 1F1B", lambda: lambda: (hand(batch), hand.states))
     tasks["hand-written 1F1B"] = hand.tasks
-    pipelined = mm.mjit(make_step(loss_marked), mesh=mesh)
+    pipelined = mm.mjit(make_step(loss_marked(model)), mesh=mesh)
     add("mm.mjit 1F1B", lambda: stepper(pipelined))
     tasks["mm.mjit 1F1B"] = pipelined.explain().runs_per_step
     single = mm.MultiMesh(axis_sizes=(1,), axis_names=("data",))
-    add("mm.mjit, one device", lambda: stepper(mm.mjit(make_step(loss_plain), mesh=single)))
-    add("jax.jit, scan", lambda: stepper(jax.jit(make_step(loss_plain))))
+    add("mm.mjit, one device", lambda: stepper(mm.mjit(make_step(loss_plain(model)), mesh=single)))
+    add("jax.jit, scan", lambda: stepper(jax.jit(make_step(loss_plain(model)))))
 
     found = measure(runs, args.repeats)
     pair = ("mm.mjit, one device", "jax.jit, scan")
-    again = stepper(jax.jit(make_step(loss_plain)))
+    again = stepper(jax.jit(make_step(loss_plain(model))))
     again()
     rounds = max(args.repeats, min(1000, int(2000 / found[pair[1]].wall)))
     one = measure({**{name: runs[name] for name in pair}, "jax.jit, scan again": again}, rounds)
 
-    flops = 6 * STAGES * args.layers * 8 * width * width * args.batch
     print(
-        f"{flops / 1e9:.3g} GFLOP per step; {STAGES} stages x 2 devices, {args.layers} layers each, "
-        f"{MICROBATCHES} microbatches; JAX {jax.__version__}"
+        f"{args.model}, {model.flops / 1e9:.3g} GFLOP per step; {STAGES} stages x 2 devices, {args.layers} layers "
+        f"each, {MICROBATCHES} microbatches; JAX {jax.__version__}"
     )
     print(f"{'':22}{'build s':>9}{'wall ms':>9}{'issue CPU ms':>14}{'programs':>10}{'CPU us each':>13}")
     for name, timing in found.items():
