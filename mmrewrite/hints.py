@@ -120,6 +120,8 @@ def microbatch(
     reduce: object = None,
     check: bool = True,
     batch_stats: str | None = None,
+    sync: str | None = None,
+    all_gather: str | None = None,
     rng: Positions = None,
 ) -> _Value: ...
 @overload
@@ -133,6 +135,8 @@ def microbatch(
     reduce: object = None,
     check: bool = True,
     batch_stats: str | None = None,
+    sync: str | None = None,
+    all_gather: str | None = None,
     rng: Positions = None,
 ) -> Mark: ...
 def microbatch(*subject: Any, **details: Any) -> Any:

@@ -122,8 +122,8 @@ class MicrobatchGrad(MeshCodemod):
 
     def keywords(self) -> dict[str, str]:
         """Arguments of `mm.microbatch`, as source text."""
-        names = ("dim", "size", "count", "schedule", "reduce", "check", "batch_stats")
-        dim, size, count, schedule, reduce, check, batch_stats = (self.hint.argument(name) for name in names)
+        names = ("dim", "size", "count", "schedule", "reduce")
+        dim, size, count, schedule, reduce = (self.hint.argument(name) for name in names)
         arguments = {"dim": dim.text if dim else "0"}
         arguments |= {"size": size.text} if size else {}
         arguments |= {"count": count.text} if count else {}
@@ -133,9 +133,8 @@ class MicrobatchGrad(MeshCodemod):
         if schedule is not None:
             arguments["schedule"] = schedule.text
         arguments["reduce"] = reduce.text if reduce else '"exact"'
-        arguments |= {"check": check.text} if check else {}
-        arguments |= {"batch_stats": batch_stats.text} if batch_stats else {}
-        return arguments
+        others = ((name, self.hint.argument(name)) for name in ("check", "batch_stats", "sync", "all_gather"))
+        return arguments | {name: other.text for name, other in others if other is not None}
 
     # Random keys
 

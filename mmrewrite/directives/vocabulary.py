@@ -286,6 +286,8 @@ DIRECTIVES = {
                 Parameter("reduce", (str,), "a string, or a tree of strings", _REDUCTIONS, is_tree=True),
                 Parameter("check", (bool,), "True or False"),
                 _text("batch_stats", "microbatch"),
+                _text("sync", "step", "microbatch"),
+                _text("all_gather"),
                 Parameter(
                     "rng",
                     (int, str, type(None)),
@@ -298,6 +300,11 @@ DIRECTIVES = {
                 Requirement(
                     lambda present: "check" not in present or "reduce" in present,
                     '`check=` is about a `reduce=` that is not proved; write that too, such as reduce="mean"',
+                ),
+                _at_most_one_of(
+                    "sync",
+                    "all_gather",
+                    message='`all_gather=` adds gradients up once per step, as sync="step" does; leave `sync=` out',
                 ),
                 Requirement(
                     lambda present: not {"batch_stats", "check"} <= present,

@@ -187,6 +187,62 @@ def test_a_loss_that_couples_examples():
     assert not [kind for kind, size in in_loop(report) if (kind, size) == ("all-reduce", 8 * WIDTH**2)]
 
 
-def test_what_sync_takes():
-    with pytest.raises(ValueError, match=r"microbatch: sync must be .*, got 'never'"):
-        mm.microbatch(jax.grad(tied), argnum=1, count=COUNT, sync="never")
+def cut_outside(params, x):
+    for index, w in enumerate(params):
+        x = mm.task(dense, task=on(index))(mm.with_sharding_constraint(w, P("rows")), x)
+    return x
+
+
+def cut_inside(params, x):
+    def layer(w, x):
+        return jax.checkpoint(lambda w, x: dense(mm.with_sharding_constraint(w, P("rows")).astype(x.dtype), x))(w, x)
+
+    for index, w in enumerate(params):
+        x = mm.task(layer, task=on(index))(w, x)
+    return x
+
+
+def cut_and_shared(params, x):
+    return cut_outside((params[0], params[0]), cut_outside(params, x))
+
+
+@pytest.mark.parametrize("forward", [cut_outside, cut_inside, cut_and_shared])
+def test_parameters_are_gathered_once_per_step(forward):
+    def fully_sharded(params, batch):
+        x, y = mm.with_sharding_constraint(batch, P("batch"))
+        return jnp.mean((forward(params, x) - y) ** 2)
+
+    apart = run(train(fully_sharded), weights())
+    assert "all-gather" in dict(in_loop(apart))
+    report = run(train(fully_sharded, all_gather="data"), weights())
+    assert in_loop(report) == []
+    assert {row.found.kind for row in report.collectives} >= {"all-gather"}
+    # Parameters and what becomes of them stay cut.
+    assert [row.spec for row in report.inputs if row.carried] == ["P('data',)"] * 2
+
+
+def test_parameters_that_are_cut_in_front_of_the_loop():
+    def step(params, batch):
+        params = [mm.with_sharding_constraint(w, P("rows")) for w in params]
+        return train(functools.partial(loss, dense), all_gather=("data",))(params, batch)
+
+    assert in_loop(run(step, weights())) == []
+
+
+def test_an_axis_that_no_submesh_has():
+    step = train(functools.partial(loss, dense), all_gather="rows")
+    with pytest.raises(ValueError, match=r"all_gather='rows' is no axis of the submeshes .*, which have stage, data\."):
+        mm.mjit(step, mesh=mesh()).plan(weights(), (normal(EXAMPLES, WIDTH), normal(EXAMPLES, WIDTH)))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"sync": "never"}, ValueError, r"microbatch: sync must be .*, got 'never'"),
+        ({"sync": "microbatch", "all_gather": "data"}, ValueError, r'all_gather= keeps .* sync="microbatch" adds'),
+        ({"all_gather": 1}, TypeError, r"all_gather .* the name of a mesh axis, or several"),
+    ],
+)
+def test_what_sync_and_all_gather_take(options, error, message):
+    with pytest.raises(error, match=message):
+        mm.microbatch(jax.grad(tied), argnum=1, count=COUNT, **options)

@@ -175,17 +175,31 @@ CASES = {
             "check": "true",
             "rng": "none integer negative nothing integers array",
             "batch_stats": "none",
+            "sync": "none",
+            "all_gather": "none text nothing names",
         },
     ),
     "microbatch_scan": (
         mm.microbatch_scan,
         {"fun": jax.lax.scan},
-        {"fun": FUNCTIONS, "count": "none integer", "schedule": "none schedule auto"},
+        {
+            "fun": FUNCTIONS,
+            "count": "none integer",
+            "schedule": "none schedule auto",
+            "sync": "none",
+            "all_gather": "none text nothing names",
+        },
     ),
     "microbatch_loop": (
         mm.microbatch_loop,
         {"body": loss},
-        {"body": FUNCTIONS, "count": "none integer", "schedule": "none schedule auto"},
+        {
+            "body": FUNCTIONS,
+            "count": "none integer",
+            "schedule": "none schedule auto",
+            "sync": "none",
+            "all_gather": "none text nothing names",
+        },
     ),
     "parallelize": (
         mm.parallelize,

@@ -55,6 +55,7 @@ class LoopSpec:
         num_stages: How many stages the user expects the tasks to make, or None.
         interleave: How many of them on each submesh, or None.
         proof: How the results make up those of the whole batch, in lines for people.
+        all_gather: Mesh axes over which parameters are gathered once per step, not in each program that reads them.
         sync: When devices that share parameters add up their gradients: once per "step", or in each "microbatch".
     """
 
@@ -65,6 +66,7 @@ class LoopSpec:
     num_stages: int | None = None
     interleave: int | None = None
     proof: tuple[str, ...] = ()
+    all_gather: tuple[str, ...] = ()
     sync: str = "step"
 
 

@@ -52,6 +52,7 @@ def microbatch(
     check: bool = True,
     batch_stats: str | None = None,
     sync: str | None = None,
+    all_gather: str | Sequence[str] | None = None,
 ) -> Callable[..., R]:
     """Call `fun` once per microbatch and accumulate its results.
 
@@ -97,14 +98,18 @@ def microbatch(
             are averaged, as by accumulating gradients on one device. `explain()` names the lines.
         sync: When devices of a submesh that share parameters add up their gradients, where a mesh axis cuts the
             examples: "step" for once, behind the loop (if left out), or "microbatch" for in each microbatch.
+        all_gather: A mesh axis, or several. Parameters that it cuts are gathered once per step, in front of the loop,
+            and their gradients added up and scattered once behind it; each device then holds them whole meanwhile. If
+            left out, each program of a stage gathers what it reads, and scatters its gradients.
 
     Returns:
         A function with the signature of `fun`.
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
-            `fun` changes an nnx object among its arguments, an entry of `reduce` or `sync` is unknown, `batch_stats` is
-            not "microbatch" or `reduce` not "exact" beside it, or results are not those of the whole batch.
+            `fun` changes an nnx object among its arguments, an entry of `reduce` or `sync` is unknown, `all_gather` is
+            given beside `sync="microbatch"`, `batch_stats` is not "microbatch" or `reduce` not "exact" beside it, or
+            results are not those of the whole batch. When the step is compiled, if the mesh lacks such an axis.
         TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
             be put together.
     """
@@ -132,7 +137,7 @@ def microbatch(
     if custom_schedule is None:
         check_schedule("microbatch", schedule)
     rows = None if custom_schedule is None else _rows(custom_schedule)
-    sync = check_sync("microbatch", sync)
+    sync, gathered = check_sync("microbatch", sync, all_gather)
     keys = () if rng is None else _positions("rng", rng)
     sliced = _positions("argnum", argnum)
     # One argument is sliced itself, several as a tuple.
@@ -194,6 +199,7 @@ def microbatch(
             custom=rows,
             num_stages=num_stages,
             interleave=interleave,
+            all_gather=gathered,
             sync=sync,
         )
         others = [arg for position, arg in enumerate(rest) if position not in keys or position in loop_keys.objects]
@@ -401,20 +407,28 @@ def check_schedule(what: str, schedule: Any) -> None:
         raise _check.wrong(what, "schedule", expected, schedule)
 
 
-def check_sync(what: str, sync: Any) -> str:
-    """The argument `sync=`, "step" if it is left out.
+def check_sync(what: str, sync: Any, all_gather: Any) -> tuple[str, tuple[str, ...]]:
+    """The arguments `sync=`, which is "step" if it is left out, and `all_gather=`, as a tuple of axes.
 
     Raises:
-        ValueError: If it is none of its values.
+        ValueError: If `sync` is none of its values, or they contradict each other.
+        TypeError: If `all_gather` is neither a name nor several.
     """
-    if sync is None:
-        return "step"
+    sync = "step" if sync is None else sync
     if not isinstance(sync, str) or sync not in ("step", "microbatch"):
         raise ValueError(
             f'{what}: sync must be "step" (gradients are added up over devices once per step) or "microbatch" (in each '
             f"one), got {_check.shown(sync)}."
         )
-    return sync
+    axes = (all_gather,) if isinstance(all_gather, str) else () if all_gather is None else all_gather
+    if not isinstance(axes, list | tuple) or not all(isinstance(axis, str) and axis for axis in axes):
+        raise _check.wrong(what, "all_gather", "the name of a mesh axis, or several", all_gather)
+    if axes and sync != "step":
+        raise ValueError(
+            f'{what}: all_gather= keeps parameters and gradients whole until the loop ends, and sync="microbatch" adds '
+            "gradients up in each microbatch. Leave one of them out."
+        )
+    return sync, tuple(axes)
 
 
 def _over_prefix(function: Callable[[Any, Any], Any], how: Any, tree: R) -> R:

@@ -26,6 +26,7 @@ def microbatch_loop(
     count: int | None = None,
     schedule: str | schedules.Schedule | None = None,
     sync: str | None = None,
+    all_gather: str | Sequence[str] | None = None,
 ) -> Callable[..., Any]:
     """Run an accumulating loop as a microbatch loop, whose iterations pass through the tasks as a pipeline.
 
@@ -44,6 +45,7 @@ def microbatch_loop(
         count: The expected number of items; checked if given.
         schedule: As for `microbatch`.
         sync: As for `microbatch`.
+        all_gather: As for `microbatch`.
 
     Returns:
         A function of the items and the carried values that returns the carry after the last item, as `body` does.
@@ -56,7 +58,7 @@ def microbatch_loop(
     _check.function("microbatch_loop", "body", body, "a function of one iteration")
     count = _check.optional_integer("microbatch_loop", "count", count, 0)
     check_schedule("microbatch_loop", schedule)
-    sync = check_sync("microbatch_loop", sync)
+    sync, gathered = check_sync("microbatch_loop", sync, all_gather)
 
     @functools.wraps(body)
     def run(items: Iterable[Any], *carry: Any) -> Any:
@@ -67,7 +69,7 @@ def microbatch_loop(
             for item in each:
                 carry = _as_tuple(body(item, *carry), len(carry), body)
         else:
-            spec = LoopSpec(len(each), schedule=schedule or schedules.DEFAULT, sync=sync)
+            spec = LoopSpec(len(each), schedule=schedule or schedules.DEFAULT, all_gather=gathered, sync=sync)
             carry = _pipelined(body, each, carry, spec)
         return carry[0] if len(carry) == 1 else carry
 

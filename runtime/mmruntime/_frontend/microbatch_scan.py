@@ -29,6 +29,7 @@ def microbatch_scan(
     count: int | None = None,
     schedule: str | schedules.Schedule | None = None,
     sync: str | None = None,
+    all_gather: str | Sequence[str] | None = None,
 ) -> Callable[P, R]:
     """Run the accumulating scan in `fun` as a microbatch loop, whose iterations pass through the tasks as a pipeline.
 
@@ -46,6 +47,7 @@ def microbatch_scan(
         count: The expected number of iterations; checked if given.
         schedule: As for `microbatch`.
         sync: As for `microbatch`.
+        all_gather: As for `microbatch`.
 
     Returns:
         The function, with the same signature.
@@ -58,7 +60,8 @@ def microbatch_scan(
     _check.function("microbatch_scan", "fun", fun, "jax.lax.scan or a function that makes one loop")
     count = _check.optional_integer("microbatch_scan", "count", count, 1)
     check_schedule("microbatch_scan", schedule)
-    spec = LoopSpec(0, schedule=schedule or schedules.DEFAULT, sync=check_sync("microbatch_scan", sync))
+    sync, gathered = check_sync("microbatch_scan", sync, all_gather)
+    spec = LoopSpec(0, schedule=schedule or schedules.DEFAULT, all_gather=gathered, sync=sync)
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if transforms_ignored() or _compat.at_top_level():

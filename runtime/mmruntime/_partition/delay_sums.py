@@ -10,21 +10,26 @@ gradient with a copy on each device does.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var
 from mmruntime._jaxpr.ir import Op, Step, at_line
+from mmruntime._partition.partial_sums import read_counts, split_loop_sums
 from mmruntime._partition.place import Placement
 from mmruntime._partition.propagate import Found
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.shard import Shardings
 from mmruntime._partition.shard_terms import Axes, LaidOutBody, ShardTerms, reduced
+from mmruntime._partition.trace import remove_dead_code
+
+# Of one operand; they move no data between examples.
+_THIN = frozenset(("mm_constraint", "sharding_constraint", "convert_element_type", "copy", "neg", "transpose"))
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,39 @@ class DelayedSums:
     axes: Axes
     num_microbatches: int
     kept: tuple[str, ...]
+
+
+def split_by_program(step: Step, placement: Placement, segments: Segments) -> tuple[Step, Placement]:
+    """The step with an accumulator for each program that makes terms of a sum, where a submesh has several.
+
+    Else the term of one program would be given to the next whole, and so be added up over devices before.
+    """
+    for index, region in enumerate(step.regions):
+        if region.loop is None or region.loop.count < 2 or region.loop.sync != "step":
+            continue
+        programs = [each for each in segments.by_region[index] if placement.submeshes.meshes[each.submesh].size > 1]
+        numbers = {
+            op: number
+            for number, each in enumerate(programs)
+            for op in each.ops
+            if len(placement.of[op]) == 1 and op not in placement.floating
+        }
+        producer = {var: op for op in step.ops() for var in op.writes()}
+
+        def number(op: Op, numbers: Mapping[Op, int] = numbers, producer: Mapping[Var, Op] = producer) -> int | None:
+            # What only lays a term out may run with its reader, in another program than the one that makes the term.
+            while op.eqn.primitive.name in _THIN and all(var in producer for var in op.reads()):
+                op = producer[next(op.reads())]
+            return numbers.get(op)
+
+        after = step.regions[index + 1]
+        region, after, placed = split_loop_sums(region, after, producer, read_counts(step), number)
+        if placed:
+            step = remove_dead_code(step.with_region(index, region).with_region(index + 1, after))
+            of = dict(placement.of)
+            of.update((op, (programs[each].submesh,)) for op, each in placed.items())
+            placement = replace(placement, of=of)
+    return step, placement
 
 
 def delay_sums(
@@ -74,6 +112,8 @@ class _LoopSums:
     def __init__(self, step: Step, index: int, placement: Placement, segments: Segments, shardings: Shardings) -> None:
         self.step, self.index, self.placement = step, index, placement
         self.region = step.regions[index]
+        assert self.region.loop is not None
+        self.all_gather = self.region.loop.all_gather
         self.every = segments.by_region[index]
         self.segments = [each for each in self.every if placement.submeshes.meshes[each.submesh].size > 1]
         self.shardings = shardings
@@ -104,7 +144,9 @@ class _LoopSums:
         laid_out = _compat.split(self.shardings.body(segment))[0].eqns
         specs = {var: self.shardings[var, segment.submesh].spec for var in segment.reads}
         eqns = [op.eqn for op in segment.ops]
-        return ShardTerms(LaidOutBody(self.step.like, eqns, laid_out, specs, mesh, known=self.known), wanted, outside)
+        return ShardTerms(
+            LaidOutBody(self.step.like, eqns, laid_out, specs, mesh, self.all_gather, self.known), wanted, outside
+        )
 
     def _delayed(self) -> tuple[dict[Var, Axes], set[Var]]:
         """The accumulators that can be kept apart, as all of their terms can, over the same axes.
@@ -120,7 +162,7 @@ class _LoopSums:
             each = axes.get(result)
             if each is None or found.setdefault(total, each) != each:
                 refused.add(total)
-            elif _axes_of(self.shardings[total, self.made_on[result][0]]) & set(each):
+            elif _axes_of(self.shardings[total, self.made_on[result][0]]) & set(each) - set(self.all_gather):
                 # It would take as many times the memory as the axes have devices.
                 cut.add(total)
         return {total: each for total, each in found.items() if total not in refused | cut}, cut
@@ -158,7 +200,10 @@ class _LoopSums:
         final: list[Op] = []
         home = {total: self.made_on[result][0] for total, result in self.region.sums}
         for total, apart in totals.items():
-            added = [Op(eqn) for eqn in reduced(apart, total, self.shardings[total, home[total]])]
+            layout = self.shardings[total, home[total]]
+            # Where parameters are cut, those that read it say how.
+            given = None if self.all_gather and layout.is_fully_replicated else layout
+            added = [Op(eqn) for eqn in reduced(apart, total, given)]
             of.update(dict.fromkeys(added, (home[total],)))
             final += added
         after = self.step.regions[self.index + 1]
@@ -171,8 +216,10 @@ class _LoopSums:
         axes = tuple(dict.fromkeys(axis for each in self.delayed.values() for axis in each))
         home = {total: self.made_on[result][0] for total, result in self.region.sums}
         size = 0
-        for total in self.delayed:
-            share = self.shardings[total, home[total]].shard_shape(tuple(total.aval.shape))
+        for total, apart in self.delayed.items():
+            layout = self.shardings[total, home[total]]
+            kept = [_without(entry, apart) for entry in layout.spec]
+            share = NamedSharding(layout.mesh, PartitionSpec(*kept)).shard_shape(tuple(total.aval.shape))
             size += int(np.prod(share)) * int(total.aval.dtype.itemsize)
         assert self.region.loop is not None
         return DelayedSums(len(self.delayed), size, axes, self.region.loop.count, self.kept)
@@ -181,6 +228,11 @@ class _LoopSums:
 def _axes_of(layout: NamedSharding) -> set[str]:
     """The axes that a layout cuts dimensions over."""
     return {name for entry in layout.spec for name in ((entry,) if isinstance(entry, str) else entry or ())}
+
+
+def _without(entry: Any, axes: Axes) -> Any:
+    names = (entry,) if isinstance(entry, str) else entry or ()
+    return tuple(name for name in names if name not in axes) or None
 
 
 def _said(eqn: Any) -> str:

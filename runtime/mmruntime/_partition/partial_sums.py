@@ -8,6 +8,7 @@ combination.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr import flops as _cost
-from mmruntime._jaxpr.ir import Op, Region, is_tiny
+from mmruntime._jaxpr.ir import Op, Region, Step, is_tiny
 
 _GRADIENT_SUMS = ("add_any", "add")
 # Associative and commutative but for rounding, so that they may be regrouped.
@@ -46,6 +47,24 @@ def _chain(template: Op, terms: Sequence[Any], result: Var | None = None) -> tup
         ops.append(Op(template.eqn.replace(invars=[total, term], outvars=[out]), None, template.backward))
         total = out
     return ops, total
+
+
+def read_counts(step: Step) -> dict[Var, int]:
+    """How often each variable is read."""
+    counts: dict[Var, int] = defaultdict(int)
+    for op in step.ops():
+        for atom in op.eqn.invars:
+            if is_var(atom):
+                counts[atom] += 1
+    for each in step.regions:
+        for _, result in each.sums:
+            counts[result] += 1
+        for stacked in each.slices.values():
+            counts[stacked] += 1
+    for atom in step.outvars:
+        if is_var(atom):
+            counts[atom] += 1
+    return counts
 
 
 def split_loop_sums(

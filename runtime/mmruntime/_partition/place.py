@@ -25,7 +25,7 @@ from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes
 from mmruntime._partition.locations import Whereabouts, gathers
-from mmruntime._partition.partial_sums import regroup_scalars, split_loop_sums
+from mmruntime._partition.partial_sums import read_counts, regroup_scalars, split_loop_sums
 from mmruntime._partition.take_apart import take_apart
 from mmruntime._partition.trace import remove_dead_code
 
@@ -232,7 +232,7 @@ class _Placer:
                 region, ops=tuple([self._join(part, depth) for op in region.ops for part in self._parts(op)])
             )
             self.after_loop = self.after_loop or region.loop is not None
-            uses = _read_counts(self.step)
+            uses = read_counts(self.step)
             if region.loop is not None:
                 after = self.step.regions[index + 1]
                 region, after, new = split_loop_sums(region, after, self.producer, uses, self._where)
@@ -473,21 +473,3 @@ class _Placer:
         while var in self.sliced:
             var = self.sliced[var]
         return var
-
-
-def _read_counts(step: Step) -> dict[Var, int]:
-    """How often each variable is read."""
-    counts: dict[Var, int] = defaultdict(int)
-    for op in step.ops():
-        for atom in op.eqn.invars:
-            if is_var(atom):
-                counts[atom] += 1
-    for each in step.regions:
-        for _, result in each.sums:
-            counts[result] += 1
-        for stacked in each.slices.values():
-            counts[stacked] += 1
-    for atom in step.outvars:
-        if is_var(atom):
-            counts[atom] += 1
-    return counts

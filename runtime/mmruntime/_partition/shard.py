@@ -56,6 +56,7 @@ class Shardings:
         self._bodies = bodies
         self._whole = whole
         self.everywhere = everywhere
+        self.unused_axis_names: Mapping[Unused, str] = dict(translator.unused)
         self.input_names = input_names
         self._translator = translator
         # One object for each layout: arrays are compared with them in every step, which is quicker by identity.
@@ -67,11 +68,6 @@ class Shardings:
         if known is None:
             known = self._seen[key] = self._layouts.known(*key) or self.replicated(key[1])
         return known
-
-    @property
-    def unused_axis_names(self) -> Mapping[Unused, str]:
-        """Names that did not cut their dimension, and why not."""
-        return self._translator.unused
 
     def warn_of_unknown_names(self) -> None:
         """Warn of names that no task of the step maps."""

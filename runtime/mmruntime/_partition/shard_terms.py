@@ -66,8 +66,8 @@ class LaidOutBody:
         laid_out: The same equations, with constraints in mesh axes.
         specs: The layouts of the variables that they read from outside; None where nothing decides one.
         mesh: Where they run.
-        widens: Whether a value that a constraint cuts over some axes may be in terms over the same axes, each of which
-            is as large as the value.
+        widens: Axes over which a value may be in terms that a constraint cuts over the same axes; each term is as large
+            as the value.
         known: Layouts that were found before, by what they were asked of; bodies that are alike share them.
     """
 
@@ -76,7 +76,7 @@ class LaidOutBody:
     laid_out: Sequence[Any]
     specs: Mapping[Var, Spec]
     mesh: Mesh
-    widens: bool = False
+    widens: Collection[str] = ()
     known: dict[Hashable, Found] = field(default_factory=dict)
 
 
@@ -217,7 +217,7 @@ class ShardTerms:
         if not linear or len(known) > 1:
             return None
         axes = next(iter(known), _ANY)
-        if name in _CONSTRAINTS and not self.body.widens and set(axes) & set(self._constrained(index)):
+        if name in _CONSTRAINTS and set(axes) & set(self._constrained(index)) - set(self.body.widens):
             return None
         return axes
 
@@ -591,12 +591,12 @@ class _CallInTerms:
         return _traced(scan, self.eqn.invars, outvars, self.eqn)
 
 
-def reduced(terms: Var, total: Var, layout: NamedSharding) -> list[Any]:
-    """Equations that add up the terms of a value, which is to have a layout."""
+def reduced(terms: Var, total: Var, layout: NamedSharding | None) -> list[Any]:
+    """Equations that add up the terms of a value, which is to have a layout, if any."""
 
     def add_up(value: Any) -> list[Any]:
         summed = jax.lax.reduce(value, np.zeros((), value.dtype), jax.lax.add, (0,))
-        return [jax.lax.with_sharding_constraint(summed, layout)]
+        return [summed if layout is None else jax.lax.with_sharding_constraint(summed, layout)]
 
     return _traced(add_up, [terms], [total], None)
 

@@ -24,8 +24,9 @@ from mmruntime._execution.run_across import AcrossRunner
 from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay_out_stacks
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._jaxpr.ir import Step, is_scalar
+from mmruntime._partition.all_gather import all_gather_parameters
 from mmruntime._partition.cut_stacks import Stacks, cut_stacks
-from mmruntime._partition.delay_sums import DelayedSums, delay_sums
+from mmruntime._partition.delay_sums import DelayedSums, delay_sums, split_by_program
 from mmruntime._partition.effect_order import check_effects
 from mmruntime._partition.input_layouts import InputLayouts, boxed_names, lay_out_inputs
 from mmruntime._partition.instructions import Program, build, build_whole
@@ -219,12 +220,18 @@ def _place_parts(step: Step, multimesh: MultiMesh) -> tuple[Step, Stacks, Placem
 def _delay(
     step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts
 ) -> tuple[Step, Placement, dict[int, DelayedSums]]:
-    """Put off what loops add up over devices, where there are such loops."""
+    """Put off what loops add up over devices and draw forward what they gather, where there are such loops."""
     has_loops = any(region.index_count > 1 for region in step.regions)
     if not has_loops or all(mesh.size == 1 for mesh in placement.submeshes.meshes):
         return step, placement, {}
+    step, placement = split_by_program(step, placement, segment(step, placement))
     segments = segment(step, placement)
     shardings = propagate_segments(step, placement, multimesh, inputs, segments)
+    gathered, where = all_gather_parameters(step, placement, shardings)
+    if gathered is not step:
+        step, placement = gathered, where
+        segments = segment(step, placement)
+        shardings = propagate_segments(step, placement, multimesh, inputs, segments)
     return delay_sums(step, placement, segments, shardings)
 
 
