@@ -11,7 +11,8 @@
 
 The index of keywords, members, places and flags is read from the wheels, as that of names is. Of members, those are
 reported whose object the source shows to be of the class, and, as notes, those of a name that nothing has today. An
-argument that is passed by its name alone today gets its name.
+argument that is passed by its name alone today gets its name. Calls by position that mean something else are reported
+in projects that use names that were gone in that release, and by `--upgrade-to`.
 
 To check: notes, which may be about objects of other classes.
 
@@ -22,10 +23,11 @@ See https://docs.jax.dev/en/latest/changelog.html
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from mmrewrite.modernize.advice import SUCCESSORS
 from mmrewrite.modernize.analysis.old_names import PARTIALS
+from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.analysis.renamed_keywords import OLD_KEYWORDS as RENAMED_KEYWORDS
 from mmrewrite.modernize.analysis.value_classes import class_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
@@ -67,6 +69,7 @@ class ReportOldParts(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Old keywords, calls by position that mean something else, and old members."""
+        age, own = context.analysis(ProjectAge), context.analysis(_OwnMembers).names
         for use in module.uses({**old_keywords(), **changed_places()}):
             call, positional = _call(module, use.node)
             if call is None or use.name in _OF_OTHERS:
@@ -75,12 +78,14 @@ class ReportOldParts(ModernizeCodemod):
             for keyword in call.keywords:
                 if keyword.arg in old and keyword.arg not in RENAMED_KEYWORDS.get(use.name, ()):
                     yield Location(module, keyword, use)
-            if _change(use, positional) is not None:
+            change = _change(use, positional)
+            # Calls by position that raise are old; others may be written for today.
+            if change is not None and (change.now is None or age.is_before(change.package, change.since)):
                 yield Location(module, use.node, use)
         packages = {item.name.partition(".")[0] for item in module.imported}
         for node in module.nodes:
             is_read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-            if is_read and _owner(module, node, packages) is not None:  # type: ignore[arg-type]
+            if is_read and _owner(module, node, packages, own) is not None:  # type: ignore[arg-type]
                 yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -118,7 +123,7 @@ class ReportOldParts(ModernizeCodemod):
     def _rewrite_member(self, node: ast.Attribute) -> None:
         site = self.site
         packages = {item.name.partition(".")[0] for item in site.module.imported}
-        found = _owner(site.module, node, packages)
+        found = _owner(site.module, node, packages, site.context.analysis(_OwnMembers).names)
         assert found is not None
         owner, is_certain = found
         if not is_certain:
@@ -150,7 +155,23 @@ def _change(use: OldNameUse, positional: int) -> ChangedPlaces | None:
     return next((each for each in changes if each.first < positional <= len(each.was)), None)
 
 
-def _owner(module: ModuleUses, node: ast.Attribute, packages: set[str]) -> tuple[str, bool] | None:
+class _OwnMembers:
+    """The names that classes and objects of a project have themselves."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self.names: set[str] = set()
+        for module in context.modules.values():
+            self.names |= module.methods.keys()
+            for node in module.nodes:
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    self.names.add(node.attr)
+                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    self.names.add(node.target.id)
+
+
+def _owner(
+    module: ModuleUses, node: ast.Attribute, packages: Collection[str], own: Collection[str]
+) -> tuple[str, bool] | None:
     """The class that a member belonged to, and whether the source shows that the object is one; None if it is none."""
     names = _names()
     if node.attr not in names or node.attr in _MEMBERS_OF_OTHERS or node.attr in module.methods:
@@ -162,16 +183,7 @@ def _owner(module: ModuleUses, node: ast.Attribute, packages: set[str]) -> tuple
         return (owner, True) if node.attr in old_members().get(owner, {}) else None
     others = only_members().get(node.attr, {})
     first = next((owner for owner, part in others.items() if part.package.partition(".")[0] in packages), None)
-    return (first, False) if first is not None and not _is_stored(module, node.attr) else None
-
-
-def _is_stored(module: ModuleUses, name: str) -> bool:
-    """Whether a module gives objects of its own an attribute of that name."""
-    return any(
-        (isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store))
-        or (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name)
-        for node in module.nodes
-    )
+    return (first, False) if first is not None and node.attr not in own else None
 
 
 def _names() -> frozenset[str]:
