@@ -144,3 +144,13 @@ def test_every_name_of_the_index_is_in_its_group(folder: Path) -> None:
         assert change == ("stops" if row.is_gone else "warns"), name
         assert release == (row.gone_since if row.is_gone else row.changes[-1][0]) or change == "warns", name
         assert numbers(release) <= numbers(last_releases()[row.package]), name
+
+
+def test_parts_and_meanings_have_their_release(program: Path) -> None:
+    (program / "train.py").write_text(
+        "import jax\nfrom flax import nnx\n\n\ndef f(key):\n"
+        "    return jax.random.normal(key, (2,)), nnx.scan(f, state_axes={})\n"
+    )
+    text = run("modernize", "--check", "--upgrade-to", "0.8.0", "train.py").stdout
+    assert "JAX 0.5.0: what means something else from here on" in text
+    assert "Flax 0.9.0: what stops working" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,9 @@ Outcome = Literal["rewritten", "by hand", "left"]
 Change = Literal["stops", "changes", "warns", "unknown"]
 # For a codemod about text that is no old name, and the name in use: the package, the release, and what it made of it.
 ChangedIn = Callable[[str, str], tuple[str, str, Change] | None]
+
+
+_SINCE = re.compile(rf"\bsince ({'|'.join(TITLES.values())}) (\d+(?:\.\d+)+)")
 
 
 @dataclass(frozen=True, order=True)
@@ -150,7 +154,16 @@ def _placed(
             yield item, (row.package, *_turning_point(row, wanted[row.package]))
         else:
             changes = (changed_in(codemod, item.name) for codemod in codemods)
-            yield item, next(filter(None, changes), ("", "", "unknown"))
+            yield item, next(filter(None, changes), None) or _told(item)
+
+
+def _told(item: UpgradeItem) -> tuple[str, str, Change]:
+    """The release that the report of a use names: "... is gone since Flax 0.9.0"."""
+    found = _SINCE.search(item.detail)
+    if found is None:
+        return "", "", "unknown"
+    package = next(package for package, title in TITLES.items() if title == found[1])
+    return package, found[2], "stops" if item.outcome == "by hand" else "changes"
 
 
 def _turning_point(row: OldName, wanted: str) -> tuple[str, Change]:
