@@ -17,6 +17,7 @@ from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
+from mmrewrite.modernize.name_index import OldName
 from mmrewrite.modernize.names_in_strings import mentions
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
@@ -336,25 +337,39 @@ def _draft(
     once = list(imports.of_once_modules())
     broken = {_broken(module, item) for item in imports.broken() if item not in once}
     broken |= {_no_module(module, item) for item in once}
+    broken |= {_idle(module, *found) for found in imports.idle()}
+    broken |= {_of_gone_module(module, *found) for found in imports.from_gone_modules()}
     draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
     return break_grown_calls(edits, module, context.settings.width), broken, set(draft.compat)
 
 
 def _no_module(module: ModuleUses, item: ImportedName) -> LeftAlone:
-    source = module.facts.source
-    line, column = source.position(span(source, item.alias)[0])
     statement = item.statement
     name = (statement.module if isinstance(statement, ast.ImportFrom) else item.alias.name) or ""
     home, _, own = name.rpartition(".")
-    reason = f"`{name}` is no module any more, so this import fails; write `from {home} import {own}`"
+    return _left(
+        module, item, f"`{name}` is no module any more, so this import fails; write `from {home} import {own}`"
+    )
+
+
+def _idle(module: ModuleUses, item: ImportedName, known: OldName) -> LeftAlone:
+    reason = f"it {known.history}, and nothing in this file uses it; remove it unless other files import it from here"
+    return _left(module, item, reason)
+
+
+def _of_gone_module(module: ModuleUses, item: ImportedName, known: OldName) -> LeftAlone:
+    return _left(module, item, f"`{known.name}` {known.history}, so this import fails; {known.advice}")
+
+
+def _left(module: ModuleUses, item: ImportedName, reason: str) -> LeftAlone:
+    source = module.facts.source
+    line, column = source.position(span(source, item.alias)[0])
     return LeftAlone(module.facts.path, line, column, source.text[slice(*span(source, item.alias))], reason, item.name)
 
 
 def _broken(module: ModuleUses, item: ImportedName) -> LeftAlone:
-    source = module.facts.source
-    line, column = source.position(span(source, item.alias)[0])
     reason = (
         f"today's JAX has no `{item.name}`, and the name is exported or used in a way that is not replaced; remove it"
     )
-    return LeftAlone(module.facts.path, line, column, source.text[slice(*span(source, item.alias))], reason, item.name)
+    return _left(module, item, reason)

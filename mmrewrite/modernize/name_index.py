@@ -1,6 +1,7 @@
 """The index of names that a release of JAX, Flax, optax, chex or Orbax deprecated or removed.
 
-`old_names.jsonl` beside this file is written by `tools/index_names.py` from the wheels.
+`old_names.jsonl` beside this file is written by `tools/index_names.py` from the wheels. `older_names.jsonl` is kept by
+hand: names that were gone before the first release that the script reads, by the packages' changelogs and tags.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from mmrewrite.modernize.advice import ADVICE
 from mmrewrite.modernize.gate import uses_any
 
 INDEX_FILE = files("mmrewrite.modernize") / "old_names.jsonl"
+OLDER_FILE = files("mmrewrite.modernize") / "older_names.jsonl"
 TITLES = {"jax": "JAX", "flax": "Flax", "optax": "optax", "chex": "chex", "orbax.checkpoint": "Orbax"}
 # Modules once, and objects of that name today: an import of one raises, or of something in one. Those of the first set
 # are the objects that the modules stood for.
@@ -40,6 +42,7 @@ class OldName:
         message: What the package says about it, if anything.
         instead: Where the last release has the same thing, and the first release that has it there.
         last_release: The last release without any of these changes, as far as one was read.
+        by_hand: What to write, for names that are kept by hand.
     """
 
     name: str
@@ -48,6 +51,7 @@ class OldName:
     message: str = ""
     instead: tuple[str, str] | None = None
     last_release: str | None = None
+    by_hand: str | None = None
 
     @property
     def is_gone(self) -> bool:
@@ -75,6 +79,8 @@ class OldName:
     def advice(self) -> str:
         """What to write, as far as anybody says it."""
         title = TITLES[self.package]
+        if self.by_hand is not None:
+            return self.by_hand
         if self.name in ADVICE:
             return ADVICE[self.name]
         if self.instead is not None:
@@ -103,7 +109,8 @@ def old_names() -> Mapping[str, OldName]:
     """The index, by full name."""
     found: dict[str, OldName] = {}
     package, releases = "", []
-    for line in INDEX_FILE.read_text(encoding="utf-8").splitlines():
+    lines = (line for file in (OLDER_FILE, INDEX_FILE) for line in file.read_text(encoding="utf-8").splitlines())
+    for line in lines:
         row = json.loads(line)
         if "releases" in row:
             package, releases = row["package"], row["releases"]
@@ -116,6 +123,7 @@ def old_names() -> Mapping[str, OldName]:
             row.get("message", ""),
             tuple(row["instead"]) if "instead" in row else None,
             releases[position - 1] if position else None,
+            row.get("advice"),
         )
     return found
 

@@ -78,6 +78,7 @@ _MOVES = {
     ("jax.numpy", "jax.numpy", "0.4.13"): (
         "alltrue:all cumproduct:cumprod fix:trunc product:prod round_:round row_stack:vstack sometrue:any"
     ),
+    ("jax.numpy", "jax", "0.4.13"): "DeviceArray:Array",
     ("jax.numpy", "jax.numpy", "0.4.26"): "trapz:trapezoid",
     ("jax.nn", "jax.nn", "0.4.13"): "normalize:standardize",
     ("jax.scipy.linalg", "jax.numpy", "0.4.13"): "tril triu",

@@ -12,13 +12,14 @@ from mmrewrite.source.names import dotted_name
 # Libraries that neither make arrays of JAX nor look for a mesh.
 _PLAIN_LIBRARIES = frozenset(
     (
-        "absl", "boto3", "braceexpand", "click", "clu", "datasets", "einops", "fastapi", "fire", "flask", "fsspec",
-        "func_timeout", "gcsfs", "google", "gradio", "grain", "h5py", "httpx", "huggingface_hub", "hydra", "jsonlines",
-        "lm_dataformat", "lm_eval", "loguru", "matplotlib", "ml_collections", "mlflow", "mlxu", "msgpack", "numpy",
-        "omegaconf", "orjson", "pandas", "PIL", "psutil", "pyarrow", "pydantic", "pytest", "ray", "requests", "rich",
-        "scipy", "sentencepiece", "seqio", "simple_parsing", "sklearn", "smart_open", "tabulate", "tensorboardX",
-        "tensorflow", "tensorflow_datasets", "termcolor", "tiktoken", "tokenizers", "torch", "tqdm", "transformers",
-        "typing_extensions", "uvicorn", "wandb", "yaml", "zstandard",
+        "absl", "boto3", "braceexpand", "click", "cloud_tpu_diagnostics", "clu", "datasets", "einops", "fastapi",
+        "fire", "flask", "fsspec", "func_timeout", "gcsfs", "google", "gradio", "grain", "h5py", "httpx",
+        "huggingface_hub", "hydra", "jsonlines", "lm_dataformat", "lm_eval", "loguru", "matplotlib", "ml_collections",
+        "mlflow", "mlxu", "msgpack", "numpy", "omegaconf", "orjson", "pandas", "PIL", "psutil", "pyarrow", "pydantic",
+        "pyglove", "pytest", "ray", "requests", "rich", "scipy", "sentencepiece", "seqio", "simple_parsing", "sklearn",
+        "smart_open", "streamlit", "tabulate", "tensorboardX", "tensorflow", "tensorflow_datasets", "termcolor",
+        "tiktoken", "tokenizers", "torch", "tqdm", "transformers", "typing_extensions", "uvicorn", "wandb", "yaml",
+        "zstandard",
     )
 )
 # fmt: on

@@ -43,7 +43,11 @@ class PlainObjects:
     def _is_plain_value(self, module: ModuleUses, binding: Binding, depth: int) -> bool:
         if isinstance(binding.node, ast.arg):
             return self._is_plain_name(module, binding.node.annotation)
-        return binding.value is not None and self.is_plain(module, binding.value, depth)
+        value, statement = binding.value, binding.statement
+        if value is None and isinstance(statement, ast.Assign) and binding.node in ast.walk(statement.targets[0]):
+            # A part of what a library returns: `files, (name,) = library.search(path)`.
+            value = statement.value
+        return value is not None and self.is_plain(module, value, depth)
 
     def _makes_plain(self, module: ModuleUses, function: ast.expr, depth: int) -> bool:
         """Whether a call makes such an object: of a library, a class that derives from one, or a function of one."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.modernize.analysis.old_names import PJIT, STILL_THERE
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
-from mmrewrite.modernize.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names
+from mmrewrite.modernize.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, OldName, old_names
 from mmrewrite.modernize.site import ModernizeContext, ModuleDraft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
@@ -217,6 +217,28 @@ class ImportEdits:
             if is_broken and guard_of(self.module, item.statement) is None and self._instead(item) is None:
                 yield item
 
+    def from_gone_modules(self) -> Iterator[tuple[ImportedName, OldName]]:
+        """The imports of names that the index does not know, from modules that are gone: they raise."""
+        for item in self.module.imported:
+            home = item.name.rpartition(".")[0]
+            known = next((old_names()[name] for name in _and_above(home) if name in old_names()), None)
+            if known is None or not known.is_gone or known.name in ONCE_MODULES or item.name in self.context.owners:
+                continue
+            is_active = self.context.owners.get(known.name) in self.context.active
+            stays = guard_of(self.module, item.statement) is None and self._instead(item) is None
+            if is_active and stays and isinstance(item.statement, ast.ImportFrom):
+                yield item, known
+
+    def idle(self) -> Iterator[tuple[ImportedName, OldName]]:
+        """The imports of names that only warn, of which nothing in the module uses any: others may import them."""
+        for item in self.module.imported:
+            known = old_names().get(item.name)
+            if known is None or known.is_gone or self.context.owners.get(item.name) not in self.context.active:
+                continue
+            has_uses = any(head.id == item.local for head, _ in self.module.chains)
+            if not has_uses and guard_of(self.module, item.statement) is None and self._instead(item) is None:
+                yield item, known
+
     def _plain_instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that replace `import jax.experimental.maps`, which binds `jax`; None if it stays."""
         prefix = f"{item.name}."
@@ -331,3 +353,10 @@ def _merged(lines: Iterable[str]) -> Iterator[str]:
         if name and name not in names:
             names.append(name)
     return (f"{start} import {', '.join(names)}" if names else start for start, names in members.items())
+
+
+def _and_above(name: str) -> Iterator[str]:
+    """A full name of a module, and those of the packages around it."""
+    while "." in name:
+        yield name
+        name = name.rpartition(".")[0]
