@@ -33,7 +33,7 @@ def test_counts_what_is_changed_and_refused(project: ModuleType, tmp_path: Path)
     (given / "broken.py").write_text("import jax\njax.tree_map(\n")
     (given / "d.ipynb").write_text(json.dumps(notebook("import jax\n", "jax.tree_map(len, [])")))
     found = project.score(given, work)
-    assert (found.changed, found.edits, found.refused) == (2, 2, 1)
+    assert (found.changed, found.edits, found.refused, found.compat) == (2, 2, 1, 0)
     assert len(found.problems) == 1
     assert found.problems[0].startswith("broken.py: ")
     assert (given / "pkg" / "a.py").read_text() == "import jax\nx = jax.tree_map(len, [])\n"

@@ -69,6 +69,7 @@ class Score:
     edits: int = 0
     refused: int = 0
     reported: int = 0
+    compat: int = 0
     reasons: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -89,10 +90,11 @@ def score(project: Path, work: Path) -> Score:
         found.problems += [f"{file['path']}: {file['failure']}" for file in told["files"] if file["failure"]]
     files = {file["path"]: file for file in told["files"]}
     for path in sorted(path.relative_to(before) for path in before.rglob("*") if path.suffix in (".py", ".ipynb")):
-        told_of = files.get(str(path), {"edits": [], "refusals": [], "left": []})
+        told_of = files.get(str(path), {"edits": [], "refusals": [], "left": [], "compat": []})
         found.edits += len(told_of["edits"])
         found.refused += len(told_of["refusals"])
         found.reported += len(told_of["left"])
+        found.compat += len(told_of["compat"])
         found.reasons += [f"{path}:{item['line']}: {item['reason']}" for item in told_of["refusals"]]
         old, new = (before / path).read_bytes(), (after / path).read_bytes()
         found.changed += old != new
@@ -314,7 +316,7 @@ def main(projects: list[str], pythons: list[str], *, imports: bool) -> int:
             found = score(project.resolve(), Path(folder))
             print(
                 f"{project}: {found.changed} files changed by {found.edits} edits, {found.refused} refused, "
-                f"{found.reported} reported, {len(found.problems)} problems"
+                f"{found.reported} reported, {found.compat} uses of compat, {len(found.problems)} problems"
             )
             for reason in found.reasons:
                 print(f"  refused  {reason}")
