@@ -17,7 +17,6 @@ from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
-from mmrewrite.modernize.name_index import OldName
 from mmrewrite.modernize.names_in_strings import mentions
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
@@ -337,8 +336,8 @@ def _draft(
     once = list(imports.of_once_modules())
     broken = {_broken(module, item) for item in imports.broken() if item not in once}
     broken |= {_no_module(module, item) for item in once}
-    broken |= {_idle(module, *found) for found in imports.idle()}
-    broken |= {_of_gone_module(module, *found) for found in imports.from_gone_modules()}
+    broken |= {_left(module, *found) for found in imports.idle()}
+    broken |= {_left(module, *found) for found in imports.from_gone_modules()}
     draft.edits += tuple(imports.edits())
     edits = ordered_edits(without_repeats(draft.edits))
     return break_grown_calls(edits, module, context.settings.width), broken, set(draft.compat)
@@ -351,15 +350,6 @@ def _no_module(module: ModuleUses, item: ImportedName) -> LeftAlone:
     return _left(
         module, item, f"`{name}` is no module any more, so this import fails; write `from {home} import {own}`"
     )
-
-
-def _idle(module: ModuleUses, item: ImportedName, known: OldName) -> LeftAlone:
-    reason = f"it {known.history}, and nothing in this file uses it; remove it unless other files import it from here"
-    return _left(module, item, reason)
-
-
-def _of_gone_module(module: ModuleUses, item: ImportedName, known: OldName) -> LeftAlone:
-    return _left(module, item, f"`{known.name}` {known.history}, so this import fails; {known.advice}")
 
 
 def _left(module: ModuleUses, item: ImportedName, reason: str) -> LeftAlone:

@@ -11,7 +11,7 @@ from functools import cached_property
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.modernize.analysis.old_names import PJIT, STILL_THERE
 from mmrewrite.modernize.edits.import_names import one_line, parts_that_go
-from mmrewrite.modernize.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, OldName, old_names
+from mmrewrite.modernize.name_index import ONCE_MODULES, ONCE_MODULES_OF_THEMSELVES, old_names
 from mmrewrite.modernize.site import ModernizeContext, ModuleDraft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
@@ -217,8 +217,8 @@ class ImportEdits:
             if is_broken and guard_of(self.module, item.statement) is None and self._instead(item) is None:
                 yield item
 
-    def from_gone_modules(self) -> Iterator[tuple[ImportedName, OldName]]:
-        """The imports of names that the index does not know, from modules that are gone: they raise."""
+    def from_gone_modules(self) -> Iterator[tuple[ImportedName, str]]:
+        """The imports of names out of modules that are gone, which the index does not know, each with what to say."""
         for item in self.module.imported:
             home = item.name.rpartition(".")[0]
             known = next((old_names()[name] for name in _and_above(home) if name in old_names()), None)
@@ -227,17 +227,18 @@ class ImportEdits:
             is_active = self.context.owners.get(known.name) in self.context.active
             stays = guard_of(self.module, item.statement) is None and self._instead(item) is None
             if is_active and stays and isinstance(item.statement, ast.ImportFrom):
-                yield item, known
+                yield item, f"`{known.name}` {known.history}, so this import fails; {known.advice}"
 
-    def idle(self) -> Iterator[tuple[ImportedName, OldName]]:
-        """The imports of names that only warn, of which nothing in the module uses any: others may import them."""
+    def idle(self) -> Iterator[tuple[ImportedName, str]]:
+        """The imports of names that only warn, which nothing in the module uses, each with what to say."""
         for item in self.module.imported:
             known = old_names().get(item.name)
             if known is None or known.is_gone or self.context.owners.get(item.name) not in self.context.active:
                 continue
             has_uses = any(head.id == item.local for head, _ in self.module.chains)
             if not has_uses and guard_of(self.module, item.statement) is None and self._instead(item) is None:
-                yield item, known
+                reason = "nothing in this file uses it; remove it unless other files import it from here"
+                yield item, f"it {known.history}, and {reason}"
 
     def _plain_instead(self, item: ImportedName) -> tuple[str, ...] | None:
         """Import lines that replace `import jax.experimental.maps`, which binds `jax`; None if it stays."""
