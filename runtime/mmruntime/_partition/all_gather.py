@@ -73,7 +73,8 @@ def _gathered(
         if not (is_outer and can_move) or op.eqn.outvars[0] in summed:
             ops.append(op)
             continue
-        (result,), source = op.eqn.outvars, alias.get(op.eqn.invars[0], op.eqn.invars[0])
+        operand: Var = op.eqn.invars[0]
+        (result,), source = op.eqn.outvars, alias.get(operand, operand)
         where = placement.of[op][0]
         if name in _CONSTRAINTS:
             entries[result] = _entries(shardings.in_mesh_axes(op, where).params["sharding"].spec, result)
@@ -83,7 +84,7 @@ def _gathered(
         key = (name, source, result.aval, tuple(entries.get(result, ())), placement.of[op])
         alias[result] = same.setdefault(key, result)
         if alias[result] is result:
-            moved.append(_reading(op, {op.eqn.invars[0]: source}))
+            moved.append(_reading(op, {operand: source}))
             of[moved[-1]] = placement.of[op]
             if op in near:
                 near[moved[-1]] = near[op]
