@@ -20,13 +20,25 @@ def main() -> None:
 
     if has_nothing_to_say(sys.argv[1:]):
         return
+    from mmrewrite.cli.replay import replay_of
+
+    replay = replay_of(sys.argv[1:])
+    if replay is not None:
+        status = replay.print_again()
+        if status is not None:
+            sys.exit(status)
+        replay.begin()
     # Syntax trees are many objects that stay to the end. With Python's own thresholds, looking for cycles among them
     # again and again takes twice as long as making them.
     gc.set_threshold(*_RARELY)
     try:
         from mmrewrite.cli.commands import cli
 
-        cli(prog_name="mmrewrite")
+        cli(prog_name="mmrewrite", obj=replay)
+    except SystemExit as end:
+        if replay is not None:
+            replay.keep(end.code)
+        raise
     except KeyboardInterrupt:
         # Before the command began, so there is nothing to say.
         sys.exit(130)

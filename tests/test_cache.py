@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import os
 import random
 import subprocess
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mmrewrite.cli import cache, session
+from mmrewrite.__main__ import main
+from mmrewrite.cli import cache, replay, session
 from mmrewrite.cli.commands import cli
 from mmrewrite.files import cache_folder
 
@@ -138,7 +141,7 @@ def test_a_folder_that_cannot_be_written_is_no_cache(monkeypatch: pytest.MonkeyP
 
 
 def test_it_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
-    monkeypatch.setattr(cache, "_MOST_FILES", 3)
+    monkeypatch.setattr(cache_folder, "_MOST_FILES", 3)
     for number in range(6):
         put("devices.py", DEVICES + f"y = {number}\n")
         run("diff")
@@ -178,3 +181,103 @@ def test_the_folder_is_the_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setenv(cache_folder.VARIABLE, "")
     assert cache_folder.cache_folder("results") is None
+
+
+def printed(*arguments: str) -> tuple[int, bytes, bytes]:
+    """The exit status and the output of the whole program, run in this process."""
+    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+    before, thresholds = (sys.argv, sys.stdout, sys.stderr), gc.get_threshold()
+    sys.argv, sys.stdout, sys.stderr = ["mmrewrite", *arguments], *streams
+    try:
+        main()
+        status: object = 0
+    except SystemExit as end:
+        status = end.code
+    finally:
+        sys.argv, sys.stdout, sys.stderr = before
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+    assert isinstance(status, int)
+    return status, *(stream.buffer.getvalue() for stream in streams)  # type: ignore[attr-defined]
+
+
+def test_an_equal_run_prints_the_same_before_slow_imports(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    put("devices.py", DEVICES)
+    put("old.py", "import jax\nx = jax.tree_map(len, [])\n")
+    commands = (["diff"], ["check", "devices.py"], ["modernize", "--diff"], ["modernize", "--check", "old.py"])
+    first = [printed(*command) for command in commands]
+    assert [status for status, _, _ in first] == [0, 1, 0, 1]
+    assert all(out for _, out, _ in first)
+    monkeypatch.setattr("mmrewrite.cli.commands.cli", None)
+    assert [printed(*command) for command in commands] == first
+    for option in ("--no-cache", "-v", "--color=always"):
+        with pytest.raises(TypeError):
+            printed("diff", option)
+    monkeypatch.setenv(cache_folder.VARIABLE, "")
+    with pytest.raises(TypeError):
+        printed("diff")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_output_is_stale(seed: int, kept: Path) -> None:
+    """As above, for what is printed, with repositories and packages that come and go."""
+    chance = random.Random(seed)
+    folders = ("sub/.git", ".git", "venv")
+    texts = {
+        **TEXTS,
+        "sub/part.py": (MODEL, "x = 1\n", None),
+        "sub/.gitignore": ("*.py", None),
+        "__init__.py": ("", None),
+    }
+    Path("sub").mkdir()
+    for name, values in texts.items():
+        put(name, values[0])
+    found = 0
+    for _ in range(25):
+        for name in chance.sample(sorted(texts), chance.choice((1, 1, 2))):
+            put(name, chance.choice(texts[name]))
+        for folder in folders:
+            if chance.random() < 0.2 and Path(folder).is_dir():
+                Path(folder).rmdir()
+            elif chance.random() < 0.2:
+                Path(folder).mkdir(exist_ok=True)
+        arguments = chance.choice(
+            (["diff"], ["diff", "train.py"], ["modernize", "--diff"], ["check", "sub", "model.py"])
+        )
+        computed = run(*arguments, "--no-cache")
+        for _ in range(2):
+            assert printed(*arguments) == (computed.exit_code, computed.stdout_bytes, computed.stderr_bytes)
+        found = len(list((kept.parent / "outputs").glob("*.out")))
+    assert 3 < found < 25
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"0" * 64 + b"\n{}"])
+def test_damaged_output_is_made_again(damage: bytes, kept: Path) -> None:
+    put("devices.py", DEVICES)
+    first = printed("diff")
+    (file,) = (kept.parent / "outputs").iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(damage)
+    assert printed("diff") == first
+    assert file.read_bytes() == whole
+
+
+def test_output_of_other_code_is_made_again(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    put("devices.py", DEVICES)
+    printed("diff")
+    monkeypatch.setattr(replay, "code_states", lambda: iter(["edited"]))
+    printed("diff")
+    assert len(list((kept.parent / "outputs").iterdir())) == 2
+
+
+def test_output_is_not_kept_when_files_change_meanwhile(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    put("devices.py", DEVICES)
+    whole = session.Session.show_rewrites
+
+    def and_edit(self: session.Session, *arguments: object, **words: object) -> None:
+        put("devices.py", DEVICES.replace("2", "4"))
+        whole(self, *arguments, **words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session.Session, "show_rewrites", and_edit)
+    printed("diff")
+    assert not (kept.parent / "outputs").exists()

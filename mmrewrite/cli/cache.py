@@ -15,13 +15,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from typing import Any
 
 from mmrewrite import __version__
+from mmrewrite.cli.code_state import code_states, folder_states, spec_state
 from mmrewrite.engine.settings import Settings
-from mmrewrite.files.cache_folder import cache_folder
+from mmrewrite.files.cache_folder import cache_folder, prune
 from mmrewrite.files.select import Rules, Selection
 from mmrewrite.files.walk import load_file
 from mmrewrite.results import CompatUse, Edit, HintError, HintReference, LeftAlone, Refusal, Rewrite
@@ -29,7 +29,6 @@ from mmrewrite.source.file import SourceFile
 
 _KIND = "results"
 _LAYOUT = 1
-_MOST_FILES, _MOST_BYTES = 200, 100_000_000
 # What the results do not depend on.
 _NOT_ASKED = frozenset(("jobs", "track"))
 
@@ -42,11 +41,13 @@ class Watched:
         selection: The files of the run.
         rules: The files that the run ignores.
         asked: For each question, a hash of its answer.
+        is_kept: Whether the results are kept for the next run.
     """
 
     selection: Selection
     rules: Rules
     asked: dict[str, str] = dataclasses.field(default_factory=dict)
+    is_kept: bool = False
 
     def load(self, place: str) -> bytes | None:
         """The bytes of a file that a name leads into."""
@@ -115,6 +116,7 @@ def cached(
     # What went wrong may go well next time: memory, or the depth of the stack.
     if not any(result.failure for result in results):
         _keep(folder, path, watched.asked, results)
+        watched.is_kept = True
     return results
 
 
@@ -136,41 +138,20 @@ def _canonical(settings: Settings) -> str:
 
 
 def _code() -> Iterator[str]:
-    """The state of every module of the tool, of all codemods and of LibCST: an edit of one is another tool."""
+    """The state of the code: our own, LibCST's, and that of codemods of other packages."""
     from mmrewrite.codemod.plugins import DIRECTIVE_RECORDS, HINTS, MODERNIZE, plugins
-    from mmrewrite.codemod.registry import PACKAGE
 
-    for package in ("mmrewrite", PACKAGE):
-        for folder in getattr(sys.modules.get(package) or __import__(package), "__path__", ()):
-            yield from _states(folder)
+    yield from code_states()
     tops = {
         plugin.module.partition(".")[0]
         for group in (HINTS, MODERNIZE, DIRECTIVE_RECORDS)
         for plugin in plugins(group).values()
     }
     for top in sorted(tops):
-        spec = find_spec(top)
+        spec = PathFinder.find_spec(top)
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            yield from _states(folder)
-        yield from _state(spec)
-    yield from _state(find_spec("libcst"))
-
-
-def _state(spec: ModuleSpec | None) -> Iterator[str]:
-    if spec is not None and spec.origin is not None:
-        status = os.stat(spec.origin)
-        yield f"{spec.origin} {status.st_size} {status.st_mtime_ns}"
-
-
-def _states(folder: str) -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name != "__pycache__":
-                    yield from _states(entry.path)
-            elif entry.name.endswith(".py"):
-                status = entry.stat()
-                yield f"{entry.path} {status.st_size} {status.st_mtime_ns}"
+            yield from folder_states(folder)
+        yield from spec_state(spec)
 
 
 def _hash(data: bytes | None) -> str:
@@ -200,6 +181,7 @@ def _read(path: str, watched: Watched) -> tuple[Rewrite, ...] | None:
         os.utime(path)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    watched.asked, watched.is_kept = content["asked"], True
     return results
 
 
@@ -235,7 +217,7 @@ def _keep(folder: str, path: str, asked: Mapping[str, str], results: Iterable[Re
         with open(temporary, "wb") as file:
             file.write(f"{_hash(data)}\n".encode() + data)
         os.replace(temporary, path)
-        _prune(folder)
+        prune(folder)
 
 
 def _item(result: Rewrite) -> dict[str, Any]:
@@ -265,15 +247,3 @@ def _item(result: Rewrite) -> dict[str, Any]:
         "left": [dataclasses.astuple(left) for left in result.left],
         "compat": [dataclasses.astuple(use) for use in result.compat],
     }
-
-
-def _prune(folder: str) -> None:
-    """Remove what was used least lately, if there is too much, and what killed runs left half-written."""
-    with os.scandir(folder) as entries:
-        found = sorted(((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries), reverse=True)
-    size = 0
-    for number, (_, length, path) in enumerate(found):
-        size += length
-        if number >= _MOST_FILES or size > _MOST_BYTES:
-            with contextlib.suppress(OSError):
-                os.unlink(path)

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrewrite.files.select import matches, patterns
-from mmrewrite.files.walk import shown
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, shown
 
-PYPROJECT = "pyproject.toml"
-OWN_FILE = "mmrewrite.toml"
 TOOL = "mmrewrite"
 DEFAULT_WIDTH = 100
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mmrewrite.cli.config import OWN_FILE, PYPROJECT, TOOL
+from mmrewrite.cli.config import TOOL
 from mmrewrite.cli.reports._told import Initialized
-from mmrewrite.files.walk import load_file, walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, load_file, walk
 from mmrewrite.files.write import NotWritten, replace_file, write_new
 
 _USES_JAX = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|equinox|haiku|optax)\b", re.MULTILINE)

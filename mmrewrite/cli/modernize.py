@@ -104,7 +104,7 @@ class _ModernizeSession(Session):
             is_upgrade=self.is_upgrade,
             track=self.progress.track,
         )
-        watched = Watched(self.selection, self.rules)
+        watched = self.watched = Watched(self.selection, self.rules)
 
         def compute() -> tuple[Rewrite, ...]:
             files = [file for file in self.selection.files if self.reads_stdin or may_matter(file.data, self.registry)]

@@ -13,25 +13,32 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from mmrewrite.directives.carrier import may_have_hints
-from mmrewrite.files.walk import walk
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, walk
 
+SUFFIXES = (".py", ".ipynb")
 # What may begin a command line of paths, and whether it is about old names.
 _COMMANDS = {("diff",): False, ("check",): False, ("modernize", "--diff"): True, ("modernize", "--check"): True}
-_SUFFIXES = (".py", ".ipynb")
 
 
 def has_nothing_to_say(arguments: Sequence[str]) -> bool:
     """Whether a command line prints nothing and exits with 0."""
-    command = next((each for each in _COMMANDS if (*each,) == (*arguments[: len(each)],)), None)
-    if command is None or sys.stderr is None or sys.stderr.isatty() or "_MMREWRITE_COMPLETE" in os.environ:
+    paths = plain_paths(arguments)
+    if paths is None:
         return False
-    paths = arguments[len(command) :] or (".",)
-    if any(path.startswith("-") for path in paths):
-        return False
+    old_names = next(is_about for command, is_about in _COMMANDS.items() if command == (*arguments[: len(command)],))
     try:
-        return not _is_configured() and not _may_matter(paths, old_names=_COMMANDS[command])
+        return not _is_configured() and not _may_matter(paths, old_names=old_names)
     except OSError:
         return False
+
+
+def plain_paths(arguments: Sequence[str]) -> Sequence[str] | None:
+    """The paths of a command line that has nothing else and does not print to a terminal; None for all others."""
+    command = next((each for each in _COMMANDS if each == (*arguments[: len(each)],)), None)
+    if command is None or sys.stderr is None or sys.stderr.isatty() or "_MMREWRITE_COMPLETE" in os.environ:
+        return None
+    paths = arguments[len(command) :] or (".",)
+    return None if any(path.startswith("-") for path in paths) else paths
 
 
 def _may_matter(paths: Iterable[str], *, old_names: bool) -> bool:
@@ -50,7 +57,7 @@ def _may_be_below(path: str, wanted: Callable[[bytes], bool]) -> bool:
         return _any_is_wanted((path,), wanted)
     unreadable: dict[str, str] = {}
     passed_over: dict[str, str] = {}
-    below = (file for file in walk(path, unreadable, passed_over) if file.endswith(_SUFFIXES))
+    below = (file for file in walk(path, unreadable, passed_over) if file.endswith(SUFFIXES))
     return not stat.S_ISDIR(mode) or _any_is_wanted(below, wanted) or bool(unreadable or passed_over)
 
 
@@ -66,9 +73,9 @@ def _is_configured() -> bool:
     """Whether the nearest configuration may be for us, or wrong, in which case there is something to say."""
     folder = os.getcwd()
     while True:
-        if os.path.isfile(os.path.join(folder, "mmrewrite.toml")):
+        if os.path.isfile(os.path.join(folder, OWN_FILE)):
             return True
-        path = os.path.join(folder, "pyproject.toml")
+        path = os.path.join(folder, PYPROJECT)
         if os.path.isfile(path):
             return _may_be_for_us(path)
         parent = os.path.dirname(folder)

@@ -25,6 +25,7 @@ from mmrewrite.cli.config import (
 )
 from mmrewrite.cli.options import ENTRY_AND_ARGS
 from mmrewrite.cli.progress import StatusLine
+from mmrewrite.cli.replay import Replay
 from mmrewrite.cli.reports import NotShown, render
 from mmrewrite.cli.reports import _style as style
 from mmrewrite.cli.reports._report import RewriteReport
@@ -63,6 +64,7 @@ class Session:
 
     noun: ClassVar[str] = "hint"
     has_plan: ClassVar[bool] = True
+    watched: Watched
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -83,6 +85,10 @@ class Session:
         except (ConfigError, BadPattern) as error:
             _stop(str(error))
         self.results: tuple[Rewrite, ...] = self._reported(results)
+        context = click.get_current_context(silent=True)
+        replay = context.find_root().obj if context is not None else None
+        if isinstance(replay, Replay) and self.watched.is_kept:
+            replay.asked = self.watched.asked
 
     def _included(self) -> tuple[str, ...]:
         return tuple(str(self.config.folder / path) for path in self.config.include)
@@ -152,7 +158,7 @@ class Session:
             by_name=not self.reads_stdin and any(map(os.path.isfile, self.paths)),
             track=self.progress.track,
         )
-        watched = Watched(self.selection, self.rules)
+        watched = self.watched = Watched(self.selection, self.rules)
 
         def compute() -> tuple[Rewrite, ...]:
             return rewrite_project(

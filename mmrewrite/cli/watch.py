@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from mmrewrite.cli.config import OWN_FILE, PYPROJECT, Config, read_config
-from mmrewrite.files.walk import walk
+from mmrewrite.cli.config import Config, read_config
+from mmrewrite.files.walk import OWN_FILE, PYPROJECT, walk
 
 # Seconds between two looks at the files. Asking the system to report changes would need a package more, and asking for
 # a thousand files takes 10 ms.

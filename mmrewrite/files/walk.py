@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 
 MANIFEST = "mmrewrite-manifest.json"
+# Where settings stand.
+OWN_FILE, PYPROJECT = "mmrewrite.toml", "pyproject.toml"
 
 _PRUNED = frozenset(("__pycache__", "node_modules", "site-packages"))
 _HIDING = ("pyvenv.cfg", MANIFEST)
