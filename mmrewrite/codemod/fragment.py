@@ -101,11 +101,9 @@ class Fragment:
         """
         if self.header:
             raise NotReproduced("a call in the head of a block stays as it is")
-        if self.calls is None:
-            finder = _Calls()
-            self.node.visit(finder)
-            self.calls = finder.found
         positions = [node for node in calls_in_order(self.statement) if isinstance(node, ast.Call)]
+        if self.calls is None:
+            self.calls = list(_calls(self.node)) if len(positions) == 1 else _calls_in_order(self.node)
         if len(self.calls) != len(positions):
             raise NotReproduced("the calls of this statement are not where `ast` has them")
         return self.calls[positions.index(wanted)]
@@ -257,6 +255,26 @@ def _replace(tree: cst.Module, statement: cst.BaseStatement) -> cst.Module:
         assert isinstance(holder.body, cst.IndentedBlock)
         statement = holder.with_changes(body=holder.body.with_changes(body=[statement]))
     return tree.with_changes(body=[statement])
+
+
+def _calls(node: cst.CSTNode) -> Iterator[cst.Call]:
+    """The calls in a node in any order, for a fifth of what a visitor costs."""
+    if isinstance(node, cst.Call):
+        yield node
+    for name in node.__dataclass_fields__:
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            yield from _calls(value)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                if isinstance(item, cst.CSTNode):
+                    yield from _calls(item)
+
+
+def _calls_in_order(node: cst.CSTNode) -> list[cst.Call]:
+    finder = _Calls()
+    node.visit(finder)
+    return finder.found
 
 
 class _Calls(cst.CSTVisitor):

@@ -152,16 +152,10 @@ class Site:
 
     def exec_line(self) -> int | None:
         """The line of an `exec` in this module's namespace, which may rebind any name; None if there is none."""
-        for statement, scope in self.facts.names.scopes.items():
-            if (
-                scope.kind != "module"
-                or not isinstance(statement, ast.Expr)
-                or not isinstance(statement.value, ast.Call)
-            ):
-                continue
-            call = statement.value
+        scope = self.facts.names.scope
+        for call in self.facts.calls_alone:
             if self.resolve(call.func, scope) == "builtins.exec" and all(_is_globals(each) for each in call.args[1:]):
-                return statement.lineno
+                return call.lineno
         return None
 
     # Refusals and mistakes

@@ -151,8 +151,8 @@ def strip_calls(tree: ast.Module, calls: Collection[HintCall], imports: Collecti
 
     An imported name that only declares a mesh goes as well, so that the mesh can be called `mesh`.
     """
-    stripper = _Stripper(calls)
-    stripper.visit(tree)
+    if any(call.call is None for call in calls):
+        _Stripper(calls).visit(tree)
     starts = {call.function[0] for call in calls if call.name in DIRECTIVES and DIRECTIVES[call.name].declares}
     for imported in imports:
         if len(imported.uses) == 1 and imported.uses[0] in starts and len(imported.statement.names) > 1:
