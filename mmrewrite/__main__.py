@@ -16,18 +16,20 @@ def main() -> None:
 
         print(f"mmrewrite {__version__}")
         return
-    from mmrewrite.cli.quick import has_nothing_to_say
+    replay = None
+    if sys.argv[1:2] and sys.argv[1] in ("diff", "check", "modernize"):
+        from mmrewrite.cli.quick import has_nothing_to_say
 
-    if has_nothing_to_say(sys.argv[1:]):
-        return
-    from mmrewrite.cli.replay import replay_of
+        if has_nothing_to_say(sys.argv[1:]):
+            return
+        from mmrewrite.cli.replay import replay_of
 
-    replay = replay_of(sys.argv[1:])
-    if replay is not None:
-        status = replay.print_again()
+        replay = replay_of(sys.argv[1:])
+        status = replay.print_again() if replay is not None else None
         if status is not None:
             sys.exit(status)
-        replay.begin()
+        if replay is not None:
+            replay.begin()
     # Syntax trees are many objects that stay to the end. With Python's own thresholds, looking for cycles among them
     # again and again takes twice as long as making them.
     gc.set_threshold(*_RARELY)

@@ -185,7 +185,9 @@ def test_the_folder_is_the_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def printed(*arguments: str) -> tuple[int, bytes, bytes]:
     """The exit status and the output of the whole program, run in this process."""
-    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+    # As Python opens them.
+    modes = ("strict", "backslashreplace")
+    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", errors, write_through=True) for errors in modes]
     before, thresholds = (sys.argv, sys.stdout, sys.stderr), gc.get_threshold()
     sys.argv, sys.stdout, sys.stderr = ["mmrewrite", *arguments], *streams
     try:

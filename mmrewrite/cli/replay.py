@@ -80,7 +80,8 @@ class Replay:
         """Copy what is printed from now on."""
         if self._key is not None:
             self._printed = [_Copying(sys.stdout.buffer), _Copying(sys.stderr.buffer)]
-            sys.stdout, sys.stderr = (_text_over(stream) for stream in self._printed)
+            sys.stdout = _text_over(self._printed[0], sys.stdout)
+            sys.stderr = _text_over(self._printed[1], sys.stderr)
 
     def keep(self, status: object) -> None:
         """Keep what was printed for the next run, if the files are still what they were."""
@@ -220,6 +221,5 @@ class _Copying(io.RawIOBase):
         self._stream.flush()
 
 
-def _text_over(stream: _Copying) -> TextIO:
-    like = sys.stdout
+def _text_over(stream: _Copying, like: TextIO) -> TextIO:
     return io.TextIOWrapper(stream, like.encoding, like.errors, write_through=True)

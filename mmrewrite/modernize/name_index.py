@@ -161,7 +161,8 @@ def words_beside(names: Iterable[str]) -> Mapping[bytes, frozenset[bytes]]:
     found: dict[bytes, set[bytes]] = {}
     for name in names:
         parent, _, own = name.rpartition(".")
-        home = parent.rpartition(".")[2]
+        # Of `jax.config.config` the word before both: `self.config` has one, and is common.
+        home = next((part for part in reversed(parent.split(".")) if part != own), own)
         found.setdefault(own.encode(), set()).update(each.encode() for each in (home, *_ALIASES.get(home, ())))
     return {own: frozenset(homes) for own, homes in found.items()}
 
