@@ -16,6 +16,7 @@ from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.files.walk import OWN_FILE, PYPROJECT, walk
 
 SUFFIXES = (".py", ".ipynb")
+_BATCH = 200_000
 # What may begin a command line of paths, and whether it is about old names.
 _COMMANDS = {("diff",): False, ("check",): False, ("modernize", "--diff"): True, ("modernize", "--check"): True}
 
@@ -62,11 +63,22 @@ def _may_be_below(path: str, wanted: Callable[[bytes], bool]) -> bool:
 
 
 def _any_is_wanted(paths: Iterable[str], wanted: Callable[[bytes], bool]) -> bool:
+    batch: list[bytes] = []
+    size = 0
     for path in paths:
         with open(path, "rb", buffering=0) as file:
-            if wanted(file.read()):
+            batch.append(file.read())
+        size += len(batch[-1])
+        if size > _BATCH:
+            if _is_in_batch(batch, wanted):
                 return True
-    return False
+            batch, size = [], 0
+    return _is_in_batch(batch, wanted)
+
+
+def _is_in_batch(batch: Sequence[bytes], wanted: Callable[[bytes], bool]) -> bool:
+    """Whether one of several files is wanted: asked of all of them at once, as files are small and markers many."""
+    return wanted(b"\n".join(batch)) and any(map(wanted, batch))
 
 
 def _is_configured() -> bool:
