@@ -165,7 +165,8 @@ class ModuleUses:
     def imported(self) -> tuple[ImportedName, ...]:
         """Every name that an import statement binds."""
         found: list[ImportedName] = []
-        for holder in self.facts.names.scopes.values():
+        # Many statements share a scope.
+        for holder in dict.fromkeys(self.facts.names.scopes.values()):
             for bindings in holder.bindings.values():
                 for binding in bindings:
                     if binding.kind == "import" and isinstance(binding.node, ast.Import | ast.ImportFrom):
