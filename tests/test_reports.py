@@ -138,7 +138,11 @@ def test_the_text_of_every_status_is_known() -> None:
 
 # Modules that may print or write: the command line, and the two that it has files written by.
 PRINTING = ("mmrewrite/cli/", "mmrewrite/__main__.py")
-WRITING = (*PRINTING, "mmrewrite/files/write.py", "mmrewrite/files/temporary.py", "mmrewrite/mirror/build.py")
+WRITING = (
+    *PRINTING,
+    *(f"mmrewrite/files/{name}.py" for name in ("write", "temporary", "cache_folder")),
+    "mmrewrite/mirror/build.py",
+)
 
 _PRINTS = {"print", "echo", "secho", "exit", "_exit", "input"}
 _WRITES = {

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mmrewrite.files.cache_folder import keep_in, kept_in
 from mmrewrite.files.walk import load_file
-from mmrewrite.files.write import write_new
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
@@ -153,17 +153,14 @@ def keep(folder: str, traced: TracedBytes) -> None:
     Raises:
         OSError: If the folder cannot be written.
     """
-    os.makedirs(folder, mode=0o700, exist_ok=True)
     name = _hash(json.dumps([traced.step, traced.arguments, sorted(traced.sources)]).encode())
-    write_new(os.path.join(folder, f"{name}.json"), json.dumps(asdict(traced)).encode(), 0o600)
-    for old in _newest_first(folder)[_MOST:]:
-        os.unlink(old)
+    keep_in(folder, f"{name}.json", json.dumps(asdict(traced)).encode(), _MOST)
 
 
 def traces_of(folder: str, path: str) -> Iterator[TracedBytes]:
     """The traces in a folder of programs that have a file, the newest first. What cannot be read is passed over."""
     try:
-        kept = _newest_first(folder)
+        kept = kept_in(folder)
     except OSError:
         return
     for name in kept:
@@ -175,12 +172,6 @@ def traces_of(folder: str, path: str) -> Iterator[TracedBytes]:
             continue
         if traced is not None and path in traced.sources:
             yield traced
-
-
-def _newest_first(folder: str) -> list[str]:
-    with os.scandir(folder) as entries:
-        found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.name.endswith(".json")]
-    return [path for _, path in sorted(found, reverse=True)]
 
 
 def _read(content: Any) -> TracedBytes:
