@@ -48,7 +48,7 @@ _UNARY = frozenset(
 # Linear in either of two operands.
 _BINARY = frozenset(("mul", "dot_general"))
 # Linear in all operands together, from this position on.
-_TOGETHER = {"add": 0, "add_any": 0, "sub": 0, "concatenate": 0, "select_n": 1}
+_TOGETHER = {"add": 0, "add_any": 0, "sub": 0, "concatenate": 0, "stack": 0, "select_n": 1}
 # Add up over dimensions of their operands.
 _CONTRACTIONS = frozenset(("reduce_sum", "dot_general", "conv_general_dilated", "scatter-add"))
 _CONSTRAINTS = frozenset(("mm_constraint", "sharding_constraint"))
