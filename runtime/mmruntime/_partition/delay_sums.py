@@ -70,8 +70,8 @@ def split_by_program(step: Step, placement: Placement, segments: Segments) -> tu
 
         def number(op: Op, numbers: Mapping[Op, int] = numbers, producer: Mapping[Var, Op] = producer) -> int | None:
             # What only lays a term out may run with its reader, in another program than the one that makes the term.
-            while op.eqn.primitive.name in _THIN and all(var in producer for var in op.reads()):
-                op = producer[next(op.reads())]
+            while op.eqn.primitive.name in _THIN and (made := [producer[var] for var in op.reads() if var in producer]):
+                op = made[0]
             return numbers.get(op)
 
         after = step.regions[index + 1]
