@@ -12,7 +12,8 @@ meaning. The functions of `flax.core` do the same for both.
 
 To check: nothing.
 
-Refused: nothing; `pop` and `copy` in other forms are those of a dictionary.
+Reported, not edited: calls of values that the source does not show to be made by `init` or `apply` of a module or by
+`flax.core`. They may be of another class. `pop` and `copy` in other forms are those of a list or dictionary.
 See https://flax.readthedocs.io/en/latest/guides/converting_and_upgrading/regular_dict_upgrade_guide.html
 """
 
@@ -25,8 +26,11 @@ from typing import ClassVar
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.source.names import Binding
 
 _METHODS = ("unfreeze", "pop", "copy")
+_MAKERS = frozenset(("init", "init_with_output", "apply"))
+_CLASSES = frozenset(("flax.core.FrozenDict", "flax.core.frozen_dict.FrozenDict", "flax.core.freeze"))
 
 
 class KeepFrozenDicts(ModernizeCodemod):
@@ -49,7 +53,7 @@ class KeepFrozenDicts(ModernizeCodemod):
         for node in module.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
                 is_name = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
-                if not is_name and node.func.attr not in module.methods and _is_of_frozen(module, node, node.func):
+                if not is_name and _is_of_frozen(module, node, node.func):
                     yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -57,6 +61,11 @@ class KeepFrozenDicts(ModernizeCodemod):
         site, call = self.site, self.site.node
         assert isinstance(call, ast.Call)
         assert isinstance(call.func, ast.Attribute)
+        if not _holds_variables(site.module, call.func.value, set()):
+            site.leave(
+                f"if this is a dictionary of variables: they have no `FrozenDict.{call.func.attr}` since Flax 0.7.1; "
+                f"call `flax.core.{call.func.attr}` with it"
+            )
         start, _ = site.span(call)
         _, held = site.span(call.func.value)
         function = site.spell(f"flax.core.{call.func.attr}")
@@ -77,10 +86,47 @@ def _is_of_frozen(module: ModuleUses, call: ast.Call, method: ast.Attribute) -> 
         holder = module.parents.get(call)
         targets = holder.targets if isinstance(holder, ast.Assign) else []
         is_pair = len(targets) == 1 and isinstance(targets[0], ast.Tuple | ast.List) and len(targets[0].elts) == 2
-        return is_pair and len(call.args) == 1 and not isinstance(call.args[0], ast.Starred)
+        if not is_pair or len(call.args) != 1:
+            return False
+        # The keys of variables are names, so `pop(0)` is that of a list.
+        key = call.args[0]
+        return isinstance(key.value, str) if isinstance(key, ast.Constant) else not isinstance(key, ast.Starred)
     if call.keywords:
         return [keyword.arg for keyword in call.keywords] == ["add_or_replace"] and not call.args
     return len(call.args) == 1 and (isinstance(call.args[0], ast.Dict) or _is_dict_call(module, call.args[0]))
+
+
+def _holds_variables(module: ModuleUses, node: ast.expr, seen: set[ast.AST]) -> bool:
+    """Whether the source shows that an expression is variables of Flax, or a collection of them."""
+    if isinstance(node, ast.Subscript):
+        return _holds_variables(module, node.value, seen)
+    if isinstance(node, ast.Call):
+        if module.facts.names.resolve(node.func, module.scope_of(node)) in _CLASSES:
+            return True
+        if not isinstance(node.func, ast.Attribute):
+            return False
+        of_variables = node.func.attr in _METHODS and _holds_variables(module, node.func.value, seen)
+        return node.func.attr in _MAKERS or of_variables
+    if not isinstance(node, ast.Name):
+        return False
+    owner = module.scope_of(node).owner(node.id)
+    bindings = owner.bindings[node.id] if owner is not None else []
+    # A name that is bound to what was made of itself is what its other bindings are.
+    fresh = [binding for binding in bindings if binding.node not in seen]
+    seen.update(binding.node for binding in fresh)
+    return bool(bindings) and all(_is_bound_to_variables(module, binding, seen) for binding in fresh)
+
+
+def _is_bound_to_variables(module: ModuleUses, binding: Binding, seen: set[ast.AST]) -> bool:
+    if isinstance(binding.node, ast.arg):
+        annotation = binding.node.annotation
+        return (
+            annotation is not None and module.facts.names.resolve(annotation, module.scope_of(annotation)) in _CLASSES
+        )
+    value = binding.value
+    if value is None and isinstance(binding.statement, ast.Assign):
+        value = binding.statement.value
+    return value is not None and _holds_variables(module, value, seen)
 
 
 def _is_dict_call(module: ModuleUses, node: ast.expr) -> bool:
