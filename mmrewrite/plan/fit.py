@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_UNITS = {"B": 1} | {
-    f"{prefix}{letters}": base**power
-    for letters, base in (("B", 1000), ("iB", 1024))
-    for power, prefix in enumerate(("K", "M", "G", "T"), start=1)
-}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+from mmrewrite.plan.sizes import format_size
 
 # What to change, by the largest part of what a device holds.
 _MORE_DEVICES = (
@@ -30,19 +24,6 @@ _ADVICE = {
     "results": "donate the state (`donate_argnums` of `jax.jit`), so that its next values take its place",
     "temporary": _SMALLER,
 }
-
-
-def parse_size(text: str) -> int:
-    """A number of bytes such as `80GiB`, `16 GB` or `512MiB`.
-
-    Raises:
-        ValueError: If the text is no size.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    unit = next((size for name, size in _UNITS.items() if found and name.lower() == found[2].lower()), None)
-    if found is None or unit is None or not float(found[1]):
-        raise ValueError(f"{text!r} is no size; write a number and a unit, such as 80GiB or 512MB")
-    return int(float(found[1]) * unit)
 
 
 @dataclass(frozen=True)
@@ -70,9 +51,8 @@ def fit(traced: Mapping[str, Any], limit: int) -> Fit:
     rows = sorted(traced["memory"], key=lambda row: -row["total"])
     over = [row for row in rows if row["total"] > limit]
     if not over:
-        first = rows[0]
-        sentence = f"fits: each device of submesh {_named(first)} needs most, {_size(first['total'])} of {_size(limit)}"
-        return Fit(limit, True, (sentence,))
+        needs = f"{format_size(rows[0]['total'])} of {format_size(limit)}"
+        return Fit(limit, True, (f"fits: each device of submesh {_named(rows[0])} needs most, {needs}",))
     return Fit(limit, False, tuple(sentence for row in over for sentence in _over(row, traced, limit)))
 
 
@@ -80,8 +60,9 @@ def _over(row: Mapping[str, Any], traced: Mapping[str, Any], limit: int) -> Iter
     held: Mapping[str, int] = row["held"]
     largest = max(held, key=lambda kind: held[kind])
     yield (
-        f"does not fit: each device of submesh {_named(row)} needs {_size(row['total'])} of {_size(limit)}, of which "
-        f"{_size(held[largest])} are {largest.replace('_', ' ')}, while this runs: {row['running']}"
+        f"does not fit: each device of submesh {_named(row)} needs {format_size(row['total'])} of "
+        f"{format_size(limit)}, of which {format_size(held[largest])} are {largest.replace('_', ' ')}, "
+        f"while this runs: {row['running']}"
     )
     advice = _ADVICE[largest]
     crowded = [loop for loop in traced["loops"] if max(loop["live"]) > len(set(loop["submeshes"]))]
@@ -96,9 +77,3 @@ def _over(row: Mapping[str, Any], traced: Mapping[str, Any], limit: int) -> Iter
 
 def _named(row: Mapping[str, Any]) -> str:
     return ", ".join(map(str, row["submeshes"]))
-
-
-def _size(size: int) -> str:
-    """Bytes in the largest binary unit of which there is at least one."""
-    unit = next((name for name in ("TiB", "GiB", "MiB", "KiB") if size >= _UNITS[name]), "B")
-    return f"{size / _UNITS[unit]:.1f} {unit}" if unit != "B" else f"{size} B"

@@ -13,6 +13,7 @@ from typing import Any
 
 from mmrewrite.files.cache_folder import keep_in, kept_in
 from mmrewrite.files.walk import load_file
+from mmrewrite.plan.sizes import format_size
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
@@ -70,17 +71,17 @@ class TracedBytes:
         for each in own:
             yield (
                 f"places {_count(each.arrays, 'array')} of the step's inputs on submesh {each.submesh}, "
-                f"{_bytes(each.size)} on each device"
+                f"{format_size(each.size)} on each device"
             )
         wanted = {each.submesh for each in own}
         for submesh in self.submeshes:
             if not wanted or submesh.number in wanted:
                 yield (
                     f"submesh {submesh.number}, devices {', '.join(map(str, submesh.devices))}: on each device "
-                    f"{_bytes(submesh.state)} of parameters and other state, and at most {_bytes(submesh.activations)} "
-                    "of activations"
+                    f"{format_size(submesh.state)} of parameters and other state, and at most "
+                    f"{format_size(submesh.activations)} of activations"
                 )
-        yield f"transfers between submeshes in a step: {self.transfers}, {_bytes(self.transferred)} in all"
+        yield f"transfers between submeshes in a step: {self.transfers}, {format_size(self.transferred)} in all"
 
     def changed_source(self, load: Callable[[str], bytes | None]) -> str | None:
         """The first module of the program whose bytes are others now, None if all are the same."""
@@ -196,13 +197,6 @@ def _read(content: Any) -> TracedBytes:
 
 def _hash(data: bytes | None) -> str:
     return "none" if data is None else hashlib.sha256(data).hexdigest()
-
-
-def _bytes(count: int) -> str:
-    size, units = float(count), ["B", "KiB", "MiB", "GiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"
 
 
 def _count(number: int, word: str) -> str:

@@ -6,12 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
-import numpy as np
-
 from mmruntime._compat import Var
 from mmruntime._execution.compile import Compiled
-from mmruntime._jaxpr.ir import Step, num_bytes
-from mmruntime._partition.instructions import Instruction, Program, RunInstruction, TransferInstruction
+from mmruntime._jaxpr.ir import Step, shard_bytes
+from mmruntime._partition.instructions import Instruction, Program, ProgramSpec, RunInstruction, TransferInstruction
 from mmruntime._partition.place import Placement
 from mmruntime._partition.segment import Segments
 from mmruntime._partition.shard import Shardings
@@ -81,14 +79,20 @@ def memory(
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for device, numbers in owners.items():
         groups[tuple(numbers)].append(device)
+    groups_of: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for group in groups:
+        for number in group:
+            groups_of[number].append(group)
     walk = _Walk(step, segments, shardings, program, compiled)
     fullest: dict[tuple[int, ...], tuple[Held, Instruction | None]] = {
         group: (walk.held(group), None) for group in groups
     }
+    most = {group: walk.total(group) for group in groups}
     for item, where in walk.allocations():
-        for group in groups:
-            if where in group and (held := walk.held(group)).total > fullest[group][0].total:
-                fullest[group] = (held, item)
+        for group in groups_of[where]:
+            if (total := walk.total(group)) > most[group]:
+                most[group] = total
+                fullest[group] = (walk.held(group), item)
     elsewhere = {
         item.spec.submesh
         for item in program.instructions
@@ -123,8 +127,14 @@ class _Walk:
         self._program = program
         self._compiled = compiled
         self._kinds = _kinds(step, segments, program)
-        self._sizes = [_device_bytes(var, where, shardings) for var, where, _ in program.keys]
+        sizes: dict[tuple[Var, int], int] = {}
+        for var, where, _ in program.keys:
+            if (var, where) not in sizes:
+                sizes[var, where] = shard_bytes(var, shardings[var, where])
+        self._sizes = [sizes[var, where] for var, where, _ in program.keys]
+        self._temporary: dict[ProgramSpec, int] = {}
         self._live: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._total: dict[int, int] = defaultdict(int)
         self._running: dict[int, int] = defaultdict(int)
         # What no program overwrites stays with the caller, or with the step for its next call.
         self._kept = {place[0] for place in program.inputs if place is not None}
@@ -142,7 +152,9 @@ class _Walk:
             if isinstance(item, RunInstruction):
                 for position in self._compiled.donated.get(item.spec, ()):
                     self._drop(item.args[position])
-                self._running[where] = _temporary(self._compiled, item)
+                if item.spec not in self._temporary:
+                    self._temporary[item.spec] = _temporary(self._compiled, item.spec)
+                self._running[where] = self._temporary[item.spec]
             for slot in item.results:
                 self._hold(slot)
             yield item, where
@@ -150,6 +162,10 @@ class _Walk:
             for slot in item.frees:
                 if slot not in self._kept:
                     self._drop(slot)
+
+    def total(self, submeshes: Sequence[int]) -> int:
+        """Bytes of what a device of all these submeshes holds now."""
+        return sum(self._total[number] + self._running[number] for number in submeshes)
 
     def held(self, submeshes: Sequence[int]) -> Held:
         """What a device of all these submeshes holds now."""
@@ -163,12 +179,17 @@ class _Walk:
     def _hold(self, slot: int) -> None:
         if slot not in self._held:
             self._held.add(slot)
-            self._live[self._program.keys[slot][1]][self._kinds[slot]] += self._sizes[slot]
+            self._add(slot, self._sizes[slot])
 
     def _drop(self, slot: int) -> None:
         if slot in self._held:
             self._held.remove(slot)
-            self._live[self._program.keys[slot][1]][self._kinds[slot]] -= self._sizes[slot]
+            self._add(slot, -self._sizes[slot])
+
+    def _add(self, slot: int, size: int) -> None:
+        where = self._program.keys[slot][1]
+        self._live[where][self._kinds[slot]] += size
+        self._total[where] += size
 
 
 def _kinds(step: Step, segments: Segments, program: Program) -> list[str]:
@@ -200,16 +221,8 @@ def _kinds(step: Step, segments: Segments, program: Program) -> list[str]:
     return kinds
 
 
-def _device_bytes(var: Var, where: int, shardings: Shardings) -> int:
-    """Bytes of a value on each device of a submesh."""
-    shape = tuple(var.aval.shape)
-    whole = max(int(np.prod(shape, dtype=np.int64)), 1)
-    share = int(np.prod(shardings[var, where].shard_shape(shape), dtype=np.int64))
-    return num_bytes(var) * share // whole
-
-
-def _temporary(compiled: Compiled, item: RunInstruction) -> int:
+def _temporary(compiled: Compiled, spec: ProgramSpec) -> int:
     """XLA's temporary bytes of a program, 0 where this process does not compile it."""
-    executable = compiled.programs.get(item.spec)
+    executable = compiled.programs.get(spec)
     analysis = None if executable is None else executable.memory_analysis()
     return 0 if analysis is None else int(analysis.temp_size_in_bytes)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import jax
-import numpy as np
 
 from mmruntime import schedules
 from mmruntime._execution.compile import Compiled
@@ -18,7 +18,7 @@ from mmruntime._inspect.input_reasons import InputReason, input_reasons
 from mmruntime._inspect.memory import MemoryRow, memory
 from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
-from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes
+from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes, shard_bytes
 from mmruntime._partition.delay_sums import DelayedSums
 from mmruntime._partition.instructions import Program, RunInstruction, TransferInstruction
 from mmruntime._partition.place import Placement
@@ -297,12 +297,11 @@ def report(
         size, spec = num_bytes(var), "-"
         if where is not None:
             sharding = shardings[var, where]
-            share = int(np.prod(sharding.shard_shape(shape)))
-            size = size * share // max(int(np.prod(shape)), 1)
+            size = shard_bytes(var, sharding)
             spec = str(sharding.spec).replace("PartitionSpec", "P")
             if position in step.carried:
                 state[where] += size
-                values[where] += share
+                values[where] += math.prod(sharding.shard_shape(shape))
         carried, dtype = position in step.carried, str(var.aval.dtype)
         inputs.append(
             InputRow(names[position], where, shape, dtype, spec, size, carried, is_scalar(var), reasons[position])
@@ -407,10 +406,7 @@ def _live_bytes(program: Program, step: Step, shardings: Shardings) -> dict[int,
             for slot in slots:
                 var, where, microbatch = program.keys[slot]
                 if microbatch is not None and var in inside:
-                    shape = tuple(var.aval.shape)
-                    whole = max(int(np.prod(shape)), 1)
-                    share = int(np.prod(shardings[var, where].shard_shape(shape)))
-                    live[where] += sign * num_bytes(var) * share // whole
+                    live[where] += sign * shard_bytes(var, shardings[var, where])
                     peak[where] = max(peak[where], live[where])
     return peak
 

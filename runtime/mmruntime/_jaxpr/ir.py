@@ -5,11 +5,13 @@ Everything here is frozen. A pass that changes an equation returns a new step, w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+from jax.sharding import Sharding
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
@@ -137,6 +139,12 @@ def num_bytes(var: Atom) -> int:
     dtype = var.aval.dtype
     itemsize: int = getattr(dtype, "itemsize", 8) or 8
     return num_elements(var) * itemsize
+
+
+def shard_bytes(var: Atom, sharding: Sharding) -> int:
+    """How many bytes a value has on each device of a layout."""
+    share = math.prod(sharding.shard_shape(tuple(var.aval.shape)))
+    return num_bytes(var) * share // max(num_elements(var), 1)
 
 
 def is_scalar(var: Atom) -> bool:

@@ -14,12 +14,11 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var
-from mmruntime._jaxpr.ir import Op, Step, at_line
+from mmruntime._jaxpr.ir import Op, Step, at_line, shard_bytes
 from mmruntime._partition.partial_sums import read_counts, split_loop_sums
 from mmruntime._partition.place import Placement
 from mmruntime._partition.propagate import Found
@@ -219,8 +218,7 @@ class _LoopSums:
         for total, apart in self.delayed.items():
             layout = self.shardings[total, home[total]]
             kept = [_without(entry, apart) for entry in layout.spec]
-            share = NamedSharding(layout.mesh, PartitionSpec(*kept)).shard_shape(tuple(total.aval.shape))
-            size += int(np.prod(share)) * int(total.aval.dtype.itemsize)
+            size += shard_bytes(total, NamedSharding(layout.mesh, PartitionSpec(*kept)))
         assert self.region.loop is not None
         return DelayedSums(len(self.delayed), size, axes, self.region.loop.count, self.kept)
 

@@ -1,0 +1,31 @@
+"""Numbers of bytes as people write and read them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"B": 1} | {
+    f"{prefix}{letters}": base**power
+    for letters, base in (("B", 1000), ("iB", 1024))
+    for power, prefix in enumerate(("K", "M", "G", "T"), start=1)
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+
+
+def parse_size(text: str) -> int:
+    """A number of bytes such as `80GiB`, `16 GB` or `512MiB`.
+
+    Raises:
+        ValueError: If the text is no size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    unit = next((size for name, size in _UNITS.items() if found and name.lower() == found[2].lower()), None)
+    if found is None or unit is None or not float(found[1]):
+        raise ValueError(f"{text!r} is no size; write a number and a unit, such as 80GiB or 512MB")
+    return int(float(found[1]) * unit)
+
+
+def format_size(size: int) -> str:
+    """Bytes in the largest binary unit of which there is at least one."""
+    unit = next((name for name in ("TiB", "GiB", "MiB", "KiB") if size >= _UNITS[name]), "B")
+    return f"{size / _UNITS[unit]:.1f} {unit}" if unit != "B" else f"{size} B"
