@@ -84,6 +84,32 @@ def user_context(default: Any) -> Any:
     return jax.make_user_context(default)
 
 
+def reword_mixed_devices(reword: Callable[[str, str, list[frozenset[int]]], str]) -> None:
+    """Have `reword` say what JAX's error about arrays on several sets of devices says.
+
+    Args:
+        reword: Takes JAX's message, the name of the function that got the arrays, and the ids of each set of devices.
+    """
+    from jax._src import stages  # noqa: PLC0415  (private: JAX has no hook for its messages)
+
+    name = "_device_assignment_mismatch_error"
+    worded = getattr(stages, name, None)
+    if worded is None:
+        return
+
+    def message(*args: Any, **kwargs: Any) -> str:
+        text: str = worded(*args, **kwargs)
+        try:
+            function, fails = args[:2]
+            devices = [frozenset(fail.device_ids) for fail in fails]
+        except (AttributeError, TypeError, ValueError):
+            # Another JAX calls it otherwise: its own words will do.
+            return text
+        return reword(text, f"`{function}`", devices)
+
+    setattr(stages, name, message)
+
+
 def at_top_level() -> bool:
     """Whether no JAX transformation is tracing right now."""
     return bool(trace_state_clean())

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from tests.runtime.helpers import normal, on, stages, weights
@@ -18,10 +20,16 @@ def placed() -> list[jax.Array]:
     return mm.mjit(doubled, mesh=stages(2))(weights(2))
 
 
+def total(params: list[jax.Array]) -> jax.Array:
+    return sum(map(jnp.sum, params), jnp.zeros(()))
+
+
 def test_gathered_arrays_meet() -> None:
     params = placed()
-    with pytest.raises(ValueError, match="incompatible devices"):
+    with pytest.raises(ValueError, match=r"got arrays of several stages.*`mm.gather\(model\)`.*`# mm: mjit`"):
         _ = params[0] + params[1]
+    with pytest.raises(ValueError, match="^`total` got arrays of several stages.*incompatible devices"):
+        jax.jit(total)(params)
     tree = {"params": params, "key": jax.random.key(3), "name": "model", "step": 4, "host": np.ones(2)}
     found = mm.gather(tree)
     np.testing.assert_array_equal(found["params"][0] + found["params"][1], 2 * sum(weights(2)))
@@ -31,6 +39,15 @@ def test_gathered_arrays_meet() -> None:
     assert jnp.array_equal(jax.random.key_data(found["key"]), jax.random.key_data(tree["key"]))
     # Uncommitted arrays go wherever others are.
     assert (found["params"][0] + params[1]).devices() == params[1].devices()
+
+
+def test_arrays_that_no_step_has_placed_get_the_words_of_jax() -> None:
+    placed()
+    # Sets of devices that are no submesh of any test.
+    layouts = [NamedSharding(Mesh(np.take(jax.devices(), ids), ("x",)), P()) for ids in ([0, 3, 5], [1, 2, 7])]
+    elsewhere = [jax.device_put(w, layout) for w, layout in zip(weights(2), layouts, strict=True)]
+    with pytest.raises(ValueError, match="^Received incompatible devices"):
+        jax.jit(total)(elsewhere)
 
 
 def test_a_device_may_be_given() -> None:

@@ -42,6 +42,7 @@ from mmruntime._partition.trace import trace
 from mmruntime._partition.variants import expand_replicas, expand_variants
 from mmruntime._processes.group import group_of
 from mmruntime._step.fingerprint import fingerprint
+from mmruntime._step.outside_of_steps import explain_errors_about
 from mmruntime._step.signature import (
     Call,
     abstract_leaf,
@@ -139,6 +140,8 @@ def make_plan(
         warn_of_pulled_state(step, placement, names)
         members = processes(multimesh.mesh)
         alone = members == (jax.process_index(),)
+        if to_run and len(placement.submeshes.meshes) > 1:
+            explain_errors_about(placement.submeshes.meshes)
         whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
         if whole:
             check_custom_schedules(step)
