@@ -26,6 +26,7 @@ from typing import Any, TypeVar, overload
 
 __all__ = (
     "axes",
+    "gather",
     "ignore",
     "mesh",
     "microbatch",
@@ -175,6 +176,11 @@ def parallelize(**how: Any) -> Mark: ...
 def parallelize(*function: Any, **how: Any) -> Any:
     """Compile a step, its initialiser and its input: `@hints.parallelize(init_params=init)` above `@jax.jit`."""
     return function[0] if function else _MARK
+
+
+def gather(value: _Value, /) -> _Value:
+    """Copy what lies on several submeshes to one place, for code outside of steps: `hints.gather(model)(x)`."""
+    return value
 
 
 @overload

@@ -170,6 +170,36 @@ def test_one_round_is_enough(name: str) -> None:
     assert "# mm:" not in result.result.decode()
 
 
+def test_what_is_advised_for_evaluations_is_accepted() -> None:
+    """A hint for the line of the report, or a line above it with a hint and a name to use."""
+    folder = next(each for each in hint_cases("before.py") if each.name == "evaluation_beside_training")
+    text = (folder / "before.py").read_text(encoding="utf-8")
+    assert len(rewrite(text).refusals) >= 10
+    # From the last line to the first, so that what was advised for the lines before stays true.
+    for refusal in reversed(rewrite(text).refusals):
+        count = len(rewrite(text).refusals)
+        if all(each.reason != refusal.reason for each in rewrite(text).refusals):
+            continue
+        lines = text.splitlines()
+        line = lines[refusal.line - 1]
+        above = re.search(r"write `((\w+) = (\w+)  # mm: .*?)` above this statement", refusal.reason)
+        if above is not None:
+            indent = line[: len(line) - len(line.lstrip())]
+            start = refusal.column - 1
+            called = line[start:].replace(above[3], above[2], 1)
+            lines[refusal.line - 1 : refusal.line] = [indent + above[1], line[:start] + called]
+        elif "write `# mm: mjit` where it is compiled" in refusal.reason:
+            place = lines.index("test_step = nnx.jit(loss_fn)") if "loss_fn" in line else refusal.line - 2
+            lines[place] += "  # mm: mjit"
+        else:
+            (hint,) = re.findall(r"write `(# mm: gather\(\S+\))` on this statement", refusal.reason)
+            lines[refusal.line - 1] += f"  {hint}"
+        text = "\n".join(lines) + "\n"
+        assert len(rewrite(text).refusals) < count, refusal
+    assert not rewrite(text).refusals
+    assert "# mm:" not in rewrite(text).result.decode()
+
+
 @pytest.mark.python
 def test_hints_that_fixtures_advise_are_accepted() -> None:
     count = 0

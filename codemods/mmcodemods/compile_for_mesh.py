@@ -12,8 +12,9 @@ plain `jax.jit`.
 Refused: devices among the arguments, because the mesh decides them; `hk.jit`, `nn.jit` and `eqx.filter_pmap`; a step
 without a mesh. Reported: a step that reaches a task, or calls the model of a `TrainState`, but is compiled by plain
 `jax.jit`, where tasks are inlined, be it a function, an imported name, a lambda or another expression, and no part of
-a step for the mesh alone; a mesh without a compiled step; tasks without a mesh in files that are named one by one; an
-import of a file with hints that is not among those to rewrite.
+a step for the mesh alone, or that is given a model which a step has put on several stages; a mesh without a compiled
+step; tasks without a mesh in files that are named one by one; an import of a file with hints that is not among those
+to rewrite.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -28,6 +29,7 @@ import libcst as cst
 from mmrewrite.analysis.compilers import carried
 from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
 from mmrewrite.analysis.meshes import mesh_expression
+from mmrewrite.analysis.placed_values import evaluations
 from mmrewrite.analysis.plain_steps import plain_steps
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
@@ -36,6 +38,8 @@ from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.results import Refusal
 from mmrewrite.source.functions import own_expressions
+
+_HINT = "write `# mm: mjit` where it is compiled"
 
 
 class CompileForMesh(MeshCodemod):
@@ -97,6 +101,7 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
         for item in reach.from_node(facts, hint.statement)
     ]
     visible = VisibleReach(project)
+    given = {found.compiled: found for found in evaluations(project, modules) if found.compiled is not None}
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
         for step in plain_steps(facts, hinted):
@@ -108,16 +113,20 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
             if any(holds(item, where, task) for item in reached for where, task in tasks):
                 reason = (
                     f"{step.name} reaches a task, and plain `jax.jit` would inline it: all of it runs where its "
-                    "arguments are; write `# mm: mjit` where it is compiled"
+                    f"arguments are; {_HINT}"
                 )
             else:
                 model = next((name for item in reached for name in _models_in(item.node)), None)
-                if model is None:
+                if model is not None:
+                    cause = (
+                        f"{step.name} calls `{model}`, and if that is the model with the tasks, plain `jax.jit` would "
+                    )
+                    reason = f"{cause}inline them: all of it runs where its arguments are; {_HINT}"
+                elif step.statement in given:
+                    cause = f"{given[step.statement].cause}, and {step.name} gets it"
+                    reason = f"{cause}, while plain `jax.jit` takes arrays of one stage; {_HINT}"
+                else:
                     continue
-                reason = (
-                    f"{step.name} calls `{model}`, and if that is the model with the tasks, plain `jax.jit` "
-                    "would inline them: all of it runs where its arguments are; write `# mm: mjit` where it is compiled"
-                )
             line, column = step.position
             yield Refusal(facts.path, line, column, reason, "compile_for_mesh")
 

@@ -38,6 +38,7 @@ class Role(Enum):
     LAYOUT = "shards a value over the devices of its submesh"
     MICROBATCH = "splits the batch of a step"
     COMPILE = "compiles a step for the mesh"
+    GATHER = "copies a value from the submeshes to one place"
     PROOF = "names a function for `mmrewrite verify`, and changes nothing"
 
 
@@ -341,6 +342,14 @@ DIRECTIVES = {
             ),
             supersedes="mjit",
             runtime=("parallelize",),
+        ),
+        Directive(
+            "gather",
+            Role.GATHER,
+            frozenset((STATEMENT, CALL)),
+            "gather(model)",
+            positional=None,
+            runtime=("gather",),
         ),
         Directive(
             "register",

@@ -28,7 +28,7 @@ def test_gathered_arrays_meet() -> None:
     params = placed()
     with pytest.raises(ValueError, match=r"got arrays of several stages.*`mm.gather\(model\)`.*`# mm: mjit`"):
         _ = params[0] + params[1]
-    with pytest.raises(ValueError, match="^`total` got arrays of several stages.*incompatible devices"):
+    with pytest.raises(ValueError, match=r"^`total` got arrays of several stages.*incompatible devices"):
         jax.jit(total)(params)
     tree = {"params": params, "key": jax.random.key(3), "name": "model", "step": 4, "host": np.ones(2)}
     found = mm.gather(tree)
@@ -46,7 +46,7 @@ def test_arrays_that_no_step_has_placed_get_the_words_of_jax() -> None:
     # Sets of devices that are no submesh of any test.
     layouts = [NamedSharding(Mesh(np.take(jax.devices(), ids), ("x",)), P()) for ids in ([0, 3, 5], [1, 2, 7])]
     elsewhere = [jax.device_put(w, layout) for w, layout in zip(weights(2), layouts, strict=True)]
-    with pytest.raises(ValueError, match="^Received incompatible devices"):
+    with pytest.raises(ValueError, match=r"^Received incompatible devices"):
         jax.jit(total)(elsewhere)
 
 

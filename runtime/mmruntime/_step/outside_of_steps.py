@@ -23,8 +23,9 @@ def _reworded(message: str, function: str, devices: Collection[frozenset[int]]) 
     if _submeshes.isdisjoint(devices):
         return message
     return (
-        f"{function} got arrays of several stages, where steps that `mm.mjit` compiled have put them, and code outside of "
-        "such a step runs in one place. Give it a copy of its arguments: `mm.gather(model)`, where a Flax nnx object and "
-        "any pytree will do, such as parameters or a TrainState. Or compile the code for the mesh, which takes the arrays "
-        f"where they are: `mm.mjit(..., mesh=mesh)` in place of `jax.jit`, as the hint `# mm: mjit` says. JAX: {message}"
+        f"{function} got arrays of several stages, where steps that `mm.mjit` compiled have put them, and code outside "
+        "of such a step runs in one place. Give it a copy of its arguments: `mm.gather(model)`, which takes Flax nnx "
+        "objects and any pytree, such as parameters or a TrainState. Or compile the code for the mesh, which takes the "
+        "arrays where they are: `mm.mjit(..., mesh=mesh)` in place of `jax.jit`. In a program with hints these are "
+        f"`# mm: gather(model)` and `# mm: mjit`. JAX: {message}"
     )
