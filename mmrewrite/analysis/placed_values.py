@@ -222,7 +222,7 @@ class _PlacedModels:
         """Whether a name leads to a task, or nothing says what it is."""
         owner = scope.owner(name.id)
         bindings = owner.bindings[name.id] if owner is not None else []
-        if self._by_scope or any(isinstance(binding.node, ast.arg) for binding in bindings):
+        if self._by_scope or any(not isinstance(binding.value, ast.Call) for binding in bindings):
             return True
         reached = list(self._reach.from_expression(facts, name, scope))
         return any(holds(item, where, task) for item in reached for where, task in self._tasks)
