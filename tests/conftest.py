@@ -47,9 +47,11 @@ CHOSEN = os.environ.get("MMREWRITE_TESTS", ",".join(KINDS)).split(",")
 if not set(CHOSEN) <= set(KINDS):
     raise pytest.UsageError(f"MMREWRITE_TESTS={','.join(CHOSEN)}: known kinds are {', '.join(KINDS)}")
 
-# Of the tests with the mark `either`, `.ci/run` runs one half on each version of JAX: every other case in the grid of a
-# test's parameters, so that each version sees each value of each parameter, and of tests without parameters every other
-# one in a file. An argument of the mark says which half a test is in. By default both halves run.
+# Where `.ci/run` has two versions of Python, each with its version of JAX, a test runs on one of them: every other case
+# in the grid of a test's parameters, so that each version sees each value of each parameter, and of tests without
+# parameters every other one in a file. The mark `half` says which half a test is in. Tests with the mark
+# `both_versions` run on both, those with the mark `nightly` on neither: `.ci/nightly` runs every test on both. By
+# default both halves run.
 HALVES = ("first", "second")
 HALF = os.environ.get("MMREWRITE_TESTS_HALF", "")
 if HALF not in ("", *HALVES):
@@ -78,7 +80,7 @@ settings.load_profile("tests")
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     kinds = [f"kinds of tests: {', '.join(CHOSEN)}; left out: {', '.join(set(KINDS) - set(CHOSEN)) or 'none'}"]
-    kinds += [f"of the tests with the mark `either`, the {HALF} half"] if HALF else []
+    kinds += [f"of the tests without the mark `both_versions`, the {HALF} half, and none for the night"] if HALF else []
     if importlib.util.find_spec("jax") is None:
         return ["JAX: not installed, so the tests in tests/runtime are skipped", *kinds]
     version = importlib.metadata.version("jax")
@@ -88,7 +90,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def kinds_in(text: str) -> set[str]:
     """The kinds of tests that a file with this text can hold."""
-    whole = re.search(r"^pytestmark = pytest\.mark\.(text|python|optimized)$", text, re.MULTILINE)
+    whole = re.search(r"^pytestmark = \[?\s*pytest\.mark\.(text|python|optimized)\b", text, re.MULTILINE)
     return {*(kind for kind in KINDS if f"mark.{kind}" in text), *(() if whole else ("jax",))}
 
 
@@ -115,22 +117,20 @@ def values_of(item: pytest.Item) -> dict[str, tuple[int, ...]]:
 
 
 def halves_of(items: Iterable[pytest.Item]) -> dict[pytest.Item, str]:
-    """The half to which each test with the mark `either` belongs."""
+    """The half to which each test belongs that runs on one of the two versions."""
     found: dict[pytest.Item, str] = {}
-    seen: dict[object, list[object]] = collections.defaultdict(list)
+    seen: dict[object, dict[object, int]] = collections.defaultdict(dict)
     for item in items:
-        mark = item.get_closest_marker("either")
-        if mark is None or item.get_closest_marker("slow") is not None:
+        # Tests of text have one leg to run in.
+        if kind_of(item) == "text" or any(map(item.get_closest_marker, ("both_versions", "nightly", "slow"))):
             continue
-        if mark.args:
+        mark = item.get_closest_marker("half")
+        if mark is not None:
             found[item] = HALVES[HALVES.index(mark.args[0])]
             continue
         test = item.nodeid.partition("[")[0]
         places = [((test, axis), values) for axis, values in values_of(item).items()] or [(item.path, item)]
-        for where, what in places:
-            if what not in seen[where]:
-                seen[where].append(what)
-        found[item] = HALVES[sum(seen[where].index(what) for where, what in places) % 2]
+        found[item] = HALVES[sum(seen[where].setdefault(what, len(seen[where])) for where, what in places) % 2]
     return found
 
 
@@ -138,11 +138,15 @@ ALL_HALVES = pytest.StashKey[dict[pytest.Item, str]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the kinds and the half that are not chosen, and slow tests unless a mark is asked for."""
+    """Leave out the kinds and the half that are not chosen, and slow tests unless a mark is asked for.
+
+    Tests for the night are left out where another leg runs the other half: so plain `pytest` runs them.
+    """
     slow = [] if config.getoption("markexpr") else [item for item in items if item.get_closest_marker("slow")]
     halves = config.stash[ALL_HALVES] = halves_of(items)
     other_half = [item for item, half in halves.items() if HALF not in ("", half)]
-    out = {*slow, *other_half, *(item for item in items if kind_of(item) not in CHOSEN)}
+    night = [item for item in items if HALF and item.get_closest_marker("nightly")]
+    out = {*slow, *night, *other_half, *(item for item in items if kind_of(item) not in CHOSEN)}
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
 

@@ -217,11 +217,11 @@ RUNNABLE = [folder for folder in CASES if (folder / "after.py").exists()]
 
 
 def marks_of(folder: Path) -> list[pytest.MarkDecorator]:
-    """One codemod's programs, which cut a step into tasks, run as users compile; several of one take turns."""
+    """What cuts a step into tasks runs as users compile, and the only program of a codemod on both versions."""
     same = [other for other in RUNNABLE if other.parent == folder.parent and read_case(other).numbers]
     return [
         *([pytest.mark.optimized] if folder.parent.name == "place_task" else []),
-        *([pytest.mark.either] if folder in same and len(same) > 1 else []),
+        *([pytest.mark.both_versions("the only program of its codemod")] if same == [folder] else []),
     ]
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import conftest
 import pytest
 
-RUN = (Path(__file__).resolve().parents[1] / ".ci" / "run").read_text(encoding="utf-8")
+pytestmark = pytest.mark.both_versions("what is collected")
+
+RUN_FILE = Path(__file__).resolve().parents[1] / ".ci" / "run"
+RUN = RUN_FILE.read_text(encoding="utf-8")
 LEGS = dict(re.findall(r'^ *check "(tests[^"]*)" (.*)$', RUN, re.MULTILINE))
 
 
@@ -43,18 +46,23 @@ def test_what_hangs_on_code_generation_is_compiled_as_users_do_on_one_python() -
     assert "QUICK" not in re.sub(r"^ *check .*$|^ *#.*$|^unset .*$", "", RUN, flags=re.MULTILINE)
 
 
-def test_both_halves_of_what_runs_on_either_version_run() -> None:
-    halves = {leg: re.findall(r"MMREWRITE_TESTS_HALF=(\S+)", command) for leg, command in LEGS.items()}
+def test_both_halves_run() -> None:
+    halves = {
+        leg: re.findall(r"MMREWRITE_TESTS_HALF=(\S+)|without_jax (\S+)", command) for leg, command in LEGS.items()
+    }
     assert halves == {
-        "tests without JAX, Python $default": [],
-        "tests, Python $other": ["second"],
-        "tests, Python $default": ["$half"],
+        "tests without JAX, Python $default": [("", '"$first"')],
+        "tests, Python $other": [("$second", "")],
+        "tests, Python $default": [("$first", "")],
         # Bits are held for all cases: the other half runs without optimization only.
         "tests that hang on code generation, optimized, Python $default": [],
     }
-    # Where there is one version only, it runs both.
-    assert re.findall(r"^ *half=(\S*)", RUN, re.MULTILINE) == ["first", ""]
-    assert "HALF" not in re.sub(r"^ *check .*$|^ *#.*$|^unset .*$", "", RUN, flags=re.MULTILINE)
+    # Where there is one version only, or every test is asked for, both run.
+    assert re.findall(r"^ *first=(\S*) second=(\S*)", RUN, re.MULTILINE) == [("first", "second"), ("", "")]
+    rest = re.sub(r"^ *check .*$|^ *#.*$|^unset .*$", "", RUN, flags=re.MULTILINE)
+    assert re.findall(r"^.*MMREWRITE_TESTS_HALF.*$", rest, re.MULTILINE) == [
+        '        MMREWRITE_TESTS_HALF=$1 "$env/bin/pytest" -n auto --dist loadfile'
+    ]
 
 
 def test_each_half_has_every_value_of_every_parameter_and_every_other_case(request: pytest.FixtureRequest) -> None:
@@ -63,9 +71,9 @@ def test_each_half_has_every_value_of_every_parameter_and_every_other_case(reque
     halves = request.config.stash[loaded.ALL_HALVES]
     cases = collections.defaultdict(list)
     for item in halves:
-        said = item.get_closest_marker("either").args
-        if said:
-            assert said == (halves[item],), item.nodeid
+        said = item.get_closest_marker("half")
+        if said is not None:
+            assert said.args == (halves[item],), item.nodeid
             continue
         cases[item.nodeid.partition("[")[0]].append(item)
     grids = {name: items for name, items in cases.items() if conftest.values_of(items[0])}
@@ -73,14 +81,26 @@ def test_each_half_has_every_value_of_every_parameter_and_every_other_case(reque
         numbers = collections.Counter(halves[item] for item in items)
         assert len(items) == 1 or set(numbers) == set(conftest.HALVES), name
         places = [(axis, value, halves[item]) for item in items for axis, value in conftest.values_of(item).items()]
-        if len(conftest.values_of(items[0])) > 1:
-            missing = {(axis, value, half) for axis, value, _ in places for half in conftest.HALVES} - set(places)
+        values = collections.Counter((axis, value) for axis, value, _ in places)
+        if min(values.values()) > 1:
+            missing = {(axis, value, half) for axis, value in values for half in conftest.HALVES} - set(places)
             assert not missing, name
         else:
             assert abs(numbers["first"] - numbers["second"]) <= 1 + len(items) // 4, name
     alone = collections.Counter((items[0].path, halves[items[0]]) for name, items in cases.items() if name not in grids)
     for path, _ in alone:
         assert alone[path, "first"] - alone[path, "second"] in (0, 1), path
+
+
+def test_what_runs_on_both_versions_says_why(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        for mark in item.iter_markers("both_versions"):
+            assert mark.args and all(mark.args), item.nodeid
+
+
+def test_the_night_runs_every_test() -> None:
+    nightly = RUN_FILE.with_name("nightly").read_text(encoding="utf-8")
+    assert re.findall(r"^exec .*", nightly, re.MULTILINE) == ['exec "$(dirname "${BASH_SOURCE[0]}")/run" --all']
 
 
 def test_a_kind_is_left_out_only_where_it_is_asked_for() -> None:
@@ -93,5 +113,7 @@ def test_files_left_out_hold_no_test_that_is_chosen(request: pytest.FixtureReque
     for item in request.session.items:
         assert conftest.kind_of(item) in kinds_of[item.path], item.nodeid
     assert conftest.kinds_in("pytestmark = pytest.mark.text\n@pytest.mark.slow\n") == {"text"}
-    assert conftest.kinds_in("pytestmark = [pytest.mark.text]\n") == {"jax", "text"}
+    assert conftest.kinds_in("pytestmark = [pytest.mark.text, pytest.mark.skipif(True)]\n") == {"text"}
+    assert conftest.kinds_in("pytestmark = [\n    pytest.mark.python,\n]\n") == {"python"}
+    assert conftest.kinds_in("pytestmark = [pytest.mark.slow, pytest.mark.text]\n") == {"jax", "text"}
     assert conftest.kinds_in("@pytest.mark.optimized\n") == {"jax", "optimized"}

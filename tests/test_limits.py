@@ -12,7 +12,7 @@ import pytest
 from mmrewrite.mirror.child_process import NotRun, run_module
 from mmrewrite.mirror.limits import EndedProgram, ProgramLimits, run_within
 
-pytestmark = pytest.mark.python
+pytestmark = [pytest.mark.python, pytest.mark.both_versions("processes and signals of Python")]
 
 
 def run(program: str, limits: ProgramLimits) -> EndedProgram:

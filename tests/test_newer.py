@@ -11,7 +11,7 @@ from mmrewrite.engine.rewrite import rewrite_source
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.source.newer_syntax import parse_any
 
-pytestmark = pytest.mark.python
+pytestmark = [pytest.mark.python, pytest.mark.both_versions("what this Python can parse")]
 
 BEFORE = """\
 import jax

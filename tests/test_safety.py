@@ -20,7 +20,11 @@ from mmrewrite.files import exchange, write
 from mmrewrite.files.temporary import remove_left_behind, temporary_name
 from mmrewrite.files.walk import MANIFEST
 
-pytestmark = [pytest.mark.python, pytest.mark.usefixtures("folder")]
+pytestmark = [
+    pytest.mark.python,
+    pytest.mark.usefixtures("folder"),
+    pytest.mark.both_versions("processes and signals of Python"),
+]
 
 ROOT_USER = os.name == "posix" and os.geteuid() == 0
 on_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX")

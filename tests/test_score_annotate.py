@@ -6,8 +6,6 @@ from types import ModuleType
 import pytest
 from scripts import load_script
 
-pytestmark = pytest.mark.either
-
 # The script compares arrays; NumPy comes with the runtime's extra.
 np = pytest.importorskip("numpy")
 

@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 from scripts import load_script
 
-pytestmark = pytest.mark.either
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = {
     "cells": [

@@ -15,8 +15,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import mmruntime as mm
 from tests.runtime.helpers import normal, on, stages, weights
 
-pytestmark = pytest.mark.either
-
 nnx = pytest.importorskip("flax.nnx")
 eqx = pytest.importorskip("equinox")
 

@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime._inspect.collectives import collectives
 
+pytestmark = pytest.mark.both_versions("the text of compiled programs")
+
 
 @pytest.fixture(scope="module")
 def mesh():

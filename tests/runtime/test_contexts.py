@@ -9,6 +9,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime._core import switches as _contexts
 
+pytestmark = pytest.mark.both_versions("meshes and contexts of JAX")
+
 STATES = {
     mm.autoshard: _contexts.autoshard_enabled,
     mm.enable_fast_path: _contexts.fast_path_enabled,

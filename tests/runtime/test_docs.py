@@ -10,8 +10,6 @@ import mmruntime as mm
 import mmruntime.flax
 from mmruntime import compat
 
-pytestmark = pytest.mark.either
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "runtime.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)

@@ -22,7 +22,11 @@ from tests.runtime.helpers import (
     weights,
 )
 
-pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.optimized]
+pytestmark = [
+    pytest.mark.usefixtures("double"),
+    pytest.mark.optimized,
+    pytest.mark.both_versions("arguments of jax.jit, and how it is called"),
+]
 
 
 def test_donation_of_one_argument():

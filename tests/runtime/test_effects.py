@@ -18,8 +18,6 @@ from jax.sharding import PartitionSpec
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, normal, on, stages
 
-pytestmark = pytest.mark.either
-
 NUMBER = jax.ShapeDtypeStruct((), jnp.float32)
 
 

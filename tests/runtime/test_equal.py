@@ -13,8 +13,6 @@ from mmruntime._execution import compile as _compile
 from mmruntime._jaxpr.equal import form, layout, names_mesh
 from tests.runtime.helpers import adam, adam_state, batches, devices_of, layer, on, squares, stages, train, weights
 
-pytestmark = pytest.mark.either
-
 
 def submesh(first, names=("data",)):
     devices = np.array(jax.devices()[first : first + 2])

@@ -17,6 +17,8 @@ from mmruntime._frontend.microbatch_exact import trace
 from mmruntime._jaxpr.equal_traces import one_of_equal, same_trace, shared
 from tests.runtime.helpers import normal, on, weights
 
+pytestmark = pytest.mark.both_versions("the form of traced programs")
+
 X = np.ones((2, 4), np.float32)
 TABLE = jnp.ones((2, 4))
 

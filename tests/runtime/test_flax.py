@@ -14,8 +14,6 @@ from flax import nnx
 
 import mmruntime as mm
 
-pytestmark = pytest.mark.either
-
 STAGE_1 = mm.Task(mesh_slice={"stage": 1})
 
 

@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import normal, on, stages, weights
 
+pytestmark = pytest.mark.both_versions("layouts of JAX")
+
 
 def placed() -> list[jax.Array]:
     def doubled(params: list[jax.Array]) -> list[jax.Array]:

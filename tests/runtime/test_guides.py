@@ -14,8 +14,6 @@ import pytest
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_source
 
-pytestmark = pytest.mark.either
-
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RECIPES = sorted(path for path in (EXAMPLES / "recipes").glob("*.py") if path.stem != "pipeline")
 

@@ -11,8 +11,6 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import on
 
-pytestmark = pytest.mark.either
-
 SIZE = 8
 
 

@@ -8,6 +8,8 @@ import pytest
 
 import mmruntime as mm
 
+pytestmark = pytest.mark.both_versions("arguments of jax.jit, and how it is called")
+
 
 def double(x):
     return x * 2

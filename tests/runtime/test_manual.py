@@ -8,6 +8,8 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 
+pytestmark = pytest.mark.both_versions("the form of traced programs")
+
 X = np.linspace(0.0, 1.0, 8, dtype=np.float32)
 
 

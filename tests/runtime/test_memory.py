@@ -11,8 +11,6 @@ import pytest
 import mmruntime as mm
 from mmruntime._partition.instructions import RunInstruction
 
-pytestmark = pytest.mark.either
-
 WIDTH, STAGES, MICROBATCHES = 32, 2, 4
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)
 

@@ -9,8 +9,6 @@ import pytest
 
 import mmruntime as mm
 
-pytestmark = pytest.mark.either
-
 X = np.linspace(-1, 1, 8 * 4, dtype=np.float32).reshape(8, 4)
 PARAMS = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
 BATCH = {"x": X, "y": X[:, ::-1].copy()}

@@ -11,8 +11,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.either
-
 ROOT = Path(__file__).resolve().parents[2]
 
 PROJECT = """\

@@ -9,8 +9,6 @@ from flax import nnx
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, stages
 
-pytestmark = pytest.mark.either
-
 
 class Block(nnx.Module):
     def __init__(self, rngs):

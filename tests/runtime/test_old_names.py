@@ -12,6 +12,8 @@ from mmrewrite.modernize.analysis.old_names import STILL_THERE
 from mmrewrite.modernize.name_index import ONCE_MODULES, last_releases, old_names
 from mmrewrite.modernize.registry import ModernizeRegistry
 
+pytestmark = pytest.mark.both_versions("names, parts and members of JAX")
+
 # Those of these codemods come from the index, or are there and have changed.
 OTHERS = ("move_names", "report_old_names")
 OLD_NAMES = sorted(

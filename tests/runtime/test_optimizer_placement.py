@@ -17,8 +17,6 @@ from jax.sharding import PartitionSpec
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, normal, on, stages
 
-pytestmark = pytest.mark.either
-
 optax = pytest.importorskip("optax")
 contrib = pytest.importorskip("optax.contrib")
 

@@ -20,7 +20,7 @@ from tests.runtime.helpers import (
     weights,
 )
 
-pytestmark = [pytest.mark.either, pytest.mark.usefixtures("double")]
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def global_norm(tree):

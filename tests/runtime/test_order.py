@@ -9,8 +9,6 @@ import mmruntime as mm
 from mmruntime import schedules
 from tests.runtime.helpers import stages
 
-pytestmark = pytest.mark.either
-
 MICROBATCHES = 4
 
 

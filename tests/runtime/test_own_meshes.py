@@ -14,8 +14,6 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import normal, weights
 
-pytestmark = pytest.mark.either
-
 WIDTH = 8
 LAYERS = 2
 X = normal(16, WIDTH)

@@ -137,7 +137,6 @@ def arguments():
     return weights(3), {"x": normal(8, WIDTH), "y": normal(8, WIDTH, seed=1)}
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_pass_changes_its_arguments(name, ran):
     step, axes, special = PROGRAMS[name]

@@ -32,8 +32,6 @@ from tests.runtime.helpers import (
     weights,
 )
 
-pytestmark = pytest.mark.either
-
 NUM_STAGES = 2
 NUM_MICROBATCHES = 8
 

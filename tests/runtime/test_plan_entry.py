@@ -8,8 +8,6 @@ from click.testing import CliRunner
 
 from mmrewrite.cli.commands import cli
 
-pytestmark = pytest.mark.either
-
 TINY = """\
 import jax
 import jax.numpy as jnp

@@ -11,7 +11,6 @@ from flax import jax_utils
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, stages
 
-pytestmark = pytest.mark.either
 BATCHES = [np.random.default_rng(seed).normal(size=(2, 4, 3)) for seed in range(3)]
 
 

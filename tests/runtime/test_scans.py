@@ -10,8 +10,6 @@ from flax import linen as nn
 
 import mmruntime as mm
 
-pytestmark = pytest.mark.either
-
 
 @pytest.fixture(scope="module", autouse=True)
 def promotion_of_libraries():

@@ -13,7 +13,7 @@ from tests.runtime.helpers import WIDTH, assert_close, ids, layer, normal, on, s
 BATCH_AND_MODEL = (("batch", "x"), ("model", "x"))
 
 
-pytestmark = [pytest.mark.either, pytest.mark.usefixtures("double")]
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def layouts(step, *args):

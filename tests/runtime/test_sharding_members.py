@@ -7,7 +7,10 @@ import pytest
 from tests.sharding_members import members, modernized, said
 
 # Warnings of a row are its own: `pmap` and `with mesh:` warn on some releases.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.both_versions("names, parts and members of JAX"),
+]
 
 
 @pytest.mark.parametrize("owner", dict.fromkeys(member.owner for member in members()))

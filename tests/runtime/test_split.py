@@ -10,8 +10,6 @@ import mmruntime as mm
 from mmruntime import _compat
 from tests.runtime.helpers import on, sgd, squares, stages
 
-pytestmark = pytest.mark.either
-
 LAYERS, WIDTH, HIDDEN, STAGES, MICROBATCHES = 3, 4, 8, 2, 4
 
 

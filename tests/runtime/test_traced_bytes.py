@@ -13,8 +13,6 @@ from mmrewrite.lsp.workspace import Workspace
 from mmrewrite.plan import traced_bytes
 from tests.command import put, run
 
-pytestmark = pytest.mark.either
-
 MODEL = """\
 def first(w, x):
     return x @ w

@@ -13,8 +13,6 @@ from mmruntime._execution.run import Runner
 from mmruntime._execution.transfer import DevicePutTransport, TransferSpec, same_tiling
 from tests.runtime.helpers import WIDTH, adam_state, adam_step, assert_equal, batches, four_layers, stages, weights
 
-pytestmark = pytest.mark.either
-
 SPECS = [(), ("x",), (None, "x"), (("x", "y"),), ("y", "x"), (None, ("x", "y"))]
 
 

@@ -7,8 +7,6 @@ import mmruntime as mm
 from tests.runtime.helpers import batches, on, sgd, squares, stages, train, weights
 from tests.runtime.helpers import layer as named_layer
 
-pytestmark = pytest.mark.either
-
 STAGES = 4
 
 

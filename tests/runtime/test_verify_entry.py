@@ -19,8 +19,6 @@ from mmruntime._commands.entry_point import FunctionName
 from mmruntime._commands.verify import run as run_step
 from mmruntime._commands.verify import widened
 
-pytestmark = pytest.mark.either
-
 TINY = """\
 import jax
 import jax.numpy as jnp

@@ -13,8 +13,6 @@ from mmruntime import _compat
 from mmruntime._execution import throttle
 from tests.runtime.helpers import batches, layer, stages, weights
 
-pytestmark = pytest.mark.either
-
 TRAIN = """
     import collections, json, sys
     import jax, jax.numpy as jnp, numpy as np

@@ -13,6 +13,8 @@ from jax import lax
 
 from tests.runtime.exactness.checking import assert_exact, case_of
 
+pytestmark = pytest.mark.both_versions("the form of traced programs")
+
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(4, 3))
 BATCH = {"x": RNG.normal(size=(12, 4)), "mask": (RNG.random(12) > 0.4).astype(float), "weight": RNG.random(12)}

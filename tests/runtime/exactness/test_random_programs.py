@@ -29,7 +29,6 @@ def check(seed: int, mode: dict[str, Any], *, compiled: bool = False, sharded: b
     return case.words
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("first", [0, 36])
 def test_verdicts_are_never_wrong(first: int) -> None:
     words = [word for seed in range(first, first + 12) for word in check(seed, MODES[seed % 3])]

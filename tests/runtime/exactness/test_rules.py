@@ -423,6 +423,10 @@ def other_case(name: str) -> Case:
 
 
 # How an operation is traced, and so what is proved of it, hangs on the version of JAX more than its numbers do.
+traced = pytest.mark.both_versions("the form of traced operations")
+
+
+@traced
 @pytest.mark.parametrize("name", BY_ROWS)
 def test_rows(name: str) -> None:
     case = case_by_rows(name)
@@ -432,24 +436,24 @@ def test_rows(name: str) -> None:
     assert (verdict.word, verdict.dim, verdict.outer) == ("concat", MOVED.get(name, 0), 1), verdict.reason
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("name", BY_ROWS)
 def test_numbers_of_rows(name: str) -> None:
     assert_exact(case_by_rows(name))
 
 
+@traced
 @pytest.mark.parametrize("name", OTHERS)
 def test_others(name: str) -> None:
     case = other_case(name)
     assert case.words == [OTHERS[name][0]], case.proof.verdicts[0].reason
 
 
-@pytest.mark.either
 @pytest.mark.parametrize("name", OTHERS)
 def test_numbers_of_others(name: str) -> None:
     assert_exact(other_case(name))
 
 
+@traced
 def test_every_rule_has_a_program() -> None:
     reached: set[str] = set()
     for fun in (*BY_ROWS.values(), *(fun for _, fun in OTHERS.values())):

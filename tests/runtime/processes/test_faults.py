@@ -13,8 +13,6 @@ import pytest
 
 from mmrewrite.launch.environment import environments, free_port
 
-pytestmark = pytest.mark.either
-
 FAULTY = Path(__file__).with_name("faulty.py")
 FAULTY_STEPS = Path(__file__).with_name("faulty_steps.py")
 TIMEOUT = 6

@@ -17,7 +17,6 @@ def saved(tmp_path_factory):
     return path
 
 
-@pytest.mark.either
 def test_two_processes(saved):
     outputs = run_all(
         "checks:several",
@@ -36,14 +35,12 @@ def test_two_processes(saved):
     assert all(output.rstrip().endswith("done") for output in outputs)
 
 
-@pytest.mark.either
 def test_stages_over_several_processes_in_any_order(saved):
     # Several processes send something to one, for one transfer.
     calls = "four_stages", f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b", "crossings=20=sockets", "gathered"
     run_all("checks:several", 4, 1, *calls)
 
 
-@pytest.mark.either
 def test_every_transport(saved):
     calls = [f"with_transport={name}=kinds" for name in ("sockets", "collectives")]
     calls += ["with_transport=sockets=held_back"]
