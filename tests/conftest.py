@@ -49,10 +49,11 @@ if not set(CHOSEN) <= set(KINDS):
 
 # Where `.ci/run` has two versions of Python, each with its version of JAX, a test runs on one of them: every other case
 # in the grid of a test's parameters, so that each version sees each value of each parameter, and of tests without
-# parameters every other one in a file. The mark `half` says which half a test is in. Tests with the mark
-# `both_versions` run on both, those with the mark `nightly` on neither: `.ci/nightly` runs every test on both. By
-# default both halves run.
+# parameters every other one in a file. Tests with the mark `both_versions` run on both. Of families of programs, with
+# the mark `family`, every fourth case runs on each version, and the others wait for the night, as tests with the mark
+# `nightly` do: `.ci/nightly` runs every test on both. By default all run.
 HALVES = ("first", "second")
+NIGHT = "night"
 HALF = os.environ.get("MMREWRITE_TESTS_HALF", "")
 if HALF not in ("", *HALVES):
     raise pytest.UsageError(f"MMREWRITE_TESTS_HALF={HALF}: known halves are {', '.join(HALVES)}")
@@ -80,7 +81,11 @@ settings.load_profile("tests")
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     kinds = [f"kinds of tests: {', '.join(CHOSEN)}; left out: {', '.join(set(KINDS) - set(CHOSEN)) or 'none'}"]
-    kinds += [f"of the tests without the mark `both_versions`, the {HALF} half, and none for the night"] if HALF else []
+    kinds += (
+        [f"of the tests without the mark `both_versions`, the {HALF} half, and none that wait for the night"]
+        if HALF
+        else []
+    )
     if importlib.util.find_spec("jax") is None:
         return ["JAX: not installed, so the tests in tests/runtime are skipped", *kinds]
     version = importlib.metadata.version("jax")
@@ -117,20 +122,21 @@ def values_of(item: pytest.Item) -> dict[str, tuple[int, ...]]:
 
 
 def halves_of(items: Iterable[pytest.Item]) -> dict[pytest.Item, str]:
-    """The half to which each test belongs that runs on one of the two versions."""
+    """The half to which each test belongs that runs on one of the two versions, or NIGHT."""
     found: dict[pytest.Item, str] = {}
     seen: dict[object, dict[object, int]] = collections.defaultdict(dict)
     for item in items:
+        if item.get_closest_marker("nightly") is not None:
+            found[item] = NIGHT
+            continue
         # Tests of text have one leg to run in.
-        if kind_of(item) == "text" or any(map(item.get_closest_marker, ("both_versions", "nightly", "slow"))):
+        if kind_of(item) == "text" or any(map(item.get_closest_marker, ("both_versions", "slow"))):
             continue
-        mark = item.get_closest_marker("half")
-        if mark is not None:
-            found[item] = HALVES[HALVES.index(mark.args[0])]
-            continue
-        test = item.nodeid.partition("[")[0]
-        places = [((test, axis), values) for axis, values in values_of(item).items()] or [(item.path, item)]
-        found[item] = HALVES[sum(seen[where].setdefault(what, len(seen[where])) for where, what in places) % 2]
+        test, values = item.nodeid.partition("[")[0], values_of(item)
+        places = [((test, axis), value) for axis, value in values.items()] or [(item.path, item)]
+        turns = (*HALVES, NIGHT, NIGHT) if values and item.get_closest_marker("family") else HALVES
+        number = sum(seen[where].setdefault(what, len(seen[where])) for where, what in places)
+        found[item] = turns[number % len(turns)]
     return found
 
 
@@ -138,15 +144,11 @@ ALL_HALVES = pytest.StashKey[dict[pytest.Item, str]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the kinds and the half that are not chosen, and slow tests unless a mark is asked for.
-
-    Tests for the night are left out where another leg runs the other half: so plain `pytest` runs them.
-    """
+    """Leave out the kinds and the half that are not chosen, and slow tests unless a mark is asked for."""
     slow = [] if config.getoption("markexpr") else [item for item in items if item.get_closest_marker("slow")]
     halves = config.stash[ALL_HALVES] = halves_of(items)
     other_half = [item for item, half in halves.items() if HALF not in ("", half)]
-    night = [item for item in items if HALF and item.get_closest_marker("nightly")]
-    out = {*slow, *night, *other_half, *(item for item in items if kind_of(item) not in CHOSEN)}
+    out = {*slow, *other_half, *(item for item in items if kind_of(item) not in CHOSEN)}
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]
 

@@ -228,6 +228,7 @@ def marks_of(folder: Path) -> list[pytest.MarkDecorator]:
 NUMBERS = [pytest.param(folder, marks=marks_of(folder)) for folder in RUNNABLE]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("folder", NUMBERS, ids=name_of)
 def test_numbers_are_equal(folder: Path) -> None:
     """Both versions end in `out = ...`, and their results are equal, also where hints are calls without effect.

@@ -71,14 +71,18 @@ def test_each_half_has_every_value_of_every_parameter_and_every_other_case(reque
     halves = request.config.stash[loaded.ALL_HALVES]
     cases = collections.defaultdict(list)
     for item in halves:
-        said = item.get_closest_marker("half")
-        if said is not None:
-            assert said.args == (halves[item],), item.nodeid
+        if item.get_closest_marker("nightly") is not None:
+            assert halves[item] == conftest.NIGHT
             continue
         cases[item.nodeid.partition("[")[0]].append(item)
     grids = {name: items for name, items in cases.items() if conftest.values_of(items[0])}
     for name, items in grids.items():
         numbers = collections.Counter(halves[item] for item in items)
+        if items[0].get_closest_marker("family") is not None:
+            assert len(items) == 1 or set(numbers) >= set(conftest.HALVES), name
+            assert numbers["first"] + numbers["second"] >= len(items) / 3, name
+            continue
+        assert conftest.NIGHT not in numbers, name
         assert len(items) == 1 or set(numbers) == set(conftest.HALVES), name
         places = [(axis, value, halves[item]) for item in items for axis, value in conftest.values_of(item).items()]
         values = collections.Counter((axis, value) for axis, value, _ in places)

@@ -18,6 +18,8 @@ from jax.sharding import PartitionSpec
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, normal, on, stages
 
+pytestmark = pytest.mark.family
+
 NUMBER = jax.ShapeDtypeStruct((), jnp.float32)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 # On its default Python, `.ci/run` trains by `compare.py` in single precision: AdamW, dropout, two layers to a stage.
-pytestmark = pytest.mark.half("second")
+pytestmark = pytest.mark.nightly
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt"
 STAGES = 4

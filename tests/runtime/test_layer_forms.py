@@ -14,7 +14,7 @@ from mmrewrite.engine.rewrite import rewrite_project
 from tests.fixture_files import source_files
 from tests.runtime.helpers import assert_close, normal
 
-pytestmark = pytest.mark.usefixtures("double")
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
 for library in ("equinox", "haiku"):
     pytest.importorskip(library)
 

@@ -19,6 +19,8 @@ from scripts import load_script
 
 from mmruntime import compat
 
+pytestmark = pytest.mark.family
+
 ROOT = Path(__file__).resolve().parents[2]
 CASES = sorted(path.parent for path in (ROOT / "fixtures" / "modernize").glob("*/*/old.json"))
 

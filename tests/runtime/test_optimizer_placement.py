@@ -20,6 +20,8 @@ from tests.runtime.helpers import assert_close, normal, on, stages
 optax = pytest.importorskip("optax")
 contrib = pytest.importorskip("optax.contrib")
 
+pytestmark = pytest.mark.family
+
 NUM_STAGES = 2
 # A part of a path such as ['stage2'].
 STAGE = re.compile(r"stage(\d)")

@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import normal, weights
 
+pytestmark = pytest.mark.family
+
 WIDTH = 8
 LAYERS = 2
 X = normal(16, WIDTH)

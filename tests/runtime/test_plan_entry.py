@@ -8,6 +8,8 @@ from click.testing import CliRunner
 
 from mmrewrite.cli.commands import cli
 
+pytestmark = pytest.mark.family
+
 TINY = """\
 import jax
 import jax.numpy as jnp

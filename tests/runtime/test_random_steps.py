@@ -252,6 +252,7 @@ def test_every_schedule_takes_a_hundred_programs(one):
         check_scheduled(one, submeshes=NUM_STAGES)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("num_metrics", [3, 40])
 @pytest.mark.parametrize("schedule", schedules.names())
 def test_metrics_and_results_of_each_example_are_no_stages(schedule, num_metrics):

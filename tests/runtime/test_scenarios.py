@@ -267,6 +267,7 @@ def attention(p, x):
     return x + jnp.einsum("bhst,bhtk,hkd->bsd", scores, v, p["o"])
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "variant", [pytest.param("plain", marks=pytest.mark.optimized), "checkpoint", "barrier", "loop"]
 )

@@ -11,6 +11,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import normal
 
+pytestmark = pytest.mark.family
+
 TYPES = ["int4", "uint4", "int2", "uint2", "float4_e2m1fn", "float8_e4m3fn", "float8_e8m0fnu", "bool"]
 RANGES = {"int4": (-8, 8), "uint4": (0, 16), "int2": (-2, 2), "uint2": (0, 4), "bool": (0, 2), "float8_e8m0fnu": (1, 9)}
 

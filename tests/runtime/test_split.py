@@ -10,6 +10,8 @@ import mmruntime as mm
 from mmruntime import _compat
 from tests.runtime.helpers import on, sgd, squares, stages
 
+pytestmark = pytest.mark.family
+
 LAYERS, WIDTH, HIDDEN, STAGES, MICROBATCHES = 3, 4, 8, 2, 4
 
 

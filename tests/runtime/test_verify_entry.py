@@ -149,6 +149,7 @@ def test_a_package_in_a_source_folder():
     assert "result[0] has the paths, shapes and types of params: its gradients, or its new value" in check["notes"]
 
 
+@pytest.mark.nightly
 def test_a_script_whose_results_depend_on_where_it_runs():
     Path("train-it.py").write_text(SCRIPT)
     Path("beside.py").write_text("COUNT = 4\n")

@@ -14,6 +14,8 @@ import pytest
 from tests.runtime.exactness.checking import assert_exact, case_of
 from tests.runtime.exactness.losses import Losses, model
 
+pytestmark = pytest.mark.family
+
 LOSSES = Losses()
 exact, mixed = LOSSES.exact, LOSSES.mixed
 

@@ -436,6 +436,7 @@ def test_rows(name: str) -> None:
     assert (verdict.word, verdict.dim, verdict.outer) == ("concat", MOVED.get(name, 0), 1), verdict.reason
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", BY_ROWS)
 def test_numbers_of_rows(name: str) -> None:
     assert_exact(case_by_rows(name))
@@ -448,6 +449,7 @@ def test_others(name: str) -> None:
     assert case.words == [OTHERS[name][0]], case.proof.verdicts[0].reason
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", OTHERS)
 def test_numbers_of_others(name: str) -> None:
     assert_exact(other_case(name))

@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from tests.runtime.exactness.checking import assert_exact, case_of
 
+pytestmark = pytest.mark.family
+
 # The examples' axes come first, last and between others.
 MESHES = {
     "first": Mesh(np.asarray(jax.devices()).reshape(2, 4), ("data", "model")),

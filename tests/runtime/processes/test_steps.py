@@ -35,6 +35,7 @@ def test_two_processes(saved):
     assert all(output.rstrip().endswith("done") for output in outputs)
 
 
+@pytest.mark.nightly
 def test_stages_over_several_processes_in_any_order(saved):
     # Several processes send something to one, for one transfer.
     calls = "four_stages", f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b", "crossings=20=sockets", "gathered"
