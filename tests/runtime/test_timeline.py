@@ -122,3 +122,7 @@ def test_measure_gives_each_stage_a_cost(stepped):
     assert last.backward_input == 0
     assert set(measured.once) == {0, 1}
     assert (0, 1) in measured.transfers
+    found = measured.simulated
+    assert 0 < max(found.busy.values()) <= found.makespan
+    # One program after the other, as they were measured, is the most that a step can take.
+    assert found.makespan <= sum(end - start for start, end in zip(found.starts, found.ends, strict=True)) + 1e-9

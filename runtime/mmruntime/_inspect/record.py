@@ -7,16 +7,18 @@ import statistics
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from mmruntime import schedules
 from mmruntime._execution.own_parts import copied
 from mmruntime._execution.run import StepRunner
 from mmruntime._inspect.gather import Times, gather
+from mmruntime._inspect.simulate_step import simulate_step
 from mmruntime._inspect.timeline import Measurement, Span, StageCost, Timeline
 from mmruntime._partition.instructions import Instruction, Program, RunInstruction
 from mmruntime._partition.issue_order import Pipeline
@@ -85,7 +87,9 @@ def _watched(runner: StepRunner, inputs: Sequence[Any]) -> _Watch:
     return watch
 
 
-def measure(runner: StepRunner, program: Program, inputs: Sequence[Any]) -> Measurement:
+def measure(
+    runner: StepRunner, program: Program, inputs: Sequence[Any], meshes: Sequence[Mesh], carried: Mapping[int, int]
+) -> Measurement:
     """Time every instruction alone, waiting for each; the shortest of a few steps counts.
 
     Over several processes, all of them have the times of all.
@@ -94,6 +98,8 @@ def measure(runner: StepRunner, program: Program, inputs: Sequence[Any]) -> Meas
         runner: The compiled step.
         program: Its instructions.
         inputs: Its flat inputs; they are copied first, so donated ones stay usable.
+        meshes: The submeshes.
+        carried: Positions of inputs that are state, and of the output that is their next value.
     """
     best = [float("inf")] * len(program.instructions)
     for _ in range(_REPEATS):
@@ -118,7 +124,22 @@ def measure(runner: StepRunner, program: Program, inputs: Sequence[Any]) -> Meas
             transfers[item.source, item.target] = max(transfers[item.source, item.target], seconds)
         elif item.microbatch is None:
             once[item.spec.submesh] += seconds
-    return Measurement(tuple(_stage_costs(program, best, min)), dict(once), dict(transfers))
+    devices = [{device.id for device in mesh.devices.flat} for mesh in meshes]
+    simulated = simulate_step(program, devices, carried, _typical(program, best))
+    return Measurement(tuple(_stage_costs(program, best, min)), dict(once), dict(transfers), simulated)
+
+
+def _typical(program: Program, seconds: Sequence[float]) -> list[float]:
+    """For each instruction the median over all that do the same, as each alone was run a few times only."""
+
+    def kind(item: Instruction) -> Any:
+        return item.spec if isinstance(item, RunInstruction) else (item.source, item.target, item.values)
+
+    alike: dict[Any, list[float]] = defaultdict(list)
+    for item, cost in zip(program.instructions, seconds, strict=True):
+        alike[kind(item)].append(cost)
+    medians = {key: statistics.median(costs) for key, costs in alike.items()}
+    return [medians[kind(item)] for item in program.instructions]
 
 
 class _Watch:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mmruntime import schedules
 from mmruntime._inspect import timeline_page as _timeline_page
+from mmruntime._inspect.simulate_step import SimulatedStep
 
 
 @dataclass(frozen=True)
@@ -201,11 +202,13 @@ class Measurement:
         loops: Per microbatch loop, the cost of each stage in pipeline order.
         once: Seconds of all programs outside of loops, per submesh.
         transfers: Seconds of the slowest transfer between each pair of submeshes.
+        simulated: The whole step in simulated time, from these seconds.
     """
 
     loops: tuple[tuple[StageCost, ...], ...]
     once: Mapping[int, float]
     transfers: Mapping[tuple[int, int], float]
+    simulated: SimulatedStep
 
     def auto(self, loop: int = 0, **options: Any) -> schedules.Auto:
         """A search for the best order of a loop under the measured times, for `microbatch(schedule=...)`.

@@ -208,7 +208,8 @@ class MeshFunction(Generic[P, R]):
         with jax.disable_jit(False):
             call = self._split(args, kwargs)
             plan = self._plan_of(call, to_run=True)
-            return measure(plan.runner, plan.program, call.leaves)
+            meshes = plan.placement.submeshes.meshes
+            return measure(plan.runner, plan.program, call.leaves, meshes, plan.step.carried)
 
     def _use(self, plan: Plan, call: Call) -> None:
         """Make a plan the latest, which the next call may repeat."""

@@ -1,0 +1,115 @@
+"""Compare the simulated time of a step with the recorded one, for many plans of one model.
+
+    python benchmarks/simulation.py [--width 640] [--batch 512] [--repeats 7] [--goal 0.05] [--tau 0.8]
+
+Two submeshes of one CPU device, each of which computes in one thread. `step.measure()` times each program alone and
+simulates the step from that; then the step is run, and the shortest time until all its results are there counts. Two
+cores and a quiet machine are needed: what else runs falls on the recorded time alone.
+
+Plans differ in schedule, microbatches, chunks and cut. Exit status 1 if a simulated makespan is off
+by more than the goal, or if the order of the plans by it and by the recorded time agree less than Kendall's tau says
+(Kendall 1938, https://doi.org/10.1093/biomet/30.1-2.81; the form tau-b of `scipy.stats.kendalltau`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import Any
+
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=false"
+)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import kendalltau
+
+import mmruntime as mm
+
+LAYERS = 8
+# Schedule, microbatches, chunks, placement, and how many layers each stage has; None for equal shares.
+PLANS: list[tuple[str, int, int, str | None, list[int] | None]] = [
+    *(("gpipe", count, 1, None, None) for count in (2, 4, 8, 16)),
+    *(("1f1b", count, 1, None, None) for count in (2, 4, 8, 16)),
+    *(("1f1b", count, 1, None, [5, 3]) for count in (4, 8)),
+    *(("1f1b", count, 1, None, [3, 5]) for count in (4, 8)),
+    *(("gpipe", 8, 1, None, cut) for cut in ([6, 2], [2, 6])),
+    *(("zb-h1", count, 1, None, None) for count in (2, 4, 8)),
+    *(("interleaved-1f1b", count, 2, None, None) for count in (2, 4, 8)),
+    *(("zb-v", count, 2, "v", None) for count in (2, 4, 8)),
+]
+
+
+def main() -> int:
+    """Measure and run all plans, print both times, and return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--width", type=int, default=640, help="width of a layer (default 640)")
+    parser.add_argument("--batch", type=int, default=512, help="examples in a batch (default 512)")
+    parser.add_argument("--repeats", type=int, default=7, help="runs of each step (default 7)")
+    parser.add_argument("--goal", type=float, default=0.05, help="largest error of a makespan (default 0.05)")
+    parser.add_argument("--tau", type=float, default=0.8, help="least Kendall's tau (default 0.8)")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    params = [rng.normal(size=(2, options.width, options.width)).astype(np.float32) / 32 for _ in range(LAYERS)]
+    batch = rng.normal(size=(2, options.batch, options.width)).astype(np.float32)
+    print(f"JAX {jax.__version__}, {LAYERS} layers of width {options.width}, {options.batch} examples, 2 submeshes")
+    print(f"{'plan':34}{'simulated ms':>14}{'recorded ms':>13}{'error':>8}")
+    rows = []
+    for plan in PLANS:
+        simulated, recorded = _times(plan, params, batch, options.repeats)
+        rows.append((simulated, recorded))
+        print(
+            f"{_named(plan):34}{simulated * 1e3:14.1f}{recorded * 1e3:13.1f}{simulated / recorded - 1:8.1%}", flush=True
+        )
+    worst = max(abs(simulated / recorded - 1) for simulated, recorded in rows)
+    tau = float(kendalltau(*zip(*rows, strict=True)).statistic)
+    print(f"largest error {worst:.1%} (goal {options.goal:.0%}), Kendall's tau {tau:.2f} (goal {options.tau})")
+    return 0 if worst <= options.goal and tau >= options.tau else 1
+
+
+def _named(plan: tuple[str, int, int, str | None, list[int] | None]) -> str:
+    schedule, count, _, _, cut = plan
+    return f"{schedule}, {count} microbatches" + (f", cut {cut[0]}+{cut[1]}" if cut else "")
+
+
+def _times(plan: Any, params: Any, batch: Any, repeats: int) -> tuple[float, float]:
+    schedule, count, chunks, placement, cut = plan
+    # Layers cost inversely to what a stage shall have of them.
+    weights = None if cut is None else [1 / cut[0]] * cut[0] + [1 / cut[1]] * cut[1]
+
+    def layer(w: jax.Array, x: jax.Array) -> jax.Array:
+        return x + jnp.tanh(x @ w[0]) @ w[1]
+
+    def loss(params: Any, batch: Any) -> jax.Array:
+        x, y = batch
+        for index, w in enumerate(params):
+            options = {"chunks": chunks, "placement": placement, "weights": weights}
+            task = mm.stage(index, LAYERS, axis="stage", **{k: v for k, v in options.items() if v not in (None, 1)})
+            x = mm.task(layer, task=task)(w, x)
+        return jnp.mean((x - y) ** 2)
+
+    def train(params: Any, batch: Any) -> Any:
+        gradients = mm.microbatch(
+            jax.value_and_grad(loss), dim=1, argnum=1, count=count, schedule=schedule, reduce="mean"
+        )
+        value, grads = gradients(params, batch)
+        return jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads), value
+
+    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
+    step = mm.mjit(train, mesh=mesh)
+    params, _ = step(params, batch)
+    simulated = step.measure(params, batch).simulated.makespan
+    walls = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(step(params, batch))
+        walls.append(time.perf_counter() - start)
+    return simulated, min(walls)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
