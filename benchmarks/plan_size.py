@@ -5,7 +5,8 @@
 A step of one layer for each stage is traced, placed, cut into programs and scheduled with 1F1B as a step is that runs;
 nothing is compiled. Time and memory are fitted to the number of instructions by least squares on logarithms: with an
 exponent of 1 they are linear. Then the stages get 256 devices each, which are stand-ins that say to which process of
-eight they belong, and a process's share of the instructions and of the messages is counted.
+eight they belong, and a process's share of the instructions and of the messages is counted. At last transfers are
+planned between submeshes of up to 2,048 devices each.
 """
 
 from __future__ import annotations
@@ -31,17 +32,21 @@ class Device:
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout that cuts the first dimension over devices."""
+    """A layout that cuts the first dimension into so many rows; neighbours hold copies where there are fewer."""
 
     devices: tuple[Device, ...]
+    rows: int
 
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (shape[0] // len(self.devices), *shape[1:])
+        return (shape[0] // self.rows, *shape[1:])
 
     def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
-        size = self.shard_shape(shape)[0]
+        size, copies = self.shard_shape(shape)[0], len(self.devices) // self.rows
         rest = (slice(None),) * (len(shape) - 1)
-        return {device: (slice(at * size, (at + 1) * size), *rest) for at, device in enumerate(self.devices)}
+        return {
+            device: (slice(at // copies * size, (at // copies + 1) * size), *rest)
+            for at, device in enumerate(self.devices)
+        }
 
 
 def planned(stages: int, count: int) -> tuple[Any, float, float]:
@@ -102,7 +107,10 @@ def share(program: Any, stages: int) -> None:
 
     total = stages * DEVICES_PER_STAGE
     devices = [Device(number, number // DEVICES_PER_PROCESS) for number in range(total)]
-    layouts = [Layout(tuple(devices[at : at + DEVICES_PER_STAGE])) for at in range(0, total, DEVICES_PER_STAGE)]
+    layouts = [
+        Layout(tuple(devices[at : at + DEVICES_PER_STAGE]), DEVICES_PER_STAGE)
+        for at in range(0, total, DEVICES_PER_STAGE)
+    ]
     owners = {
         where: tuple(sorted({device.process_index for device in each.devices})) for where, each in enumerate(layouts)
     }
@@ -144,6 +152,36 @@ def share(program: Any, stages: int) -> None:
     )
 
 
+def transfers() -> None:
+    """How the plan of one transfer grows with the devices of the submeshes at its ends."""
+    import jax
+    import numpy as np
+
+    from mmruntime._execution.parcels import plan_crossing
+    from mmruntime._execution.pieces import pieces_of
+
+    kinds = {"one for one": (1, 1), "four for one": (4, 1), "one for four": (1, 4), "a copy for each": (0, 0)}
+    sizes = [256, 512, 1024, 2048]
+    for what, (source_share, target_share) in kinds.items():
+        times = []
+        for size in sizes:
+            devices = [Device(number, number // DEVICES_PER_PROCESS) for number in range(2 * size)]
+            ends = [
+                Layout(tuple(devices[start : start + size]), rows=size // share if share else 1)
+                for start, share in ((0, source_share), (size, target_share))
+            ]
+            aval = jax.ShapeDtypeStruct((size, WIDTH), np.float32)
+            tries = []
+            for _ in range(3):
+                pieces_of.cache_clear()
+                start = time.process_time()
+                plan_crossing([ends[0]], [ends[1]], [aval])
+                tries.append(time.process_time() - start)
+            times.append(min(tries))
+        shown = ", ".join(f"{size}: {seconds * 1e3:.0f} ms" for size, seconds in zip(sizes, times, strict=True))
+        print(f"transfer, {what}: {shown}; time ~ devices ** {exponent(sizes, times):.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--stages", type=int, default=64)
@@ -164,6 +202,7 @@ def main() -> None:
         f"time ~ instructions ** {exponent(sizes, times):.2f}, memory ~ instructions ** {exponent(sizes, memories):.2f}"
     )
     share(program, options.stages)
+    transfers()
 
 
 if __name__ == "__main__":

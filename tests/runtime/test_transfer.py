@@ -1,5 +1,7 @@
 """Moving arrays: by `jax.device_put` between all kinds of layouts, and by another transport in its place."""
 
+import random
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import mmruntime as mm
 from mmruntime._core.mesh import auto_mesh
 from mmruntime._execution.compile import compile_program
+from mmruntime._execution.pieces import pieces_of
 from mmruntime._execution.run import Runner
 from mmruntime._execution.transfer import DevicePutTransport, TransferSpec, same_tiling
 from tests.runtime.helpers import WIDTH, adam_state, adam_step, assert_equal, batches, four_layers, stages, weights
@@ -110,6 +113,33 @@ def test_equal_tilings_are_recognised():
     one, other = sharding(slice(0, 4), (2, 2), ("x",)), sharding(slice(4, 8), (2, 2), ("x",))
     assert same_tiling(one, other, (8, 8))
     assert not same_tiling(one, sharding(slice(4, 8), (2, 2), ("y",)), (8, 8))
+
+
+def test_pieces_make_up_each_shard_of_the_target():
+    rng = random.Random(0)
+    for _ in range(300):
+        shape = tuple(rng.choice([0, 8, 16, 24]) for _ in range(rng.randrange(4)))
+        layouts = []
+        for _ in range(2):
+            size = rng.choice([(1, 1), (2, 1), (2, 2), (4, 2)])
+            grid = np.array(rng.sample(jax.devices(), size[0] * size[1]), dtype=object).reshape(size)
+            spec = rng.choice([spec for spec in SPECS if len(spec) <= len(shape)])
+            layouts.append(NamedSharding(auto_mesh(grid, ("x", "y")), PartitionSpec(*spec)))
+        value = np.arange(int(np.prod(shape))).reshape(shape)
+        source, target = ({d: value[i] for d, i in each.devices_indices_map(shape).items()} for each in layouts)
+        found = pieces_of(*layouts, shape)
+        assert [device for device, _, _ in found.rows] == list(target)
+        for device, numbers, grid in found.rows:
+            parts = []
+            for holder, box in (found.cuts[number] for number in numbers):
+                shard = source[holder]
+                parts.append(shard if box is None else shard[tuple(slice(low, high) for low, high in box)])
+            for axis in reversed(range(len(grid))):
+                step = max(grid[axis], 1)
+                parts = [np.concatenate(parts[at : at + step], axis) for at in range(0, len(parts), step)]
+            assert len(parts) == (value.size > 0)
+            if parts:
+                np.testing.assert_array_equal(parts[0], target[device])
 
 
 def test_keys_can_be_sent(send):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,37 +44,81 @@ def _bounds(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
 # Cached, as microbatches and values of equal layout have equal pieces.
 @functools.cache
 def pieces_of(source: NamedSharding, target: NamedSharding, shape: tuple[int, ...]) -> Pieces:
-    """How an array of this shape gets from one layout to another."""
-    owners: dict[Box, list[Any]] = {}
+    """How an array of this shape gets from one layout to another.
+
+    The time is linear in the number of devices and of pieces.
+    """
+    holders: dict[tuple[int, ...], _Holders] = {}
+    intervals: list[dict[int, int]] = [{} for _ in shape]
     for device, index in source.devices_indices_map(shape).items():
-        owners.setdefault(_bounds(index, shape), []).append(device)
+        box = _bounds(index, shape)
+        start = tuple([low for low, _ in box])
+        if start not in holders:
+            holders[start] = _Holders(box)
+            for ends, (low, high) in zip(intervals, box, strict=True):
+                ends[low] = high
+        holders[start].add(device)
+    # A layout cuts each dimension by itself, so that the shards are the cells of a grid.
+    axes = [_Axis(ends) for ends in intervals]
     cuts: dict[tuple[Any, Box | None], int] = {}
     rows = []
     for turn, (device, index) in enumerate(target.devices_indices_map(shape).items()):
-        target_box = _bounds(index, shape)
-        parts: list[tuple[tuple[int, ...], int]] = []
-        for box, devices in owners.items():
-            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(target_box, box, strict=True))
-            if any(low >= high for low, high in common):
-                continue
-            inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(common, box, strict=True))
-            whole = all(part == (0, stop - start) for part, (start, stop) in zip(inner, box, strict=True))
-            cut = (_sender(devices, device, turn), None if whole else inner)
-            parts.append((tuple(low for low, _ in common), cuts.setdefault(cut, len(cuts))))
-        parts.sort()
-        grid = tuple(len({start[axis] for start, _ in parts}) for axis in range(len(shape)))
-        rows.append((device, tuple(cut for _, cut in parts), grid))
+        touched = [axis.touched(*bounds) for axis, bounds in zip(axes, _bounds(index, shape), strict=True)]
+        numbers = []
+        for cell in itertools.product(*touched):
+            held = holders[tuple([start for start, _ in cell])]
+            inner = tuple([(low - start, high - start) for start, (low, high) in cell])
+            cut = held.sender(device, turn), None if inner == held.whole else inner
+            numbers.append(cuts.setdefault(cut, len(cuts)))
+        rows.append((device, tuple(numbers), tuple([len(found) if numbers else 0 for found in touched])))
     return Pieces(target, shape, tuple(cuts), tuple(rows))
 
 
-def _sender(holders: list[Any], target: Any, turn: int) -> Any:
-    """The device that sends a piece to a target, of those that hold it.
+class _Axis:
+    """How a layout cuts one dimension.
 
-    One of the target's process if there is one; those take turns, so that no device sends all copies. A piece from
-    another process has one sender for all targets of a process, which need it only once.
+    Args:
+        ends: By the start of each interval, its end.
     """
-    near = [each for each in holders if each.process_index == target.process_index]
-    return near[turn % len(near)] if near else holders[target.process_index % len(holders)]
+
+    def __init__(self, ends: dict[int, int]) -> None:
+        self._intervals = sorted(ends.items())
+        self._starts = [start for start, _ in self._intervals]
+
+    def touched(self, low: int, high: int) -> list[tuple[int, tuple[int, int]]]:
+        """The intervals that have something in common with another one: the start of each, and the common bounds."""
+        found = []
+        for at in range(max(0, bisect.bisect_right(self._starts, low) - 1), len(self._starts)):
+            start, end = self._intervals[at]
+            if start >= high:
+                break
+            common = max(low, start), min(high, end)
+            if common[0] < common[1]:
+                found.append((start, common))
+        return found
+
+
+class _Holders:
+    """The devices that hold one shard."""
+
+    def __init__(self, box: Box) -> None:
+        self.whole = tuple([(0, high - low) for low, high in box])
+        self._every: list[Any] = []
+        self._by_process: dict[int, list[Any]] = {}
+
+    def add(self, device: Any) -> None:
+        """Note one of them."""
+        self._every.append(device)
+        self._by_process.setdefault(device.process_index, []).append(device)
+
+    def sender(self, target: Any, turn: int) -> Any:
+        """The one that sends a piece to a target.
+
+        One of the target's process if there is one; those take turns, so that no device sends all copies. A piece from
+        another process has one sender for all targets of a process, which need it only once.
+        """
+        near = self._by_process.get(target.process_index)
+        return near[turn % len(near)] if near else self._every[target.process_index % len(self._every)]
 
 
 @functools.cache
