@@ -5,15 +5,34 @@ A channel carries the parcels of messages; what they are parts of, it does not k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from mmruntime._execution.parcels import Message
 
-# Sends this process's parcels and receives those for it. Called with the number of the messages, the same at both
-# ends and used once, and with the parcels to send, message by message. Returns those received, message by message, each
-# on its target device.
-Carry = Callable[[int, Sequence[Any]], list[Any]]
+
+class Carry(Protocol):
+    """Planned messages, to be sent and received."""
+
+    def __call__(self, number: int, parcels: Sequence[Any], /) -> list[Any]:
+        """Send this process's parcels and receive those for it.
+
+        Args:
+            number: The number of the messages, the same at both ends and used once.
+            parcels: Those to send, message by message.
+
+        Returns:
+            Those received, message by message, each on its target device.
+        """
+        ...
+
+    def ask(self, number: int, /) -> None:
+        """Ask for what the call with this number will receive, if that can be done long before it without waiting.
+
+        Memory for it may be taken from now on.
+        """
+        ...
+
 
 # Bits for the process that receives a message, in the number under which it is sent.
 RECEIVER_BITS = 14

@@ -133,6 +133,9 @@ class _Permutes:
         results = self._run(*arrays)
         return [_as_parcel(_compat.own_shards(results[column])[position]) for column, position in self._arrivals]
 
+    def ask(self, number: int, /) -> None:
+        """See `Carry.ask`. Both ends run the program when they come to it."""
+
 
 def _positions(flags: Iterable[bool]) -> list[int]:
     """For each item, how many before it are flagged."""

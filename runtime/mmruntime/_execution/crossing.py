@@ -77,6 +77,8 @@ class Crossing:
         self._carry = channel.bind(plan.messages) if sent or received else None
         parcels = [parcel for message in received for parcel in message.parcels]
         self._rebuild = _Rebuild(plan.layouts, parcels, shard_of, avals, me)
+        # Whether no program of `jax.jit` runs.
+        self._plain = not (self._cuts or self._rebuild.runs_programs or channel.rendezvous)
         ends = accumulate(len(message.parcels) for message in received)
         self._witnesses = [
             end - len(message.parcels) + message.witness for message, end in zip(received, ends, strict=True)
@@ -92,18 +94,23 @@ class Crossing:
         Returns:
             The arrays on their targets; None for those of which this process holds nothing.
         """
+        if self._plain:
+            return self._issue(arrays, number)
         # `jax.jit` refuses arrays on devices outside of the caller's ambient mesh, and these programs run anywhere.
         with _compat.no_mesh():
-            sent: list[Any] = [None] * self._num_sent
-            for place, index, position in self._whole:
-                sent[place] = _compat.own_shards(arrays[index])[position]
-            for program, operands, places in self._cuts:
-                shards = [_compat.own_shards(arrays[index])[position] for index, position in operands]
-                for place, copy in zip(places, program(*shards), strict=True):
-                    sent[place] = copy
-            received = [] if self._carry is None else self._carry(number, sent)
-            self.tickets = [received[index] for index in self._witnesses]
-            return self._rebuild(arrays, received)
+            return self._issue(arrays, number)
+
+    def _issue(self, arrays: Sequence[Any], number: int) -> list[Any]:
+        sent: list[Any] = [None] * self._num_sent
+        for place, index, position in self._whole:
+            sent[place] = _compat.own_shards(arrays[index])[position]
+        for program, operands, places in self._cuts:
+            shards = [_compat.own_shards(arrays[index])[position] for index, position in operands]
+            for place, copy in zip(places, program(*shards), strict=True):
+                sent[place] = copy
+        received = [] if self._carry is None else self._carry(number, sent)
+        self.tickets = [received[index] for index in self._witnesses]
+        return self._rebuild(arrays, received)
 
 
 def _positions(source: NamedSharding, me: int) -> dict[Any, int]:
@@ -200,6 +207,9 @@ class _Rebuild:
 
     The pool holds the parcels received, then parts of this process's own arrays, then copies of both on the devices
     that need them.
+
+    Attributes:
+        runs_programs: Whether it runs programs of `jax.jit`.
     """
 
     def __init__(
@@ -246,6 +256,11 @@ class _Rebuild:
                 shards.append(_Shard(tuple(parts), grid, empty))
             assemble = _compat.assembler(aval.shape, aval.dtype, layout.target)
             self._arrays.append((aval.dtype, assemble, shards) if shards else None)
+        self.runs_programs = bool(
+            self._keys
+            or any(box is not None for _, _, box in self._own)
+            or any(len(shard.parts) != 1 for found in self._arrays if found is not None for shard in found[2])
+        )
         self._moves = [place for place, _ in moved]
         devices = [SingleDeviceSharding(device) for _, device in moved]
         keys = any(is_key(aval.dtype) for aval in avals)

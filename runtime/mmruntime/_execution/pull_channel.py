@@ -50,11 +50,20 @@ class PullChannel:
 
     def bind(self, messages: Sequence[Message], /) -> Carry:
         """See `Channel.bind`."""
-        server, connections, me = self._server, self._connections, self._me
+        return _Pulls(self._server, self._connections, messages, self._me)
+
+
+class _Pulls:
+    """Messages that are offered and pulled. See `Carry`."""
+
+    def __init__(self, server: Any, connections: dict[int, Any], messages: Sequence[Message], me: int) -> None:
+        self._offer, self._connections, self._me = server.await_pull, connections, me
         sent = [message for message in messages if message.source == me]
         ends = list(accumulate(len(message.parcels) for message in sent))
-        offers = [(message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)]
-        pulls = [
+        self._offers = [
+            (message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)
+        ]
+        self._pulls = [
             (
                 message.source,
                 [
@@ -65,13 +74,21 @@ class PullChannel:
             for message in messages
             if message.target == me
         ]
+        # What was asked for last: the number, and the parcels.
+        self._asked: tuple[int, list[Any]] | None = None
 
-        def carry(number: int, parcels: Sequence[Any]) -> list[Any]:
-            for target, start, end in offers:
-                server.await_pull(number << RECEIVER_BITS | target, parcels[start:end])
-            received: list[Any] = []
-            for source, structs in pulls:
-                received += connections[source].pull(number << RECEIVER_BITS | me, structs)
-            return received
+    def __call__(self, number: int, parcels: Sequence[Any], /) -> list[Any]:
+        for target, start, end in self._offers:
+            self._offer(number << RECEIVER_BITS | target, parcels[start:end])
+        asked, self._asked = self._asked, None
+        return asked[1] if asked is not None and asked[0] == number else self._pulled(number)
 
-        return carry
+    def ask(self, number: int, /) -> None:
+        """See `Carry.ask`."""
+        self._asked = number, self._pulled(number)
+
+    def _pulled(self, number: int) -> list[Any]:
+        received: list[Any] = []
+        for source, structs in self._pulls:
+            received += self._connections[source].pull(number << RECEIVER_BITS | self._me, structs)
+        return received

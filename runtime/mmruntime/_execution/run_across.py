@@ -112,6 +112,7 @@ class AcrossRunner:
         # The last number is that of acknowledgements.
         used = self._num_instructions + len(step.invars) + len(self._captured) + outputs.numbers + 1
         self._acknowledged = used - 1
+        self._first_output = used - 1 - outputs.numbers
         if used >= 1 << MESSAGE_BITS:
             raise NotImplementedError(
                 f"mjit: {label} has {used} instructions, arguments and results; over several processes there may be at "
@@ -139,6 +140,7 @@ class AcrossRunner:
         waits, itinerary, call_number, issued = progress.waits, self._itinerary, progress.call, 0.0
         try:
             slots = self._load(inputs, number)
+            self._outputs.ask(number + self._first_output)
             for kind, call, args, results, frees, index in self._code:
                 progress.index = index
                 operands = [slots[slot] for slot in args]
@@ -259,8 +261,7 @@ class AcrossRunner:
     def _collect(self, slots: Sequence[Any], inputs: Sequence[Any], number: int) -> list[Any]:
         """The step's results, once all instructions are issued."""
         outputs = self._outputs
-        start = number + self._num_instructions + len(inputs) + len(self._captured)
-        results = outputs.collect(slots, inputs, start, self._move)
+        results = outputs.collect(slots, inputs, number + self._first_output, self._move)
         if outputs.spread is not None:
             for ticket in outputs.spread.tickets:
                 progress.waits.append(
@@ -413,6 +414,15 @@ class _Outputs:
         self.numbers = len(self._sources) + (0 if self.spread is None else self.spread.levels)
         self.peers = () if self.spread is None else self.spread.peers
         self._nothing: dict[int, Any] = {}
+
+    def ask(self, number: int) -> None:
+        """Ask other processes for scalar results; see `SpreadAcross.ask`.
+
+        Args:
+            number: The number of the first message, as for `collect`.
+        """
+        if self.spread is not None:
+            self.spread.ask(number + len(self._sources))
 
     def collect(
         self,

@@ -80,24 +80,7 @@ class SocketChannel:
 
     def bind(self, messages: Sequence[Message], /) -> Carry:
         """See `Channel.bind`."""
-        me, outboxes, inbox = self._me, self._outboxes, self._inbox
-        sent = [message for message in messages if message.source == me]
-        ends = list(accumulate(len(message.parcels) for message in sent))
-        letters = [(message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)]
-        expected = [message for message in messages if message.target == me]
-
-        def carry(number: int, parcels: Sequence[Any]) -> list[Any]:
-            for target, start, end in letters:
-                outboxes[target].put((number << RECEIVER_BITS | target, parcels[start:end]))
-            values: list[np.ndarray] = []
-            devices: list[Any] = []
-            for message in expected:
-                data = inbox.take(number << RECEIVER_BITS | me, message.source)
-                values += _unpacked(data, message.parcels)
-                devices += [parcel.target for parcel in message.parcels]
-            return jax.device_put(values, devices) if values else []
-
-        return carry
+        return _Letters(messages, self._outboxes, self._inbox, self._me)
 
     def _accept(self) -> None:
         while True:
@@ -123,6 +106,35 @@ class SocketChannel:
                 self._inbox.fail(source, f"the connection has ended: {error}")
         finally:
             connection.close()
+
+
+class _Letters:
+    """Messages that are put into outboxes and taken from the inbox. See `Carry`."""
+
+    def __init__(
+        self, messages: Sequence[Message], outboxes: dict[int, queue.SimpleQueue[Any]], inbox: _Inbox, me: int
+    ) -> None:
+        self._outboxes, self._inbox, self._me = outboxes, inbox, me
+        sent = [message for message in messages if message.source == me]
+        ends = list(accumulate(len(message.parcels) for message in sent))
+        self._sent = [
+            (message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)
+        ]
+        self._expected = [message for message in messages if message.target == me]
+
+    def __call__(self, number: int, parcels: Sequence[Any], /) -> list[Any]:
+        for target, start, end in self._sent:
+            self._outboxes[target].put((number << RECEIVER_BITS | target, parcels[start:end]))
+        values: list[np.ndarray] = []
+        devices: list[Any] = []
+        for message in self._expected:
+            data = self._inbox.take(number << RECEIVER_BITS | self._me, message.source)
+            values += _unpacked(data, message.parcels)
+            devices += [parcel.target for parcel in message.parcels]
+        return jax.device_put(values, devices) if values else []
+
+    def ask(self, number: int, /) -> None:
+        """See `Carry.ask`. Senders send without being asked."""
 
 
 class _Inbox:

@@ -94,6 +94,18 @@ class SpreadAcross:
         self.peers = tuple(sorted({*self.senders, *(message.target for step in steps for message in step.sent)}))
         self.tickets: list[Any] = []
 
+    def ask(self, number: int) -> None:
+        """Ask for what others will send, at the start of the step; a program that reads a loss waits for it then.
+
+        Args:
+            number: The number of the first message.
+        """
+        for group in self._groups:
+            for offset, step in enumerate(group.steps):
+                if step.received and step.carry is not None:
+                    step.carry.ask(number + offset)
+            number += len(group.steps)
+
     def __call__(self, slots: Sequence[Any], give: Callable[[int, Any], None], number: int) -> None:
         """Call `give(index, array)` for each result.
 

@@ -141,7 +141,8 @@ def fault_timeout(given: float | None, environment: Environment) -> float:
 def prepare_cpu(environment: MutableMapping[str, str], num_processes: int | None) -> None:
     """What the CPU needs for several processes, where it is not set: collectives between them, and enough threads.
 
-    With fewer threads than programs of several devices in flight, they wait for each other for ever.
+    A program of several devices takes a thread for each of them, and holds it while it waits for other processes. As
+    many again are left for the rest. More would only look for work in each other's queues.
     """
     config: Any = jax.config
     if num_processes == 1 or "cpu" not in (config.jax_platforms or "cpu"):
@@ -150,7 +151,7 @@ def prepare_cpu(environment: MutableMapping[str, str], num_processes: int | None
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     flag = re.search(r"--xla_force_host_platform_device_count=(\d+)", environment.get("XLA_FLAGS", ""))
     devices = max(config.jax_num_cpu_devices, int(flag[1]) if flag else 1)
-    environment.setdefault("PJRT_NPROC", str(max(os.cpu_count() or 1, 4 * devices)))
+    environment.setdefault("PJRT_NPROC", str(max(os.cpu_count() or 1, 2 * devices)))
 
 
 def _say_who_waits(job: Launched) -> None:
