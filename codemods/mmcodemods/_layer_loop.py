@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import libcst as cst
 
@@ -17,6 +18,9 @@ from mmrewrite.directives.vocabulary import FOR
 
 # Iterators have no `len`, and to evaluate one again may find it exhausted.
 _ONCE_ONLY = frozenset(f"builtins.{name}" for name in ("map", "filter", "iter", "zip", "enumerate", "reversed"))
+
+# These have the length of their first argument.
+_AS_LONG = frozenset(f"builtins.{name}" for name in ("list", "tuple", "sorted", "reversed"))
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class LoopCodemod(TaskCodemod):
     _position: Count | None = None
     _function: str | None = None
     _parameters: tuple[str, ...] = ()
+    # Names for the values that the loop keeps, by the statements that compute them.
+    _values: Mapping[cst.CSTNode, str] = MappingProxyType({})
 
     def plain_loop(self) -> ast.For:
         """The hinted loop."""
@@ -63,15 +69,39 @@ class LoopCodemod(TaskCodemod):
         header = without_cuts(site.facts.source, fragment.start, fragment.end, site.draft.cuts)
         if position is not None and position.target is not None:
             header = f"for {position.target} in {position.iterable}:"
-        results = ", ".join(outline.results)
+        names = [site.local_name("collected") for _ in outline.collected]
+        self._values = {
+            site.fragment(each.statement).node: name for each, name in zip(outline.collected, names, strict=True)
+        }
+        for each in outline.collected:
+            site.transform(each.statement, self)
+        results = ", ".join((*outline.results, *names))
         call = f"{site.runtime}.task({function}, task={task})({', '.join(outline.parameters)})"
         source = site.facts.source
         unit = indentation(source, loop.body[0]).removeprefix(indentation(source, loop))
         below = f"{site.unindented(header, loop)}\n{unit}{results} = {call}"
+        for each, name in zip(outline.collected, names, strict=True):
+            before, after = each.keep
+            below += f"\n{unit}{before}{name}{after}"
         self._function, self._parameters = function, outline.parameters
         site.insert_blank_above(loop)
         site.transform(loop, self)
         site.wrap_block(None, f"return {results}", below, loop)
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine:
+        """`seen.append(x)` becomes `collected = x`."""
+        name = self._values.get(original_node)
+        if name is None:
+            return updated_node
+        (kept,) = updated_node.body
+        if isinstance(kept, cst.Expr):
+            value = cst.ensure_type(kept.value, cst.Call).args[0].value
+        else:
+            value = cst.ensure_type(kept, cst.Assign).value
+        assigned = cst.Assign(targets=[cst.AssignTarget(cst.Name(name))], value=value)
+        return updated_node.with_changes(body=[assigned])
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> cst.For | cst.FunctionDef:
         """`for block in blocks` becomes `for i, block in enumerate(blocks)`, or `def layer(x, block)`."""
@@ -210,8 +240,9 @@ def _total_of_zip(site: Site, call: ast.Call) -> str:
 
 
 def _total(site: Site, iterable: ast.expr) -> str:
-    if isinstance(iterable, ast.Tuple | ast.List) and not any(isinstance(item, ast.Starred) for item in iterable.elts):
-        return str(len(iterable.elts))
+    found = _read_total(site, iterable)
+    if found is not None:
+        return found
     if not _is_repeatable(site, iterable):
         site.refuse(
             f"cannot tell how many layers `{site.text(iterable)}` has without running it; assign `list(...)` of it to "
@@ -219,6 +250,32 @@ def _total(site: Site, iterable: ast.expr) -> str:
             iterable,
         )
     return f"len({site.text(iterable)})"
+
+
+def _read_total(site: Site, iterable: ast.expr) -> str | None:
+    """The length of an iterable that its own text says, or that of another one that it has the length of."""
+    match iterable:
+        case ast.Tuple(elts=items) | ast.List(elts=items):
+            stars = [item.value for item in items if isinstance(item, ast.Starred)]
+            own = [str(len(items) - len(stars))] if len(items) > len(stars) or not stars else []
+            return " + ".join([_total(site, each) for each in stars] + own)
+        case ast.ListComp(generators=[ast.comprehension(iter=inner, ifs=[], is_async=0)]):
+            return _total(site, inner)
+        case ast.Call(func=ast.Attribute(attr="items" | "keys" | "values", value=holder), args=[], keywords=[]):
+            # Not of the view itself: that of Flax's `FrozenDict` has no length.
+            return f"len({site.text(holder)})" if _is_repeatable(site, holder) else None
+        case ast.Call(args=[inner, *_], keywords=keywords):
+            name = site.resolve(iterable.func)
+            if (
+                name == "builtins.range"
+                and len(iterable.args) == 1
+                and isinstance(inner, ast.Constant)
+                and not keywords
+            ):
+                return site.text(inner)
+            if name in _AS_LONG:
+                return _total(site, inner)
+    return None
 
 
 def _minus(site: Site, text: str, start: ast.expr, whole: ast.expr | None = None) -> str:

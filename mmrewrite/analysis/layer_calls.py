@@ -41,7 +41,10 @@ def layer_call(site: Site, loop: ast.For) -> LayerCall | None:
     """
     variables = _names(loop.target)
     own = [
-        layer for statement in loop.body for layer in _calls(site, statement) if not site.is_library(layer.call.func)
+        layer
+        for statement in loop.body
+        for layer in _calls(site, statement)
+        if not site.is_library(layer.call.func) and not _keeps(layer)
     ]
     kept = [layer for layer in own if not layer.is_dropped]
     layers = _using(own, variables) or _using(own, variables | _derived(site, loop, variables)) or kept
@@ -51,6 +54,11 @@ def layer_call(site: Site, loop: ast.For) -> LayerCall | None:
     carried = _carried(site, loop)
     is_layer = not _reads_parameter(layer.call) and (not carried or bool(_names(layer.call) & carried))
     return layer if is_layer and kind_of(layer.statement) == STATEMENT else None
+
+
+def _keeps(layer: LayerCall) -> bool:
+    """Whether a call only keeps what others compute: `seen.append(x)`."""
+    return layer.is_dropped and isinstance(layer.call.func, ast.Attribute) and layer.call.func.attr in CONTAINER_METHODS
 
 
 def _reads_parameter(call: ast.Call) -> bool:

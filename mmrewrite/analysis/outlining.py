@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from mmrewrite.analysis.blocks import (
@@ -34,13 +34,28 @@ _FRAME = frozenset(f"builtins.{name}" for name in ("locals", "vars", "dir", "eva
 _LAZY = frozenset(("functools.partial", "jax.tree_util.Partial", "builtins.map", "builtins.filter", "builtins.iter"))
 
 
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """A statement that keeps a value in a list or dictionary, `seen.append(x)` or `seen[i] = x`.
+
+    The function only computes the value, and the loop keeps it: `keep` is the text around it there.
+    """
+
+    statement: ast.Expr | ast.Assign
+    keep: tuple[str, str]
+
+
 @dataclass(frozen=True)
 class Outline:
-    """A function of one layer: `carried` from the layer before, `items` of the loop's target, and its `results`."""
+    """A function of one layer: `carried` from the layer before, `items` of the loop's target, and its `results`.
+
+    What the loop keeps in `collected` are further results.
+    """
 
     carried: tuple[str, ...]
     items: tuple[str, ...]
     results: tuple[str, ...]
+    collected: tuple[Collected, ...] = ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -73,11 +88,12 @@ def outline_of(site: Site, loop: ast.For) -> Outline:
         for target in targets(statement) if isinstance(statement, ast.Delete) else ():
             if isinstance(target, ast.Name) and target.id in carried:
                 site.refuse(f"`del {target.id}` in the body of a loop over layers; move it below the loop", statement)
-    _check_changes(site, loop, _made_anew(loop, assigned - exposed), carried)
+    collected = _collected(site, loop, assigned)
+    _check_changes(site, loop, _made_anew(loop, assigned - exposed), carried, {each.statement for each in collected})
     _check_functions(site, loop, assigned | set(items), results)
     for name in sorted(carried - flow.defined_before(loop)):
         site.refuse(f"`{name}` may have no value before the loop; write `{name} = None` above it", loop)
-    if not results:
+    if not results and not collected:
         site.refuse(
             "no call in this loop is the layer, and the loop carries no value to the next iteration or to later code; "
             "hint the loop that computes `x = layer(x)`",
@@ -87,7 +103,62 @@ def outline_of(site: Site, loop: ast.For) -> Outline:
     def in_order(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=lambda name: first_place(loop, name)))
 
-    return Outline(in_order(carried), tuple(name for name in items if name in needed), in_order(results))
+    return Outline(in_order(carried), tuple(name for name in items if name in needed), in_order(results), collected)
+
+
+def _collected(site: Site, loop: ast.For, assigned: set[str]) -> tuple[Collected, ...]:
+    """The statements of a body that keep values in a local container which nothing else in the body can see."""
+    found: list[tuple[str, Collected]] = []
+    for statement in loop.body:
+        is_plain = True
+        match statement:
+            case ast.Expr(
+                value=ast.Call(func=ast.Attribute(attr="append", value=ast.Name(id=name)), args=[value], keywords=[])
+            ):
+                keep = (f"{name}.append(", ")")
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=key) as target], value=value):
+                keep = (f"{site.text(target)} = ", "")
+                is_plain = _is_plain_key(key, assigned)
+            case _:
+                continue
+        if is_plain and not isinstance(value, ast.Starred | ast.GeneratorExp) and _is_private(site, loop, name):
+            found.append((name, Collected(statement, keep)))
+    mentioned = [node.id for node in ast.walk(loop) if isinstance(node, ast.Name)]
+    kept = [name for name, _ in found]
+    return tuple(each for name, each in found if mentioned.count(name) == kept.count(name))
+
+
+def _is_private(site: Site, loop: ast.For, name: str) -> bool:
+    """Whether a container is made in front of the loop, and nothing but the function reads it, behind the loop."""
+    names, binding = site.facts.names, site.facts.names.binding(name, site.scope)
+    if site.scope.kind != "function" or binding is None or name not in site.scope.bindings:
+        return False
+    made, value = binding.statement, binding.value
+    if made is None or value is None or names.parents.get(made) is not names.parents.get(loop):
+        return False
+    if isinstance(value, ast.BinOp):
+        value = value.left
+    if isinstance(value, ast.Call) and (site.resolve(value.func) or "") not in ("builtins.list", "builtins.dict"):
+        return False
+    between = (
+        node
+        for statement, scope in names.scopes.items()
+        if scope is site.scope and made.lineno < statement.lineno < loop.lineno
+        for node in ast.walk(statement)
+    )
+    return (
+        made.lineno < loop.lineno
+        and isinstance(value, _DISPLAYS | ast.Call)
+        and all(child.is_unused(name) for child in site.scope.children)
+        and not any(isinstance(node, ast.Name) and node.id == name for node in between)
+    )
+
+
+def _is_plain_key(key: ast.expr, assigned: set[str]) -> bool:
+    """Whether a key is the same in front of a layer and behind it, and computing it does nothing else."""
+    parts = [part for part in ast.walk(key) if not isinstance(part, ast.operator | ast.expr_context)]
+    plain = ast.Name | ast.Constant | ast.BinOp | ast.JoinedStr | ast.FormattedValue
+    return all(isinstance(part, plain) and getattr(part, "id", None) not in assigned for part in parts)
 
 
 def _own_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -168,9 +239,11 @@ def _bound_to(loop: ast.For) -> Iterator[tuple[str, ast.expr]]:
                     yield target.id, value
 
 
-def _check_changes(site: Site, loop: ast.For, own: set[str], carried: set[str]) -> None:
+def _check_changes(
+    site: Site, loop: ast.For, own: set[str], carried: set[str], collected: Collection[ast.stmt]
+) -> None:
     """Refuses layers that change something which outlives them: a cache, or skip connections."""
-    for statement in all_statements(loop.body):
+    for statement in (each for each in all_statements(loop.body) if each not in collected):
         changed = [target.value for target in targets(statement) if isinstance(target, ast.Attribute | ast.Subscript)]
         for node in own_expressions(statement):
             if isinstance(node, ast.Call):

@@ -201,6 +201,10 @@ FORMS = {
         "{f'layer{i}': Block() for i in range(4)}",
         "items = list(self.blocks.items())\nfor name, block in items:  # mm: stages\n    x = block(x)",
     ),
+    "linen dict, items": setup(
+        "{f'layer{i}': Block() for i in range(4)}",
+        "for name, block in self.blocks.items():  # mm: stages\n    x = block(x)",
+    ),
     "linen dict by name": setup(
         "{f'layer{i}': Block() for i in range(4)}",
         "for i in range(4):  # mm: stages\n    x = self.blocks[f'layer{i}'](x)",
@@ -309,6 +313,9 @@ FORMS = {
             x = block(x)
         return x
     """),
+    "haiku list in the loop": haiku(
+        "for block in [Block() for _ in range(4)]:  # mm: stages\n    x = block(x)\nreturn x"
+    ),
     "haiku Sequential": haiku("""
         blocks = hk.Sequential([Block() for _ in range(4)])
         for block in blocks.layers:  # mm: stages
@@ -375,6 +382,27 @@ FORMS = {
         "{f'layer_{i}': w for i, w in enumerate(weights)}",
         "names = sorted(params)\nfor name in names:  # mm: stages\n    x = layer(params[name], x)\nreturn x",
     ),
+    "plain caches, two calls": plain(
+        "weights",
+        """
+        caches, new = {i: (1 + i) * x for i in range(4)}, {}
+        losses = []
+        for i, w in enumerate(params):  # mm: stages
+            y = layer(w, x + caches[i])
+            new[f"layer_{i}"] = (x, y)
+            x = layer(w, y)
+            losses.append(jnp.mean(x**2, axis=1))
+        return x + new["layer_1"][1] + sum(losses)[:, None]
+        """,
+    ),
+    "plain sorted in the loop": plain(
+        "{f'layer_{i}': w for i, w in enumerate(weights)}",
+        "for name in sorted(params):  # mm: stages\n    x = layer(params[name], x)\nreturn x",
+    ),
+    "plain two lists, reversed": plain(
+        "(weights[2:], weights[:2])",
+        "for w in reversed(list([*params[0], *params[1]])):  # mm: stages\n    x = layer(w, x)\nreturn x",
+    ),
     "plain scan": plain(
         "np.stack(weights)",
         "x, _ = jax.lax.scan(lambda x, w: (layer(w, x), None), x, params)  # mm: stages\nreturn x",
@@ -387,20 +415,11 @@ FORMS = {
         "for i in range(4):  # mm: stages\n    x = layer(params[i], x)\n    x = jnp.tanh(x)\nreturn x",
     ),
 }
-COUNT = r"cannot tell how many layers .* assign `list\(...\)` of it to a name above the loop"
 # The message, too. `FORMS` has what it says to write.
 REFUSED = {
-    "items of a dict": (
-        setup("{'a': Block()}", "for name, block in self.blocks.items():  # mm: stages\n    x = block(x)"),
-        COUNT,
-    ),
-    "list in the loop": (
-        haiku("for block in [Block() for _ in range(4)]:  # mm: stages\n    x = block(x)\nreturn x"),
-        COUNT,
-    ),
-    "sorted in the loop": (
-        plain("weights", "for name in sorted(params):  # mm: stages\n    x = layer(params[name], x)\nreturn x"),
-        COUNT,
+    "map in the loop": (
+        plain("weights", "for w in map(jnp.asarray, params):  # mm: stages\n    x = layer(w, x)\nreturn x"),
+        r"cannot tell how many layers .* assign `list\(...\)` of it to a name above the loop",
     ),
     "reduce": (
         plain("weights", "x = functools.reduce(lambda x, w: layer(w, x), params, x)  # mm: stages\nreturn x"),
@@ -466,7 +485,8 @@ def test_form(form):
     else:
         loops = 2 if "decoder" in form else 1
         half = len(places) // loops // 2
-        assert places == ([[0]] * half + [[1]] * half) * loops
+        expected = ([[0]] * half + [[1]] * half) * loops
+        assert places == (expected[::-1] if "reversed" in form else expected)
 
 
 @pytest.mark.parametrize("form", REFUSED)
