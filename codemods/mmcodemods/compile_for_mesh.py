@@ -3,18 +3,17 @@
     step = jax.jit(step, donate_argnums=0)  # mm: mjit
     ->  step = mm.mjit(step, mesh=mesh, donate_argnums=0)
 
-`nnx.jit`, `eqx.filter_jit` and `jax.pmap` are replaced likewise, as `like=nnx.jit` and so on, and so is an expression
-that is one of these or `jax.jit` in every case. Their callers see no difference.
+`nnx.jit`, `eqx.filter_jit`, `eqx.filter_pmap` and `jax.pmap` are replaced likewise, as `like=nnx.jit` and so on, and
+so is an expression that is one of these or `jax.jit` in every case. Their callers see no difference.
 
 To check: the step is called with the arguments that it was called with before, and nothing else relies on it being a
 plain `jax.jit`.
 
-Refused: devices among the arguments, because the mesh decides them; `hk.jit`, `nn.jit` and `eqx.filter_pmap`; a step
-without a mesh. Reported: a step that reaches a task, or calls the model of a `TrainState`, but is compiled by plain
-`jax.jit`, where tasks are inlined, be it a function, an imported name, a lambda or another expression, and no part of
-a step for the mesh alone, or that is given a model which a step has put on several stages; a mesh without a compiled
-step; tasks without a mesh in files that are named one by one; an import of a file with hints that is not among those
-to rewrite.
+Refused: devices among the arguments, because the mesh decides them; `hk.jit` and `nn.jit`; a step without a mesh.
+Reported: a step that reaches a task, or calls the model of a `TrainState`, but is compiled by plain `jax.jit`, where
+tasks are inlined, be it a function, an imported name, a lambda or another expression, and no part of a step for the
+mesh alone, or that is given a model which a step has put on several stages; a mesh without a compiled step; tasks
+without a mesh in files that are named one by one; an import of a file with hints that is not among those to rewrite.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 

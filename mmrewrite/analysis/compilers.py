@@ -21,6 +21,7 @@ _OPTIONS = {
     JIT: (*CARRIED, *_LAYOUTS),
     "flax.nnx.jit": CARRIED,
     "equinox.filter_jit": ("donate",),
+    "equinox.filter_pmap": ("axis_name", "in_axes", "out_axes", "axis_size", "donate"),
     "jax.pmap": _MAPPED,
     "mmruntime.compat.pmap": _MAPPED,
 }
@@ -29,7 +30,7 @@ _WITHOUT_EFFECT = ("inline", "keep_unused", "graph", "graph_updates")
 # Parameters besides the function that may come by position.
 _BY_POSITION = {"jax.pmap": ("axis_name",), "mmruntime.compat.pmap": ("axis_name",)}
 # Those that, called without a function, give one that takes it.
-_CURRIED = frozenset((JIT, "flax.nnx.jit", "equinox.filter_jit"))
+_CURRIED = frozenset((JIT, "flax.nnx.jit", "equinox.filter_jit", "equinox.filter_pmap"))
 
 # Aliases may form a circle.
 _DEPTH = 6
@@ -77,8 +78,8 @@ def compiler(site: Site, node: ast.expr, scope: Scope | None = None) -> Compiler
         if kind is None:
             site.refuse(
                 f"`{site.text(node)}` may be `{site.text(other)}` (line {other.lineno}), which is none of "
-                f"{', '.join(f'`{_short(each)}`' for each in ('jax.jit', 'flax.nnx.jit', 'equinox.filter_jit'))} and "
-                "`jax.pmap`; let every choice be one of them",
+                "`jax.jit`, `nnx.jit`, `eqx.filter_jit`, `eqx.filter_pmap` and `jax.pmap`; let every choice be one of "
+                "them",
                 node,
             )
     return Compiler(node, frozenset(known), site.resolve(node, scope) == JIT)
@@ -148,10 +149,6 @@ def _table(node: ast.expr, scope: Scope) -> ast.Dict | None:
         values = [binding.value for binding in owner.bindings[node.id]]
         return values[0] if len(values) == 1 and isinstance(values[0], ast.Dict) else None
     return node if isinstance(node, ast.Dict) else None
-
-
-def _short(name: str) -> str:
-    return {"flax.nnx.jit": "nnx.jit", "equinox.filter_jit": "eqx.filter_jit"}.get(name, name)
 
 
 def _says_nothing(value: ast.expr) -> bool:

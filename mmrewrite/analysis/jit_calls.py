@@ -17,8 +17,6 @@ _OTHERS = {
     "flax.linen.jit": "`nn.jit` compiles a module within a step; compile the whole step with `jax.jit`, and hint that",
     "haiku.jit": "`hk.jit` carries Haiku's state along; apply `hk.transform` to the whole step, compile what it gives "
     "with `jax.jit`, and hint that",
-    "equinox.filter_pmap": "`eqx.filter_pmap` chooses for each leaf whether it has a row for each device; write "
-    "`jax.pmap` with `in_axes=`, which says it",
     "jax.experimental.pjit.pjit": "`pjit` is called `jax.jit` today; run `mmrewrite modernize` first",
 }
 

@@ -9,7 +9,9 @@ from mmrewrite.source.names import Module, Scope
 
 JIT = "jax.jit"
 # The functions that compile a step, of which `mjit` takes the place.
-COMPILERS = frozenset((JIT, "jax.pmap", "flax.nnx.jit", "equinox.filter_jit", "mmruntime.compat.pmap"))
+COMPILERS = frozenset(
+    (JIT, "jax.pmap", "flax.nnx.jit", "equinox.filter_jit", "equinox.filter_pmap", "mmruntime.compat.pmap")
+)
 
 _VARYING = frozenset(("builtins.next", "builtins.open", "builtins.input"))
 _VARYING_MODULES = ("numpy.random.", "random.", "time.")

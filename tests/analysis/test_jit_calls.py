@@ -74,15 +74,15 @@ def test_calls_that_compile(text: str, function: str, keywords: list[str]) -> No
             id="in a loop",
         ),
         pytest.param(
-            "s = eqx.filter_pmap(f)  # mm: mjit",
-            "`eqx.filter_pmap` chooses for each leaf whether it has a row for each device; write `jax.pmap` with "
-            "`in_axes=`, which says it",
+            "import haiku as hk\ns = hk.jit(f)  # mm: mjit",
+            "`hk.jit` carries Haiku's state along; apply `hk.transform` to the whole step, compile what it gives with "
+            "`jax.jit`, and hint that",
             id="another library's",
         ),
         pytest.param(
             "c = jax.jit if x else lambda f: f\ns = c(f)  # mm: mjit",
-            "`c` may be `lambda f: f` (line 5), which is none of `jax.jit`, `nnx.jit`, `eqx.filter_jit` and "
-            "`jax.pmap`; let every choice be one of them",
+            "`c` may be `lambda f: f` (line 5), which is none of `jax.jit`, `nnx.jit`, `eqx.filter_jit`, "
+            "`eqx.filter_pmap` and `jax.pmap`; let every choice be one of them",
             id="a choice that does not compile",
         ),
     ],

@@ -144,6 +144,43 @@ def test_rows_of_devices() -> None:
         assert found[0][1].sharding.device_set == set(jax.devices()[2:4])
 
 
+def test_rows_of_the_arrays_of_a_module() -> None:
+    """Equinox chooses for each leaf whether it has rows; what is no array is static, among the results too."""
+
+    class Model(eqx.Module):
+        layers: list[Any]
+        activation: Any
+
+        def __call__(self, x: Any) -> Any:
+            for i, w in enumerate(self.layers):
+                x = mm.task(lambda w, x: self.activation(x @ w), task=on(i))(w, x)
+            return x
+
+    def step(model: Any, x: Any, name: str) -> Any:
+        def loss(model: Any, x: Any) -> Any:
+            return jnp.mean(model(x) ** 2)
+
+        found, grads = mm.microbatch(eqx.filter_value_and_grad(loss), count=2, argnum=1, reduce="exact")(model, x)
+        grads = jax.lax.pmean(grads, "rows")
+        return eqx.apply_updates(model, jax.tree.map(lambda g: -g, grads)), found, name
+
+    model, x = Model(weights(2), jnp.tanh), normal(8, 4, 4)
+    whole = {"in_axes": (None, eqx.if_array(1), None), "out_axes": (None, 0, None)}
+    rows = {"in_axes": {"x": 1}}
+    stacked = Model([jnp.stack([w] * 4) for w in weights(2)], jnp.tanh)
+    for axes, given in ((whole, model), (rows, stacked)):
+        expected = eqx.filter_pmap(step, axis_name="rows", **axes)(given, x, "name")
+        for like in (eqx.filter_pmap, functools.partial(eqx.filter_pmap, axis_name="rows", **axes)):
+            options = {"axis_name": "rows", **axes} if like is eqx.filter_pmap else {}
+            compiled = mm.mjit(step, mesh=stages(2, rows=2), like=like, **options)
+            found = compiled(given, x, "name")
+            assert found[2] == expected[2] == "name"
+            for one, other in zip(eqx.filter(found, eqx.is_array)[0].layers, expected[0].layers, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+            assert found[0].layers[1].sharding.device_set == set(jax.devices()[2:4])
+
+
 def test_layouts_of_arguments_and_results() -> None:
     own = Mesh(np.array(jax.devices()[:4]).reshape(4, 1), ("data", "model"))
     by_example = NamedSharding(own, PartitionSpec("data"))

@@ -12,6 +12,7 @@ import jax
 from mmruntime import _check
 from mmruntime._calling.convention import Convention
 from mmruntime._calling.filter_jit import FilterJit
+from mmruntime._calling.filter_pmap import FilterPmap
 from mmruntime._calling.layouts import with_layouts
 from mmruntime._calling.nnx_jit import NnxJit
 from mmruntime._calling.pmap import MappedRows
@@ -23,6 +24,7 @@ _KINDS = {
     ("jax", "jit"): ("in_shardings", "out_shardings"),
     ("flax.nnx", "jit"): (),
     ("equinox", "filter_jit"): ("donate",),
+    ("equinox", "filter_pmap"): ("donate", "axis_name", "in_axes", "out_axes", "axis_size"),
     ("jax", "pmap"): ("axis_name", "in_axes", "out_axes", "axis_size", "static_broadcasted_argnums"),
     ("mmruntime.compat", "pmap"): ("axis_name", "in_axes", "out_axes", "axis_size", "static_broadcasted_argnums"),
 }
@@ -46,7 +48,9 @@ def kind_of(like: Any) -> tuple[tuple[str, str], dict[str, Any]]:
     for module, name in _KINDS:
         if function is getattr(sys.modules.get(module), name, None):
             return (module, name), options
-    expected = "jax.jit, nnx.jit, eqx.filter_jit or jax.pmap, or a functools.partial of one with options"
+    expected = (
+        "jax.jit, nnx.jit, eqx.filter_jit, eqx.filter_pmap or jax.pmap, or a functools.partial of one with options"
+    )
     raise _check.wrong("mjit", "like", expected, like)
 
 
@@ -100,8 +104,11 @@ def convention_for(
     match kind:
         case ("flax.nnx", _):
             return NnxJit(fun)
-        case ("equinox", _):
+        case ("equinox", "filter_jit"):
             return FilterJit(fun)
+        case ("equinox", "filter_pmap"):
+            names = ("axis_name", "in_axes", "out_axes", "axis_size")
+            return FilterPmap(fun, mesh, **{name: options[name] for name in names if name in options})
         case (_, "pmap"):
             names = ("axis_name", "in_axes", "out_axes", "axis_size")
             return MappedRows(
@@ -112,7 +119,7 @@ def convention_for(
 
 
 def donated_positions(donate: Any, count: int | None, label: str) -> tuple[int, ...]:
-    """The positions that `donate=` of `eqx.filter_jit` means, of a function of `count` arguments.
+    """The positions that `donate=` of Equinox means, of a function of `count` arguments.
 
     Raises:
         ValueError: If it is none of Equinox's words, or the number of arguments varies.

@@ -35,7 +35,7 @@ class MappedRows(Convention):
         static: tuple[int, ...] = (),
     ) -> None:
         super().__init__(fun)
-        rows = _axis_of_rows(mesh, axis_name)
+        rows = axis_of_rows(mesh, axis_name)
 
         @functools.wraps(fun)
         def arrays(*args: Any, **kwargs: Any) -> Any:
@@ -63,7 +63,8 @@ class MappedRows(Convention):
         self.arrays = self.user = arrays
 
 
-def _axis_of_rows(mesh: MultiMesh, axis_name: Any) -> str | None:
+def axis_of_rows(mesh: MultiMesh, axis_name: Any) -> str | None:
+    """The axis of the mesh that rows lie along; None if they lie along none."""
     if isinstance(axis_name, str):
         found = axes_of(mesh, axis_name)
         if found:
@@ -75,14 +76,13 @@ def _spread(tree: Any, axes: Any, mesh: MultiMesh, rows: str) -> Any:
     """The tree with its mapped leaves laid out along the axis `rows` of the mesh, as far as it cuts them evenly."""
 
     def spread(axis: int | None, subtree: Any) -> Any:
-        if axis is None:
-            return subtree
-
-        def one(leaf: Any) -> Any:
-            if not isinstance(leaf, jax.Array) or leaf.shape[axis] % mesh.shape[rows]:
-                return leaf
-            return lay_out(leaf, PartitionSpec(*[None] * (axis % leaf.ndim), rows))
-
-        return jax.tree.map(one, subtree)
+        return jax.tree.map(lambda leaf: with_rows_along(leaf, axis, mesh, rows), subtree)
 
     return jax.tree.map(spread, axes, tree, is_leaf=lambda axis: axis is None)
+
+
+def with_rows_along(leaf: Any, axis: int | None, mesh: MultiMesh, rows: str) -> Any:
+    """A leaf with the rows in its dimension `axis` laid out along an axis of the mesh, if that cuts them evenly."""
+    if axis is None or not isinstance(leaf, jax.Array) or leaf.shape[axis] % mesh.shape[rows]:
+        return leaf
+    return lay_out(leaf, PartitionSpec(*[None] * (axis % leaf.ndim), rows))

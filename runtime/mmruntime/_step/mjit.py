@@ -85,12 +85,14 @@ def mjit(
             `nnx.jit`: modules, optimizers, metrics and `nnx.Rngs` among the arguments change in place.
             `eqx.filter_jit`: what is no array is static. `jax.pmap`: arguments and results have a leading dimension of
             devices, over which collectives go; its rows lie along the axis of the mesh that is called or mapped from
-            `axis_name`, else "data" or "batch". May be a `functools.partial` of one, with options.
+            `axis_name`, else "data" or "batch". `eqx.filter_pmap`: arrays have rows, and what is no array is static.
+            May be a `functools.partial` of one, with options.
         in_shardings: As of `jax.jit`, as constraints on the arguments: None, a `PartitionSpec` or a `NamedSharding` of
             axes that the mesh has, or that its `logical_axes` maps, in a tree that is a prefix of theirs.
         out_shardings: The same for the results.
-        **options: Those of the function in `like=`: `donate` of `eqx.filter_jit`; `axis_name`, `in_axes`, `out_axes`,
-            `axis_size` and `static_broadcasted_argnums` of `jax.pmap`. Others are refused with advice.
+        **options: Those of the function in `like=`: `donate` of Equinox's; `axis_name`, `in_axes`, `out_axes` and
+            `axis_size` of `jax.pmap` and `eqx.filter_pmap`; `static_broadcasted_argnums` of `jax.pmap`. Others are
+            refused with advice.
 
     Returns:
         The compiled step; `.explain()` reports what runs where, `.lower(*args).compile()` is it for these arguments.
