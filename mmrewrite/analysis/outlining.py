@@ -35,7 +35,7 @@ _LAZY = frozenset(("functools.partial", "jax.tree_util.Partial", "builtins.map",
 
 
 @dataclass(frozen=True, eq=False)
-class Collected:
+class KeptValue:
     """A statement that keeps a value in a list or dictionary, `seen.append(x)` or `seen[i] = x`.
 
     The function only computes the value, and the loop keeps it: `keep` is the text around it there.
@@ -55,7 +55,7 @@ class Outline:
     carried: tuple[str, ...]
     items: tuple[str, ...]
     results: tuple[str, ...]
-    collected: tuple[Collected, ...] = ()
+    collected: tuple[KeptValue, ...] = ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -106,9 +106,9 @@ def outline_of(site: Site, loop: ast.For) -> Outline:
     return Outline(in_order(carried), tuple(name for name in items if name in needed), in_order(results), collected)
 
 
-def _collected(site: Site, loop: ast.For, assigned: set[str]) -> tuple[Collected, ...]:
+def _collected(site: Site, loop: ast.For, assigned: set[str]) -> tuple[KeptValue, ...]:
     """The statements of a body that keep values in a local container which nothing else in the body can see."""
-    found: list[tuple[str, Collected]] = []
+    found: list[tuple[str, KeptValue]] = []
     for statement in loop.body:
         is_plain = True
         match statement:
@@ -122,7 +122,7 @@ def _collected(site: Site, loop: ast.For, assigned: set[str]) -> tuple[Collected
             case _:
                 continue
         if is_plain and not isinstance(value, ast.Starred | ast.GeneratorExp) and _is_private(site, loop, name):
-            found.append((name, Collected(statement, keep)))
+            found.append((name, KeptValue(statement, keep)))
     mentioned = [node.id for node in ast.walk(loop) if isinstance(node, ast.Name)]
     kept = [name for name, _ in found]
     return tuple(each for name, each in found if mentioned.count(name) == kept.count(name))
