@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar, overload
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Binding, Scope
 from mmrewrite.source.spans import span
 from mmrewrite.source.walk import children, walk
+
+_Node = TypeVar("_Node", bound=ast.AST)
+_Other = TypeVar("_Other", bound=ast.AST)
+_ANNOTATED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.arg, ast.AnnAssign)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +75,7 @@ class ModuleUses:
 
     def __post_init__(self) -> None:
         self._scopes: dict[ast.AST, Scope] = {}
+        self._of_kinds: dict[tuple[type[ast.AST], ...], list[ast.AST]] = {}
         self.nodes.append(self.facts.tree)
         for node in self.nodes:
             for child in children(node):
@@ -85,11 +91,34 @@ class ModuleUses:
                     self.nodes.append(node)
                     self.parents |= dict.fromkeys(children(node), node)
 
+    @overload
+    def nodes_of(self, kind: type[_Node], /) -> Sequence[_Node]: ...
+    @overload
+    def nodes_of(self, kind: type[_Node], other: type[_Other], /) -> Sequence[_Node | _Other]: ...
+    @overload
+    def nodes_of(self, *kinds: type[ast.AST]) -> Sequence[ast.AST]: ...
+    def nodes_of(self, *kinds: type[ast.AST]) -> Sequence[ast.AST]:
+        """The nodes of some kinds, in the order of `nodes`. Most analyses look for few, and there are many nodes."""
+        found = self._of_kinds.get(kinds)
+        if found is None:
+            places = sorted(place for kind in kinds for place in self._places.get(kind, ()))
+            found = self._of_kinds[kinds] = [self.nodes[place] for place in places]
+        return found
+
+    @cached_property
+    def _places(self) -> dict[type[ast.AST], list[int]]:
+        """Where the nodes of each kind stand among `nodes`."""
+        found: dict[type[ast.AST], list[int]] = defaultdict(list)
+        for place, node in enumerate(self.nodes):
+            found[type(node)].append(place)
+        return found
+
     def _annotation_strings(self) -> Iterator[ast.Constant]:
         """The strings that stand for types in annotations."""
         queue: list[ast.AST] = []
         for node in self.nodes:
-            queue += [part for part in (getattr(node, "annotation", None), getattr(node, "returns", None)) if part]
+            if isinstance(node, _ANNOTATED):
+                queue += [part for part in (getattr(node, "annotation", None), getattr(node, "returns", None)) if part]
         while queue:
             node = queue.pop()
             if isinstance(node, ast.Constant):
@@ -178,23 +207,23 @@ class ModuleUses:
     def methods(self) -> dict[str, list[ast.FunctionDef]]:
         """The methods of all classes of the module, by name."""
         found: dict[str, list[ast.FunctionDef]] = {}
-        for node in self.nodes:
-            if isinstance(node, ast.FunctionDef) and isinstance(self.parents.get(node), ast.ClassDef):
+        for node in self.nodes_of(ast.FunctionDef):
+            if isinstance(self.parents.get(node), ast.ClassDef):
                 found.setdefault(node.name, []).append(node)
         return found
 
     @cached_property
     def called(self) -> frozenset[str]:
         """The names that are called."""
-        calls = (node.func for node in self.nodes if isinstance(node, ast.Call))
+        calls = (node.func for node in self.nodes_of(ast.Call))
         return frozenset(function.id for function in calls if isinstance(function, ast.Name))
 
     @cached_property
     def chains(self) -> tuple[tuple[ast.Name, tuple[ast.expr, ...]], ...]:
         """Every name that is read, with the chain of attributes on it: for `a.b.c` the nodes `a`, `a.b` and `a.b.c`."""
         found: list[tuple[ast.Name, tuple[ast.expr, ...]]] = []
-        for node in self.nodes:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        for node in self.nodes_of(ast.Name):
+            if isinstance(node.ctx, ast.Load):
                 chain: list[ast.expr] = [node]
                 holder = self.parents.get(node)
                 while isinstance(holder, ast.Attribute):
@@ -204,21 +233,50 @@ class ModuleUses:
         return tuple(found)
 
     @cached_property
+    def heads(self) -> Mapping[str, Sequence[ast.Name]]:
+        """The names that are read, with each of their places."""
+        found: dict[str, list[ast.Name]] = defaultdict(list)
+        for head, _ in self.chains:
+            found[head.id].append(head)
+        return found
+
+    @cached_property
+    def own_values(self) -> Mapping[tuple[ast.AST, str], Sequence[ast.expr | None]]:
+        """The values that a class, or one in it, assigns to an attribute; None for one that cannot be seen."""
+        found: dict[tuple[ast.AST, str], list[ast.expr | None]] = defaultdict(list)
+        for node in self.nodes_of(ast.Attribute):
+            if isinstance(node.ctx, ast.Store):
+                statement = self.statement_of(node)
+                is_plain = isinstance(statement, ast.Assign) and statement.targets == [node]
+                value = statement.value if isinstance(statement, ast.Assign) and is_plain else None
+                for holder in self.above(node):
+                    if isinstance(holder, ast.ClassDef):
+                        found[holder, node.attr].append(value)
+        return found
+
+    @cached_property
     def strings(self) -> tuple[ast.Constant, ...]:
         """Every string that is written."""
-        return tuple(node for node in self.nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+        return tuple(node for node in self.nodes_of(ast.Constant) if isinstance(node.value, str))
 
     @cached_property
     def _meanings(self) -> dict[str, list[_Meaning]]:
         """The expressions with each full name."""
         found: dict[str, list[_Meaning]] = defaultdict(list)
+        resolved: dict[tuple[Scope, str], str | None] = {}
         for position, (head, chain) in enumerate(self.chains):
             scope = self.scope_of(head)
-            if scope.owner(head.id) is None:
+            owner = scope.owner(head.id)
+            if owner is None:
                 continue
+            dotted = ""
             for node in chain:
-                dotted = dotted_text(node)
-                name = self.facts.names.resolve_dotted(dotted, scope)
+                dotted = f"{dotted}.{node.attr}" if isinstance(node, ast.Attribute) else head.id
+                # The scope that binds the first part decides, and most names are read many times.
+                key = (owner, dotted)
+                if key not in resolved:
+                    resolved[key] = self.facts.names.resolve_dotted(dotted, owner)
+                name = resolved[key]
                 if name is not None:
                     found[name].append(_Meaning(position, head, node, dotted, name, scope))
         return found

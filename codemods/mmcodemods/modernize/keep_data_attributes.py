@@ -50,8 +50,8 @@ class KeepDataAttributes(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Containers that methods of modules assign to attributes."""
-        for node in module.nodes:
-            if isinstance(node, ast.ClassDef) and is_nnx_module(module.facts, node, context.project):
+        for node in module.nodes_of(ast.ClassDef):
+            if is_nnx_module(module.facts, node, context.project):
                 for value in _assigned(node):
                     if _holds(module, node, value, context) is not False:
                         yield Location(module, value)

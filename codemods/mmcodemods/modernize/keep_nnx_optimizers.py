@@ -66,10 +66,10 @@ class KeepNnxOptimizers(ModernizeCodemod):
 
 def _updates(module: ModuleUses) -> Iterator[ast.Call]:
     """The calls of `update` of what is seen to be an optimizer."""
-    for node in module.nodes:
-        is_update = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "update"
-        if is_update and class_of(module, node.func.value) == _OPTIMIZER:  # type: ignore[attr-defined]
-            yield node  # type: ignore[misc]
+    for call in module.nodes_of(ast.Call):
+        is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
+        if is_update and class_of(module, call.func.value) == _OPTIMIZER:  # type: ignore[attr-defined]
+            yield call
 
 
 def _is_updated_without_model(call: ast.Call) -> bool:

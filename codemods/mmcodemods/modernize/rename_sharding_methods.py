@@ -35,8 +35,8 @@ class RenameShardingMethods(ModernizeCodemod):
         imports_jax = any(f"{item.name}.".startswith("jax.") for item in module.imported)
         if not imports_jax or _OLD in module.methods:
             return
-        for node in module.nodes:
-            if isinstance(node, ast.Attribute) and node.attr == _OLD and isinstance(node.ctx, ast.Load):
+        for node in module.nodes_of(ast.Attribute):
+            if node.attr == _OLD and isinstance(node.ctx, ast.Load):
                 yield Location(module, node)
 
     def rewrite(self) -> None:

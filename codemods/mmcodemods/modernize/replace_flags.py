@@ -39,8 +39,8 @@ class ReplaceFlags(ModernizeCodemod):
         for node in module.strings:
             if str(node.value).lower().removeprefix("--") in old_flags() and not _is_docstring(module, node):
                 yield Location(module, node)
-        for other in module.nodes:
-            if isinstance(other, ast.Attribute) and other.attr in old_flags():
+        for other in module.nodes_of(ast.Attribute):
+            if other.attr in old_flags():
                 home = module.facts.names.resolve(other.value, module.scope_of(other))
                 if home in ("jax.config", "jax.config.config", "flax.config"):
                     yield Location(module, other)

@@ -67,14 +67,14 @@ class ReplaceKeyArray(ModernizeCodemod):
         if not isinstance(target, ast.Name) or module.scope_of(target).kind != "module":
             return False
         full = f"{module.facts.names.name}.{target.id}"
-        own = [head for head, _ in module.chains if head.id == target.id]
         others = [
             (other, use.node)
             for other in self.site.context.modules.values()
             for use in (*other.uses((full,)), *other.uses(self.names))
             if other is not module and use.written in (full, None)
         ]
-        return all(self._is_type(other, use) for other, use in [*((module, use) for use in own), *others])
+        own = [(module, use) for use in module.heads.get(target.id, ())]
+        return all(self._is_type(other, use) for other, use in [*own, *others])
 
     def _is_test(self) -> bool:
         """Whether this is the class in an `isinstance` test."""

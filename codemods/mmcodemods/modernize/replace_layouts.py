@@ -58,8 +58,8 @@ class ReplaceLayouts(ModernizeCodemod):
                 yield Location(module, use.node, use)
         if not any(f"{item.name}.".startswith("jax.") for item in module.imported):
             return
-        for node in module.nodes:
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr not in module.methods:
+        for node in module.nodes_of(ast.Attribute):
+            if isinstance(node.ctx, ast.Load) and node.attr not in module.methods:
                 is_layout = meaning == "old" and node.attr == "layout" and not _is_module(module, node)
                 if node.attr in _ATTRIBUTES or is_layout:
                     yield Location(module, node)

@@ -145,7 +145,7 @@ def _reached(module: ModuleUses, name: str, scope: Scope, seen: dict[ast.AST, bo
 
 def _registers(module: ModuleUses) -> bool:
     """Whether a module registers tasks by name, so that named scopes are tasks."""
-    return any(isinstance(node, ast.Attribute | ast.Name) and _last(node) == "register_task" for node in module.nodes)
+    return any(_last(node) == "register_task" for node in module.nodes_of(ast.Attribute, ast.Name))
 
 
 def _last(node: ast.Attribute | ast.Name) -> str:

@@ -55,8 +55,8 @@ class ReplacePjit(ModernizeCodemod):
         """Uses of `pjit`, and the `lower` calls with an argument that only it took."""
         found = list(super().find(module, context))
         yield from found
-        for node in module.nodes if found else ():
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "lower":
+        for node in module.nodes_of(ast.Call) if found else ():
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "lower":
                 yield from (Location(module, keyword) for keyword in node.keywords if keyword.arg == "_global_avals")
 
     def rewrite(self) -> None:

@@ -43,8 +43,8 @@ class ReplacePmapSharding(ModernizeCodemod):
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Uses of the class, and its attributes on values that are or may be such shardings."""
         yield from super().find(module, context)
-        for node in module.nodes:
-            if isinstance(node, ast.Attribute) and node.attr in _GONE and _may_be_made(module, node.value):
+        for node in module.nodes_of(ast.Attribute):
+            if node.attr in _GONE and _may_be_made(module, node.value):
                 yield Location(module, node)
 
     def rewrite(self) -> None:

@@ -85,7 +85,7 @@ class ReportChangedMeanings(ModernizeCodemod):
                 seen.add(id(row))
             yield Location(module, use.node, use)
         if any(item.name.partition(".")[0] in ("jax", "flax") for item in module.imported):
-            for node in module.nodes:
+            for node in module.nodes_of(ast.Constant, ast.Attribute, ast.Subscript, ast.Call):
                 if _kind(module, node) is not None:
                     yield Location(module, node)
 

@@ -34,7 +34,7 @@ class ReportMemoryKinds(ModernizeCodemod):
         """The attribute where it is read, and the old name of the kind, in modules that import JAX."""
         if not any(f"{item.name}.".startswith("jax.") for item in module.imported):
             return
-        for node in module.nodes:
+        for node in module.nodes_of(ast.Attribute, ast.Constant):
             is_read = isinstance(node, ast.Attribute) and node.attr == "memory_kind" and isinstance(node.ctx, ast.Load)
             if is_read or (isinstance(node, ast.Constant) and node.value == _KIND):
                 yield Location(module, node)

@@ -23,6 +23,7 @@ See https://docs.jax.dev/en/latest/changelog.html
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator
 
 from mmrewrite.modernize.advice import SUCCESSORS
@@ -83,9 +84,8 @@ class ReportOldParts(ModernizeCodemod):
             if change is not None and (change.now is None or age.is_before(change.package, change.since)):
                 yield Location(module, use.node, use)
         packages = {item.name.partition(".")[0] for item in module.imported}
-        for node in module.nodes:
-            is_read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-            if is_read and _owner(module, node, packages, own) is not None:  # type: ignore[arg-type]
+        for node in module.nodes_of(ast.Attribute):
+            if isinstance(node.ctx, ast.Load) and _owner(module, node, packages, own) is not None:
                 yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -162,11 +162,9 @@ class _OwnMembers:
         self.names: set[str] = set()
         for module in context.modules.values():
             self.names |= module.methods.keys()
-            for node in module.nodes:
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                    self.names.add(node.attr)
-                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                    self.names.add(node.target.id)
+            self.names |= {node.attr for node in module.nodes_of(ast.Attribute) if isinstance(node.ctx, ast.Store)}
+            targets = (node.target for node in module.nodes_of(ast.AnnAssign))
+            self.names |= {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _owner(
@@ -186,5 +184,6 @@ def _owner(
     return (first, False) if first is not None and node.attr not in own else None
 
 
+@functools.cache
 def _names() -> frozenset[str]:
     return frozenset(name for members in old_members().values() for name in members)

@@ -36,8 +36,8 @@ class ReportPartitionCallbacks(ModernizeCodemod):
         """Calls of `def_partition` with a callback and without a rule."""
         if not any(item.name.endswith("custom_partitioning") for item in module.imported):
             return
-        for node in module.nodes:
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        for node in module.nodes_of(ast.Call):
+            if not isinstance(node.func, ast.Attribute):
                 continue
             words = {word.arg for word in node.keywords}
             if node.func.attr == "def_partition" and words & _CALLBACKS and not words & {"sharding_rule", None}:

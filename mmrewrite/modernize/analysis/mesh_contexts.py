@@ -65,7 +65,7 @@ def find_contexts(module: ModuleUses, values: MeshValues) -> Iterator[MeshContex
     roots = {item.name.partition(".")[0] for item in module.imported if not _is_compat(item.name)}
     if roots & _HAVE_MULTIMESH:
         return
-    for node in module.nodes:
+    for node in module.nodes_of(ast.With, ast.FunctionDef, ast.Call, ast.Assign):
         if isinstance(node, ast.With):
             for item in node.items:
                 for mesh, is_sure in _meshes_of(module, item.context_expr, values):

@@ -58,14 +58,13 @@ class ContextExtents:
         found: list[tuple[ModuleUses, set[ast.AST], tuple[ast.AST, ...]]] = []
         for module in self._modules.values():
             self._reach.visit([(module, [module.facts.tree])])
-            for node in module.nodes:
-                if isinstance(node, ast.Call):
-                    arguments = (*node.args, *(word.value for word in node.keywords))
-                    functions = tuple(part for part in arguments if _is_function(module, part))
-                    if functions:
-                        self._reach.visit([(module, [node.func])])
-                        targets = {reached.node for reached in self._reach.direct(Reached(module.facts, node.func))}
-                        found.append((module, targets, functions))
+            for node in module.nodes_of(ast.Call):
+                arguments = (*node.args, *(word.value for word in node.keywords))
+                functions = tuple(part for part in arguments if _is_function(module, part))
+                if functions:
+                    self._reach.visit([(module, [node.func])])
+                    targets = {reached.node for reached in self._reach.direct(Reached(module.facts, node.func))}
+                    found.append((module, targets, functions))
         return found
 
     def _is_opened(self, context: MeshContext) -> bool:
@@ -99,7 +98,7 @@ class ContextExtents:
         """Every expression that enters a context, and the code that runs in it."""
         found: list[tuple[ModuleUses, ast.AST, tuple[ast.AST, ...]]] = []
         for module in self._modules.values():
-            for node in module.nodes:
+            for node in module.nodes_of(*_OPENING):
                 if isinstance(node, ast.With | ast.AsyncWith):
                     found += [(module, item.context_expr, tuple(node.body)) for item in node.items]
                 elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -144,6 +143,7 @@ def _is_function(module: ModuleUses, node: ast.expr) -> bool:
 
 _WRAPPERS = frozenset((*PJIT, *PARTIALS, "jax.jit", "jax.pmap", "jax.vmap", "jax.grad", "jax.value_and_grad"))
 _TAKE_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_OPENING = (ast.With, ast.AsyncWith, ast.FunctionDef, ast.AsyncFunctionDef, ast.Call)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 

@@ -152,8 +152,8 @@ def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
         return nowhere
     stores = [
         other
-        for other in module.nodes
-        if isinstance(other, ast.Attribute) and isinstance(other.ctx, ast.Store) and other.attr == node.attr
+        for other in module.nodes_of(ast.Attribute)
+        if isinstance(other.ctx, ast.Store) and other.attr == node.attr
     ]
     if len(stores) != 1 or owner not in module.above(stores[0]):
         return nowhere

@@ -477,12 +477,16 @@ def _members(module: ModuleUses, values: MeshValues) -> Iterator[Member]:
 
 def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
     """Names with several meanings, one of which depends on the mesh in context."""
+    scopes = dict.fromkeys((module.facts.names.scope, *module.facts.names.inner.values()))
+    several = {name for scope in scopes for name, bindings in scope.bindings.items() if len(bindings) > 1}
     for head, _ in module.chains:
+        if head.id not in several:
+            continue
         owner = module.scope_of(head).owner(head.id)
         bindings = owner.bindings[head.id] if owner is not None else []
-        if len(bindings) < 2 or module.facts.names.resolve(head, module.scope_of(head)) is not None:
+        if len(bindings) < 2 or not any(_leads_to(module, binding.target, names) for binding in bindings):
             continue
-        if any(_leads_to(module, binding.target, names) for binding in bindings):
+        if module.facts.names.resolve(head, module.scope_of(head)) is None:
             yield Member(module, head, "shim")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -309,15 +309,9 @@ def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
             queue += ast.iter_child_nodes(node)
 
 
-def _values_of_own(module: ModuleUses, node: ast.Attribute) -> list[ast.expr | None]:
+def _values_of_own(module: ModuleUses, node: ast.Attribute) -> Sequence[ast.expr | None]:
     """The values that a class assigns to its attribute `self.name`; None for one that cannot be seen."""
+    if not isinstance(node.value, ast.Name) or node.value.id != "self":
+        return ()
     holder = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
-    if holder is None or not isinstance(node.value, ast.Name) or node.value.id != "self":
-        return []
-    found: list[ast.expr | None] = []
-    for other in ast.walk(holder):
-        if isinstance(other, ast.Attribute) and isinstance(other.ctx, ast.Store) and other.attr == node.attr:
-            statement = module.statement_of(other)
-            is_plain = isinstance(statement, ast.Assign) and statement.targets == [other]
-            found.append(statement.value if isinstance(statement, ast.Assign) and is_plain else None)
-    return found
+    return module.own_values.get((holder, node.attr), ()) if holder is not None else ()

@@ -51,14 +51,12 @@ class MeshlessCalls:
         return places, self._reach.led_from([[(module, nodes)] for module, _, nodes in guarded])
 
     def _guarded(self, module: ModuleUses) -> Iterator[tuple[int, list[ast.stmt]]]:
-        for node in module.nodes:
+        for node in module.nodes_of(ast.Try, ast.With):
             if isinstance(node, ast.Try):
                 is_caught = any(_catches(module, handler) for handler in node.handlers)
             else:
-                is_caught = isinstance(node, ast.With) and any(
-                    _suppresses(module, item.context_expr) for item in node.items
-                )
-            if is_caught and isinstance(node, ast.Try | ast.With) and not self._is_inside(module, node.body[0]):
+                is_caught = any(_suppresses(module, item.context_expr) for item in node.items)
+            if is_caught and not self._is_inside(module, node.body[0]):
                 yield node.lineno, [each for each in node.body if not isinstance(each, ast.Import | ast.ImportFrom)]
 
     def _is_inside(self, module: ModuleUses, node: ast.AST) -> bool:
@@ -75,7 +73,7 @@ class MeshlessCalls:
             name, scope = statement.targets[0].id, module.scope_of(statement)
         else:
             return False
-        uses = [head for head, _ in module.chains if head.id == name and module.scope_of(head).owner(name) is scope]
+        uses = [head for head in module.heads.get(name, ()) if module.scope_of(head).owner(name) is scope]
         full = f"{module.facts.names.name}.{name}"
         elsewhere = [
             (other, use.node) for other in self._modules.values() if other is not module for use in other.uses((full,))

@@ -38,8 +38,8 @@ def owner_of(name: str) -> str | None:
 
 def imports_of(module: ModuleUses) -> Iterator[ast.Import | ast.ImportFrom]:
     """The import statements of a module that import MultiMesh."""
-    for node in module.nodes:
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
+    for node in module.nodes_of(ast.Import, ast.ImportFrom):
+        if isinstance(node, ast.Import) or not node.level:
             home = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             if any(owner_of(f"{home}{alias.name}") for alias in node.names):
                 yield node

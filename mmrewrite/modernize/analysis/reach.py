@@ -32,10 +32,11 @@ class WideReach(Reach):
         # The nodes of modules that may not change.
         self._others: dict[ast.AST, Facts] = {}
         for module in modules.values():
-            for node in module.nodes:
-                if isinstance(node, ast.FunctionDef) and isinstance(module.parents.get(node), ast.ClassDef):
-                    self.members.setdefault(node.name, []).append(Reached(module.facts, node))
-                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            for node in module.nodes_of(ast.FunctionDef, ast.Attribute):
+                if isinstance(node, ast.FunctionDef):
+                    if isinstance(module.parents.get(node), ast.ClassDef):
+                        self.members.setdefault(node.name, []).append(Reached(module.facts, node))
+                elif isinstance(node.ctx, ast.Store):
                     statement = module.statement_of(node)
                     if not isinstance(statement, ast.For | ast.With):
                         self.members.setdefault(node.attr, []).append(Reached(module.facts, statement))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
 from mmrewrite.codemod.site import ARRAY_METHODS
 from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known, library_name
@@ -93,7 +94,6 @@ class UncompiledCode:
     def __init__(self, modules: Mapping[str, ModuleUses], reach: WideReach) -> None:
         self._modules, self._reach = modules, reach
         self._by_facts = {id(module.facts): module for module in modules.values()}
-        self._traced = set(self._traced_functions())
 
     def problem(self, context: MeshContext) -> str | None:
         """Why `jax.set_mesh` in place of a context would not be the same, else None."""
@@ -109,7 +109,7 @@ class UncompiledCode:
         if context.kind in (STATEMENT, ENVIRONMENT):
             if not isinstance(holder, ast.Expr | ast.Assign) or module.scope_of(context.node).kind != "module":
                 return "the mesh stays in context after this function returns, for whatever code comes then"
-            if any(isinstance(node, ast.Attribute) and node.attr == "__exit__" for node in module.nodes):
+            if any(node.attr == "__exit__" for node in module.nodes_of(ast.Attribute)):
                 return "the mesh is entered and left by hand; write `with mesh:`"
         if context.kind == ENVIRONMENT and self.environment_mesh(context) is None:
             return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
@@ -145,16 +145,20 @@ class UncompiledCode:
         is_seen = made in RESOURCE_ENVS and len(given) == 1 and not isinstance(given[0], ast.Starred)
         return given[0] if is_seen else None
 
+    @cached_property
+    def _traced(self) -> frozenset[ast.AST]:
+        """The functions that JAX traces."""
+        return frozenset(self._traced_functions())
+
     def _traced_functions(self) -> Iterator[ast.AST]:
         for module in self._modules.values():
             names = module.facts.names
-            for node in module.nodes:
-                if isinstance(node, ast.FunctionDef) and any(
-                    self._is_tracer(module, decorator) for decorator in node.decorator_list
-                ):
-                    yield from self._with_callees(module, node)
-                elif isinstance(node, ast.Call) and names.resolve(node.func, module.scope_of(node)) in _TRACERS:
-                    for argument in node.args[:1]:
+            for function in module.nodes_of(ast.FunctionDef):
+                if any(self._is_tracer(module, decorator) for decorator in function.decorator_list):
+                    yield from self._with_callees(module, function)
+            for call in module.nodes_of(ast.Call):
+                if names.resolve(call.func, module.scope_of(call)) in _TRACERS:
+                    for argument in call.args[:1]:
                         yield from self._with_callees(module, argument)
 
     def _with_callees(self, module: ModuleUses, node: ast.AST) -> Iterator[ast.AST]:

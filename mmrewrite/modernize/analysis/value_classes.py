@@ -112,7 +112,7 @@ def _annotated(module: ModuleUses, annotation: ast.expr) -> str | None:
 def _of_own_attribute(module: ModuleUses, node: ast.Attribute, depth: int) -> str | None:
     """The class of `self.name`, if methods of the class assign it once."""
     owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
-    if owner is None:
+    if owner is None or (owner, node.attr) not in module.own_values:
         return None
     values = [
         part.value

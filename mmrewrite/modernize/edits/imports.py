@@ -76,7 +76,7 @@ class ImportEdits:
 
     def _replacing(self, item: ImportedName) -> list[Edit]:
         """The edits that replace uses of an imported name."""
-        heads = [span(self.module.facts.source, head) for head, _ in self.module.chains if head.id == item.local]
+        heads = [span(self.module.facts.source, head) for head in self.module.heads.get(item.local, ())]
         return [
             edit for edit in self.draft.edits if any(edit.start <= start and end <= edit.end for start, end in heads)
         ]
@@ -149,7 +149,7 @@ class ImportEdits:
         """Import lines that replace an imported name, None if it stays."""
         if isinstance(item.statement, ast.Import) and item.alias.name in ONCE_MODULES_OF_THEMSELVES:
             return self._once_module_instead(item)
-        had_uses = any(head.id == item.local for head, _ in self.module.chains)
+        had_uses = item.local in self.module.heads
         if item.name in self.context.moved and item.name not in self.kept:
             if (had_uses and not self._is_needed(item.local)) or self._is_imported_twice(item):
                 return ()
@@ -235,7 +235,7 @@ class ImportEdits:
             known = old_names().get(item.name)
             if known is None or known.is_gone or self.context.owners.get(item.name) not in self.context.active:
                 continue
-            has_uses = any(head.id == item.local for head, _ in self.module.chains)
+            has_uses = item.local in self.module.heads
             if not has_uses and guard_of(self.module, item.statement) is None and self._instead(item) is None:
                 reason = "nothing in this file uses it; remove it unless other files import it from here"
                 yield item, f"it {known.history}, and {reason}"
@@ -264,7 +264,7 @@ class ImportEdits:
 
     def _is_needed(self, local: str) -> bool:
         """Whether a name is still read after the edits."""
-        heads = (head for head, _ in self.module.chains if head.id == local)
+        heads = self.module.heads.get(local, ())
         return local in self.draft.spelled or self._is_exported(local) or not all(map(self._is_covered, heads))
 
     def _is_exported(self, local: str) -> bool:
