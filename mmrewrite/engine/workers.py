@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -57,6 +58,8 @@ def in_workers(
     if "fork" not in multiprocessing.get_all_start_methods():
         return in_this_process()
 
+    # What is there stays there: children that look for cycles among it copy every page of it.
+    gc.freeze()
     # A closure cannot be pickled, so the children find it in a global that they inherit.
     global _task
     _task = lambda index: function(items[index])  # noqa: E731
@@ -74,6 +77,7 @@ def in_workers(
         raise WorkerDied from None
     finally:
         _task = None
+        gc.unfreeze()
 
 
 def _leave_interrupts() -> None:

@@ -21,7 +21,10 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
     source = module.facts.source
     old_names = frozenset(names)
     known: dict[tuple[Scope, str], set[str]] = {}
+    candidates = _may_be_unclear(module)
     for head, chain in module.chains:
+        if head.id not in candidates:
+            continue
         owner = module.scope_of(head).owner(head.id)
         if owner is None:
             continue
@@ -39,6 +42,18 @@ def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlo
                 because = _why(module, head.id, bindings, old[0])
                 yield LeftAlone(module.facts.path, line, column, ast.unparse(node), because)
                 break
+
+
+def _may_be_unclear(module: ModuleUses) -> set[str]:
+    """Names but for those that hold plain values or are imported once: most of the names that a module reads."""
+    has_stars = bool(module.facts.names.stars)
+    return {
+        name
+        for scope in module.facts.names.inner.values()
+        for name, bindings in scope.bindings.items()
+        if (has_stars or len(bindings) > 1 or bindings[0].target is None)
+        and any(each.target is not None or isinstance(each.value, ast.Name | ast.Attribute) for each in bindings)
+    }
 
 
 def _why(module: ModuleUses, name: str, bindings: Collection[Binding], old: str) -> str:

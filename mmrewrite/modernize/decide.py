@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mmrewrite.codemod.site import SiteRefused
 from mmrewrite.engine.edits import ordered_edits, without_repeats
@@ -38,9 +39,10 @@ def modernize_files(
     found = list(map(_read, settings.track("Reading", wanted, len(wanted))))
     results |= {facts.file.path: unread(facts) for facts in found if isinstance(facts, Unreadable)}
     read = [facts for facts in found if isinstance(facts, Facts)]
+    run = _ModernizeRun(dict(sorted(codemods.items())), load, settings)
 
     def rewrite(modules: Sequence[Facts], paths: Collection[str]) -> dict[str, Rewrite]:
-        outcomes = _decide_rest(modules, paths, codemods, load, settings)
+        outcomes = _decide_rest(modules, paths, run)
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules if facts.path in paths}
 
     def rewrite_again(modules: Sequence[Facts]) -> dict[str, Rewrite]:
@@ -53,6 +55,25 @@ def modernize_files(
     for path, notebook in notebooks.items():
         results[path] = notebook.back(results[path])
     return results
+
+
+@dataclass(frozen=True)
+class _ModernizeRun:
+    """What does not change between the run over the files and the one over its results.
+
+    `uses` are those of the modules that were looked at: what is read from a tree alone is read once.
+    """
+
+    codemods: Codemods
+    load: Loader
+    settings: ModernizeSettings
+    uses: dict[Facts, ModuleUses] = field(default_factory=dict)
+
+    def uses_of(self, facts: Facts) -> ModuleUses:
+        """The uses of a module, with names that are yet to be resolved among the modules of today's run."""
+        known = self.uses.get(facts)
+        self.uses[facts] = ModuleUses(facts) if known is None else known.unresolved()
+        return self.uses[facts]
 
 
 def _read(file: SourceFile) -> Facts | Unreadable:
@@ -75,9 +96,7 @@ class _ModuleError(Exception):
 _MOST_FAILURES = 16
 
 
-def _decide_rest(
-    modules: Sequence[Facts], paths: Collection[str], codemods: Codemods, load: Loader, settings: ModernizeSettings
-) -> dict[str, Outcome]:
+def _decide_rest(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun) -> dict[str, Outcome]:
     """The outcomes for `paths`, without those on which a codemod fails, which are then as files that are not given.
 
     One file's trouble is no reason to lose the others; and what other files decide must not count on its edits.
@@ -86,7 +105,7 @@ def _decide_rest(
     while True:
         rest = [facts for facts in modules if facts.path not in failed]
         try:
-            return failed | _decide(rest, paths, codemods, load, settings)
+            return failed | _decide(rest, paths, run)
         except _ModuleError as error:
             failed[error.path] = Outcome(failure=error.message)
             if len(failed) > _MOST_FAILURES:
@@ -103,12 +122,9 @@ class _OldProject(Project):
         return facts
 
 
-def _decide(
-    modules: Sequence[Facts], paths: Collection[str], codemods: Codemods, load: Loader, settings: ModernizeSettings
-) -> dict[str, Outcome]:
+def _decide(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun) -> dict[str, Outcome]:
     """Decide the sites of the modules at `paths`, and draft their edits."""
-    codemods = dict(sorted(codemods.items()))
-    context = _context(modules, codemods, load, settings)
+    codemods, context = run.codemods, _context(modules, run)
     by_module: dict[str, list[Decision]] = {path: [] for path in context.modules if path in paths}
     for decision in _decisions(context, paths, codemods):
         if decision.location.path in by_module:
@@ -141,9 +157,8 @@ def _outcomes(
     return found
 
 
-def _context(
-    modules: Sequence[Facts], codemods: Codemods, load: Loader, settings: ModernizeSettings
-) -> ModernizeContext:
+def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
+    codemods, settings = run.codemods, run.settings
     active = [
         name for name, codemod in codemods.items() if settings.runs(name, on_request_only=codemod.on_request_only)
     ]
@@ -152,8 +167,8 @@ def _context(
     for facts in modules:
         facts.names.homes = moved
     return ModernizeContext(
-        _OldProject(modules, load, ()),
-        {facts.path: _uses(facts) for facts in modules},
+        _OldProject(modules, run.load, ()),
+        {facts.path: _uses(facts, run) for facts in modules},
         settings,
         group_by_name(
             {name: (*codemod.names, *codemod.moved) for name, codemod in codemods.items()},
@@ -164,9 +179,9 @@ def _context(
     )
 
 
-def _uses(facts: Facts) -> ModuleUses:
+def _uses(facts: Facts, run: _ModernizeRun) -> ModuleUses:
     try:
-        return ModuleUses(facts)
+        return run.uses_of(facts)
     except Exception as error:
         raise _ModuleError(facts.path, failure_of(error)) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +91,12 @@ class ModuleUses:
                 for node in walk(expression):
                     self.nodes.append(node)
                     self.parents |= dict.fromkeys(children(node), node)
+
+    def unresolved(self) -> ModuleUses:
+        """The same module for a run in which its imports may lead elsewhere: all that its tree says is shared."""
+        other = copy.copy(self)
+        other.__dict__.pop("_meanings", None)
+        return other
 
     @overload
     def nodes_of(self, kind: type[_Node], /) -> Sequence[_Node]: ...

@@ -69,7 +69,7 @@ class Facts:
 
     @cached_property
     def mentions(self) -> Mentions:
-        """The names, attributes and imports of each statement."""
+        """What each statement mentions: names, attributes and imports."""
         return Mentions(self.tree)
 
     @cached_property

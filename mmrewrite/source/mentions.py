@@ -3,33 +3,92 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
-from mmrewrite.source.walk import children
+from mmrewrite.source.names import dotted_name
+from mmrewrite.source.walk import children, walk
 
-_MENTIONS = ast.Name | ast.Attribute | ast.Import | ast.ImportFrom
+_OWN = ("self", "cls")
+# The first fields of a mention.
+_Key = tuple[str | None, str | None, str | None, ast.ClassDef | None, bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Mention:
+    """Something that a module mentions, in one place or many: those that say the same are one value.
+
+    Attributes:
+        name: A name that is read.
+        dotted: The text of a chain of attributes on a name, such as `a.b.c`.
+        member: The name of an attribute that is read, whatever it is an attribute of.
+        owner: The class around `self.member`; None for attributes of anything else, and outside of classes.
+        is_own: Whether this is `self.member` or `cls.member`.
+        statement: An import.
+    """
+
+    name: str | None = None
+    dotted: str | None = None
+    member: str | None = None
+    owner: ast.ClassDef | None = None
+    is_own: bool = False
+    statement: ast.Import | ast.ImportFrom | None = None
+
+    @cached_property
+    def head(self) -> str | None:
+        """The name that it begins with, if it begins with one."""
+        return self.dotted.partition(".")[0] if self.dotted is not None else self.name
 
 
 class Mentions:
-    """The names, attributes and imports of a module, collected once: those of a statement are one slice of a list."""
+    """What a module mentions, collected once: the mentions in a statement are one slice of a list."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self._nodes: list[ast.AST] = []
+        self._all: list[Mention] = []
         self._spans: dict[ast.AST, tuple[int, int]] = {}
-        stack: list[tuple[ast.AST, int | None]] = [(tree, None)]
+        self._at: dict[ast.AST, Mention] = {}
+        self._known: dict[_Key, Mention] = {}
+        stack: list[tuple[ast.AST, int | None, ast.ClassDef | None]] = [(tree, None, None)]
         while stack:
-            node, start = stack.pop()
+            node, start, owner = stack.pop()
             if start is not None:
                 # The second visit, when all its children are in the list.
-                self._spans[node] = (start, len(self._nodes))
+                self._spans[node] = (start, len(self._all))
                 continue
             if isinstance(node, ast.stmt | ast.mod):
-                stack.append((node, len(self._nodes)))
-            if isinstance(node, _MENTIONS):
-                self._nodes.append(node)
-            stack += [(child, None) for child in children(node)]
+                stack.append((node, len(self._all), owner))
+            mention = self._mention(node, owner)
+            if mention is not None:
+                self._all.append(mention)
+                self._at[node] = mention
+            inner = node if isinstance(node, ast.ClassDef) else owner
+            stack += [(child, None, inner) for child in children(node)]
 
-    def inside(self, node: ast.AST) -> Sequence[ast.AST] | None:
-        """The names, attributes and imports in a statement, outer nodes first; None for other nodes."""
+    def inside(self, node: ast.AST) -> Iterable[Mention]:
+        """What a node and all that is in it mention, each once, outer nodes first."""
         span = self._spans.get(node)
-        return None if span is None else self._nodes[slice(*span)]
+        return dict.fromkeys(self._all[slice(*span)]) if span is not None else self.of(walk(node))
+
+    def of(self, nodes: Iterable[ast.AST]) -> Iterable[Mention]:
+        """What some nodes mention by themselves, each once."""
+        # An annotation in a string is no part of the tree.
+        found = ((self._at.get(node) or self._mention(node, None)) for node in nodes)
+        return dict.fromkeys(mention for mention in found if mention is not None)
+
+    def _mention(self, node: ast.AST, owner: ast.ClassDef | None) -> Mention | None:
+        key: _Key
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                return None
+            key = (node.id, None, None, None, False)
+        elif isinstance(node, ast.Attribute):
+            is_own = isinstance(node.value, ast.Name) and node.value.id in _OWN
+            member = node.attr if isinstance(node.ctx, ast.Load) else None
+            key = (None, dotted_name(node), member, owner if is_own else None, is_own)
+        else:
+            return Mention(statement=node) if isinstance(node, ast.Import | ast.ImportFrom) else None
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Mention(*key)
+        return found

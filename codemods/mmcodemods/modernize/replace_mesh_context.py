@@ -27,7 +27,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext
+from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, SET, MeshRegions
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION
@@ -46,9 +46,10 @@ class ReplaceMeshContext(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Every mesh context of a module."""
-        for found in context.analysis(MeshRegions).contexts:
-            if found.module is module:
-                yield Location(module, found.node)
+        # Regions are of the whole project, and few modules have contexts.
+        if context.analysis(MeshContexts).of(module):
+            found = (each for each in context.analysis(MeshRegions).contexts if each.module is module)
+            yield from (Location(module, each.node) for each in found)
 
     def rewrite(self) -> None:
         """Follow the plan of the region."""

@@ -24,8 +24,7 @@ import ast
 from collections.abc import Iterator
 from typing import NoReturn
 
-from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT
-from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
+from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, MeshContexts
 from mmrewrite.modernize.analysis.old_names import ENVIRONMENTS, RESOURCE_ENVS
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
@@ -45,7 +44,7 @@ class ReplaceThreadResources(ModernizeCodemod):
         """Uses, but for assignments that put a mesh in context."""
         uses = list(module.uses(cls.names))
         if uses:
-            contexts = context.analysis(MeshRegions).contexts
+            contexts = context.analysis(MeshContexts).of(module)
             holders = {found.holder for found in contexts if found.kind == ENVIRONMENT}
             yield from (Location(module, use.node, use) for use in uses if use.statement not in holders)
 

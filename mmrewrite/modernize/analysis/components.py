@@ -23,6 +23,7 @@ class Components:
         self._component: dict[ast.AST, int] = {}
         self._leads: list[set[int]] = []
         self._numbers: dict[ast.AST, int] = {}
+        self._others: dict[ast.AST, Collection[Reached]] = {}
 
     @property
     def nodes(self) -> Collection[ast.AST]:
@@ -41,7 +42,8 @@ class Components:
         def enter(reached: Reached) -> None:
             numbers[reached.node] = lowest[reached.node] = len(numbers)
             open_nodes.append(reached)
-            work.append((reached, iter(self._direct(reached))))
+            self._others[reached.node] = self._direct(reached)
+            work.append((reached, iter(self._others[reached.node])))
 
         enter(start)
         while work:
@@ -68,7 +70,7 @@ class Components:
         while not members or members[-1].node is not first:
             members.append(open_nodes.pop())
             self._component[members[-1].node] = number
-        leads = {self._component[other.node] for member in members for other in self._direct(member)}
+        leads = {self._component[other.node] for member in members for other in self._others.pop(member.node)}
         self._leads.append(leads - {number})
 
     def below(self, marks: Mapping[ast.AST, int]) -> Callable[[ast.AST], int]:

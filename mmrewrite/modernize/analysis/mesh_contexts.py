@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mmrewrite.modernize.analysis.mesh_values import MeshValues, is_used_as_another
 from mmrewrite.modernize.analysis.old_names import ENVIRONMENTS
+from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 _HAVE_MULTIMESH = frozenset(("mmruntime", "multimesh", "legate"))
@@ -57,7 +58,21 @@ class MeshContext:
         return f"{self.module.facts.path}:{self.node.lineno}"
 
 
-def find_contexts(module: ModuleUses, values: MeshValues) -> Iterator[MeshContext]:
+class MeshContexts:
+    """The mesh contexts of each module of a project, looked for once."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self.values = MeshValues(context.project, context.modules)
+        self._found: dict[ModuleUses, tuple[MeshContext, ...]] = {}
+
+    def of(self, module: ModuleUses) -> tuple[MeshContext, ...]:
+        """Every place in a module where a mesh is put in context, or may be."""
+        if module not in self._found:
+            self._found[module] = tuple(_find_contexts(module, self.values))
+        return self._found[module]
+
+
+def _find_contexts(module: ModuleUses, values: MeshValues) -> Iterator[MeshContext]:
     """Every place in a module where a mesh is put in context, or may be.
 
     A `MultiMesh` is still entered by `with mesh:`, so modules that may have one are left alone.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from mmrewrite.modernize.analysis.components import bits, combined, marks_of
 from mmrewrite.modernize.analysis.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
@@ -37,7 +38,11 @@ class ContextExtents:
             yield from self._opened[context]
         elif context.outlasts:
             # Whatever runs later may run in it.
-            yield from ((module, (module.facts.tree,)) for module in self._modules.values())
+            yield self._everything
+
+    @cached_property
+    def _everything(self) -> Unit:
+        return self._reach.unit((module, (module.facts.tree,)) for module in self._modules.values())
 
     def _find_handed(self, contexts: Collection[MeshContext]) -> dict[MeshContext, list[Unit]]:
         """Functions that calls hand to the function around a context, which may call them in it."""
@@ -47,10 +52,15 @@ class ContextExtents:
             return {}
         calls = self._calls()
         leading = self._reach.leading(marks_of(around[context] for context in taking))
-        found: dict[MeshContext, list[Unit]] = {}
+        by_contexts: dict[int, list[Unit]] = {}
         for module, targets, functions in calls:
-            for number in bits(combined(leading, targets)):
-                found.setdefault(taking[number], []).append((module, functions))
+            by_contexts.setdefault(combined(leading, targets), []).append((module, functions))
+        by_contexts.pop(0, None)
+        found: dict[MeshContext, list[Unit]] = {}
+        for mask, units in by_contexts.items():
+            unit = self._reach.unit(units)
+            for number in bits(mask):
+                found.setdefault(taking[number], []).append(unit)
         return found
 
     def _calls(self) -> list[tuple[ModuleUses, set[ast.AST], tuple[ast.AST, ...]]]:

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mmrewrite.modernize.analysis.components import bits, combined
-from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, find_contexts
+from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmrewrite.modernize.analysis.mesh_extents import ContextExtents
 from mmrewrite.modernize.analysis.mesh_names import MeshName, mesh_name
-from mmrewrite.modernize.analysis.mesh_values import MeshValues
 from mmrewrite.modernize.analysis.meshless_calls import MeshlessCalls
 from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, ENVIRONMENTS, PJIT, XMAPS
 from mmrewrite.modernize.analysis.partition_specs import (
@@ -164,8 +163,8 @@ class MeshRegions:
         self._reach = WideReach(context.project, context.modules)
         self._uncompiled_code = UncompiledCode(context.modules, self._reach)
         self._has_members: dict[str, bool] = {}
-        self._values = MeshValues(context.project, context.modules)
-        found = [member for module in context.modules.values() for member in _members(module, self._values)]
+        self._contexts = context.analysis(MeshContexts)
+        found = [member for module in context.modules.values() for member in _members(module, self._contexts)]
         self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
         inside = [(context.module, context.body) for context in self._sure]
         self._outside = OutsideReach(self._reach, inside)
@@ -349,7 +348,7 @@ class MeshRegions:
             kinds = ("hint", "library")
             self._has_members[facts.path] = any(
                 member.kind not in kinds and (member.context is None or member.context.is_sure)
-                for member in _members(ModuleUses(facts), self._values)
+                for member in _members(ModuleUses(facts), self._contexts)
             )
         return self._has_members[facts.path]
 
@@ -443,8 +442,8 @@ class MeshRegions:
         return None
 
 
-def _members(module: ModuleUses, values: MeshValues) -> Iterator[Member]:
-    contexts = list(find_contexts(module, values))
+def _members(module: ModuleUses, mesh_contexts: MeshContexts) -> Iterator[Member]:
+    contexts = mesh_contexts.of(module)
     for context in contexts:
         yield Member(module, context.node, "context", context)
     kinds = {
@@ -471,13 +470,13 @@ def _members(module: ModuleUses, values: MeshValues) -> Iterator[Member]:
     for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):
         for use in module.uses(module.names_below(names)):
             # A project that is one of these libraries shows what it does with the mesh.
-            if kind == "hint" or not values.project.holds(use.name, module.facts):
+            if kind == "hint" or not mesh_contexts.values.project.holds(use.name, module.facts):
                 yield Member(module, use.node, kind)
 
 
 def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
     """Names with several meanings, one of which depends on the mesh in context."""
-    scopes = dict.fromkeys((module.facts.names.scope, *module.facts.names.inner.values()))
+    scopes = module.facts.names.inner.values()
     several = {name for scope in scopes for name, bindings in scope.bindings.items() if len(bindings) > 1}
     for head, _ in module.chains:
         if head.id not in several:

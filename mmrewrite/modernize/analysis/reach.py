@@ -11,11 +11,16 @@ from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach, Reached
-from mmrewrite.source.names import Scope, dotted_name
-from mmrewrite.source.walk import children, walk
+from mmrewrite.source.mentions import Mention
+from mmrewrite.source.names import Scope
+from mmrewrite.source.walk import children
 
 # Nodes of one module.
 Unit = tuple[ModuleUses, Sequence[ast.AST]]
+
+
+class _Several(ast.AST):
+    """Stands for several nodes where much leads to all of them."""
 
 
 class WideReach(Reach):
@@ -26,8 +31,10 @@ class WideReach(Reach):
         self.project = project
         self._by_facts = {id(module.facts): module for module in modules.values()}
         self.members: dict[str, list[Reached]] = {}
-        # The targets of each name.
-        self._known: dict[Scope, dict[str, tuple[Reached, ...]]] = {}
+        self._members: dict[str, Reached] = {}
+        self._several: dict[ast.AST, tuple[Reached, ...]] = {}
+        # What each mention leads to, by the scope that binds its first name.
+        self._known: dict[tuple[Mention, Scope | None], tuple[Reached, ...]] = {}
         self._components = Components(self.direct)
         # The nodes of modules that may not change.
         self._others: dict[ast.AST, Facts] = {}
@@ -43,33 +50,52 @@ class WideReach(Reach):
 
     def _names_in(self, reached: Reached) -> Iterator[Reached]:
         scope = self._scope(reached)
-        known = self._known.setdefault(scope, {})
-        for node in self._walk(reached):
-            if isinstance(node, ast.Name):
-                if isinstance(node.ctx, ast.Load):
-                    if node.id not in known:
-                        known[node.id] = tuple(self._of_name(reached.facts, node.id, scope))
-                    yield from known[node.id]
-            elif isinstance(node, ast.Attribute):
-                dotted = dotted_name(node)
-                if dotted is not None:
-                    if dotted not in known:
-                        known[dotted] = tuple(self._of_attribute(reached.facts, dotted, scope))
-                    yield from known[dotted]
-                if isinstance(node.ctx, ast.Load):
-                    yield from self._members_of(reached, node)
-            else:
-                yield from self._of_import(reached.facts, node)
+        for mention in self._mentions(reached):
+            # What binds the name decides, and many scopes see that.
+            owner = scope.owner(mention.head) if mention.head is not None else None
+            key = (mention, owner)
+            if key not in self._known:
+                self._known[key] = tuple(self._of_mention(reached.facts, mention, owner))
+            yield from self._known[key]
 
-    def _walk(self, reached: Reached) -> Iterable[ast.AST]:
-        inside = reached.facts.mentions.inside(reached.node)
-        return walk(reached.node) if inside is None else inside
+    def _of_mention(self, facts: Facts, mention: Mention, owner: Scope | None) -> Iterator[Reached]:
+        if owner is not None and mention.name is not None:
+            yield from self._of_name(facts, mention.name, owner)
+        if owner is not None and mention.dotted is not None:
+            yield from self._of_attribute(facts, mention.dotted, owner)
+        if mention.member is not None:
+            yield from self._members_of(facts, mention)
+        if mention.statement is not None:
+            yield from self._of_import(facts, mention.statement)
 
-    def _members_of(self, reached: Reached, node: ast.Attribute) -> Iterable[Reached]:
-        return self.members.get(node.attr, ())
+    def _mentions(self, reached: Reached) -> Iterable[Mention]:
+        """What is mentioned where names are followed."""
+        return reached.facts.mentions.inside(reached.node)
+
+    def _members_of(self, facts: Facts, mention: Mention) -> Iterable[Reached]:
+        name = mention.member or ""
+        found = self.members.get(name, ())
+        if len(found) < 2:
+            return found
+        if name not in self._members:
+            self._members[name] = self._together(found)
+        return (self._members[name],)
+
+    def _together(self, nodes: Sequence[Reached]) -> Reached:
+        several = Reached(nodes[0].facts, _Several())
+        self._several[several.node] = tuple(nodes)
+        return several
+
+    def unit(self, units: Iterable[Unit]) -> Unit:
+        """Several units as one: a node that leads to all of theirs."""
+        units = tuple(units)
+        several = self._together([Reached(module.facts, node) for module, nodes in units for node in nodes])
+        return units[0][0], (several.node,)
 
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
-        """The nodes that the names in a node lead to, without repetition."""
+        """The nodes that a node leads to, without repetition."""
+        if reached.node in self._several:
+            return self._several[reached.node]
         if id(reached.facts) not in self._by_facts:
             self._others[reached.node] = reached.facts
         return super().direct(reached)
@@ -78,7 +104,9 @@ class WideReach(Reach):
         """Walk nodes and all that they lead to, so that `leading` and `led` know of them."""
         for module, nodes in units:
             for node in nodes:
-                self._components.visit(Reached(module.facts, node))
+                # Units of one project overlap much.
+                if node not in self._components.nodes:
+                    self._components.visit(Reached(module.facts, node))
 
     def leading(self, marks: Mapping[ast.AST, int]) -> Callable[[ast.AST], int]:
         """For each node that was visited, the marks of all that it leads to, and its own."""
@@ -108,15 +136,14 @@ class WideReach(Reach):
 class NarrowReach(WideReach):
     """Over-approximates less: `self.step` leads to the `step` of its own class; other attributes only by full name."""
 
-    def _members_of(self, reached: Reached, node: ast.Attribute) -> Iterable[Reached]:
-        if not isinstance(node.value, ast.Name) or node.value.id not in ("self", "cls"):
+    def _members_of(self, facts: Facts, mention: Mention) -> Iterable[Reached]:
+        if not mention.is_own:
             return ()
-        module = self._by_facts.get(id(reached.facts))
-        found = self.members.get(node.attr, [])
+        module = self._by_facts.get(id(facts))
+        found = self.members.get(mention.member or "", ())
         if module is None:
             return found
-        owner = _class_of(module, node)
-        own = [other for other in found if other.facts is reached.facts and owner is _class_of(module, other.node)]
+        own = [other for other in found if other.facts is facts and mention.owner is _class_of(module, other.node)]
         return own or found
 
 
@@ -126,11 +153,19 @@ class _PartReach(WideReach):
     def __init__(self, whole: WideReach, different: Collection[ast.AST]) -> None:
         super().__init__(whole.project, {})
         self.members, self._by_facts, self._known = whole.members, whole._by_facts, whole._known
+        self._members, self._several = whole._members, whole._several
         self._whole, self._different = whole, different
 
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
         """The nodes that the names in a node lead to, without repetition."""
         return super().direct(reached) if reached.node in self._different else self._whole.direct(reached)
+
+    def _mentions(self, reached: Reached) -> Iterable[Mention]:
+        return reached.facts.mentions.of(self._nodes_of(reached))
+
+    def _nodes_of(self, reached: Reached) -> Iterator[ast.AST]:
+        """The part of a node that is gone into."""
+        raise NotImplementedError
 
 
 class OutsideReach(_PartReach):
@@ -141,7 +176,7 @@ class OutsideReach(_PartReach):
         super().__init__(whole, {holder for module, node in units for holder in module.above(node)})
         self._inside = {node for _, node in units}
 
-    def _walk(self, reached: Reached) -> Iterator[ast.AST]:
+    def _nodes_of(self, reached: Reached) -> Iterator[ast.AST]:
         queue = [reached.node]
         while queue:
             node = queue.pop()
@@ -156,7 +191,7 @@ class UncompiledReach(_PartReach):
         uses = ((module, use) for module in modules.values() for use in module.uses(PJIT))
         super().__init__(whole, {holder for module, use in uses for holder in module.above(use.node)})
 
-    def _walk(self, reached: Reached) -> Iterator[ast.AST]:
+    def _nodes_of(self, reached: Reached) -> Iterator[ast.AST]:
         module = self._by_facts.get(id(reached.facts))
         queue = [reached.node]
         while queue:
