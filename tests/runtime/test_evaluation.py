@@ -11,7 +11,6 @@ from mmrewrite.engine.rewrite import rewrite_project
 from tests.fixture_files import source_files
 from tests.runtime.helpers import assert_close, normal
 
-pytestmark = pytest.mark.either
 for library in ("equinox", "haiku", "optax"):
     pytest.importorskip(library)
 
