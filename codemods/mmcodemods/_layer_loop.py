@@ -127,14 +127,20 @@ def function_around(loop: cst.For, name: str, parameters: Sequence[str]) -> cst.
 
 
 def stage_details(site: Site, *, counted: bool) -> dict[str, str]:
-    """The arguments of a `stages` hint as source text; `weights="flops"` only if the runtime counts them."""
+    """The arguments of a `stages` hint as source text, `weights="flops"` only if the runtime counts; or a refusal."""
     axis, weights = site.hint.argument("axis"), site.hint.argument("weights")
     if axis is None:
         site.check_axis("stage", site.hint.start, site.hint.end - site.hint.start)
     elif isinstance(axis.value, ast.Constant):
         site.check_axis(str(axis.value.value), axis.start, len(axis.text))
     details = {"axis": '"stage"' if axis is None else axis.text}
-    if weights is not None and (counted or not isinstance(weights.value, ast.Constant)):
+    constant = weights.value.value if weights is not None and isinstance(weights.value, ast.Constant) else None
+    if constant == "auto" and not counted:
+        site.refuse(
+            'the layers of a scan are cut before operations are counted, so `weights="auto"` does not go with them; '
+            "write a cost for each layer, write them as a `for` loop, or remove `weights=`"
+        )
+    if weights is not None and (counted or constant is None):
         details["weights"] = weights.text
     for name in ("chunks", "placement"):
         argument = site.hint.argument(name)

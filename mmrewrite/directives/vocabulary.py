@@ -264,7 +264,7 @@ DIRECTIVES = {
             'stages(axis="stage")',
             (
                 _text("axis"),
-                Parameter("weights", (str,), 'a sequence of numbers, or "flops"', ("flops",)),
+                Parameter("weights", (str,), 'a sequence of numbers, "flops" or "auto"', ("flops", "auto")),
                 _whole("chunks", 1, "{value} rounds of stages are none; `{name}` must be 1 or more"),
                 _text("placement", "v"),
             ),

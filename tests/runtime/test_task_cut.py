@@ -79,6 +79,6 @@ def test_weights_of_flops_balance_the_cut_by_the_traced_operations():
     assert homes == [0, 1, 1, 1, 1]
 
 
-def test_weights_must_be_numbers_or_flops():
-    with pytest.raises(ValueError, match="weights must be numbers, one per layer, or \"flops\", got 'params'"):
+def test_weights_must_be_numbers_flops_or_auto():
+    with pytest.raises(ValueError, match='weights must be numbers, one per layer, "flops" or "auto", got \'params\''):
         mm.stage(0, 2, weights="params")

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 class StageSlice:
     """The slice that runs layer `index` of `count`, found once the mesh is known.
 
-    Weights of "flops" are counted from the traced step.
+    Weights of "flops" are counted from the traced step; those of "auto" are numbers by the time it is placed.
     """
 
     index: int
     count: int
     axis: str
-    weights: tuple[float, ...] | Literal["flops"] | None
+    weights: tuple[float, ...] | Literal["flops", "auto"] | None
     chunks: int = 1
     placement: Literal["v"] | None = None
 
@@ -60,10 +60,15 @@ class StageSlice:
                 f"stage: {self.count} layers cannot be dealt out over {slices} slices of axis {self.axis!r}{rounds}. "
                 f"Use a smaller axis or more layers{', or fewer chunks' if rounds else ''}."
             )
-        weights = counted if self.weights == "flops" else self.weights
+        weights = counted if isinstance(self.weights, str) else self.weights
         bounds = cut(weights or (1.0,) * self.count, parts)
-        chunk, position = divmod(next(k for k in range(parts) if self.index < bounds[k + 1]), slices)
-        return slices - 1 - position if self.placement == "v" and chunk % 2 else position, chunk
+        stage = next(k for k in range(parts) if self.index < bounds[k + 1])
+        return self.position(stage, slices), stage // slices
+
+    def position(self, stage: int, slices: int) -> int:
+        """The position along an axis of so many slices that runs a stage, with stages numbered through all rounds."""
+        chunk, position = divmod(stage, slices)
+        return slices - 1 - position if self.placement == "v" and chunk % 2 else position
 
 
 def cut(weights: Sequence[float], parts: int) -> tuple[int, ...]:
@@ -202,7 +207,7 @@ def stage(
     count: int,
     *,
     axis: str = "stage",
-    weights: Sequence[float] | Literal["flops"] | None = None,
+    weights: Sequence[float] | Literal["flops", "auto"] | None = None,
     chunks: int | None = None,
     placement: Literal["v"] | None = None,
 ) -> Task:
@@ -222,7 +227,9 @@ def stage(
         count: How many layers there are; at least the size of `axis` in each round.
         axis: Axis of the surrounding `MultiMesh` that separates the stages.
         weights: Cost of each layer, shape `(count,)`, any unit; or "flops" to count the operations of each layer's
-            forward pass in the traced step. Equal if left out.
+            forward pass in the traced step; or "auto" for the cut with which the loop's schedule takes least time in
+            simulation, by the operations of the layers, forward and backward, and of what comes before the first and
+            behind the last, such as an embedding and a head. Equal if left out.
         chunks: How many rounds there are: one if left out, two with `placement="v"`.
         placement: "v" for rounds that go to and fro; each begins at the first slice if left out.
 
@@ -240,10 +247,10 @@ def stage(
     if not 0 <= index < count:
         raise ValueError(f"stage: {index=} must lie in 0..{count - 1} (count={count}).")
     if isinstance(weights, str):
-        if weights != "flops":
-            raise ValueError(f'stage: weights must be numbers, one per layer, or "flops", got {weights!r}.')
+        if weights not in ("flops", "auto"):
+            raise ValueError(f'stage: weights must be numbers, one per layer, "flops" or "auto", got {weights!r}.')
     elif weights is not None:
-        weights = _check.numbers("stage", "weights", weights, 'numbers, one per layer, or "flops"')
+        weights = _check.numbers("stage", "weights", weights, 'numbers, one per layer, "flops" or "auto"')
         if len(weights) != count:
             raise ValueError(
                 f"stage: weights has {len(weights)} entries, but there are {count=} layers. Give one per layer."
@@ -257,7 +264,7 @@ def stage(
         raise ValueError(f"stage: placement={placement!r} folds two rounds or more, got {chunks=}. Leave chunks out.")
     piece = StageSlice(index, count, axis, weights, rounds, placement)
     mesh = _mesh.current_mesh()
-    if mesh is None or weights == "flops":
+    if mesh is None or isinstance(weights, str):
         return Task(mesh_slice=piece)
     position, chunk = piece.part(mesh)
     name = f"{axis}_{position}" if rounds == 1 else f"{axis}_{position}_chunk_{chunk}"

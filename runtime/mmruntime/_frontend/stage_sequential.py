@@ -21,7 +21,7 @@ def stage_sequential(
     module: Callable[P, R],
     *,
     axis: str = "stage",
-    weights: Sequence[float] | Literal["flops"] | None = None,
+    weights: Sequence[float] | Literal["flops", "auto"] | None = None,
     chunks: int | None = None,
     placement: Literal["v"] | None = None,
 ) -> Callable[P, R]:
@@ -37,7 +37,7 @@ def stage_sequential(
     Args:
         module: A `Sequential`, or another module that calls the callables in its attribute `layers` one by one.
         axis: Axis of the surrounding `MultiMesh` that separates the stages.
-        weights: Cost of each layer, shape `(len(module.layers),)`, any unit, or "flops"; see `stage`.
+        weights: Cost of each layer, shape `(len(module.layers),)`, any unit, "flops" or "auto"; see `stage`.
         chunks: How many rounds of stages there are; see `stage`.
         placement: "v" for rounds that go to and fro; see `stage`.
 
@@ -53,8 +53,8 @@ def stage_sequential(
         expected = "a Sequential, whose attribute `layers` holds its layers (write others as a loop, with `mm.stage`)"
         raise _check.wrong("stage_sequential", "module", expected, module)
     _check.text("stage_sequential", "axis", axis)
-    if weights is not None and not (isinstance(weights, str) and weights == "flops"):
-        weights = _check.numbers("stage_sequential", "weights", weights, 'numbers, one per layer, or "flops"')
+    if weights is not None and not (isinstance(weights, str) and weights in ("flops", "auto")):
+        weights = _check.numbers("stage_sequential", "weights", weights, 'numbers, one per layer, "flops" or "auto"')
     chunks = _check.optional_integer("stage_sequential", "chunks", chunks, 1)
     if placement is not None and not (isinstance(placement, str) and placement == "v"):
         raise ValueError(f'stage_sequential: placement must be "v" or left out, got {_check.shown(placement)}.')

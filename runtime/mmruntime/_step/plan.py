@@ -25,6 +25,7 @@ from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.all_gather import all_gather_parameters
+from mmruntime._partition.cut_layers import cut_layers
 from mmruntime._partition.cut_stacks import Stacks, cut_stacks
 from mmruntime._partition.delay_sums import DelayedSums, delay_sums, split_by_program
 from mmruntime._partition.effect_order import check_effects
@@ -134,6 +135,7 @@ def make_plan(
         leaf_names = tuple(argument_name(path, arguments) for path in places)
 
         # Where it runs; stacks of layers in parts, each on its stage.
+        step = cut_layers(step, multimesh)
         step, stacks, placement = _place_parts(step, multimesh)
         names = stacks.part_names(leaf_names)
         warn_of_whole_stacks(stacks, leaf_names, call.leaves)
