@@ -55,8 +55,9 @@ if not set(CHOSEN) <= set(KINDS):
 HALVES = ("first", "second")
 NIGHT = "night"
 HALF = os.environ.get("MMREWRITE_TESTS_HALF", "")
-if HALF not in ("", *HALVES):
-    raise pytest.UsageError(f"MMREWRITE_TESTS_HALF={HALF}: known halves are {', '.join(HALVES)}")
+BOTH = "both"  # all but what waits for the night
+if HALF not in ("", BOTH, *HALVES):
+    raise pytest.UsageError(f"MMREWRITE_TESTS_HALF={HALF}: known halves are {', '.join((*HALVES, BOTH))}")
 
 _flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in flag]
 _flags += [] if OPTIMIZED else [flag for flag in _quick if flag not in _flags]
@@ -147,7 +148,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out the kinds and the half that are not chosen, and slow tests unless a mark is asked for."""
     slow = [] if config.getoption("markexpr") else [item for item in items if item.get_closest_marker("slow")]
     halves = config.stash[ALL_HALVES] = halves_of(items)
-    other_half = [item for item, half in halves.items() if HALF not in ("", half)]
+    chosen = {"": (*HALVES, NIGHT), BOTH: HALVES}.get(HALF, (HALF,))
+    other_half = [item for item, half in halves.items() if half not in chosen]
     out = {*slow, *other_half, *(item for item in items if kind_of(item) not in CHOSEN)}
     config.hook.pytest_deselected(items=list(out))
     items[:] = [item for item in items if item not in out]

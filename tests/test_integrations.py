@@ -90,10 +90,10 @@ def test_the_manifest_of_hooks_is_valid() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "passes", "after"),
     [
-        ("mmrewrite", HINTED, True, HINTED),
+        pytest.param("mmrewrite", HINTED, True, HINTED, marks=pytest.mark.nightly),
         ("mmrewrite", REFUSED, False, REFUSED),
         ("mmrewrite-check", HINTED, False, HINTED),
-        ("mmrewrite-check", "x = 1\n", True, "x = 1\n"),
+        pytest.param("mmrewrite-check", "x = 1\n", True, "x = 1\n", marks=pytest.mark.nightly),
         ("mmrewrite-apply", HINTED, False, None),
         ("mmrewrite-modernize", OLD, False, OLD.replace("tree_map", "tree.map")),
     ],
@@ -292,7 +292,7 @@ def test_nothing_to_say_is_no_comment(repository: Path, tools: Path, api: Api) -
     ("text", "statuses"),
     [
         (HINTED, {"refusals": 0, "changes": 1}),
-        (REFUSED, {"errors": 0, "refusals": 1}),
+        pytest.param(REFUSED, {"errors": 0, "refusals": 1}, marks=pytest.mark.nightly),
         ("y = 1  # mm: tsk(stage=0)\n", {"never": 0, "errors": 2}),
     ],
 )

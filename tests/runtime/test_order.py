@@ -62,7 +62,9 @@ def oracle(inputs):
 
 
 @pytest.mark.optimized
-@pytest.mark.parametrize("family", [WHOLE, LOOPED], ids=["line", "looped"])
+@pytest.mark.parametrize(
+    "family", [pytest.param(WHOLE, marks=pytest.mark.nightly, id="line"), pytest.param(LOOPED, id="looped")]
+)
 def test_schedules_of_the_same_programs_agree_bitwise(family, inputs, oracle):
     results = [run(placement, inputs, schedule=name)[0] for name, placement in family]
     for result in results[1:]:
