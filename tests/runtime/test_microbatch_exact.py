@@ -18,7 +18,7 @@ from flax import nnx
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, stages
 
-pytestmark = pytest.mark.usefixtures("double", "as_people_write")
+pytestmark = [pytest.mark.usefixtures("double", "as_people_write"), pytest.mark.family]
 
 STAGES = 2
 

@@ -10,6 +10,8 @@ from flax import linen as nn
 
 import mmruntime as mm
 
+pytestmark = pytest.mark.family
+
 
 @pytest.fixture(scope="module", autouse=True)
 def promotion_of_libraries():

@@ -16,6 +16,8 @@ from mmruntime._execution.run import Runner
 from mmruntime._execution.transfer import DevicePutTransport, TransferSpec, same_tiling
 from tests.runtime.helpers import WIDTH, adam_state, adam_step, assert_equal, batches, four_layers, stages, weights
 
+pytestmark = pytest.mark.family
+
 SPECS = [(), ("x",), (None, "x"), (("x", "y"),), ("y", "x"), (None, ("x", "y"))]
 
 

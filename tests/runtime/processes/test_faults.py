@@ -104,7 +104,14 @@ def check(job, fault, victim, step):
 
 
 @pytest.mark.parametrize(
-    ("fault", "victim", "step"), [("kill", 1, 3), ("kill", 0, 3), ("stop", 1, 3), ("exit", 0, 3), ("loop", 2, 3)]
+    ("fault", "victim", "step"),
+    [
+        ("kill", 1, 3),
+        ("kill", 0, 3),
+        ("stop", 1, 3),
+        ("exit", 0, 3),
+        pytest.param("loop", 2, 3, marks=pytest.mark.nightly),
+    ],
 )
 def test_the_others_end_and_say_why(start, fault, victim, step):
     check(start(fault, victim, step, 3), fault, victim, step)
