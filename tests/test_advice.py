@@ -42,6 +42,10 @@ def of_key(w, x, y, key):
     return of_two(w, x, y) + jax.random.normal(key)
 
 
+def of_keys(w, x, y, keys):
+    return of_two(w, x * jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, x.shape[1:]))(keys), y)
+
+
 def of_rngs(model, rngs, batch):
     return jnp.mean(model(batch, rngs=rngs))
 
@@ -100,6 +104,32 @@ PROGRAMS = {
                 return of_key(w, x, y, dropout_key)
 
             return jax.value_and_grad(loss)(w)  # mm: microbatch(size=2)
+    """,
+    "keys of examples closed over": """
+        @jax.jit  # mm: mjit
+        def step(w, x, y, key):
+            keys = jax.random.split(key, x.shape[0])
+
+            def loss(w):
+                return of_keys(w, x, y, keys)
+
+            return jax.value_and_grad(loss)(w)  # mm: microbatch(size=2)
+    """,
+    "keys of examples beside a batch": """
+        @jax.jit  # mm: mjit
+        def step(w, x, key):
+            n = len(x)
+            keys = jax.random.split(key, num=n)
+
+            def loss(w, x):
+                return of_keys(w, x, x, keys)
+
+            return jax.grad(loss)(w, x)  # mm: microbatch(size=2)
+    """,
+    "keys of examples passed": """
+        @jax.jit  # mm: mjit
+        def step(w, x, y, key):
+            return jax.grad(of_keys)(w, x, y, jax.random.split(key, len(x)))  # mm: microbatch(size=2)
     """,
     "streams of nnx": """
         @nnx.jit  # mm: mjit

@@ -142,7 +142,8 @@ class MicrobatchGrad(MeshCodemod):
         """Refuses what the hint must say about the batch and random keys, and state that changes, all at once."""
         keys: list[UnnamedKey] = []
         if self.hint.argument("rng") is None:
-            keys = unnamed_keys(self.site, self.gradient, loss, self.cut() or frozenset())
+            cut = (self.cut() or frozenset()).union(self.batch.appended)
+            keys = unnamed_keys(self.site, self.gradient, loss, cut)
         question = self.batch.question
         problems = [*([question] if question is not None else []), *(key.reason for key in keys)]
         places = [key.place for key in keys if key.place is not None]
@@ -166,8 +167,8 @@ class MicrobatchGrad(MeshCodemod):
         texts = (name if name == text else f"{name}={text}" for name, text in arguments.items())
         return f"`{self.hint.directive}({', '.join(texts)})`, where {' and '.join(meaning)}"
 
-    def cut(self) -> frozenset[int] | None:
-        """Positions of the arguments that are cut, None where they are computed."""
+    def cut(self) -> frozenset[object] | None:
+        """Positions or names of the arguments that are cut, None where they are computed."""
         try:
             value = ast.literal_eval(self.batch.argnum)
         except ValueError:

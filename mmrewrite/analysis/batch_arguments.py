@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mmrewrite.analysis.closures import Closed, cannot_be_given, closed_over, is_used_elsewhere
 from mmrewrite.analysis.gradients import Gradient
-from mmrewrite.analysis.losses import Loss, looks_like_key, names_one_key
+from mmrewrite.analysis.losses import Loss, is_number_of_rows, looks_like_key, names_one_key
 from mmrewrite.analysis.step_data import StepData
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
@@ -58,6 +58,19 @@ class _Chooser:
                 self.batch.argnum = _as_tuple([f'"{each}"' if isinstance(each, str) else str(each) for each in found])
                 return self.batch
             (only,) = found
+            keys = [
+                each.name for each in self.closed if each.is_key_of_rows and each.name not in (*found, *self.names(rng))
+            ]
+            if keys:
+                self.check_given(keys)
+                shown = self.site.text(self.argument_call().args[only]) if isinstance(only, int) else only
+                self.batch.question = (
+                    f"the loss closes over {_listed(keys)}, which {'have' if len(keys) > 1 else 'has'} a key for each "
+                    f"example of `{shown}`"
+                )
+                named = [f'"{each}"' if isinstance(each, str) else str(each) for each in (*found, *keys)]
+                self.batch.argnum = _as_tuple(named)
+                return self.batch
             self.batch.argnum = str(self.position(only, None) if isinstance(only, str) else only)
         if rng is not None:
             is_none = isinstance(rng.value, ast.Constant) and rng.value.value is None
@@ -222,7 +235,7 @@ class _Chooser:
 
     def is_size(self, name: str) -> bool:
         """Whether a closed-over value is the size of something."""
-        return self.loss is not None and _is_size(self.loss, ast.Name(name, ast.Load()))
+        return self.loss is not None and is_number_of_rows(self.loss, ast.Name(name, ast.Load()))
 
     def argument_call(self) -> ast.Call:
         """A call that stands for all calls of the gradient function."""
@@ -279,13 +292,3 @@ def _as_tuple(items: Sequence[str]) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-def _is_size(loss: Loss, node: ast.expr) -> bool:
-    """Whether an expression, or the value of a name, is a number of rows: `x.shape[0]`, `len(x)`."""
-    if isinstance(node, ast.Name):
-        binding = loss.facts.names.binding(node.id, loss.scope)
-        return binding is not None and binding.value is not None and _is_size(loss, binding.value)
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from mmrewrite.analysis.gradients import Gradient, is_gradient_decorator
-from mmrewrite.analysis.losses import Loss, keeps_values, looks_like_key
+from mmrewrite.analysis.losses import Loss, has_a_key_for_each_row, keeps_values, looks_like_key
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope
@@ -16,12 +16,14 @@ from mmrewrite.source.names import Scope
 class Closed:
     """A closed-over value of a loss: a local name of the surrounding function.
 
-    `is_data` is false if the loss only calls the value or its methods, as it does a model.
+    `is_data` is false if the loss only calls the value or its methods, as it does a model. `is_key_of_rows` is true of
+    a key that was split into one for each example, which is data and no key for all of them.
     """
 
     name: str
     is_key: bool
     is_data: bool
+    is_key_of_rows: bool = False
 
 
 def closed_over(loss: Loss) -> list[Closed]:
@@ -38,7 +40,9 @@ def closed_over(loss: Loss) -> list[Closed]:
             continue
         data = node not in called and node not in parts
         before = found.get(node.id)
-        found[node.id] = Closed(node.id, looks_like_key(node.id), data or (before is not None and before.is_data))
+        of_rows = has_a_key_for_each_row(loss, node.id)
+        is_key = looks_like_key(node.id) and not of_rows
+        found[node.id] = Closed(node.id, is_key, data or (before is not None and before.is_data), of_rows)
     return list(found.values())
 
 

@@ -139,6 +139,26 @@ def keys_closed_over(loss: Loss) -> list[str]:
     return sorted(set(found))
 
 
+def is_number_of_rows(loss: Loss, node: ast.expr) -> bool:
+    """Whether an expression of a loss, or the value of a name, is a number of rows: `x.shape[0]`, `len(x)`."""
+    if isinstance(node, ast.Name):
+        binding = loss.facts.names.binding(node.id, loss.scope)
+        return binding is not None and binding.value is not None and is_number_of_rows(loss, binding.value)
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
+
+
+def has_a_key_for_each_row(loss: Loss, name: str) -> bool:
+    """Whether a closed-over value is a key split into as many as there are rows of something."""
+    binding = loss.facts.names.binding(name, loss.scope)
+    value = binding.value if binding is not None else None
+    if not isinstance(value, ast.Call) or loss.facts.names.resolve(value.func, loss.scope) != "jax.random.split":
+        return False
+    counts = [*value.args[1:], *(keyword.value for keyword in value.keywords if keyword.arg == "num")]
+    return any(is_number_of_rows(loss, count) for count in counts)
+
+
 def keys_of_the_module(loss: Loss) -> list[str]:
     """Random keys that the loss's module makes at its top level and the loss uses."""
     names = loss.facts.names

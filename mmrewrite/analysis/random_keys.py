@@ -34,7 +34,7 @@ def unnamed_keys(site: Site, gradient: Gradient, loss: Loss | None, cut: Collect
         site: The site of the hint.
         gradient: The gradient function.
         loss: What it differentiates, if that can be seen.
-        cut: Positions of the arguments that are cut.
+        cut: Positions of the arguments that are cut, and names of closed-over values that are.
     """
     found = {key.place: key for call in gradient.calls for key in _in_call(site, call, loss, cut)}
     if loss is not None and not found:
@@ -65,6 +65,8 @@ def _in_loss(loss: Loss, cut: Collection[object]) -> Iterator[UnnamedKey]:
         if (index not in cut or name in loss.by_keyword) and looks_like_key(name):
             yield UnnamedKey(f"the loss takes `{name}`, which looks like a random key, {_REPEATED}", str(index))
     for name in keys_closed_over(loss):
+        if name in cut:
+            continue
         what = f"the loss closes over `{name}`, which looks like a random key, {_REPEATED}"
         yield UnnamedKey(what, f'"{name}"')
     for name in keys_of_the_module(loss)[:1]:

@@ -26,6 +26,7 @@ def total(params: list[jax.Array]) -> jax.Array:
     return sum(map(jnp.sum, params), jnp.zeros(()))
 
 
+@pytest.mark.both_versions("how JAX words its errors")
 def test_gathered_arrays_meet() -> None:
     params = placed()
     with pytest.raises(ValueError, match=r"got arrays of several stages.*`mm.gather\(model\)`.*`# mm: mjit`"):
