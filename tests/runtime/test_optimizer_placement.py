@@ -15,7 +15,7 @@ from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 
 import mmruntime as mm
-from tests.runtime.helpers import assert_close, normal, on, stages
+from tests.runtime.helpers import assert_close, batches, chain, normal, on, stages, weights
 
 optax = pytest.importorskip("optax")
 contrib = pytest.importorskip("optax.contrib")
@@ -468,3 +468,25 @@ def test_a_batch_of_the_type_of_a_result_is_no_state():
         warnings.filterwarnings("error", message="mjit")
         compiled(*args)
     assert "state of" not in str(compiled.explain())
+
+
+def test_equal_stages_update_with_one_program_though_each_counts_its_steps():
+    # A count is a scalar, so that every submesh computes those of all stages.
+    ws, counts = weights(4), [jnp.zeros(()) + index for index in range(4)]
+
+    def update(w, g, n):
+        n = n + 1
+        return w - g / jnp.sqrt(n), n
+
+    def step(ws, counts, x):
+        grads = mm.microbatch(jax.grad(lambda ws, x: jnp.sum(chain(ws, x) ** 2)), count=2, argnum=1)(ws, x)
+        pairs = [update(w, g, n) for w, g, n in zip(ws, grads, counts, strict=True)]
+        return [w for w, _ in pairs], [n for _, n in pairs]
+
+    x = batches(1)[0]["x"]
+    compiled = mm.mjit(step, mesh=stages(4))
+    assert_close(compiled(ws, counts, x), jax.jit(step)(ws, counts, x), rtol=1e-5)
+    plan = compiled.latest_plan
+    updates = {part.submesh: plan.shardings.form(part) for part in plan.segments.by_region[-1]}
+    assert len(updates) == 4
+    assert len(set(updates.values())) == 1

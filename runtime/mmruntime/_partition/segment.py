@@ -103,7 +103,7 @@ def segment(step: Step, placement: Placement, by_task: Collection[int] = ()) -> 
             made_on.update(dict.fromkeys(op.writes(), placement.of[op]))
         by_region.append(
             tuple(
-                Segment(index, where, level, tuple(ops), variant=variant)
+                Segment(index, where, level, _largest_part_first(ops), variant=variant)
                 for (level, where, variant), ops in sorted(groups.items())
             )
         )
@@ -111,6 +111,38 @@ def segment(step: Step, placement: Placement, by_task: Collection[int] = ()) -> 
             # A sum has one accumulator, where its terms are first made.
             made_on[total] = made_on[result][:1]
     return connect(step, Segments(tuple(by_region), made_on))
+
+
+def _largest_part_first(ops: list[Op]) -> tuple[Op, ...]:
+    """The equations of a program, those of its parts that share no value one after the other, the largest first.
+
+    Scalars of other stages, such as the step counts of their optimizers, are computed on every submesh. Where the
+    program had them in between, equal stages would have unequal programs.
+    """
+    part = {op: op for op in ops}
+
+    def root(op: Op) -> Op:
+        while part[op] is not op:
+            part[op] = part[part[op]]
+            op = part[op]
+        return op
+
+    made: dict[Var, Op] = {}
+    latest: Op | None = None
+    for op in ops:
+        for var in op.reads():
+            if var in made:
+                part[root(op)] = root(made[var])
+        if op.eqn.effects:
+            # These stay in order.
+            if latest is not None:
+                part[root(op)] = root(latest)
+            latest = op
+        made.update(dict.fromkeys(op.writes(), op))
+    parts: dict[Op, list[Op]] = defaultdict(list)
+    for op in ops:
+        parts[root(op)].append(op)
+    return tuple(op for each in sorted(parts.values(), key=len, reverse=True) for op in each)
 
 
 def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[Op, int], int]:
