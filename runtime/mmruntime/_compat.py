@@ -5,6 +5,7 @@ Everything here exists, under one of the spellings below, from JAX 0.10 to 0.12.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import inspect
@@ -225,6 +226,24 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
 def as_fun(closed: Any) -> Callable[..., list[Any]]:
     """The function that evaluates a closed jaxpr on flat arguments."""
     function: Callable[..., list[Any]] = jex.jaxpr_as_fun(closed)
+    return function
+
+
+def as_traced_fun(closed: Any) -> Callable[..., list[Any]]:
+    """The same for arguments that are being traced: the equations are copied into the trace, not traced again."""
+    jaxpr, consts = split(closed)
+    if consts or not jaxpr.eqns:
+        return as_fun(closed)
+    # Private: `jax.jit` takes no jaxpr.
+    like: Any = jax.jit(lambda: (), inline=True).trace()
+    params = _for_more_inputs(like._params | {"jaxpr": closed}, len(jaxpr.invars))
+    for name, default in (("out_shardings", UNSPECIFIED), ("out_layouts", None)):
+        if name in params:
+            params[name] = (default,) * len(jaxpr.outvars)
+
+    def function(*args: Any) -> list[Any]:
+        return jit_p.bind(*args, **params)  # type: ignore[no-any-return]
+
     return function
 
 
@@ -682,6 +701,8 @@ def shortcut(
         return None
 
 
+# Seconds below which JAX keeps no program in its persistent cache, unless it is told otherwise.
+_DEFAULT_MIN_COMPILE_TIME = 1.0
 # Set in a thread by JAX's persistent cache, which calls listeners in the thread that compiles.
 _cache_hits = threading.local()
 
@@ -722,10 +743,29 @@ def deadlocks_far_ahead(platform: str) -> bool:
     return platform == "cpu" and jax.__version_info__ < (0, 12)
 
 
+def _cache_of_short_programs() -> contextlib.AbstractContextManager[Any]:
+    """A context in which JAX also keeps programs on disk that compile in less than a second.
+
+    A pipeline is many such programs. Where the user has asked for another limit than JAX's own, that one holds.
+    """
+    settings: Any = jax.config
+    if settings.jax_persistent_cache_min_compile_time_secs != _DEFAULT_MIN_COMPILE_TIME:
+        return contextlib.nullcontext()
+    try:
+        from jax._src import config  # noqa: PLC0415  (private: a setting of this thread alone)
+
+        context: contextlib.AbstractContextManager[Any] = config.persistent_cache_min_compile_time_secs(0.0)
+    except (ImportError, AttributeError, TypeError) as error:
+        log.debug("Programs that compile quickly are not kept: %s", error)
+        return contextlib.nullcontext()
+    return context
+
+
 def compile_lowered(lowered: Any) -> CompiledProgram:
     """Compile a lowered program, and note whether JAX found it in its persistent cache."""
     _cache_hits.seen = False
-    executable = lowered.compile()
+    with _cache_of_short_programs():
+        executable = lowered.compile()
     _forget_packing(executable._executable)
     return CompiledProgram(executable, lowered if _cache_hits.seen else None)
 

@@ -10,7 +10,7 @@ gradient with a copy on each device does.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from mmruntime._compat import Var
 from mmruntime._jaxpr.ir import Op, Step, at_line, shard_bytes
 from mmruntime._partition.partial_sums import read_counts, split_loop_sums
 from mmruntime._partition.place import Placement
-from mmruntime._partition.propagate import Found
+from mmruntime._partition.propagated_layouts import PropagatedLayouts
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.shard import Shardings
 from mmruntime._partition.shard_terms import Axes, LaidOutBody, ShardTerms, reduced
@@ -84,7 +84,7 @@ def split_by_program(step: Step, placement: Placement, segments: Segments) -> tu
 
 
 def delay_sums(
-    step: Step, placement: Placement, segments: Segments, shardings: Shardings
+    step: Step, placement: Placement, segments: Segments, shardings: Shardings, known: PropagatedLayouts
 ) -> tuple[Step, Placement, dict[int, DelayedSums]]:
     """The step with its loops' sums over devices behind the loops, and where it runs; what became of each loop's sums.
 
@@ -93,12 +93,13 @@ def delay_sums(
         placement: Where it runs.
         segments: Its programs.
         shardings: Their layouts.
+        known: What was propagated before; what is propagated here is added.
     """
     found: dict[int, DelayedSums] = {}
     for index, region in enumerate(step.regions):
         if region.loop is None or region.loop.count < 2 or region.loop.sync != "step":
             continue
-        loop = _LoopSums(step, index, placement, segments, shardings)
+        loop = _LoopSums(step, index, placement, segments, shardings, known)
         if loop.delayed or loop.kept:
             step, placement = loop.rewritten()
             found[index] = loop.report()
@@ -108,7 +109,15 @@ def delay_sums(
 class _LoopSums:
     """The sums of one loop."""
 
-    def __init__(self, step: Step, index: int, placement: Placement, segments: Segments, shardings: Shardings) -> None:
+    def __init__(
+        self,
+        step: Step,
+        index: int,
+        placement: Placement,
+        segments: Segments,
+        shardings: Shardings,
+        known: PropagatedLayouts,
+    ) -> None:
         self.step, self.index, self.placement = step, index, placement
         self.region = step.regions[index]
         assert self.region.loop is not None
@@ -121,7 +130,7 @@ class _LoopSums:
         self.results: dict[Var, list[Var]] = defaultdict(list)
         for total, result in self.region.sums:
             self.results[result].append(total)
-        self.known: dict[Hashable, Found] = {}
+        self.known = known
         self.terms = {each: self._terms(each, self._candidates(each)) for each in self.segments}
         self.delayed, cut = self._delayed()
         said = dict.fromkeys(_said(eqn) for terms in self.terms.values() for eqn in terms.sums)

@@ -44,7 +44,9 @@ def propagate(
             jax.ShapeDtypeStruct((), jnp.float32), *[abstract(var) for var in reads]
         )
     module: Any = lowered.compiler_ir("stablehlo")
-    with module.context:
+    with module.context as context:
+        # The threads of MLIR would spin for longer than they work.
+        context.enable_multithreading(False)
         passmanager.PassManager.parse("builtin.module(inline,sdy-propagation-pipeline)").run(module.operation)
         main = next(
             op

@@ -18,12 +18,13 @@ from mmruntime._compat import Var, is_var
 from mmruntime._core.logical_axes import Names
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import constraint_p
-from mmruntime._jaxpr.equal import form, layout, names_mesh
+from mmruntime._jaxpr.equal import form, names_mesh
 from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._partition.input_layouts import InputLayouts
 from mmruntime._partition.mesh_axes import AxisTranslator, Unused
 from mmruntime._partition.place import Placement
 from mmruntime._partition.propagate import Found, propagate
+from mmruntime._partition.propagated_layouts import PropagatedLayouts
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.single_program import borders, whole_function
 
@@ -93,7 +94,7 @@ class Shardings:
 
     def function(self, segment: Segment) -> Callable[..., list[Any]]:
         """The function that a segment computes, `reads` to `writes`, with constraints in mesh axes."""
-        return _compat.as_fun(self.body(segment))
+        return _compat.as_traced_fun(self.body(segment))
 
     def body(self, segment: Segment) -> Any:
         """A segment as a closed jaxpr, `reads` to `writes`, with constraints in mesh axes."""
@@ -106,14 +107,22 @@ class Shardings:
 
 def propagate_whole(step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts) -> Shardings:
     """Decide the layouts at the borders of a step that is one program."""
-    return _Propagation(step, placement, multimesh, inputs).whole()
+    return _Propagation(step, placement, multimesh, inputs, PropagatedLayouts()).whole()
 
 
 def propagate_segments(
-    step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts, segments: Segments
+    step: Step,
+    placement: Placement,
+    multimesh: MultiMesh,
+    inputs: InputLayouts,
+    segments: Segments,
+    found: PropagatedLayouts,
 ) -> Shardings:
-    """Decide the layouts at all borders of all segments."""
-    return _Propagation(step, placement, multimesh, inputs).segments(segments)
+    """Decide the layouts at all borders of all segments.
+
+    What is propagated is added to `found`, and not propagated again if it is there.
+    """
+    return _Propagation(step, placement, multimesh, inputs, found).segments(segments)
 
 
 @dataclass(eq=False, frozen=True)
@@ -165,7 +174,9 @@ class _Layouts:
 class _Propagation:
     """Decides layouts one program after the other."""
 
-    def __init__(self, step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts) -> None:
+    def __init__(
+        self, step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts, found: PropagatedLayouts
+    ) -> None:
         self.step = step
         self.meshes = placement.submeshes.meshes
         self.everywhere = NamedSharding(multimesh.mesh, PartitionSpec())
@@ -179,8 +190,7 @@ class _Propagation:
         }
         self.names = _value_names(step)
         self.bodies: dict[Segment, _SegmentJaxpr] = {}
-        # Results of propagation, by form and known layouts of arguments: stages that are alike share them.
-        self.found: dict[Hashable, Found] = {}
+        self.found = found
 
     def whole(self) -> Shardings:
         reads, writes = borders(self.step)
@@ -222,11 +232,7 @@ class _Propagation:
                 body.closed
             ):
                 return [None] * len(segment.reads), [None] * len(segment.writes)
-            key = (body.form, tuple(map(layout, known)), mesh.axis_names, mesh.axis_sizes)
-            if key not in self.found:
-                function = _compat.as_fun(body.closed)
-                self.found[key] = propagate(function, segment.reads, segment.writes, known, mesh)
-            return self.found[key]
+            return self.found.of(body.closed, segment.reads, segment.writes, known, mesh, body.form)
 
         self._decide(find, segment.reads, segment.writes, where, known)
 

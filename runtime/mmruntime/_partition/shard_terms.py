@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,11 +28,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
-from mmruntime._jaxpr.equal import form, layout
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import abstract
 from mmruntime._partition.own_meshes import border_shardings
-from mmruntime._partition.propagate import Found, propagate
+from mmruntime._partition.propagated_layouts import PropagatedLayouts
 
 Axes = tuple[str, ...]
 Spec = PartitionSpec | None
@@ -68,7 +67,7 @@ class LaidOutBody:
         mesh: Where they run.
         widens: Axes over which a value may be in terms that a constraint cuts over the same axes; each term is as large
             as the value.
-        known: Layouts that were found before, by what they were asked of; bodies that are alike share them.
+        known: Layouts that were found before; bodies that are alike share them.
     """
 
     like: Any
@@ -77,7 +76,7 @@ class LaidOutBody:
     specs: Mapping[Var, Spec]
     mesh: Mesh
     widens: Collection[str] = ()
-    known: dict[Hashable, Found] = field(default_factory=dict)
+    known: PropagatedLayouts = field(default_factory=PropagatedLayouts)
 
 
 class ShardTerms:
@@ -466,10 +465,7 @@ def _operand_specs(body: LaidOutBody, wanted: Collection[Var]) -> dict[Var, Spec
     invars = list(specs)
     closed = _compat.close(body.like, invars, inner, body.laid_out)
     known = [None if (spec := specs[var]) is None else NamedSharding(body.mesh, spec) for var in invars]
-    key = (form(closed, body.mesh), tuple(map(layout, known)), body.mesh.axis_names, body.mesh.axis_sizes)
-    if key not in body.known:
-        body.known[key] = propagate(_compat.as_fun(closed), invars, inner, known, body.mesh)
-    ins, outs = body.known[key]
+    ins, outs = body.known.of(closed, invars, inner, known, body.mesh)
     specs.update(zip(inner, outs, strict=True))
     specs.update((var, found) for var, found in zip(invars, ins, strict=True) if specs[var] is None)
     return specs

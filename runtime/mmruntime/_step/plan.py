@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +36,7 @@ from mmruntime._partition.instructions import Program, build, build_whole
 from mmruntime._partition.loop_schedule import check_custom_schedules, schedule_loops
 from mmruntime._partition.packed_types import check_packed_types
 from mmruntime._partition.place import Placement, place
+from mmruntime._partition.propagated_layouts import PropagatedLayouts
 from mmruntime._partition.pulled import warn_of_pulled_state
 from mmruntime._partition.segment import Segments, segment
 from mmruntime._partition.shard import Shardings, propagate_segments, propagate_whole
@@ -127,7 +130,7 @@ def make_plan(
         RuntimeError: If other processes have made another plan.
     """
     # A mesh that the caller has set with `jax.set_mesh` would end up in the trace, and does not fit the submeshes.
-    with _compat.no_mesh():
+    with _compat.no_mesh(), _without_garbage_collection():
         # The step: flat equations, each with its task; loops opened, one body for each placement of a microbatch.
         step, out_tree = _trace(fun, call, multimesh)
         step = replace(step, carried=carried_state(call.tree, out_tree, step, donate))
@@ -152,18 +155,19 @@ def make_plan(
         # Which programs it is, how their arguments and results are laid out, and in which order they are issued.
         boxes = stacks.of_parts(boxed_names(call.tree))
         inputs = lay_out_inputs(step, placement, multimesh, boxes, stacks.of_inputs(places), names)
-        step, placement, delayed = _delay(step, placement, multimesh, inputs)
+        propagated = PropagatedLayouts()
+        step, placement, delayed = _delay(step, placement, multimesh, inputs, propagated)
         segments = segment(step, placement)
         if whole:
             shardings = propagate_whole(step, placement, multimesh, inputs)
             program = build_whole(step)
         else:
             segments, loop_schedules = schedule_loops(step, placement, segments)
-            shardings = propagate_segments(step, placement, multimesh, inputs, segments)
+            shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
             alike = parts_laid_out_alike(stacks, step, placement, shardings)
             if alike:
                 inputs = replace(inputs, layouts={**inputs.layouts, **alike})
-                shardings = propagate_segments(step, placement, multimesh, inputs, segments)
+                shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
             program = build(step, placement, segments, loop_schedules)
         shardings.warn_of_unknown_names()
         check_effects(step, placement, program)
@@ -206,6 +210,18 @@ def make_plan(
         )
 
 
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Collect no cycles meanwhile: a plan is many objects that stay, which each collection would visit again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _place_parts(step: Step, multimesh: MultiMesh) -> tuple[Step, Stacks, Placement]:
     """Cut the stacks of a step and place it; a stack of which a part comes to lie off its stage is left whole."""
     left: set[int] = set()
@@ -223,7 +239,7 @@ def _place_parts(step: Step, multimesh: MultiMesh) -> tuple[Step, Stacks, Placem
 
 
 def _delay(
-    step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts
+    step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts, propagated: PropagatedLayouts
 ) -> tuple[Step, Placement, dict[int, DelayedSums]]:
     """Put off what loops add up over devices and draw forward what they gather, where there are such loops."""
     has_loops = any(region.index_count > 1 for region in step.regions)
@@ -231,13 +247,13 @@ def _delay(
         return step, placement, {}
     step, placement = split_by_program(step, placement, segment(step, placement))
     segments = segment(step, placement)
-    shardings = propagate_segments(step, placement, multimesh, inputs, segments)
+    shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
     gathered, where = all_gather_parameters(step, placement, shardings)
     if gathered is not step:
         step, placement = gathered, where
         segments = segment(step, placement)
-        shardings = propagate_segments(step, placement, multimesh, inputs, segments)
-    return delay_sums(step, placement, segments, shardings)
+        shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
+    return delay_sums(step, placement, segments, shardings, propagated)
 
 
 def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh) -> tuple[Step, Any]:
