@@ -54,6 +54,25 @@ def test_options_of_a_test_are_taken_from_its_command_line() -> None:
     assert run(program[: program.rindex("sys.argv = ")]) == "2 ['a_test', '--verbose', 'TaskTest.test_add']"
 
 
+def test_a_cache_keeps_short_programs_from_then_on(tmp_path) -> None:
+    program = (
+        "import jax, mmruntime as mm\n"
+        "jax.jit(lambda x: x + 1)(1)\n"
+        "mm.init(cache='programs')\n"
+        "jax.jit(lambda x: x + 2)(1)\n"
+        "print(jax.config.jax_compilation_cache_dir)\n"
+    )
+    home = f"import os\nos.chdir({str(tmp_path)!r})\n"
+    assert run(home + program, JAX_PLATFORMS="cpu") == str(tmp_path / "programs")
+    assert [path.name.split("-")[0] for path in (tmp_path / "programs").glob("*-cache")] == ["jit__lambda"]
+
+
+@pytest.mark.parametrize("cache", ["", 1, True, b"programs"])
+def test_a_cache_that_is_no_folder(cache) -> None:
+    with pytest.raises(TypeError, match=r"init: cache must be the path of a folder, got"):
+        mm.init(cache=cache)
+
+
 def test_starts_distributed_when_told_to() -> None:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))

@@ -18,12 +18,18 @@ TRAIN = """
     import jax, jax.numpy as jnp, numpy as np
     import mmruntime as mm
     from jax.sharding import PartitionSpec as P
+    from mmruntime._partition import propagated_layouts
 
     events = collections.Counter()
     jax.monitoring.register_event_listener(lambda event, **_: events.update([event.rpartition("/")[2]]))
-    jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    if sys.argv[2:]:
+        mm.init(cache=sys.argv[1])
+    else:
+        jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+
+    calls = []
+    propagate = propagated_layouts.propagate
+    propagated_layouts.propagate = lambda *args: calls.append(args) or propagate(*args)
 
     mesh = mm.MultiMesh(axis_sizes=(4, 2), axis_names=("stage", "data"), logical_axes=[("batch", "data")])
 
@@ -51,20 +57,21 @@ TRAIN = """
     values = [float(first), float(second), *[float(jnp.abs(w).sum()) for w in new]]
     plain = jax.jit(step)
     exact, value = plain(ws, x)
-    print(json.dumps({"values": values, "plain": float(value), **programs}))
+    print(json.dumps({"values": values, "plain": float(value), "propagated": len(calls), **programs}))
 """
 
 
 def run_script(source, *arguments, timeout=240):
     """The last line that a script prints, run with eight CPU devices."""
     paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("JAX_PERSISTENT_CACHE")}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(source), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
-        env={**os.environ, "PYTHONPATH": paths, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+        env={**environment, "PYTHONPATH": paths, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[-1]
@@ -79,12 +86,14 @@ def first_start(tmp_path_factory):
 
 def test_the_second_start_takes_its_programs_from_jaxs_cache(first_start):
     first, cache = first_start
-    second, third = (json.loads(run_script(TRAIN, cache)) for _ in range(2))
+    second, third = json.loads(run_script(TRAIN, cache)), json.loads(run_script(TRAIN, cache, "init"))
     assert first["values"] == second["values"] == third["values"]
     assert first["values"][0] == pytest.approx(first["plain"], rel=1e-5)
     # Stages in the middle are equal: their programs are compiled once and loaded on the devices of each.
     assert first["cache_hits"] < first["compile_requests_use_cache"]
+    assert first["propagated"]
     for again in (second, third):
+        assert not again["propagated"]
         assert again["compile_requests_use_cache"] == first["compile_requests_use_cache"]
         assert again["cache_hits"] == again["compile_requests_use_cache"]
 
@@ -200,3 +209,11 @@ def test_the_throttle_waits_for_results_that_nobody_donates(monkeypatch):
     assert len(limited(stages(2, data=2))) == 2
     # Programs of one device have no collectives.
     assert not limited(stages(2))
+
+
+def test_layouts_that_were_damaged_on_disk_are_found_again(first_start):
+    first, cache = first_start
+    for number, path in enumerate(sorted((cache / "mmruntime").glob("*.json"))):
+        path.write_text(["", "[]", "[[], []]", '[[["elsewhere"]], []]', "{}"][number % 5], encoding="utf-8")
+    again = json.loads(run_script(TRAIN, cache))
+    assert (again["values"], again["propagated"]) == (first["values"], first["propagated"])

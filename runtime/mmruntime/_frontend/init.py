@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 import jax
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from mmruntime import _check, _compat
 from mmruntime._processes.launchers import NUM_DEVICES
@@ -53,6 +54,7 @@ def init(
     coordinator_bind_address: str | None = None,
     fault_timeout: float | None = None,
     transport: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> None:
     """Set up devices and processes. A program for the devices of one process does not need it.
 
@@ -95,6 +97,9 @@ def init(
         transport: What carries arrays between processes: "transfer" (`jax.experimental.transfer`), "sockets" (TCP
             connections of our own), "collectives" (programs on both sides, by NCCL or gloo), or "auto", the best for
             the platform. If left out, what `MMRUNTIME_TRANSPORT` says, or "auto". `explain()` names it.
+        cache: Folder that keeps compiled programs for the next start: JAX's persistent compilation cache, for all
+            programs, also for those that compile in less than a second. Whoever can write to it can run code in
+            your program. If left out, JAX's own settings hold.
 
     Raises:
         RuntimeError: If JAX was used before, so that `cpus`, `gpus` or `dump` would come too late.
@@ -131,6 +136,8 @@ def init(
     ).checked()
     if transport is not None:
         os.environ[VARIABLE] = check_transport("init: transport", _check.text("init", "transport", transport))
+    if cache is not None:
+        _set_cache(cache)
     given = os.environ.get(NUM_DEVICES)
     _set_devices(int(given) if given else cpus, gpus)
     _set_dump(dump, dump_all_passes)
@@ -186,6 +193,19 @@ def _set_devices(cpus: int | None, gpus: int | None) -> None:
             f"init: the choice of the CPU comes too late, JAX has started on {jax.default_backend()}. Call mm.init "
             "first, or set JAX_PLATFORMS=cpu in the environment."
         )
+
+
+def _set_cache(cache: str | os.PathLike[str]) -> None:
+    if not isinstance(cache, str | os.PathLike) or not os.fspath(cache):
+        raise _check.wrong("init", "cache", "the path of a folder", cache)
+    # A relative path would be another folder after `os.chdir`; `gs://...` and the like are JAX's to read.
+    folder = os.fspath(cache)
+    folder = folder if "://" in folder else os.path.abspath(os.path.expanduser(folder))
+    # JAX decides once whether it has a cache, when it first compiles.
+    reset_cache()
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def _set_dump(dump: str | None, dump_all_passes: bool) -> None:
