@@ -13,30 +13,20 @@ three works together with the old forms, so every site stands by itself, and no 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from mmrewrite.modernize.analysis.components import bits, combined
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmrewrite.modernize.analysis.mesh_extents import ContextExtents
+from mmrewrite.modernize.analysis.mesh_members import Member, find_members
 from mmrewrite.modernize.analysis.mesh_names import MeshName, mesh_name
 from mmrewrite.modernize.analysis.meshless_calls import MeshlessCalls
-from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, ENVIRONMENTS, PJIT, XMAPS
-from mmrewrite.modernize.analysis.partition_specs import (
-    Specs,
-    has_leaf,
-    has_spec,
-    is_alias,
-    needs_mesh,
-    new_keyword,
-    specs_of,
-)
 from mmrewrite.modernize.analysis.reach import OutsideReach, UncompiledReach, WideReach
 from mmrewrite.modernize.analysis.uncompiled_code import UncompiledCode
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.project.facts import Facts
 
 NAMED, SET, COMPAT, NEITHER = "named", "set", "compat", "neither"
@@ -45,89 +35,6 @@ _NO_CONTEXT = (
     "no mesh context in view reaches it, so its callers say which mesh it is for; give the files with `with mesh:` as "
     "well, or write its specs as `NamedSharding`s"
 )
-
-# Sharding hints of Flax, which must find a mesh in context, so the context must stay. They also find that of
-# `compat.mesh_context`.
-_HINTS = (
-    "flax.linen.with_logical_constraint",
-    "flax.linen.with_logical_partitioning",
-    "flax.linen.with_partitioning",
-    *(
-        f"flax.linen.{module}.{name}"
-        for module in ("partitioning", "spmd")
-        for name in (
-            "LogicallyPartitioned",
-            "Partitioned",
-            "param_with_axes",
-            "variable_with_axes",
-            "with_logical_constraint",
-            "with_logical_partitioning",
-            "with_partitioning",
-            "with_sharding_constraint",
-        )
-    ),
-)
-# Libraries that must find a mesh in context. Not all of them find that of `compat.mesh_context`.
-_LOOK_FOR_A_MESH = (
-    "flax.nnx.with_partitioning",
-    "flax.nnx.with_sharding_constraint",
-    "flax.partitioning",
-    "haliax",
-    "levanter",
-    "paxml",
-    "praxis",
-    "t5x",
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One site that depends on the mesh in context."""
-
-    module: ModuleUses
-    node: ast.AST
-    kind: str
-    context: MeshContext | None = None
-    specs: Specs | None = None
-
-    @cached_property
-    def holders(self) -> tuple[ast.AST, ...]:
-        """Its node and all that hold it."""
-        return self.node, *self.module.above(self.node)
-
-    @property
-    def needs_mesh(self) -> bool:
-        """Whether a spec must name its mesh here once there is no context."""
-        return self.specs is not None and any(needs_mesh(self.module, spec) for spec in self.specs.values)
-
-    @property
-    def depends_on_a_mesh(self) -> bool:
-        """Whether this does something else, or fails, where another mesh or none is in context."""
-        return self.is_resolved_late or self.needs_mesh or self.kind in ("guard", "shim", "xmap")
-
-    @property
-    def has_no_spec(self) -> bool:
-        """Whether this is a `pjit` without specs, whose devices only the context tells."""
-        if self.kind != "pjit" or self.specs is None:
-            return False
-        is_used = self.specs.call is not None or isinstance(self.module.parents[self.node], ast.FunctionDef)
-        return is_used and not any(map(has_leaf, self.specs.values))
-
-    @property
-    def is_resolved_late(self) -> bool:
-        """Whether this is a `pjit` that needs the mesh in context when it is called."""
-        is_hidden = self.specs is not None and self.specs.is_hidden
-        return self.kind == "pjit" and (self.needs_mesh or self.has_no_spec or is_hidden)
-
-    @property
-    def is_other_name(self) -> bool:
-        """Whether this makes an alias of `pjit`."""
-        return self.kind == "pjit" and isinstance(self.node, ast.expr) and is_alias(self.module, self.node)
-
-    @property
-    def place(self) -> str:
-        """Where it is, for messages."""
-        return f"{self.module.facts.path}:{getattr(self.node, 'lineno', 1)}"
 
 
 @dataclass(frozen=True)
@@ -164,7 +71,7 @@ class MeshRegions:
         self._uncompiled_code = UncompiledCode(context.modules, self._reach)
         self._has_members: dict[str, bool] = {}
         self._contexts = context.analysis(MeshContexts)
-        found = [member for module in context.modules.values() for member in _members(module, self._contexts)]
+        found = [member for module in context.modules.values() for member in find_members(module, self._contexts)]
         self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
         inside = [(context.module, context.body) for context in self._sure]
         self._outside = OutsideReach(self._reach, inside)
@@ -348,7 +255,7 @@ class MeshRegions:
             kinds = ("hint", "library")
             self._has_members[facts.path] = any(
                 member.kind not in kinds and (member.context is None or member.context.is_sure)
-                for member in _members(ModuleUses(facts), self._contexts)
+                for member in find_members(ModuleUses(facts), self._contexts)
             )
         return self._has_members[facts.path]
 
@@ -440,57 +347,6 @@ class MeshRegions:
             if member.needs_mesh and not region.contexts[member]:
                 return member, f"{member.place} is reached by no `with mesh:` that is in view"
         return None
-
-
-def _members(module: ModuleUses, mesh_contexts: MeshContexts) -> Iterator[Member]:
-    contexts = mesh_contexts.of(module)
-    for context in contexts:
-        yield Member(module, context.node, "context", context)
-    kinds = {
-        **dict.fromkeys(PJIT, "pjit"),
-        **dict.fromkeys(CONSTRAINTS, "constraint"),
-        **dict.fromkeys(XMAPS, "xmap"),
-        **dict.fromkeys(ENVIRONMENTS, "guard"),
-    }
-    holders = {id(context.holder) for context in contexts}
-    for use in module.uses(kinds):
-        if guard_of(module, use.node) is not None:
-            yield Member(module, use.node, "shim")
-            continue
-        kind = kinds[use.name]
-        if kind == "guard" and id(use.statement) in holders:
-            continue
-        yield Member(module, use.node, kind, specs=specs_of(module, use) if kind in ("pjit", "constraint") else None)
-    for use in module.uses(("jax.jit",)):
-        holder = module.parents[use.node]
-        keywords = holder.keywords if isinstance(holder, ast.Call) else []
-        if any(new_keyword(keyword.arg) and has_spec(module, keyword.value) for keyword in keywords):
-            yield Member(module, use.node, "jit")
-    yield from _shims(module, kinds)
-    for kind, names in (("hint", _HINTS), ("library", _LOOK_FOR_A_MESH)):
-        for use in module.uses(module.names_below(names)):
-            # A project that is one of these libraries shows what it does with the mesh.
-            if kind == "hint" or not mesh_contexts.values.project.holds(use.name, module.facts):
-                yield Member(module, use.node, kind)
-
-
-def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
-    """Names with several meanings, one of which depends on the mesh in context."""
-    scopes = module.facts.names.inner.values()
-    several = {name for scope in scopes for name, bindings in scope.bindings.items() if len(bindings) > 1}
-    for head, _ in module.chains:
-        if head.id not in several:
-            continue
-        owner = module.scope_of(head).owner(head.id)
-        bindings = owner.bindings[head.id] if owner is not None else []
-        if len(bindings) < 2 or not any(_leads_to(module, binding.target, names) for binding in bindings):
-            continue
-        if module.facts.names.resolve(head, module.scope_of(head)) is None:
-            yield Member(module, head, "shim")
-
-
-def _leads_to(module: ModuleUses, target: str | None, names: Collection[str]) -> bool:
-    return target is not None and module.facts.names.follow(target) in names
 
 
 def _not_removable(context: MeshContext) -> str | None:
