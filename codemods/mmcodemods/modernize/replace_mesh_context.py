@@ -65,7 +65,7 @@ class ReplaceMeshContext(ModernizeCodemod):
             self._set(context)
         elif plan.style == COMPAT:
             self.site.needs("0.10", "`mmruntime.compat`")
-            self._make_compat(context, plan.why_compat)
+            self._make_compat(context, plan.why_compat, plan.mesh)
         else:
             self.refuse(LEFT_WITH_REGION)
 
@@ -115,11 +115,12 @@ class ReplaceMeshContext(ModernizeCodemod):
         else:
             site.wrap(node, f"{set_mesh}(", ")")
 
-    def _make_compat(self, context: MeshContext, why: str) -> None:
+    def _make_compat(self, context: MeshContext, why: str, name: str | None) -> None:
         if context.kind == ENVIRONMENT:
             self._assign(context, self.site.spell_compat("assign_mesh", why))
         else:
-            self.site.wrap(context.node, f"{self.site.spell_compat('mesh_context', why)}(", ")")
+            enter = self.site.spell_compat("mesh_context", why)
+            self.site.wrap(context.node, f"{enter}(", ")" if name is None else f") as {name}")
 
     def _assign(self, context: MeshContext, function: str) -> None:
         """Replace `thread_resources.env = ResourceEnv(mesh, ...)` by a call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.modernize.analysis.mesh_contexts import MeshContext
@@ -30,8 +31,9 @@ class Home:
 class MeshName:
     """The name of the mesh of a context: a name of `scope`, or an attribute of the `self` of the class `owner`.
 
-    `line` is where the name gets its value, 0 for parameters; `problem` says why the name cannot be relied on. Other
-    modules may import a name that is given its value at the `home` of a mesh.
+    `line` is where the name gets its value, 0 for parameters, and the last place if it `is_bound_again`; then it is
+    sure in code of the same function alone. `problem` says why the name cannot be relied on. Other modules may import a
+    name that is given its value at the `home` of a mesh.
     """
 
     text: str
@@ -40,6 +42,7 @@ class MeshName:
     owner: ast.ClassDef | None = None
     problem: str | None = None
     home: Home | None = field(default=None, compare=False)
+    is_bound_again: bool = False
 
     def text_at(self, module: ModuleUses, node: ast.AST) -> str:
         """What the name is called at a node that it is not hidden at."""
@@ -74,6 +77,8 @@ class MeshName:
         scope = module.scope_of(node)
         if scope.owner(self.text) is not self.scope:
             return f"the name `{self.text}` of the mesh is not there; pass the mesh to it"
+        if self.is_bound_again and scope.function is not self.scope:
+            return f"`{self.text}` is given a value in several places"
         if scope.function is self.scope and getattr(node, "lineno", 0) <= self.line:
             return f"the mesh `{self.text}` is made below it, on line {self.line}; make it above"
         return None
@@ -105,6 +110,9 @@ def mesh_name(context: MeshContext, project: Project) -> MeshName:
     if isinstance(node, ast.Name):
         owner = scope.owner(node.id)
         bindings = owner.bindings[node.id] if owner is not None else []
+        last = _last_binding(module, context, bindings) if owner is scope.function else None
+        if last is not None:
+            return MeshName(node.id, owner, last.lineno, is_bound_again=True)
         if owner is None or len(bindings) != 1:
             return MeshName(node.id, owner, 0, problem=f"`{node.id}` is given a value in several places")
         (binding,) = bindings
@@ -129,16 +137,29 @@ def mesh_name(context: MeshContext, project: Project) -> MeshName:
             )
         return MeshName(context.name.id, owner, context.holder.lineno)
     name = next(name for name in numbered("mesh") if scope.is_free(name))
-    return _Unnamed(name, scope, context.holder.lineno, holder=context.holder)
+    return UnnamedMesh(name, scope, context.holder.lineno, holder=context.holder)
+
+
+def _last_binding(module: ModuleUses, context: MeshContext, bindings: Sequence[Binding]) -> ast.stmt | None:
+    """The last of several statements that bind a name, all of which are over when a context is entered, else None."""
+    statements = [binding.statement for binding in bindings if binding.kind != "parameter"]
+    if len(bindings) < 2 or any(statement is None for statement in statements):
+        return None
+    found = [statement for statement in statements if statement is not None]
+    is_over = all((statement.end_lineno or statement.lineno) < context.holder.lineno for statement in found)
+    if not is_over or any(_is_in_loop(module, statement) for statement in found):
+        return None
+    return max(found, key=lambda statement: statement.lineno)
 
 
 @dataclass(frozen=True)
-class _Unnamed(MeshName):
+class UnnamedMesh(MeshName):
     """A mesh without a name, which gets one in place of its `with`."""
 
     holder: ast.stmt | None = None
 
     def hidden_at(self, module: ModuleUses, node: ast.AST) -> str | None:
+        """Why the name cannot be used at a node: outside of the `with`, there is none."""
         if any(holder is self.holder for holder in module.above(node)):
             return None
         return f"the mesh of line {self.line} has no name; make it in a statement above"

@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from mmrewrite.modernize.analysis.code_in_view import CodeInView
 from mmrewrite.modernize.analysis.components import bits, combined
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmrewrite.modernize.analysis.mesh_extents import ContextExtents
 from mmrewrite.modernize.analysis.mesh_members import Member, find_members
 from mmrewrite.modernize.analysis.mesh_names import MeshName, mesh_name
 from mmrewrite.modernize.analysis.meshless_calls import MeshlessCalls
+from mmrewrite.modernize.analysis.plain_sites import PlainSites
 from mmrewrite.modernize.analysis.reach import OutsideReach, UncompiledReach, WideReach
 from mmrewrite.modernize.analysis.uncompiled_code import UncompiledCode
 from mmrewrite.modernize.site import ModernizeContext
@@ -69,6 +71,7 @@ class MeshRegions:
         self._project, self._modules = context.project, context.modules
         self._reach = WideReach(context.project, context.modules)
         self._uncompiled_code = UncompiledCode(context.modules, self._reach)
+        self._code = CodeInView(context.project, context.modules)
         self._has_members: dict[str, bool] = {}
         self._contexts = context.analysis(MeshContexts)
         found = [member for module in context.modules.values() for member in find_members(module, self._contexts)]
@@ -217,6 +220,7 @@ class MeshRegions:
         if why_not_compat is None:
             reasons = dict.fromkeys((why_not_named, why_not_set[1]) if why_not_set else (why_not_named,))
             self._plan_all(region, SitePlan(COMPAT, why_compat="; and ".join(reasons)))
+            self._plan_plain(region)
             return
         culprit, reason = why_not_set or (region.of("context")[0], why_not_named)
         others = "; ".join(dict.fromkeys((why_not_named, why_not_compat)) if why_not_set else (why_not_compat,))
@@ -278,6 +282,48 @@ class MeshRegions:
                 return "only `ResourceEnv(mesh, ...)` can be put in context; write `with mesh:`"
         return None
 
+    def _plan_plain(self, region: _MeshRegion) -> None:
+        """Plan plain JAX for the sites of a region in the compat style that are exact by themselves."""
+        if region.of("library"):
+            # Such a library finds the mesh inside of `compat.pjit`.
+            return
+        found = PlainSites(
+            self._project,
+            self._modules,
+            region.members,
+            region.contexts,
+            lambda member: self._meshless_calls.why(
+                member.module, member.node, member.specs if member.kind == "pjit" else None
+            ),
+            self._why_context_stays,
+            self._uncompiled_code.problem,
+            self._orphan,
+            self._code,
+        )
+        for member in region.members:
+            if member in found.named:
+                self._plans[member.node] = SitePlan(NAMED, found.named[member].text)
+            elif member.context in found.removed:
+                self._plans[member.node] = SitePlan(NAMED, found.removed[member.context])
+            elif member in found.in_ambient or member.context in found.ambient:
+                self._plans[member.node] = SitePlan(SET)
+            elif member.context is not None or member in found.reasons:
+                name = found.names_given.get(member.context) if member.context is not None else None
+                self._plans[member.node] = SitePlan(COMPAT, name, why_compat=found.reasons[member])
+
+    @cached_property
+    def _orphan(self) -> Member | None:
+        """A site that needs the mesh in context, and that no context in view reaches."""
+        dependent = (member for member in self._members if member.needs_mesh or member.kind == "guard")
+        return next((member for member in dependent if self._is_orphan[member]), None)
+
+    def _why_context_stays(self, context: MeshContext) -> str | None:
+        """Why a context cannot go away, whatever it leads to, in words for a message, else None."""
+        reason = _not_removable(context) or self._uncompiled_code.unseen(context)
+        if reason is None and any(map(self._depends_on_a_mesh, self._reach.not_given(context.module, context.body))):
+            return "reaches a file that is not among those given, and looks for the mesh"
+        return reason
+
     def _runs_uncompiled(self, region: _MeshRegion, member: Member) -> bool:
         """Whether a context leads to a site outside of the functions that `pjit` compiles."""
         reached, contexts = self._reached_uncompiled
@@ -303,9 +349,8 @@ class MeshRegions:
                 return f"{member.place} {what}"
         if not any(member.needs_mesh for member in region.members):
             return "nothing in view uses this mesh, so what does cannot be seen"
-        for member in self._members:
-            if (member.needs_mesh or member.kind == "guard") and self._is_orphan[member]:
-                return f"{member.place} may be reached as well, though it cannot be seen from where"
+        if self._orphan is not None:
+            return f"{self._orphan.place} may be reached as well, though it cannot be seen from where"
         for member in region.of("context"):
             assert member.context is not None
             reason = _not_removable(member.context) or self._uncompiled_code.unseen(member.context)

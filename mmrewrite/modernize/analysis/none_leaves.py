@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from mmrewrite.modernize.analysis.partition_specs import parts_of
+from mmrewrite.modernize.analysis.partition_specs import TREE_MAPS, parts_of
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.source.names import Scope
-
-# The first argument of these makes the leaves of the result.
-_MAPS = frozenset(
-    ("jax.tree_map", "jax.tree_multimap", "jax.tree_util.tree_map", "jax.tree_util.tree_multimap", "jax.tree.map")
-)
 
 
 def may_hold_none(context: ModernizeContext, module: ModuleUses, tree: ast.expr) -> bool:
@@ -61,7 +56,7 @@ class _Search:
         found = module.facts.names.resolve(call.func, scope)
         if found == "builtins.dict":
             return any(self.in_tree(module, part) for part in (*call.args, *(k.value for k in call.keywords)))
-        if found in _MAPS and call.args and isinstance(call.args[0], ast.Lambda):
+        if found in TREE_MAPS and call.args and isinstance(call.args[0], ast.Lambda):
             return self.in_tree(module, call.args[0].body)
         place = self.context.project.definition(found, module.facts) if found is not None else None
         if place is None or not isinstance(place[1].node, ast.FunctionDef):

@@ -10,9 +10,9 @@ from typing import NoReturn
 from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, GONE_VALUES, PARTIALS, PJIT
 from mmrewrite.modernize.site import OldNameSite
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
+from mmrewrite.source.names import numbered
 
 _SPEC = "jax.sharding.PartitionSpec"
-_MADE_LATER = "these specs are made at run time and may hold `None`, which means replicated; write them out, with `P()`"
 SPECS = frozenset(
     (
         _SPEC,
@@ -23,6 +23,9 @@ SPECS = frozenset(
         "jax.interpreters.pxla.PartitionSpec",
         "jax.interpreters.sharded_jit.PartitionSpec",
     )
+)
+TREE_MAPS = frozenset(
+    ("jax.tree_map", "jax.tree_multimap", "jax.tree_util.tree_map", "jax.tree_util.tree_multimap", "jax.tree.map")
 )
 _SPEC_KEYWORDS = {
     "in_axis_resources": "in_shardings",
@@ -158,7 +161,46 @@ def make_explicit(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
     elif kind == "gone":
         _refuse_gone(site, spec)
     elif kind == "unknown" and not _is_explicit_already(site, spec):
-        site.wrap(spec, f"{site.spell_compat('replicate_none', _MADE_LATER)}(", f", {mesh})" if mesh else ")")
+        _make_explicit_later(site, spec, mesh)
+
+
+def _make_explicit_later(site: OldNameSite, spec: ast.expr, mesh: str | None) -> None:
+    """Have a tree of specs that is made at run time say what it means, leaf by leaf."""
+    made, tree_map = site.spell(_SPEC), site.spell("jax.tree.map")
+    leaf = next(name for name in numbered("s") if name not in (mesh, made))
+    if mesh is None:
+        site.wrap(
+            spec, f"{tree_map}(lambda {leaf}: {made}() if {leaf} is None else {leaf}, ", f", {_stop_at_none(leaf)})"
+        )
+        return
+    sharding = site.spell("jax.sharding.NamedSharding")
+    if _holds_specs_only(site.module, spec):
+        site.wrap(spec, f"{tree_map}(lambda {leaf}: {sharding}({mesh}, {leaf}), ", ")")
+        return
+    each = f"{sharding}({mesh}, {leaf} or {made}()) if {leaf} is None or isinstance({leaf}, {made}) else {leaf}"
+    site.wrap(spec, f"{tree_map}(lambda {leaf}: {each}, ", f", {_stop_at_none(leaf)})")
+
+
+def _stop_at_none(leaf: str) -> str:
+    return f"is_leaf=lambda {leaf}: {leaf} is None"
+
+
+def _holds_specs_only(module: ModuleUses, tree: ast.expr) -> bool:
+    """Whether every leaf of a tree is seen to be a partition spec."""
+    names, scope = module.facts.names, module.scope_of(tree)
+    if isinstance(tree, ast.Name):
+        binding = names.binding(tree.id, scope)
+        is_assigned = binding is not None and isinstance(binding.statement, ast.Assign | ast.AnnAssign)
+        return (
+            is_assigned
+            and binding is not None
+            and binding.value is not None
+            and (binding.kind != "parameter" and _holds_specs_only(module, binding.value))
+        )
+    if isinstance(tree, ast.Call) and names.resolve(tree.func, scope) in TREE_MAPS and tree.args:
+        function = tree.args[0]
+        return isinstance(function, ast.Lambda) and kind_of(module, function.body) == "spec"
+    return kind_of(module, tree) == "spec"
 
 
 def refuse_gone(site: OldNameSite, spec: ast.expr) -> None:
@@ -175,6 +217,7 @@ def _refuse_gone(site: OldNameSite, spec: ast.expr) -> NoReturn:
 
 
 def _is_explicit_already(site: OldNameSite, spec: ast.expr) -> bool:
+    """Whether a tree went through `compat.replicate_none`, which earlier versions wrote."""
     return isinstance(spec, ast.Call) and site.resolve(spec.func) == "mmruntime.compat.replicate_none"
 
 

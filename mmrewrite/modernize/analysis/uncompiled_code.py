@@ -75,7 +75,7 @@ _HARMLESS = (
     "mmruntime.compat",
 )
 # fmt: off
-_HARMLESS_METHODS = frozenset(
+HARMLESS_METHODS = frozenset(
     (
         "add_scalar", "append", "clear", "close", "compile", "copy", "debug", "decode", "encode", "endswith", "error",
         "extend", "flush", "format", "get", "info", "item", "items", "join", "keys", "log", "lower", "lstrip", "pop",
@@ -226,7 +226,7 @@ class UncompiledCode:
             return None
         if isinstance(call.func, ast.Attribute):
             owner = call.func.value
-            if call.func.attr in _HARMLESS_METHODS or self._is_host(module, owner):
+            if call.func.attr in HARMLESS_METHODS or self._is_host(module, owner):
                 return None
             if call.func.attr in ARRAY_METHODS and self._is_of_the_mesh(module, owner):
                 return None
