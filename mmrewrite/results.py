@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+# What a release makes of a name: it stops working there, means something else, or warns.
+Change = Literal["stops", "changes", "warns", "unknown"]
 
 
 @dataclass(frozen=True, order=True)

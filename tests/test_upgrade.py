@@ -10,9 +10,12 @@ import pytest
 from click.testing import Result
 from command import run
 from test_formats import SCHEMAS, validate
+from test_modernize import CASES as FIXTURES
+from test_modernize import read_case
 
 from mmrewrite.modernize.name_index import TITLES, last_releases, old_names
-from mmrewrite.modernize.upgrade import numbers
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.upgrade import numbers, upgrade_of
 
 pytestmark = pytest.mark.python
 
@@ -154,3 +157,39 @@ def test_parts_and_meanings_have_their_release(program: Path) -> None:
     text = run("modernize", "--check", "--upgrade-to", "0.8.0", "train.py").stdout
     assert "JAX 0.5.0: what means something else from here on" in text
     assert "Flax 0.9.0: what stops working" in text
+
+
+# Codemods of what was gone or changed before JAX 0.4.13, where the index begins, or changes by choice.
+_HAVE_NONE = {
+    "keep_spec_tuples",
+    "move_partition_spec",
+    "rename_host_functions",
+    "rename_multimesh",
+    "replace_constraint",
+    "replace_first_register_task",
+    "replace_multimesh_jit",
+    "replace_old_mesh",
+    "replace_pjit",
+    "replace_pmap",
+    "replace_pmap_sharding",
+    "replace_tree_functions",
+    "replace_use_mesh",
+    "report_pjit_names",
+}
+
+
+@pytest.mark.parametrize("fixture", FIXTURES, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_whatever_is_rewritten_has_a_release(fixture: Path) -> None:
+    """Of names that were gone before the index begins, and of programs for MultiMesh, none is known."""
+    registry = ModernizeRegistry()
+    results = read_case(fixture).results.values()
+    found = upgrade_of(results, {}, lambda codemod, name: registry[codemod].change_of(name))
+    assert {
+        (item.name, item.detail, item.text)
+        for group in (*found.needed, *found.unknown)
+        if not group.package
+        for item in group.items
+        # Modules that became values long ago.
+        if item.name not in ("jax.config", "flax.config")
+        if item.outcome == "rewritten" and not _HAVE_NONE.issuperset(item.detail.split(", "))
+    } == set()

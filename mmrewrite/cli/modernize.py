@@ -18,8 +18,8 @@ from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import may_matter, modernize_project
 from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
-from mmrewrite.modernize.upgrade import Change, upgrade_of
-from mmrewrite.results import Rewrite
+from mmrewrite.modernize.upgrade import upgrade_of
+from mmrewrite.results import Change, Rewrite
 
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
 # The name of the report among those of commands.
@@ -54,8 +54,7 @@ def report_upgrade(options: SourceOptions, wanted: Sequence[str], target: str | 
     session = _ModernizeSession(options, target, is_upgrade=True)
 
     def changed_in(codemod: str, name: str) -> tuple[str, str, Change] | None:
-        changes = session.registry[codemod].changed_in
-        return changes.get(name, changes.get(""))
+        return session.registry[codemod].change_of(name)
 
     found = upgrade_of(session.results, releases, changed_in)
     session.show(_UPGRADE, found)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
+from mmrewrite.results import Change
 
 if TYPE_CHECKING:
     from mmrewrite.modernize.site import Location, ModernizeContext, OldNameSite
@@ -35,7 +36,7 @@ class ModernizeCodemod:
     on_request_only: ClassVar[bool] = False
     extra_markers: ClassVar[tuple[bytes, ...]] = ()
     takes_the_rest: ClassVar[bool] = False
-    changed_in: ClassVar[Mapping[str, tuple[str, str, Literal["stops", "changes", "warns"]]]] = {}
+    changed_in: ClassVar[Mapping[str, tuple[str, str, Change]]] = {}
 
     def __init__(self, site: OldNameSite) -> None:
         self.site = site
@@ -64,6 +65,14 @@ class ModernizeCodemod:
         for use in module.uses((*cls.names, *cls.moved)):
             if use.name in cls.names or (use.is_direct and isinstance(use.node, ast.Attribute)):
                 yield Location(module, use.node, use)
+
+    @classmethod
+    def change_of(cls, name: str) -> tuple[str, str, Change] | None:
+        """The package, the release, and what that release made of a name whose use is a site; None if nothing is known.
+
+        By default that is what `changed_in` says.
+        """
+        return cls.changed_in.get(name, cls.changed_in.get(""))
 
     def rewrite(self) -> None:
         """Decide about the whole site, and register its edits.

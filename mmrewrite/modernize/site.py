@@ -35,11 +35,19 @@ class SiteLeft(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Location:
-    """A node of a module that is a site, with the use of an old name that it is, if it is one."""
+    """A node of a module that is a site.
+
+    Attributes:
+        module: The module.
+        node: The node.
+        use: The use of an old name that it is, or that it belongs to, if there is one.
+        part: What else results call it: `owner.member`, or a flag.
+    """
 
     module: ModuleUses
     node: ast.AST
     use: OldNameUse | None = None
+    part: str = ""
 
     @property
     def path(self) -> str:
@@ -66,7 +74,7 @@ class Location:
         """The site as results name it: an expression in full, a statement by its line."""
         line, column = self.position
         text = self.text if isinstance(self.node, ast.expr) else self.module.facts.source.line(line).strip()
-        return HintReference(line, column, text, self.use.name if self.use is not None else "")
+        return HintReference(line, column, text, self.part or (self.use.name if self.use is not None else ""))
 
 
 @dataclass(eq=False)

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mmrewrite.modernize.name_index import TITLES, OldName, last_releases, numbers, old_names
-from mmrewrite.results import Rewrite
+from mmrewrite.results import Change, Rewrite
 
 Outcome = Literal["rewritten", "by hand", "left"]
-Change = Literal["stops", "changes", "warns", "unknown"]
 # For a codemod about text that is no old name, and the name in use: the package, the release, and what it made of it.
 ChangedIn = Callable[[str, str], tuple[str, str, Change] | None]
 

@@ -25,15 +25,16 @@ _OLD, _NEW = "is_compatible_aval", "check_compatible_aval"
 
 
 class RenameShardingMethods(ModernizeCodemod):
-    """Renames the attribute where it is read, in modules that define no method of that name."""
+    """Renames the attribute where it is read, in projects that define no method of that name."""
 
+    changed_in: ClassVar = {"": ("jax", "0.4.29", "stops")}
     extra_markers: ClassVar[tuple[bytes, ...]] = (_OLD.encode(),)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The attribute, in modules that import JAX."""
         imports_jax = any(f"{item.name}.".startswith("jax.") for item in module.imported)
-        if not imports_jax or _OLD in module.methods:
+        if not imports_jax or any(_OLD in other.methods for other in context.modules.values()):
             return
         for node in module.nodes_of(ast.Attribute):
             if node.attr == _OLD and isinstance(node.ctx, ast.Load):

@@ -26,6 +26,7 @@ from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.part_index import old_flags
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.results import Change
 
 
 class ReplaceFlags(ModernizeCodemod):
@@ -38,12 +39,18 @@ class ReplaceFlags(ModernizeCodemod):
         """Strings and attributes of configurations that name a flag."""
         for node in module.strings:
             if str(node.value).lower().removeprefix("--") in old_flags() and not _is_docstring(module, node):
-                yield Location(module, node)
+                yield Location(module, node, part=str(node.value).lower().removeprefix("--"))
         for other in module.nodes_of(ast.Attribute):
             if other.attr in old_flags():
                 home = module.facts.names.resolve(other.value, module.scope_of(other))
                 if home in ("jax.config", "jax.config.config", "flax.config"):
-                    yield Location(module, other)
+                    yield Location(module, other, part=other.attr)
+
+    @classmethod
+    def change_of(cls, name: str) -> tuple[str, str, Change] | None:
+        """A flag stops working where it is gone."""
+        part = old_flags().get(name)
+        return (part.package, part.since, "stops") if part is not None else None
 
     def rewrite(self) -> None:
         """Remove one statement, or report the use."""

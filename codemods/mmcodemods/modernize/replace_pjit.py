@@ -11,9 +11,9 @@ If the mesh has no name in this scope, specs stay specs and the context becomes 
 "replicated" to `pjit` and means "unspecified" to `jax.jit`, so every `None` becomes `P()`; trees of specs that are made
 at run time go through a `jax.tree.map` that does so. Specs that were left out stay left out.
 
-If neither is exact at this site, or no mesh context is in view, `pjit` becomes `compat.pjit`. It takes the same arguments, also by
-`**`, and looks up the mesh in context when it is called. Without specs and without a mesh context in view it is
-`jax.jit`.
+If neither is exact at this site, or no mesh context is in view, `pjit` becomes `compat.pjit`. It takes the same
+arguments, also by `**`, and looks up the mesh in context when it is called. Without specs and without a mesh context in
+view it is `jax.jit`.
 
 To check: the mesh that is named is the one in whose context the function was called, and a `pjit` without specs was
 called in none.

@@ -33,6 +33,7 @@ from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 _BY_NAME = {
     name: [each for each in CHANGED_MEANINGS if name in each.names] for row in CHANGED_MEANINGS for name in row.names
 }
+_DEVICE = "jax.Array.device"
 _SHARDS = frozenset(("addressable_data", "addressable_shards", "global_shards", "device_buffers"))
 _ATTENTIONS = frozenset(
     f"flax.linen.{name}" for name in ("MultiHeadDotProductAttention", "MultiHeadAttention", "SelfAttention")
@@ -61,7 +62,10 @@ _TOLD: dict[str, tuple[str, str, str]] = {
 class ReportChangedMeanings(ModernizeCodemod):
     """Reports uses by name, and what the source shows to be about changed members."""
 
-    changed_in: ClassVar = {name: (rows[0].package, rows[0].release, "changes") for name, rows in _BY_NAME.items()}
+    changed_in: ClassVar = {
+        **{name: (rows[0].package, rows[0].release, "changes") for name, rows in _BY_NAME.items()},
+        _DEVICE: ("jax", "0.4.31", "stops"),
+    }
 
     extra_markers: ClassVar[tuple[bytes, ...]] = (
         *(b".addressable_", b".global_shards", b".device_buffers", b".device()", b"cost_analysis", b"TFRT_CPU"),
@@ -86,8 +90,9 @@ class ReportChangedMeanings(ModernizeCodemod):
             yield Location(module, use.node, use)
         if any(item.name.partition(".")[0] in ("jax", "flax") for item in module.imported):
             for node in module.nodes_of(ast.Constant, ast.Attribute, ast.Subscript, ast.Call):
-                if _kind(module, node) is not None:
-                    yield Location(module, node)
+                kind = _kind(module, node)
+                if kind is not None:
+                    yield Location(module, node, part=_DEVICE if kind == "device" else "")
 
     def rewrite(self) -> None:
         """Report the place."""

@@ -45,6 +45,7 @@ from mmrewrite.modernize.part_index import (
 )
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
+from mmrewrite.results import Change
 
 # Other codemods rewrite the keywords of these.
 _OF_OTHERS = frozenset(
@@ -78,15 +79,27 @@ class ReportOldParts(ModernizeCodemod):
             old = old_keywords().get(use.name, {})
             for keyword in call.keywords:
                 if keyword.arg in old and keyword.arg not in RENAMED_KEYWORDS.get(use.name, ()):
-                    yield Location(module, keyword, use)
+                    yield Location(module, keyword, use, f"{use.name}.{keyword.arg}")
             change = _change(use, positional)
             # Calls by position that raise are old; others may be written for today.
             if change is not None and (change.now is None or age.is_before(change.package, change.since)):
                 yield Location(module, use.node, use)
         packages = {item.name.partition(".")[0] for item in module.imported}
         for node in module.nodes_of(ast.Attribute):
-            if isinstance(node.ctx, ast.Load) and _owner(module, node, packages, own) is not None:
-                yield Location(module, node)
+            if isinstance(node.ctx, ast.Load):
+                found = _owner(module, node, packages, own)
+                if found is not None:
+                    yield Location(module, node, part=f"{found[0]}.{node.attr}")
+
+    @classmethod
+    def change_of(cls, name: str) -> tuple[str, str, Change] | None:
+        """A keyword or a member stops working where it is gone; arguments by position may mean something else."""
+        owner, _, last = name.rpartition(".")
+        part = old_keywords().get(owner, {}).get(last) or old_members().get(owner, {}).get(last)
+        if part is not None:
+            return part.package, part.since, "stops"
+        place = next(iter(changed_places().get(name, ())), None)
+        return (place.package, place.since, "stops" if place.now is None else "changes") if place is not None else None
 
     def rewrite(self) -> None:
         """Rewrite or report one use."""
