@@ -20,6 +20,7 @@ from typing import ClassVar
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.results import Change
 
 _OLD, _NEW = "is_compatible_aval", "check_compatible_aval"
 
@@ -27,7 +28,6 @@ _OLD, _NEW = "is_compatible_aval", "check_compatible_aval"
 class RenameShardingMethods(ModernizeCodemod):
     """Renames the attribute where it is read, in projects that define no method of that name."""
 
-    changed_in: ClassVar = {"": ("jax", "0.4.29", "stops")}
     extra_markers: ClassVar[tuple[bytes, ...]] = (_OLD.encode(),)
 
     @classmethod
@@ -38,7 +38,12 @@ class RenameShardingMethods(ModernizeCodemod):
             return
         for node in module.nodes_of(ast.Attribute):
             if node.attr == _OLD and isinstance(node.ctx, ast.Load):
-                yield Location(module, node)
+                yield Location(module, node, part=f"jax.sharding.Sharding.{_OLD}")
+
+    @classmethod
+    def change_of(cls, name: str) -> tuple[str, str, Change] | None:
+        """The release without the old name."""
+        return "jax", "0.4.29", "stops"
 
     def rewrite(self) -> None:
         """Replace the name."""
