@@ -82,9 +82,9 @@ MAY_IMPORT = {
         "mmrewrite.analysis ._task ._constraint ._layer_loop"
     ),
     "mmcodemods.modernize": (
-        "mmrewrite.source mmrewrite.modernize.advice mmrewrite.modernize.gate mmrewrite.modernize.name_index "
-        "mmrewrite.modernize.part_index mmrewrite.modernize.changed_meanings mmrewrite.modernize.uses "
-        "mmrewrite.modernize.site "
+        "mmrewrite.results mmrewrite.source mmrewrite.modernize.advice mmrewrite.modernize.gate "
+        "mmrewrite.modernize.name_index mmrewrite.modernize.part_index mmrewrite.modernize.changed_meanings "
+        "mmrewrite.modernize.uses mmrewrite.modernize.site "
         "mmrewrite.modernize.decision mmrewrite.modernize.analysis mmrewrite.modernize.edits mmrewrite.modernize"
     ),
     "mmruntime._check": "numpy",
