@@ -7,6 +7,7 @@ import re
 import pytest
 from fixture_files import hint_cases, source_files
 
+from mmrewrite.analysis.schedule_fit import IN_TURNS, OF_THE_V
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.results import Refusal, Rewrite
@@ -198,6 +199,26 @@ def test_one_round_is_enough(name: str) -> None:
     result = rewrite(followed(text, cause, advice))
     assert (result.refusals, result.errors, result.failure) == ((), (), None)
     assert "# mm:" not in result.result.decode()
+
+
+@pytest.mark.parametrize("schedule", sorted(IN_TURNS | OF_THE_V))
+def test_stages_that_a_schedule_needs(schedule: str) -> None:
+    text = program(f"""
+        @jax.jit  # mm: mjit
+        def step(w, x):
+            return jax.grad(of_two)(w, x, 1.0)  # mm: microbatch(size=2, argnum=1, schedule="{schedule}")
+    """)
+    (error,) = rewrite(text).errors
+    there = re.search(r"write `([^`]*)` there", error.message)
+    here = re.search(r'"(1f1b)"', error.message)
+    assert there is not None
+    assert here is not None
+    for followed_text in (
+        text.replace("# mm: stages", f"# mm: stages({there[1]})"),
+        text.replace(schedule, here[1]),
+    ):
+        result = rewrite(followed_text)
+        assert (result.errors, result.refusals) == ((), ())
 
 
 def test_what_is_advised_for_evaluations_is_accepted() -> None:

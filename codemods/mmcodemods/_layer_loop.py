@@ -11,9 +11,11 @@ import libcst as cst
 
 from mmcodemods._task import TaskCodemod
 from mmrewrite.analysis.outlining import Outline
+from mmrewrite.analysis.schedule_fit import stage_axis
 from mmrewrite.codemod.base import spaced
 from mmrewrite.codemod.fragment import indentation, without_cuts
 from mmrewrite.codemod.site import Site
+from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.vocabulary import FOR
 
 # Iterators have no `len`, and to evaluate one again may find it exhausted.
@@ -152,6 +154,39 @@ def stage_details(site: Site, *, counted: bool) -> dict[str, str]:
         if argument is not None:
             details[name] = argument.text
     return details
+
+
+def check_deal(site: Site, total: str) -> None:
+    """Report numbers in a `stages` hint that the runtime could not deal the layers out by; `total` is their number."""
+    layers = int(total) if total.isdigit() else 0
+    arguments = {name: site.hint.argument(name) for name in ("weights", "chunks", "placement")}
+    weights = arguments["weights"]
+    if weights is not None and isinstance(weights.value, ast.List | ast.Tuple):
+        if layers and layers != len(weights.value.elts) and not _has_stars(weights.value):
+            site.error(
+                f"`weights=` has {len(weights.value.elts)} entries for {layers} layers; give one for each", weights
+            )
+        if any(isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.USub) for item in weights.value.elts):
+            site.error("`weights=` must not be negative: a weight is what a layer costs", weights)
+    chunks, placement = arguments["chunks"], arguments["placement"]
+    rounds = 2 if placement is not None else 1
+    if chunks is not None:
+        rounds = whole_number(chunks.value) or rounds
+        if placement is not None and rounds < 2:
+            site.error(
+                f"`placement=` folds two rounds or more, and `chunks={rounds}` is one; leave `chunks=` out", chunks
+            )
+    axis = stage_axis(site.hint)
+    sizes = site.axis_sizes(axis) if axis is not None else []
+    if layers and sizes and layers < min(sizes) * rounds:
+        what = f"{layers} layer{'s' * (layers > 1)} cannot be dealt out over {min(sizes)} slices of axis `{axis}`"
+        if rounds > 1:
+            site.error(f"{what} in {rounds} rounds; use a smaller axis or more layers, or fewer chunks")
+        site.error(f"{what}; use a smaller axis or more layers")
+
+
+def _has_stars(node: ast.List | ast.Tuple) -> bool:
+    return any(isinstance(item, ast.Starred) for item in node.elts)
 
 
 def count(site: Site, loop: ast.For) -> Count:

@@ -40,6 +40,7 @@ from mmrewrite.analysis.losses import (
     find_function,
 )
 from mmrewrite.analysis.random_keys import UnnamedKey, unnamed_keys
+from mmrewrite.analysis.schedule_fit import check_schedule
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.project.reach import Reach
 
@@ -62,6 +63,7 @@ class MicrobatchGrad(MeshCodemod):
         self.loop: cst.Call | None = None
         self.uses: list[cst.Call] = []
         self.function: cst.Lambda | None = None
+        check_schedule(self.site)
         calls = list(self.site.calls(self.site.statement))
         self.refuse_optimizers(calls)
         loops = [call for call in calls if self.site.resolve(call.func) in _LOOPS]

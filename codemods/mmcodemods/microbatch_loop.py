@@ -29,6 +29,7 @@ import libcst as cst
 from mmcodemods._layer_loop import function_around
 from mmrewrite.analysis.accumulation_loops import carried_names, refuse_cutting
 from mmrewrite.analysis.losses import changes_collections
+from mmrewrite.analysis.schedule_fit import check_schedule
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import FOR
 
@@ -44,6 +45,7 @@ class MicrobatchLoop(MeshCodemod):
         loop = self.site.statement
         if not isinstance(loop, ast.For):
             self.refuse("an `async for` cannot be traced; write a plain `for`")
+        check_schedule(self.site)
         refuse_cutting(self.site, "a `for` loop")
         for statement in loop.body:
             changing = changes_collections(ast.walk(statement))

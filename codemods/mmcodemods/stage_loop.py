@@ -24,9 +24,9 @@ To check: the call in the loop is one layer, and layers cost about the same, sin
 A value that the body keeps in a local list or dictionary (`seen.append(x)`, `seen[i] = x`) is a further result, which
 the loop keeps.
 
-Refused: a loop of unknown length, `while` loops, layers that share a list or dictionary which the loop changes, such
-as a cache, and bodies that cannot become a function: they leave the loop, carry a name that may have no value before
-it, or make closures that a later layer calls.
+Refused: fewer layers than slices, where both are written out; a loop of unknown length, `while` loops, layers that
+share a list or dictionary which the loop changes, such as a cache, and bodies that cannot become a function: they
+leave the loop, carry a name that may have no value before it, or make closures that a later layer calls.
 See https://arxiv.org/abs/1811.06965 for pipeline stages.
 """
 
@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import ast
 
-from mmcodemods._layer_loop import LoopCodemod, count, stage_details
+from mmcodemods._layer_loop import LoopCodemod, check_deal, count, stage_details
 from mmrewrite.analysis.layer_calls import layer_call, refuse_carried_containers
 from mmrewrite.analysis.outlining import outline_of
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, OTHER
@@ -62,6 +62,7 @@ class StageLoop(LoopCodemod):
         else:
             outline = outline_of(self.site, loop)
         position = count(self.site, loop)
+        check_deal(self.site, position.total)
         details = [f"{name}={text}" for name, text in stage_details(self.site, counted=True).items()]
         task = f"{self.site.runtime}.stage({position.index}, {position.total}, {', '.join(details)})"
         if layer is not None:

@@ -429,19 +429,23 @@ class Site:
             message = f"the mesh has no axis `{axis}`{nearest(axis, axes)}"
             raise HintMistake(message, start, length, closest(axis, axes))
 
+    def axis_sizes(self, axis: str) -> list[int]:
+        """The sizes that an axis has in the known meshes; none if one of them computes it."""
+        sizes = [mesh.sizes.get(axis) for mesh in self.known_meshes() if axis in (mesh.axes or ())]
+        written = [size for size in sizes if size is not None]
+        return written if len(written) == len(sizes) else []
+
     def check_slice(self, arguments: Sequence[tuple[str, Argument]]) -> None:
         """Report a mistake in the hint if it names an axis, or a slice of one, that the mesh does not have."""
         for axis, argument in arguments:
             # Hints keep the place of an argument's value only; its name is the text before that.
             start = self.facts.source.text.rindex(axis, 0, argument.start)
             self.check_axis(axis, start, len(axis))
-            index = whole_number(argument.value)
-            sizes = [mesh.sizes.get(axis) for mesh in self.known_meshes() if axis in (mesh.axes or ())]
-            literal = [size for size in sizes if size is not None]
-            if index is None or not literal or len(literal) < len(sizes):
+            index, sizes = whole_number(argument.value), self.axis_sizes(axis)
+            if index is None or not sizes:
                 continue
-            if not 0 <= index < max(literal):
-                last = max(literal) - 1
+            if not 0 <= index < max(sizes):
+                last = max(sizes) - 1
                 self.error(
                     f"the mesh has no slice {index} of axis `{axis}`, which has {last + 1}: "
                     + (f"write 0 to {last}" if last else "write 0"),
