@@ -184,9 +184,16 @@ class TestSource:
         assert timeline["notes"] == ["assumed: 4 stages, as this schedule places them"]
 
     def test_a_schedule_that_does_not_fit(self) -> None:
-        put(loop='count=4, schedule="zb-v"')
+        Path("train.py").write_text(APPLIED.replace('"gpipe"', '"zb-v"'))
         (timeline,) = section()["timelines"]
         assert timeline["notes"][-1].startswith("this does not run: zb-v needs the V placement")
+
+    def test_a_schedule_that_does_not_fit_the_hints_is_an_error_of_its_hint(self) -> None:
+        put(loop='count=4, schedule="zb-v"')
+        result = run("--format", "json")
+        assert result.exit_code == 2
+        (problem,) = json.loads(result.stdout)["problems"]
+        assert "`zb-v` needs stages in a V, and `stages` on line 12 makes others" in problem
 
     def test_a_schedule_that_does_not_exist_is_an_error_of_the_hint(self) -> None:
         put(loop='count=4, schedule="1f2b"')

@@ -24,7 +24,7 @@ To check: the call in the loop is one layer, and layers cost about the same, sin
 A value that the body keeps in a local list or dictionary (`seen.append(x)`, `seen[i] = x`) is a further result, which
 the loop keeps.
 
-Refused: fewer layers than slices, where both are written out; a loop of unknown length, `while` loops, layers that
+Refused: a loop of unknown length, `while` loops, fewer layers than slices where both are written out, layers that
 share a list or dictionary which the loop changes, such as a cache, and bodies that cannot become a function: they
 leave the loop, carry a name that may have no value before it, or make closures that a later layer calls.
 See https://arxiv.org/abs/1811.06965 for pipeline stages.
