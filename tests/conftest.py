@@ -50,7 +50,7 @@ if not set(CHOSEN) <= set(KINDS):
 # Where `.ci/run` has two versions of Python, each with its version of JAX, a test runs on one of them: every other case
 # in the grid of a test's parameters, so that each version sees each value of each parameter, and of tests without
 # parameters every other one in a file. Tests with the mark `both_versions` run on both. Of families of programs, with
-# the mark `family`, every fourth case runs on each version, and the others wait for the night, as tests with the mark
+# the mark `family`, every sixth case runs on each version, and the others wait for the night, as tests with the mark
 # `nightly` do: `.ci/nightly` runs every test on both. By default all run.
 HALVES = ("first", "second")
 NIGHT = "night"
@@ -135,7 +135,7 @@ def halves_of(items: Iterable[pytest.Item]) -> dict[pytest.Item, str]:
             continue
         test, values = item.nodeid.partition("[")[0], values_of(item)
         places = [((test, axis), value) for axis, value in values.items()] or [(item.path, item)]
-        turns = (*HALVES, NIGHT, NIGHT) if values and item.get_closest_marker("family") else HALVES
+        turns = (*HALVES, *4 * [NIGHT]) if values and item.get_closest_marker("family") else HALVES
         number = sum(seen[where].setdefault(what, len(seen[where])) for where, what in places)
         found[item] = turns[number % len(turns)]
     return found

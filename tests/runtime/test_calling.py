@@ -18,6 +18,8 @@ from tests.runtime.helpers import normal, on, stages, weights
 nnx = pytest.importorskip("flax.nnx")
 eqx = pytest.importorskip("equinox")
 
+pytestmark = pytest.mark.family
+
 
 class Tied(nnx.Module):
     """Two layers with one kernel, on two submeshes, and dropout between them."""

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import normal, on, sgd
 
-pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.both_versions("the form of traced programs")]
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
 
 WIDTH, EXAMPLES, COUNT = 4, 16, 4
 

@@ -13,6 +13,8 @@ from mmruntime._execution import compile as _compile
 from mmruntime._jaxpr.equal import form, layout, names_mesh
 from tests.runtime.helpers import adam, adam_state, batches, devices_of, layer, on, squares, stages, train, weights
 
+pytestmark = pytest.mark.family
+
 
 def submesh(first, names=("data",)):
     devices = np.array(jax.devices()[first : first + 2])

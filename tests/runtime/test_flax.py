@@ -14,6 +14,8 @@ from flax import nnx
 
 import mmruntime as mm
 
+pytestmark = pytest.mark.family
+
 STAGE_1 = mm.Task(mesh_slice={"stage": 1})
 
 

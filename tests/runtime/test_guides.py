@@ -39,6 +39,7 @@ def losses(text: str) -> list[float]:
     return found
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("track", ["linen", "nnx", "equinox"])
 def test_the_program_of_the_tutorial_learns_the_same_after_rewriting(track):
     path = EXAMPLES / "tutorial" / track / "train.py"

@@ -9,6 +9,8 @@ import pytest
 
 import mmruntime as mm
 
+pytestmark = pytest.mark.family
+
 
 def run(program: str, **environment: str) -> str:
     """Run a program in a fresh interpreter, without device counts in the environment."""

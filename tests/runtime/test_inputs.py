@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime._partition.input_layouts import boxed_names
 
+pytestmark = pytest.mark.family
+
 X = np.linspace(-1.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
 
 

@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import assert_same_bits
 
+pytestmark = pytest.mark.family
+
 X = np.linspace(-1.0, 1.0, 32, dtype=np.float32).reshape(4, 8)
 
 

@@ -23,7 +23,7 @@ from tests.runtime.helpers import (
     weights,
 )
 
-pytestmark = pytest.mark.usefixtures("double")
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
 
 
 def test_loop_over_one_task():

@@ -10,6 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 
+pytestmark = pytest.mark.family
+
 
 def layer(w, x):
     return mm.with_sharding_constraint(jnp.tanh(x @ w), P(None, "hidden"))

@@ -9,6 +9,8 @@ from flax import nnx
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, stages
 
+pytestmark = pytest.mark.family
+
 
 class Block(nnx.Module):
     def __init__(self, rngs):

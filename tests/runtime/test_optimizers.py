@@ -20,7 +20,7 @@ from tests.runtime.helpers import (
     weights,
 )
 
-pytestmark = pytest.mark.usefixtures("double")
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
 
 
 def global_norm(tree):

@@ -9,6 +9,8 @@ import mmruntime as mm
 from mmruntime import schedules
 from tests.runtime.helpers import stages
 
+pytestmark = pytest.mark.family
+
 MICROBATCHES = 4
 
 

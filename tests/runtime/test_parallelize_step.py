@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.helpers import assert_same_bits
 
+pytestmark = pytest.mark.family
+
 PAIRS = (("batch", "x"), ("data", "x"), ("model", "y"))
 TASK_MESH = mm.TaskMesh(devices=(0, 1, 2, 3), axis_sizes=(4, 1), axis_names=("x", "y"))
 X = np.arange(16.0, dtype=np.float32)

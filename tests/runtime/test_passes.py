@@ -21,6 +21,8 @@ from mmruntime._partition.trace import trace
 from mmruntime._step import plan
 from tests.runtime.helpers import WIDTH, layer, normal, on, sgd, squares, stages, weights
 
+pytestmark = pytest.mark.family
+
 # A finished value may remember what was looked up in it.
 MEMOS = ("_seen",)
 

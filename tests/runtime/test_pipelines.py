@@ -30,7 +30,7 @@ from tests.runtime.helpers import (
     weights,
 )
 
-pytestmark = pytest.mark.usefixtures("double")
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ from tests.runtime.helpers import (
     weights,
 )
 
+pytestmark = pytest.mark.family
+
 NUM_STAGES = 2
 NUM_MICROBATCHES = 8
 

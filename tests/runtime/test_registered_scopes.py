@@ -22,7 +22,7 @@ from tests.runtime.helpers import (
     weights,
 )
 
-pytestmark = pytest.mark.usefixtures("double")
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
 
 
 def scoped(params, batch):

@@ -10,6 +10,8 @@ import pytest
 import mmruntime as mm
 from tests.runtime.helpers import WIDTH, normal, stages, weights
 
+pytestmark = pytest.mark.family
+
 
 @pytest.mark.parametrize(
     ("schedule", "options", "placement"),

@@ -9,6 +9,8 @@ import mmruntime as mm
 from mmruntime._partition.instructions import TransferInstruction
 from tests.runtime.helpers import batches, ids, layer, on, sgd, squares, stages, weights
 
+pytestmark = pytest.mark.family
+
 ALL = set(range(8))
 
 

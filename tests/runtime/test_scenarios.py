@@ -13,7 +13,7 @@ from tests.runtime.helpers import WIDTH, assert_close, ids, layer, normal, on, s
 BATCH_AND_MODEL = (("batch", "x"), ("model", "x"))
 
 
-pytestmark = pytest.mark.usefixtures("double")
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
 
 
 def layouts(step, *args):
@@ -267,7 +267,6 @@ def attention(p, x):
     return x + jnp.einsum("bhst,bhtk,hkd->bsd", scores, v, p["o"])
 
 
-@pytest.mark.family
 @pytest.mark.parametrize(
     "variant", [pytest.param("plain", marks=pytest.mark.optimized), "checkpoint", "barrier", "loop"]
 )

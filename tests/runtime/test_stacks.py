@@ -15,7 +15,7 @@ from tests.runtime.helpers import assert_close, assert_equal, normal, stages
 
 optax = pytest.importorskip("optax")
 
-pytestmark = pytest.mark.usefixtures("double")
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
 WIDTH = 4
 
 

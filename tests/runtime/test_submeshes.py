@@ -24,7 +24,7 @@ from tests.runtime.helpers import (
     weights,
 )
 
-pytestmark = pytest.mark.usefixtures("double")
+pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
 
 
 def test_unequal_submeshes():

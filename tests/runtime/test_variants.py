@@ -7,6 +7,8 @@ import mmruntime as mm
 from tests.runtime.helpers import batches, on, sgd, squares, stages, train, weights
 from tests.runtime.helpers import layer as named_layer
 
+pytestmark = pytest.mark.family
+
 STAGES = 4
 
 

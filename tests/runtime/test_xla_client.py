@@ -98,6 +98,7 @@ def test_the_second_start_takes_its_programs_from_jaxs_cache(first_start):
         assert again["cache_hits"] == again["compile_requests_use_cache"]
 
 
+@pytest.mark.nightly
 def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(first_start):
     # Between the lookup by JAX and ours.
     source = TRAIN.replace(
@@ -153,6 +154,7 @@ AHEAD = """
 """
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("how", ["apart", "chained", "donated"])
 def test_programs_on_overlapping_submeshes_do_not_wait_for_each_other(how):
     assert run_script(AHEAD, how, 400, timeout=120) == "done"

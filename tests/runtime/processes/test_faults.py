@@ -109,7 +109,7 @@ def check(job, fault, victim, step):
         ("kill", 1, 3),
         ("kill", 0, 3),
         ("stop", 1, 3),
-        ("exit", 0, 3),
+        pytest.param("exit", 0, 3, marks=pytest.mark.nightly),
         pytest.param("loop", 2, 3, marks=pytest.mark.nightly),
     ],
 )

@@ -42,6 +42,7 @@ def test_stages_over_several_processes_in_any_order(saved):
     run_all("checks:several", 4, 1, *calls)
 
 
+@pytest.mark.nightly
 def test_every_transport(saved):
     calls = [f"with_transport={name}=kinds" for name in ("sockets", "collectives")]
     calls += ["with_transport=sockets=held_back"]
