@@ -17,6 +17,8 @@ from mmruntime._processes.progress import CallRecord
 
 # As many edges go with a verdict; enough for the chains of a pipeline.
 _MOST_EDGES = 64
+# Of a circle of waits, as many are told in words.
+_MOST_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,9 @@ def look_into(
         return WaitFinding(slow=slow)
     circle = tuple(sorted(seen))
     if all(waiting[process].idle and waiting[process].age >= least_age for process in circle):
-        return WaitFinding(circle, "wait for each other, and none of them computes")
+        shown = "; ".join([f"process {process} for {waiting[process].wait}" for process in circle[:_MOST_SHOWN]])
+        more = f"; {len(circle) - _MOST_SHOWN} more" if len(circle) > _MOST_SHOWN else ""
+        return WaitFinding(circle, f"wait for each other, and none of them computes: {shown}{more}")
     return WaitFinding()
 
 

@@ -37,7 +37,8 @@ def graph(*statuses):
             [waits(0, 1, idle=True), waits(1, 2, idle=True), waits(2, 0, idle=True)],
             [],
             (0, 1, 2),
-            "wait for each other, and none of them computes",
+            "wait for each other, and none of them computes: process 0 for data of (1,); process 1 for data of (2,); "
+            "process 2 for data of (0,)",
             id="circle",
         ),
         pytest.param([waits(0)], [ProcessStatus(3, left=True)], (3,), "has ended its program", id="for_anybody"),
