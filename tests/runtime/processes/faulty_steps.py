@@ -1,7 +1,8 @@
 """Training steps that come to grief: `python faulty_steps.py FAULT VICTIM WHEN READ`, run by test_faults.py.
 
 WHEN is in the life of the victim: while it traces or compiles, in front of a step, within one, or at the end of the
-program. Losses are read every READ steps; never with 0.
+program. Losses are read every READ steps; never with 0. With `placed` for WHEN, all arrays lie where the step wants
+them, so that only a number that it does not read tells one call from another.
 """
 
 import os
@@ -50,11 +51,11 @@ def loss_fn(ws, batch):
     return ((x - batch["y"]) ** 2).mean()
 
 
-def train(ws, batch):
+def train(ws, batch, number):
     loss, grads = mm.microbatch(jax.value_and_grad(loss_fn), argnum=1, count=4, reduce="exact", schedule="1f1b")(
         ws, batch
     )
-    return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], loss
+    return [w - 0.1 * g for w, g in zip(ws, grads, strict=True)], loss, batch
 
 
 mesh = mm.MultiMesh(axis_sizes=(jax.device_count(),), axis_names=("stage",))
@@ -62,21 +63,22 @@ step = mm.mjit(train, mesh=mesh, donate_argnums=0)
 state = [np.eye(16, dtype=np.float32) for _ in range(4)]
 batch = {name: np.ones((16, 16), np.float32) for name in "xy"}
 if HERE and WHEN == "compile":
-    step.plan(state, batch)
+    step.plan(state, batch, 0)
     threading.Timer(0.1, bring_about).start()
+placed = batch
 for number in range(60):
     if HERE and number == 20:
         if WHEN == "step":
             bring_about()
         elif WHEN == "within":
             threading.Timer(0.002, bring_about).start()
-    batch = {name: np.full((16, 16), number, np.float32) for name in "xy"}
+    batch = placed if WHEN == "placed" else {name: np.full((16, 16), number, np.float32) for name in "xy"}
     if HERE and FAULT in ("skip", "repeat") and number == 20:
         print("fault", flush=True)
         if FAULT == "skip":
             continue
-        state, loss = step(state, batch)
-    state, loss = step(state, batch)
+        state, loss, placed = step(state, batch, number)
+    state, loss, placed = step(state, batch, number)
     if READ and number % READ == 0:
         float(loss)
 if HERE and WHEN == "end":

@@ -170,9 +170,10 @@ def test_each_fault_in_steps(start, fault, when, read, victim):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("when", ["step", "placed"])
 @pytest.mark.parametrize(("fault", "call"), [("skip", 21), ("repeat", 22)])
-def test_a_call_too_many_or_too_few_is_named(start, fault, call):
-    job = start(fault, 1, ("step", 0), 2, FAULTY_STEPS)
+def test_a_call_too_many_or_too_few_is_named(start, fault, call, when):
+    job = start(fault, 1, (when, 0), 2, FAULTY_STEPS)
     assert [job.ended(index, within=60) for index in range(2)] == [75, 75]
     for index in range(2):
         said = (
