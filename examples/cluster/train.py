@@ -18,6 +18,8 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import orbax.checkpoint as ocp  # noqa: E402
 
+import mmruntime.orbax  # noqa: E402
+
 LAYERS, WIDTH, EXAMPLES = 4, 16, 16
 
 
@@ -66,24 +68,20 @@ def main():
     # Makes every array where the step reads it.
     state = mm.mjit(first_state, out_like=step)()
 
-    # Orbax wants every array on devices of every process, and a stage may be on those of one. So it gets copies that
-    # are on all devices; the step moves them to where it reads them.
-    everywhere = mm.MultiMesh(axis_sizes=(count,), axis_names=("all",))
-    on_all_devices = mm.mjit(lambda state: jax.tree.map(jnp.copy, state), mesh=everywhere)
+    # Arrays are saved from the devices where they are, which may be those of some processes only.
+    mmruntime.orbax.register()
     manager = ocp.CheckpointManager(
         os.path.abspath(options.checkpoints), options=ocp.CheckpointManagerOptions(max_to_keep=3)
     )
     latest = manager.latest_step()
     if latest is not None:
-        like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), on_all_devices(state)
-        )
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
         state = manager.restore(latest, args=ocp.args.StandardRestore(like))
     for number in range(latest or 0, options.steps):
         state, loss = step(state, batch_of(number))
         if number % 2:
             # It is written while the next steps run.
-            manager.save(number + 1, args=ocp.args.StandardSave(on_all_devices(state)))
+            manager.save(number + 1, args=ocp.args.StandardSave(state))
         print(f"step {number + 1} on {stages} stages: {float(loss)!r}", flush=True)
     manager.close()
 

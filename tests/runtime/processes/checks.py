@@ -1,5 +1,6 @@
 """What processes of a job do and hold true. Every function runs in all processes of its job."""
 
+import importlib
 import os
 import random
 import time
@@ -8,6 +9,7 @@ import jax
 import jax.experimental.multihost_utils
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -444,6 +446,48 @@ def with_transport(name: str, call: str, *arguments: str) -> None:
     os.environ["MMRUNTIME_TRANSPORT"] = name
     globals()[call](*arguments)
     del os.environ["MMRUNTIME_TRANSPORT"]
+
+
+def checkpointed(folder: str) -> None:
+    """Arrays of one process, of some and of all are saved from where they lie, and restored there or elsewhere."""
+    ocp = importlib.import_module("orbax.checkpoint")
+    importlib.import_module("mmruntime.orbax").register()
+    every = jax.devices()
+    count = len(every)
+    meshes = [Mesh(np.array(every[low:high]), ("x",)) for low, high in ((0, 2), (count - 2, count), (1, 3), (0, count))]
+    values = {
+        "cut": np.arange(24.0, dtype=np.float32).reshape(8, 3),
+        "copied": np.arange(5, dtype=np.int32),
+        "half": np.asarray(jnp.arange(8, dtype=jnp.bfloat16)),
+        "scalar": np.float32(7),
+    }
+    layouts = {"cut": P("x"), "copied": P(), "half": P("x"), "scalar": P()}
+
+    def tree_on(turn: int, make):
+        return {
+            f"{name}{at}": make(value, NamedSharding(meshes[(at + turn) % len(meshes)], layouts[name]))
+            for name, value in values.items()
+            for at in range(len(meshes))
+        }
+
+    def laid_out(value, sharding):
+        return jax.make_array_from_callback(value.shape, sharding, lambda i: value[i], dtype=value.dtype)
+
+    with ocp.CheckpointManager(folder) as manager:
+        saved = tree_on(0, laid_out)
+        manager.save(1, args=ocp.args.StandardSave(saved))
+        # What is written later is what was there at the call.
+        for array in jax.tree.leaves(saved):
+            array.delete()
+        manager.wait_until_finished()
+        for turn in range(2):
+            like = tree_on(turn, lambda value, layout: jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=layout))
+            found = manager.restore(1, args=ocp.args.StandardRestore(like))
+            same_shards(found, tree_on(0, lambda value, _: value), exact=True)
+            assert all(found[name].sharding == like[name].sharding for name in like)
+        keys = {"key": jax.make_array_from_callback((), NamedSharding(meshes[3], P()), lambda _: jax.random.key(0))}
+        with pytest.raises(ValueError, match=r"orbax: key is an array of typed PRNG keys.* Save jax.random.key_data"):
+            manager.save(2, args=ocp.args.StandardSave(keys))
 
 
 def eager_tasks() -> None:

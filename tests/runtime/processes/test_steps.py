@@ -17,7 +17,7 @@ def saved(tmp_path_factory):
     return path
 
 
-def test_two_processes(saved):
+def test_two_processes(saved, tmp_path):
     outputs = run_all(
         "checks:several",
         2,
@@ -29,6 +29,7 @@ def test_two_processes(saved):
         "held_back",
         "alone",
         "other_entries",
+        f"checkpointed={tmp_path}",
         "eager_tasks",
         "disagreements",
     )
@@ -36,10 +37,10 @@ def test_two_processes(saved):
 
 
 @pytest.mark.nightly
-def test_stages_over_several_processes_in_any_order(saved):
+def test_stages_over_several_processes_in_any_order(saved, tmp_path):
     # Several processes send something to one, for one transfer.
     calls = "four_stages", f"same_as_saved={saved}=1,3,2,0=zb-h1,1f1b", "crossings=20=sockets", "gathered"
-    run_all("checks:several", 4, 1, *calls)
+    run_all("checks:several", 4, 1, *calls, f"checkpointed={tmp_path}")
 
 
 @pytest.mark.nightly
