@@ -209,9 +209,14 @@ FLOATS = {"role": "result", "name": "result", "shape": [3], "where": "device 0",
 
 
 def judged(
-    monkeypatch: pytest.MonkeyPatch, *, wide: Mapping[str, Any], draws: bool = False, plain: float | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    wide: Mapping[str, Any],
+    draws: bool = False,
+    plain: float | None = None,
+    same: Mapping[str, Any] | None = None,
 ) -> programs.Checked:
-    """The judgement on a result that differs by 0.1, and in float64 as `wide` says."""
+    """The judgement on a result that differs by 0.1, and in float64 as `wide` says; or on one that is the `same`."""
     saved: dict[str, tuple[str, ...]] = {}
 
     def run_module(module: str, arguments: Sequence[str], *rest: Any) -> tuple[dict[str, Any], str]:
@@ -220,7 +225,9 @@ def judged(
             return {"compiled_for_a_mesh": True, "devices": 2, "platform": "cpu", "like_arguments": {}, "homes": {}}, ""
         first, second = (saved[folder] for folder in arguments[:2])
         row: dict[str, Any] = {"type": "float32", "absolute": 0.1, "problem": "they differ", "comparable": True}
-        if "--widened" in first:
+        if same is not None:
+            row |= {"absolute": 0.0, "problem": None, **same}
+        elif "--widened" in first:
             assert "--widened" in second
             row |= {"type": "float64", **wide}
         elif "--on-one-device" in first and plain is not None:
@@ -255,6 +262,15 @@ def test_rounding_shrinks_with_the_precision_and_is_no_failure(monkeypatch: pyte
 def test_a_mistake_stays_one(monkeypatch: pytest.MonkeyPatch, wide: Mapping[str, Any], problem: str) -> None:
     found = judged(monkeypatch, wide=wide)
     assert (found.status, found.rows[0]["problem"]) == ("different", problem)
+
+
+@pytest.mark.parametrize("change", [{"role": "argument"}, {"comparable": False}])
+def test_a_step_without_results_is_not_equal_to_anything(
+    monkeypatch: pytest.MonkeyPatch, change: Mapping[str, Any]
+) -> None:
+    check = judged(monkeypatch, wide={}, same=change)
+    assert (check.status, check.rows) == ("not run", ())
+    assert check.problem is not None and "nothing to compare" in check.problem
 
 
 def test_microbatches_that_draw_are_compared_with_the_same_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:

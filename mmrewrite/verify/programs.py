@@ -68,6 +68,12 @@ class ProgramSettings:
     draws: bool
 
 
+_NOTHING = (
+    "there is nothing to compare: the function returns no array and changes none of its arguments; return what it "
+    "computes"
+)
+
+
 def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phase: Phase) -> Checked:
     """Run a function in both programs and compare its arguments and results.
 
@@ -84,6 +90,8 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
             rows, notes, reference = _judged(runs, first, second)
         except _ProgramFailed as failed:
             return Checked(entry, failed.status, "", problem=failed.problem, details=failed.details)
+    if not any(row["role"] == "result" and (row["comparable"] or row["problem"]) for row in rows):
+        return Checked(entry, "not run", "", problem=_NOTHING)
     status: Status = "different" if any(row["problem"] for row in rows) else "equal"
     real = settings.devices is None
     kind = second.document["platform"] if real else "virtual"

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from mmruntime._commands.compare import Leaf, Recorded, Tolerance, compare, load, main
+from mmruntime._commands.entry_point import FunctionName
+from mmruntime._commands.verify import run
 
 
 def leaf(value, dtype="float32", name="result"):
@@ -117,3 +119,53 @@ def test_what_is_not_on_both_sides():
     assert row.problem == "it became bfloat16[1, 1], from float32[2]"
     (row,) = compare([leaf(None, "str")], [leaf(None, "str")], Tolerance())
     assert (row.problem, row.absolute) == (None, None)
+
+
+PROGRAM = """
+import jax.numpy as jnp
+import numpy as np
+
+
+def example():
+    return {{"w": jnp.ones(3), "kept": jnp.ones(2), "count": 0}}, np.zeros(2), jnp.arange(3.0)
+
+
+def step(state, seen, x):
+    {body}
+"""
+CHANGES = """state["w"] = state["w"] - {rate} * x
+    seen[0] = x.sum()
+    state["count"] += 1"""
+
+
+def recorded(tmp_path, monkeypatch, name, body):
+    (tmp_path / f"{name}.py").write_text(PROGRAM.format(body=body))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / name / "saved").mkdir(parents=True)
+    step, example = FunctionName("--entry", f"{name}:step"), FunctionName("--args", f"{name}:example")
+    run(step, example, str(tmp_path / name / "saved"))
+    return load(str(tmp_path / name / "saved"))
+
+
+def test_what_a_step_changes_in_place_is_compared(tmp_path, monkeypatch):
+    programs = {
+        "before_": CHANGES.format(rate=0.1),
+        "equal_": CHANGES.format(rate=0.1) + "\n    state['kept'] = state['kept'] + 0",
+        "other_": CHANGES.format(rate=0.2),
+        "nothing_": "pass",
+        "less_": "del state['w']",
+    }
+    runs = {name: recorded(tmp_path, monkeypatch, name, body) for name, body in programs.items()}
+    changed = [leaf.name for leaf in runs["before_"] if leaf.role == "result"]
+    assert changed == ["state['count'] after the call", "state['w'] after the call", "seen after the call"]
+    assert [leaf.role for leaf in runs["nothing_"]] == ["argument"] * 5
+
+    def problems(name):
+        rows = compare(runs["before_"], runs[name], Tolerance())
+        return [row.as_json()["name"] for row in rows if row.problem is not None]
+
+    assert problems("equal_") == []
+    assert problems("other_") == ["state['w'] after the call"]
+    # What one program leaves alone is what it was.
+    assert problems("nothing_") == changed
+    assert problems("less_") == changed

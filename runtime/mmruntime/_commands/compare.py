@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,6 +20,8 @@ import ml_dtypes
 import numpy as np
 
 _INDEX = "run.json"
+# The end of the name of what is in an argument after the call, where the call changed it in place.
+CHANGED = " after the call"
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,19 @@ class Row:
 
 def compare(original: Sequence[Leaf], rewritten: Sequence[Leaf], tolerance: Tolerance) -> list[Row]:
     """A row for every array of the original program, in order, and then for those that only the rewritten one has."""
+    original, rewritten = _with_unchanged(original, rewritten), _with_unchanged(rewritten, original)
     others = {(leaf.role, leaf.name): leaf for leaf in rewritten}
     rows = [_row(leaf, others.pop((leaf.role, leaf.name), None), tolerance) for leaf in original]
     return rows + [Row(None, leaf, None, None, "only the rewritten program has it") for leaf in others.values()]
+
+
+def _with_unchanged(leaves: Sequence[Leaf], other: Sequence[Leaf]) -> list[Leaf]:
+    """The leaves of a run, and those that only the other run changed in place, which are what they were before."""
+    known = {(leaf.role, leaf.name): leaf for leaf in leaves}
+    changed = [leaf.name for leaf in other if leaf.role == "result" and leaf.name.endswith(CHANGED)]
+    missing = [name for name in changed if ("result", name) not in known]
+    before = ((name, known.get(("argument", name.removesuffix(CHANGED)))) for name in missing)
+    return [*leaves, *(replace(leaf, name=name, role="result") for name, leaf in before if leaf is not None)]
 
 
 def _row(original: Leaf, rewritten: Leaf | None, tolerance: Tolerance) -> Row:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from mmruntime._commands.compare import Recorded
+from mmruntime._commands.compare import CHANGED, Recorded
 from mmruntime._commands.entry_point import (
     BadEntryPoint,
     FunctionName,
@@ -69,6 +69,7 @@ def run(
     # Before the call: a donated argument is deleted by it.
     for name, argument in zip(names, example, strict=True):
         _record(record.argument, name, argument)
+    before = [_leaves(argument) for argument in example]
     try:
         with jax.disable_jit() if on_one_device else contextlib.nullcontext():
             result = jax.block_until_ready(step(*example))
@@ -77,6 +78,8 @@ def run(
             failure(entry, "failed", error, f"it was called with what `{arguments.text}` returns")
         ) from error
     _record(record.result, "result", result)
+    for name, argument, leaves in zip(names, example, before, strict=True):
+        _record_changes(record.result, name, leaves, argument)
     record.close()
     is_step = isinstance(step, MeshFunction)
     return {
@@ -109,15 +112,44 @@ def _names(step: Any, count: int) -> list[str]:
 
 def _record(keep: Any, name: str, tree: Any) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        place = f"{name}{jax.tree_util.keystr(path)}"
-        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            keep(place, np.asarray(jax.random.key_data(leaf)), str(leaf.dtype), _where(leaf.sharding))
-        elif isinstance(leaf, jax.Array):
-            keep(place, np.asarray(leaf), str(leaf.dtype), _where(leaf.sharding))
-        elif isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
-            keep(place, np.asarray(leaf), str(np.asarray(leaf).dtype), "host")
-        else:
-            keep(place, None, f"{type(leaf).__module__}.{type(leaf).__qualname__}", "host")
+        _record_leaf(keep, f"{name}{jax.tree_util.keystr(path)}", leaf)
+
+
+def _record_leaf(keep: Any, place: str, leaf: Any) -> None:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        keep(place, np.asarray(jax.random.key_data(leaf)), str(leaf.dtype), _where(leaf.sharding))
+    elif isinstance(leaf, jax.Array):
+        keep(place, np.asarray(leaf), str(leaf.dtype), _where(leaf.sharding))
+    elif isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+        keep(place, np.asarray(leaf), str(np.asarray(leaf).dtype), "host")
+    else:
+        keep(place, None, f"{type(leaf).__module__}.{type(leaf).__qualname__}", "host")
+
+
+def _leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by path; NumPy's arrays as copies, since a call may write into them."""
+    return {
+        jax.tree_util.keystr(path): leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _record_changes(keep: Any, name: str, before: dict[str, Any], tree: Any) -> None:
+    """Record what a call changed in an argument in place, as steps of nnx change their models and optimizers."""
+    after = _leaves(tree)
+    for path, leaf in after.items():
+        if path not in before or _is_changed(before[path], leaf):
+            _record_leaf(keep, f"{name}{path}{CHANGED}", leaf)
+    for path in before.keys() - after.keys():
+        keep(f"{name}{path}{CHANGED}", None, "nothing", "host")
+
+
+def _is_changed(before: Any, after: Any) -> bool:
+    if isinstance(before, np.ndarray) and isinstance(after, np.ndarray):
+        return (before.shape, before.dtype) != (after.shape, after.dtype) or before.tobytes() != after.tobytes()
+    if isinstance(before, bool | int | float | complex):
+        return type(before) is not type(after) or before != after
+    return before is not after
 
 
 def _where(sharding: jax.sharding.Sharding) -> str:
