@@ -10,10 +10,14 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from mmrewrite.cli.commands import cli
+from mmrewrite.cli.reports import render
+from mmrewrite.plan.plan import Planned
+from mmrewrite.plan.sections import PlanSection, PlanTable
 
 pytestmark = pytest.mark.python
 
@@ -121,7 +125,9 @@ class TestSource:
         result = run()
         assert result.exit_code == 0
         assert "submesh 0 |F0 F1 .........B0    B1    |\nsubmesh 1 |...F0 F1 B0    B1    ......|" in result.stdout
-        assert "`len(params)` layers (an expression), dealt out to the 2 slices of `stage`, in order" in result.stdout
+        where = "`len(params)` layers (an expression), dealt out to the 2 slices of `stage`, in order"
+        assert where in " ".join(result.stdout.split())
+        assert max(map(len, result.stdout.splitlines())) <= 80
         assert "makespan of a step: 9\n" in result.stdout
         assert result.stderr == "1 file would change\n"
 
@@ -372,6 +378,27 @@ def test_the_source_is_planned_without_jax(folder: Path) -> None:
     finished = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     assert "1f1b: 4 submeshes" in finished.stdout
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_tables_fit_the_terminal_and_lose_nothing(monkeypatch: pytest.MonkeyPatch, width: int, rows: int) -> None:
+    """The widest is that of the inputs of a step: names, figures, and why they are where they are."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    reason = "task stage_0 at examples/train.py as rewritten:31"
+    cells = [
+        (f"state.params['b{row}']['kernel']", str(row), "float32[128,32]", "P()", f"{row} KiB", reason if row else "-")
+        for row in range(rows)
+    ]
+    head = ("input", "submesh", "type", "layout", "bytes per device", "on its submesh because of")
+    planned = Planned((PlanSection("step", (), None, (PlanTable("Inputs", head, tuple(cells)),), ()),), None, ())
+    text = click.unstyle(str(render("plan", "text", planned)))
+    longest = max(len(word) for word in text.split())
+    assert max(map(len, text.splitlines())) <= max(width, longest + 8)
+    flat = " ".join(text.split())
+    assert all(cell in flat for row in cells for cell in row)
+    # Rows that agree on what does not fit stand under it.
+    assert (width, rows) != (80, 7) or flat.count(reason) == 1
 
 
 def test_the_documentation_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +21,10 @@ if TYPE_CHECKING:
     from mmrewrite.plan.sections import PlanGrid, PlanSection, PlanTable, PlanTimeline
     from mmrewrite.verify.verify import Verified
 
-_TIMELINE_WIDTH = 120
+# Characters to a line where no terminal says how many it has.
+_TABLE_WIDTH, _TIMELINE_WIDTH = 80, 120
+# Columns that may have lines of their own in a table that is too wide.
+_WIDE = 30
 _HEADINGS = ("To check", "Refused")
 
 
@@ -117,7 +123,8 @@ RENDERERS = {
 
 
 def _section(section: PlanSection) -> str:
-    parts = [_lines(section.title, (*section.notes, *section.proofs))]
+    remarks = (line for text in (*section.notes, *section.proofs) for line in _wrapped(text, _indent(text)))
+    parts = [_lines(section.title, remarks)]
     parts += [_grid(section.grid)] if section.grid else []
     parts += [_table(table) for table in section.tables]
     parts += [_timeline(timeline) for timeline in section.timelines]
@@ -129,17 +136,84 @@ def _lines(title: str, notes: Iterable[str]) -> str:
 
 
 def _table(table: PlanTable) -> str:
-    """Columns as wide as their widest cell, numbers to the right."""
-    lines = [table.head, *table.rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(table.head))]
+    """Columns as wide as their widest cell, numbers to the right; those that do not fit stand in lines of their own.
+
+    Where a table is too wide, heads take several lines, and a column that says the same of every row is said once,
+    above. Of what else does not fit, the widest first, rows that agree on it stand together under it, and where few do,
+    each has its own below.
+    """
+    most = _columns(_TABLE_WIDTH) - 2
     numeric = table.numeric
+    columns = list(range(len(table.head)))
+    widths = [max(len(line[column]) for line in (table.head, *table.rows)) for column in columns]
+    heads = [[head] for head in table.head]
+
+    def is_wide(indent: int = 0) -> bool:
+        return sum(widths[column] + 2 for column in columns) - 2 > most - indent
+
+    def said(line: Sequence[str], of: Sequence[int]) -> str:
+        return "; ".join(f"{table.head[column]}: {line[column]}" for column in of)
 
     def text(line: Sequence[str]) -> str:
-        cells = zip(line, widths, numeric, strict=True)
+        cells = [(line[column], widths[column], numeric[column]) for column in columns]
         return "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
 
-    first, *rest = map(text, lines)
-    return _lines(table.title, (style.head(first), *rest))
+    lines: list[str] = []
+    if is_wide():
+        for column in columns:
+            cells = max((len(row[column]) for row in table.rows), default=0)
+            heads[column] = textwrap.wrap(table.head[column], max(cells, 1), break_long_words=False) or [""]
+            widths[column] = max(cells, *map(len, heads[column]))
+    if is_wide() and len(table.rows) > 1:
+        same = [column for column in columns[1:] if len({row[column] for row in table.rows}) == 1]
+        columns = [column for column in columns if column not in same]
+        lines += _wrapped(f"in every row: {said(table.rows[0], same)}", "") if same else []
+    aside: list[int] = []
+    while is_wide(2) and (wide := [column for column in columns[1:] if widths[column] > _WIDE]):
+        aside.append(max(wide, key=lambda column: widths[column]))
+        columns.remove(aside[-1])
+    # What still does not fit goes with it, and a long first column has lines to itself.
+    first_alone = is_wide(2) and widths[0] > _WIDE
+    columns = columns[1:] if first_alone else columns
+    while is_wide(6) and len(columns) > 1:
+        aside.append(columns.pop())
+    aside.sort()
+    groups = [(key, list(rows)) for key, rows in itertools.groupby(table.rows, lambda row: said(row, aside))]
+    stand_together = bool(aside) and len(groups) * 2 <= len(table.rows)
+    indent = "  " if stand_together else ""
+    lines += [indent + style.head(table.head[0])] if first_alone else []
+    height = max(len(heads[column]) for column in columns)
+    for number in range(height):
+        # Heads end on one line, above the cells.
+        above = [head[number - height + len(head)] if number >= height - len(head) else "" for head in heads]
+        lines.append(f"{indent}{'  ' if first_alone else ''}{style.head(text(above))}")
+    for key, rows in groups:
+        lines += _wrapped(key, "") if stand_together else []
+        for row in rows:
+            lines += [indent + row[0], f"{indent}  {text(row)}"] if first_alone else [indent + text(row)]
+            lines += _wrapped(key, "    ") if aside and not stand_together else []
+    return _lines(table.title, lines)
+
+
+def _indent(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())]
+
+
+def _columns(otherwise: int) -> int:
+    """The characters to a line of the terminal, if this is one."""
+    return shutil.get_terminal_size((otherwise, 24)).columns
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    # Names and paths stay whole, so that they can be searched for.
+    return textwrap.wrap(
+        text.lstrip(),
+        _columns(_TABLE_WIDTH) - 2,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _grid(grid: PlanGrid) -> str:
@@ -159,6 +233,6 @@ def _owners(owners: Sequence[int]) -> str:
 def _timeline(timeline: PlanTimeline) -> str:
     parts = [_lines(timeline.title, timeline.notes)]
     if timeline.simulation is not None:
-        parts.append(style.timeline(timeline.as_text(_TIMELINE_WIDTH)))
+        parts.append(style.timeline(timeline.as_text(min(_TIMELINE_WIDTH, _columns(_TIMELINE_WIDTH)))))
         parts.append("\n".join(f"  {label}: {text}" for label, text in timeline.figures))
     return "\n\n".join(parts)
