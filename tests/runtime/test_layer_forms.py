@@ -395,6 +395,56 @@ FORMS = {
         return x + new["layer_1"][1] + sum(losses)[:, None]
         """,
     ),
+    "plain towers, two loops": plain(
+        "{'a': weights[:2], 'b': weights[2:]}",
+        """
+        a, b = x, 2 * x
+        for w in params["a"]:  # mm: stages
+            a = layer(w, a)
+        for w in params["b"]:  # mm: stages
+            b = layer(w, b)
+        return a * b
+        """,
+    ),
+    "plain skips, two loops": plain(
+        "weights",
+        """
+        skips = []
+        for w in params[:2]:  # mm: stages
+            x = layer(w, x)
+            skips.append(x)
+        for w in params[2:]:  # mm: stages
+            x = layer(w, x + skips.pop())
+        return x
+        """,
+    ),
+    "plain caches by entry": plain(
+        "weights",
+        """
+        def attend(w, x, cache):
+            cache = cache + x
+            return layer(w, cache), cache
+
+        caches = [jnp.zeros_like(x) for _ in range(4)]
+        for i, w in enumerate(params):  # mm: stages
+            x, caches[i] = attend(w, x, caches[i])
+        return x + caches[0]
+        """,
+    ),
+    "plain auxiliary losses": plain(
+        "weights",
+        """
+        def both(w, x):
+            y = layer(w, x)
+            return y, (y**2).mean(axis=-1)
+
+        total = 0.0
+        for w in params:  # mm: stages
+            x, loss = both(w, x)
+            total += loss
+        return x + total[:, None]
+        """,
+    ),
     "plain sorted in the loop": plain(
         "{f'layer_{i}': w for i, w in enumerate(weights)}",
         "for name in sorted(params):  # mm: stages\n    x = layer(params[name], x)\nreturn x",
@@ -483,7 +533,7 @@ def test_form(form):
     elif form in SHARED:
         assert [len(each) for each in places] == [1] * len(places)
     else:
-        loops = 2 if "decoder" in form else 1
+        loops = 2 if "decoder" in form or "two loops" in form else 1
         half = len(places) // loops // 2
         expected = ([[0]] * half + [[1]] * half) * loops
         assert places == (expected[::-1] if "reversed" in form else expected)
