@@ -31,20 +31,24 @@ class FilterPmap(FilterJit):
         mapped = equinox.filter_vmap(fun, axis_name=axis_name, axis_size=axis_size, **axes)
         names = tuple(inspect.signature(fun).parameters)
 
-        @functools.wraps(fun)
-        def over_rows(*args: Any) -> Any:
-            if rows is None:
-                return mapped(*args)
+        def laid_out(args: tuple[Any, ...], along: str) -> tuple[Any, ...]:
             default = equinox.if_array(0)
             chosen = axes.get("in_axes", default)
             if isinstance(chosen, dict):
                 chosen = tuple(chosen.get(name, default) for name in names[: len(args)])
 
             def lay_out(axis: Any, subtree: Any) -> Any:
-                return jax.tree.map(
-                    lambda leaf: with_rows_along(leaf, axis(leaf) if callable(axis) else axis, mesh, rows), subtree
-                )
+                def one(leaf: Any) -> Any:
+                    of_leaf: Any = axis(leaf) if callable(axis) else axis
+                    return with_rows_along(leaf, of_leaf, mesh, along)
 
-            return mapped(*jax.tree.map(lay_out, chosen, args, is_leaf=lambda axis: axis is None))
+                return jax.tree.map(one, subtree)
+
+            of_rows: tuple[Any, ...] = jax.tree.map(lay_out, chosen, args, is_leaf=lambda axis: axis is None)
+            return of_rows
+
+        @functools.wraps(fun)
+        def over_rows(*args: Any) -> Any:
+            return mapped(*(args if rows is None else laid_out(args, rows)))
 
         super().__init__(over_rows)
