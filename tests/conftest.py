@@ -54,6 +54,7 @@ if not set(CHOSEN) <= set(KINDS):
 # `nightly` do: `.ci/nightly` runs every test on both. By default all run.
 HALVES = ("first", "second")
 NIGHT = "night"
+FAMILY = ("first", NIGHT, "second", NIGHT, NIGHT, NIGHT)
 HALF = os.environ.get("MMREWRITE_TESTS_HALF", "")
 BOTH = "both"  # all but what waits for the night
 if HALF not in ("", BOTH, *HALVES):
@@ -135,7 +136,7 @@ def halves_of(items: Iterable[pytest.Item]) -> dict[pytest.Item, str]:
             continue
         test, values = item.nodeid.partition("[")[0], values_of(item)
         places = [((test, axis), value) for axis, value in values.items()] or [(item.path, item)]
-        turns = (*HALVES, *4 * [NIGHT]) if values and item.get_closest_marker("family") else HALVES
+        turns = FAMILY if values and item.get_closest_marker("family") else HALVES
         number = sum(seen[where].setdefault(what, len(seen[where])) for where, what in places)
         found[item] = turns[number % len(turns)]
     return found

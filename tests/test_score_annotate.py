@@ -100,6 +100,7 @@ def test_each_layer_is_on_its_stage(script: ModuleType) -> None:
     assert script.misplaced(stack, 1, "blocks", [0, 1, 1, 1]) == ["[0]['blocks']: layer 1 on stage 0, not 1"]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("source", "told", "found", "passed"),
     [

@@ -91,6 +91,7 @@ def test_every_program_has_at_most_five_hints(script: ModuleType) -> None:
         assert all({"program", "step", "state", "layers", "stages"} <= told["score"].keys() for _, told in cases)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_program_runs_until_its_step_was_called_often_enough(tmp_path: Path, count: int) -> None:
     np = pytest.importorskip("numpy")

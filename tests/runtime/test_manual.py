@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 
-pytestmark = pytest.mark.both_versions("the form of traced programs")
+pytestmark = pytest.mark.family
 
 X = np.linspace(0.0, 1.0, 8, dtype=np.float32)
 

@@ -13,7 +13,7 @@ from jax import lax
 
 from tests.runtime.exactness.checking import assert_exact, case_of
 
-pytestmark = pytest.mark.both_versions("the form of traced programs")
+pytestmark = pytest.mark.family
 
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(4, 3))

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from tests.runtime.exactness.checking import assert_exact, case_of
 
-pytestmark = pytest.mark.both_versions("the form of traced programs")
+pytestmark = pytest.mark.family
 
 MESH = Mesh(np.asarray(jax.devices()).reshape(4, 2), ("model", "data"))
 RNG = np.random.default_rng(0)

@@ -117,6 +117,7 @@ def test_the_others_end_and_say_why(start, fault, victim, step):
     check(start(fault, victim, step, 3), fault, victim, step)
 
 
+@pytest.mark.nightly
 def test_slow_is_not_dead(start):
     job = start("slow", 1, 3, 3)
     assert [job.ended(index, within=60) for index in range(3)] == [0, 0, 0]
