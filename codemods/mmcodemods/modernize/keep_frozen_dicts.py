@@ -12,8 +12,9 @@ meaning. The functions of `flax.core` do the same for both.
 
 To check: nothing.
 
-Reported, not edited: calls of values that the source does not show to be made by `init` or `apply` of a module or by
-`flax.core`. They may be of another class. `pop` and `copy` in other forms are those of a list or dictionary.
+Refused: nothing. Reported, not edited: calls of values that the source does not show to be made by `init` or `apply` of
+a module or by `flax.core`. They may be of another class. `pop` and `copy` in other forms are those of a list or
+dictionary.
 See https://flax.readthedocs.io/en/latest/guides/converting_and_upgrading/regular_dict_upgrade_guide.html
 """
 
