@@ -73,4 +73,5 @@ def _updates(module: ModuleUses) -> Iterator[ast.Call]:
 
 
 def _is_updated_without_model(call: ast.Call) -> bool:
-    return len(call.args) == 1 and not isinstance(call.args[0], ast.Starred)
+    has_both = any(keyword.arg in ("grads", "model", None) for keyword in call.keywords)
+    return len(call.args) == 1 and not isinstance(call.args[0], ast.Starred) and not has_both

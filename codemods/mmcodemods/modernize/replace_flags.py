@@ -5,12 +5,14 @@
     ->
     ->  jax.config.update("jax_spmd_mode", "allow_all")  reported
 
-Setting a flag that is gone raises. It is gone since its last default is how JAX works; a statement that sets it to that
-is removed. The index has the flags and their defaults.
+Setting a flag that is gone raises. A flag that was on in the end is gone since that is how JAX works; a statement that
+turns it on is removed, and so is one that turns off what went together with its flag. The index has the flags and their
+defaults.
 
 To check: nothing.
 
-Refused: other values, and reads. Reported: names of gone flags in the environment, which do nothing.
+Refused: other values, and reads; a `target-jax` that still has the flag. Reported: names of gone flags in the
+environment, which do nothing.
 See https://docs.jax.dev/en/latest/config_options.html
 """
 
@@ -28,6 +30,21 @@ from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.results import Change
 
+_CONFIGS = frozenset(("jax.config", "jax.config.config", "flax.config"))
+# Flags that were off in the end, and are gone since nothing is left to turn on.
+_WENT_WITH_THEIR_FEATURE = frozenset(
+    (
+        "jax_data_dependent_tracing_fallback",
+        "jax_dynamic_shapes",
+        "jax_host_callback_ad_transforms",
+        "jax_host_callback_inline",
+        "jax_host_callback_legacy",
+        "jax_host_callback_outfeed",
+        "jax_parallel_functions_output_gda",
+        "jax_use_original_compilation_cache_key_generation",
+    )
+)
+
 
 class ReplaceFlags(ModernizeCodemod):
     """Removes statements, and reports the other uses of a flag."""
@@ -43,7 +60,7 @@ class ReplaceFlags(ModernizeCodemod):
         for other in module.nodes_of(ast.Attribute):
             if other.attr in old_flags():
                 home = module.facts.names.resolve(other.value, module.scope_of(other))
-                if home in ("jax.config", "jax.config.config", "flax.config"):
+                if home in _CONFIGS:
                     yield Location(module, other, part=other.attr)
 
     @classmethod
@@ -70,6 +87,7 @@ class ReplaceFlags(ModernizeCodemod):
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)
             and call.func.attr == "update"
+            and self._is_config(call.func.value)
             and len(call.args) == 2
             and call.args[0] is node
         )
@@ -79,16 +97,20 @@ class ReplaceFlags(ModernizeCodemod):
         """Remove the statement that gives a flag its last default; refuse others."""
         part = old_flags()[flag]
         statement = self.site.statement
-        is_alone = isinstance(statement, ast.Assign) or (
-            isinstance(statement, ast.Expr) and self.site.module.parents.get(value) is statement.value
-            if value is not None
-            else False
-        )
-        if value is None or not is_alone:
+        is_set = isinstance(statement, ast.Assign) and statement.targets == [self.site.node]
+        is_updated = isinstance(statement, ast.Expr) and self.site.module.parents.get(value) is statement.value  # type: ignore[arg-type]
+        if value is None or not (is_set or is_updated):
+            self.refuse(f"`{flag}` {part.told('')}")
+        if part.default != "True" and flag not in _WENT_WITH_THEIR_FEATURE:
             self.refuse(f"`{flag}` {part.told('')}")
         if not isinstance(value, ast.Constant) or str(value.value) != part.default:
             self.refuse(f"`{flag}` {part.told('')}; {TITLES[part.package]} works as with `{part.default}`")
+        if part.package == "jax":
+            self.site.needs(part.since, f"to do without `{flag}`")
         remove_statement(self.site, statement)
+
+    def _is_config(self, node: ast.expr) -> bool:
+        return self.site.resolve(node) in _CONFIGS
 
 
 def _is_docstring(module: ModuleUses, node: ast.Constant) -> bool:

@@ -7,7 +7,7 @@
 
 To check: the devices are those that other shardings of the program have, in the same order.
 
-Refused: tests for the class, since arrays have `NamedSharding`s today. In programs for MultiMesh, whose layouts were of
+Refused: the class for a `target-jax` before 0.7; tests for it, since arrays have `NamedSharding`s today. In programs for MultiMesh, whose layouts were of
 it, they become tests for that of `jax.extend`, which no layout of `mmruntime` is.
 See https://docs.jax.dev/en/latest/jax.sharding.html
 """
@@ -44,6 +44,7 @@ class ReplaceGspmdSharding(ModernizeCodemod):
                     "arrays have a `NamedSharding` today, so a test for this class has no equal; compare index maps "
                     "(`sharding.devices_indices_map(shape)`), or ask `sharding.is_equivalent_to(other, ndim)`"
                 )
+            self.site.needs("0.7.0", "`jax.extend.sharding.GSPMDSharding`")
             if self.use.is_direct:
                 home = self.site.draft.imports.member("jax.extend", "sharding", ("jex_sharding",))
                 self.site.replace(self.use.node, f"{home}.GSPMDSharding")

@@ -14,7 +14,8 @@ working, which they do not with `thread_resources` under `jax.set_mesh`.
 
 To check: code that changes `thread_resources` itself.
 
-Refused: everything but `env.physical_mesh` and `env.shape`, also on a local name of an environment.
+Refused: everything but `env.physical_mesh` and `env.shape`, also on a local name of an environment; a `target-jax`
+before 0.10, on which the runtime does not install.
 See https://docs.jax.dev/en/latest/_autosummary/jax.set_mesh.html for today's context.
 """
 
@@ -54,6 +55,7 @@ class ReplaceThreadResources(ModernizeCodemod):
         holder = self.site.module.parents[env]
         if not isinstance(env, ast.Attribute) or env.attr != "env":
             self._refuse_others()
+        self.site.needs("0.10", "`mmruntime.compat`")
         current = f"{self.site.spell_compat('current_mesh', _ASKED)}()"
         if isinstance(holder, ast.Assign):
             self._replace_kept(holder)

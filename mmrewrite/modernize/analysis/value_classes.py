@@ -114,14 +114,15 @@ def _of_own_attribute(module: ModuleUses, node: ast.Attribute, depth: int) -> st
     owner = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
     if owner is None or (owner, node.attr) not in module.own_values:
         return None
-    values = [
-        part.value
-        for part in ast.walk(owner)
-        if isinstance(part, ast.Assign)
-        and any(isinstance(each, ast.Attribute) and ast.dump(each) == _stored(node) for each in part.targets)
+    stores = [
+        other
+        for other in module.nodes_of(ast.Attribute)
+        if other.attr == node.attr and not isinstance(other.ctx, ast.Load)
     ]
-    return class_of(module, values[0], None, depth + 1) if len(values) == 1 else None
-
-
-def _stored(node: ast.Attribute) -> str:
-    return ast.dump(ast.Attribute(node.value, node.attr, ast.Store()))
+    if len(stores) != 1 or owner not in module.above(stores[0]):
+        return None
+    statement = module.parents[stores[0]]
+    is_own = isinstance(stores[0].value, ast.Name) and stores[0].value.id == "self"
+    if not is_own or not isinstance(statement, ast.Assign):
+        return None
+    return class_of(module, statement.value, None, depth + 1)

@@ -1,0 +1,106 @@
+"""What is written for an older JAX: no name that this JAX does not have."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import pytest
+from test_modernize import CASES, modernize, read_case
+
+from mmrewrite.cli.modernize import parse_target
+from mmrewrite.modernize.name_index import numbers, old_names
+from mmrewrite.modernize.settings import ModernizeSettings
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.project.facts import Facts, SourceFile, read_facts
+
+pytestmark = pytest.mark.python
+
+TARGETS = ("0.4.30", "0.6.0", "0.8.0", "0.12")
+# What modernize writes, below `jax`: the release since which the wheels have it, if that is after 0.4.30 ...
+SINCE: Mapping[str, str] = {
+    "mmruntime.compat": "0.10.0",
+    "jax.enable_x64": "0.8.0",
+    "jax.experimental.layout.Format": "0.6.2",
+    "jax.experimental.layout.with_layout_constraint": "0.6.1",
+    "jax.extend.backend.get_backend": "0.4.33",
+    "jax.extend.sharding": "0.7.0",
+    "jax.lax.pcast": "0.8.2",
+    "jax.set_mesh": "0.7.1",
+    "jax.shard_map": "0.6.1",
+    "jax.sharding.AxisType": "0.5.3",
+    "jax.typeof": "0.5.3",
+}
+# ... and names that are older.
+# fmt: off
+OLDER = frozenset(
+    f"jax.{name}"
+    for name in (
+        "Array", "checkpoint", "core.ShapedArray", "debug", "debug.callback", "debug.print", "effects_barrier",
+        "experimental.io_callback", "experimental.layout.Layout.AUTO", "extend.backend", "extend.core",
+        "extend.core.ClosedJaxpr", "extend.core.Jaxpr", "jit", "lax", "lax.with_sharding_constraint",
+        "nn.standardize", "numpy.prod", "numpy.round", "numpy.trunc", "numpy.vstack", "numpy.zeros",
+        "numpy.zeros_like", "process_count", "process_index", "remat", "sharding", "sharding.Mesh",
+        "sharding.NamedSharding", "sharding.PartitionSpec", "sharding.Sharding", "tree", "tree.flatten",
+        "tree.leaves", "tree.map", "tree.structure", "tree.unflatten", "tree_util.tree_leaves",
+        "tree_util.tree_map",
+    )
+)
+# fmt: on
+
+
+def names_in(text: bytes) -> set[str]:
+    facts = read_facts(SourceFile("a.py", text), ())
+    if not isinstance(facts, Facts):
+        return set()
+    facts.names.synonyms = {}
+    return set(ModuleUses(facts).names_below(("jax", "mmruntime.compat"))) | {
+        item.name for item in ModuleUses(facts).imported if f"{item.name}.".startswith(("jax.", "mmruntime.compat."))
+    }
+
+
+@functools.cache
+def written(target: str) -> dict[str, set[str]]:
+    """The names that are in results and not in what was rewritten, and the fixtures of each."""
+    found: dict[str, set[str]] = {}
+    for folder in CASES:
+        if "multimesh" in folder.parent.name:
+            # Programs for MultiMesh need the runtime in any case.
+            continue
+        case = read_case(folder)
+        settings = ModernizeSettings(selected=frozenset(case.select) or None, target=parse_target(target))
+        for path, result in modernize(case.before, settings).items():
+            if path.endswith(".py") and result.changed:
+                for name in names_in(result.result) - names_in(case.before[path]):
+                    found.setdefault(name, set()).add(f"{folder.parent.name}/{folder.name}")
+    return found
+
+
+def since(name: str) -> str | None:
+    """The release since which a name is there, None if it is not known."""
+    while name:
+        if name in SINCE:
+            return SINCE[name]
+        if name in OLDER or name == "jax":
+            return "0.4.30"
+        name = name.rpartition(".")[0]
+    return None
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_target_has_what_is_written(target: str) -> None:
+    names = written(target)
+    assert "jax.tree.map" in names
+    unknown = {name: cases for name, cases in names.items() if since(name) is None}
+    assert unknown == {}, "say since when JAX has these"
+    too_new = {
+        name: (since(name), cases)
+        for name, cases in names.items()
+        if numbers(since(name) or "") > (*numbers(target), 99)
+    }
+    assert too_new == {}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_written_is_not_gone(target: str) -> None:
+    assert {name for name in written(target) if name in old_names() and old_names()[name].is_gone} == set()
