@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -69,9 +69,11 @@ def transformer(stages: int, layers: int, width: int, batch: int, *, length: int
         if "embed" in params:
             x = params["embed"][x] + params["position"]
         for p in params["layers"]:
-            x = x + attend(p, normalized(x, p["scale_1"], p["bias_1"]))
-            hidden = jax.nn.gelu(normalized(x, p["scale_2"], p["bias_2"]) @ p["up"] + p["up_bias"])
-            x = x + hidden @ p["down"] + p["down_bias"]
+            if "in" in p:
+                x = x + attend(p, normalized(x, p["scale_1"], p["bias_1"]))
+            if "up" in p:
+                hidden = jax.nn.gelu(normalized(x, p["scale_2"], p["bias_2"]) @ p["up"] + p["up_bias"])
+                x = x + hidden @ p["down"] + p["down_bias"]
         return x @ params["head"] if "head" in params else x
 
     def loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -100,6 +102,20 @@ def transformer(stages: int, layers: int, width: int, batch: int, *, length: int
     tokens = rng.integers(0, vocabulary, size=(batch, length + 1)).astype(np.int32)
     flops = 6.0 * batch * length * (stages * layers * 12 * width * width + width * vocabulary)
     return Model(params, (tokens[:, :-1], tokens[:, 1:]), stage, loss, flops)
+
+
+def halved(model: Model) -> Model:
+    """A transformer of one layer for each stage in twice the stages: attention on one, its perceptron on the next."""
+    attention = ("in", "in_bias", "out", "out_bias", "scale_1", "bias_1")
+    params: list[Any] = []
+    for stage in model.params:
+        (layer,) = stage["layers"]
+        first = {name: array for name, array in layer.items() if name in attention}
+        second = {name: array for name, array in layer.items() if name not in attention}
+        rest = {name: array for name, array in stage.items() if name != "layers"}
+        params.append({"layers": [first]} | {name: array for name, array in rest.items() if name != "head"})
+        params.append({"layers": [second]} | {name: array for name, array in rest.items() if name == "head"})
+    return replace(model, params=params)
 
 
 MODELS: dict[str, Callable[..., Model]] = {"perceptron": perceptron, "transformer": transformer}
