@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.inline import inlined
-from mmruntime._jaxpr.ir import abstract, is_tiny
+from mmruntime._jaxpr.ir import is_tiny
+from mmruntime._jaxpr.scans import trace_scan
 from mmruntime._partition.locations import ANYWHERE, CannotCutError, Key, Locations, Whereabouts, fresh
 
 
@@ -92,26 +91,8 @@ def _scan(
     carries: Sequence[int],
     ys: Sequence[int],
 ) -> list[Any]:
-    params = eqn.params
-    split = num_consts + len(carries)
-
-    def scan(*args: Any) -> list[Any]:
-        def once(carry: Any, piece: Any) -> tuple[Any, Any]:
-            out = compute(*args[:num_consts], *carry, *piece)
-            return out[: len(carries)], out[len(carries) :]
-
-        carry, stacks = jax.lax.scan(
-            once,
-            list(args[num_consts:split]),
-            list(args[split:]),
-            length=params["length"],
-            reverse=params["reverse"],
-            unroll=params["unroll"],
-        )
-        return [*carry, *stacks]
-
     operands = [eqn.invars[index] for index in inner]
-    traced, captured = _compat.split(jax.make_jaxpr(scan)(*map(abstract, operands)))
+    traced, captured = trace_scan(eqn, compute, operands, num_consts, len(carries))
     if captured:
         raise CannotCutError
     outvars = [eqn.outvars[i] if loop.carry_keys[i] == key else _copy_of(eqn, i) for i in carries]

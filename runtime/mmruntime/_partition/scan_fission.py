@@ -14,12 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.inline import inlined, open_calls
-from mmruntime._jaxpr.ir import Op, abstract
+from mmruntime._jaxpr.ir import Op
+from mmruntime._jaxpr.scans import trace_scan
 
 # (equations, variables that are summed up, variables that are read elsewhere) -> (input half, weight half)
 Halve = Callable[[Sequence[Op], Collection[Var], Collection[Var]], tuple[list[Op], list[Op]]]
@@ -136,26 +135,8 @@ class _BackwardScan:
         consts = [var for var in self.consts if var in read]
         invars = [*consts, *carries, *(var for var in (*self.slices, *residuals) if var in read)]
         compute = _compat.as_fun(_compat.close(self.body, invars, results, [op.eqn for op in ops]))
-        first_carry, first_slice = len(consts), len(consts) + len(carries)
-        params = self.eqn.params
-
-        def scan(*args: Any) -> list[Any]:
-            def layer(carry: Any, piece: Any) -> tuple[Any, Any]:
-                out = compute(*args[:first_carry], *carry, *piece)
-                return out[: len(carries)], out[len(carries) :]
-
-            carry, stacks = jax.lax.scan(
-                layer,
-                list(args[first_carry:first_slice]),
-                list(args[first_slice:]),
-                length=params["length"],
-                reverse=params["reverse"],
-                unroll=params["unroll"],
-            )
-            return [*carry, *stacks]
-
         reads = [outer[var] for var in invars]
-        traced, captured = _compat.split(jax.make_jaxpr(scan)(*map(abstract, reads)))
+        traced, captured = trace_scan(self.eqn, compute, reads, len(consts), len(carries))
         assert not captured, "all that the body reads is an argument"
         stacks = [_compat.new_var(atom.aval) for atom in traced.outvars[len(outs) :]]
         outvars = [*(self.eqn.outvars[position] for position in outs), *stacks]
