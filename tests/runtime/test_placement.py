@@ -24,6 +24,7 @@ from tests.runtime.helpers import (
     executables,
     ids,
     layer,
+    normal,
     on,
     sgd,
     squares,
@@ -454,3 +455,40 @@ def test_scalars_and_counters_can_be_used_anywhere(trained):
     assert int(state["count"]) == 2
     assert np.isfinite(float(value))
     assert float(jax.jit(lambda v: v * 2)(value)) == 2 * float(value)
+
+
+def test_parameters_of_one_or_two_numbers_are_where_their_layer_is():
+    """A network that narrows and joins again, with a head; small biases and scales are state as well."""
+
+    def dense(params, x):
+        return jnp.tanh(x @ params["w"] + params["b"][None]) * params["scale"][None]
+
+    def make(inputs, outputs, seed):
+        return {"w": normal(inputs, outputs, seed=seed), "b": normal(outputs), "scale": normal(outputs, seed=seed + 9)}
+
+    def loss(params, batch):
+        x, skips = batch["x"], []
+        for each in params["down"]:
+            x = mm.task(dense, task=on(0))(each, x)
+            skips.append(x)
+        for each, skip in zip(params["up"], reversed(skips), strict=True):
+            x = mm.task(lambda p, x, skip: dense(p, jnp.concatenate([x, skip], -1)), task=on(1))(each, x, skip)
+        return squares(dense(params["head"], x * params["norm"][None]), batch["y"])
+
+    def step(state, batch):
+        grad = mm.microbatch(jax.value_and_grad(loss), argnum=1, count=2, schedule="1f1b")
+        value, grads = grad(state["params"], batch)
+        norm = jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(grads)))
+        return adam(state, jax.tree.map(lambda leaf: leaf / jnp.maximum(norm, 1), grads)), value
+
+    params = {
+        "down": [make(WIDTH, 2, 1), make(2, 1, 2)],
+        "up": [make(2, 2, 3), make(4, 1, 4)],
+        "norm": normal(1),
+        "head": make(1, 1, 5),
+    }
+    batch = {"x": normal(4, WIDTH), "y": normal(4, 1)}
+    state, _ = mm.mjit(step, mesh=stages(2))(adam_state(params), batch)
+    for part in ("params", "mu", "nu"):
+        at = {name: set().union(*map(ids, jax.tree.leaves(tree))) for name, tree in state[part].items()}
+        assert at == {"down": {0}, "up": {1}, "norm": {1}, "head": {1}}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Sharding
 
 from mmruntime import _compat
@@ -153,5 +154,12 @@ def is_scalar(var: Atom) -> bool:
 
 
 def is_tiny(var: Atom) -> bool:
-    """Whether a value is a scalar or a PRNG key, which is cheap to send anywhere."""
-    return num_elements(var) <= 2
+    """Whether a value is a scalar or a PRNG key, which is cheap to send anywhere.
+
+    A vector of one or two numbers is neither: it may be the bias of a head, which belongs where the head is.
+    """
+    if is_scalar(var):
+        return True
+    dtype = var.aval.dtype
+    # A key of the old style is a vector of two words.
+    return num_elements(var) <= 2 and bool(dtype == "uint32" or jnp.issubdtype(dtype, jax.dtypes.prng_key))

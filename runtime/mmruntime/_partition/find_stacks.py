@@ -23,8 +23,6 @@ from mmruntime._partition.place import layer_costs
 
 # How many equations, such as casts and reshapes, may lie between a layer's slice and the task that reads it.
 _REACH = 8
-# Parts of fewer elements would be moved as scalars are, and need no stage.
-_SMALLEST_PART = 3
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,11 @@ class StackCut:
         return (*shape[: self.dim], self.size(shape), *shape[self.dim + 1 :])
 
     def fits(self, var: Atom) -> bool:
-        """Whether a value can be cut so, and its parts are worth a place."""
+        """Whether a value can be cut so."""
         shape = var.aval.shape
         if self.dim >= len(shape) or shape[self.dim] % self.count or not shape[self.dim]:
             return False
-        return num_elements(var) // self.count >= _SMALLEST_PART
+        return num_elements(var) > 0
 
 
 @dataclass(frozen=True)
@@ -151,8 +149,7 @@ def _whole_stacks(
     """The stacks among the inputs that cannot be cut, those that are dealt out alike together."""
     groups: dict[tuple[Any, ...], list[Var]] = defaultdict(list)
     for var, (axis, layers, op) in uneven.items():
-        if _SMALLEST_PART * len(layers) <= num_elements(var):
-            groups[axis, tuple(map(len, layers)), at_line(op.eqn)].append(var)
+        groups[axis, tuple(map(len, layers)), at_line(op.eqn)].append(var)
     for (axis, counts, line), variables in groups.items():
         # Along the dimension of layers, whatever the number of parts.
         along = spread.along({var: StackCut(axis, read[var][0].dim, 1) for var in variables})

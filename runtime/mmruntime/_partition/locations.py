@@ -9,7 +9,7 @@ from typing import Any
 from mmruntime import _compat
 from mmruntime._compat import Atom, Var, is_var
 from mmruntime._jaxpr.inline import inlined
-from mmruntime._jaxpr.ir import is_tiny, num_bytes
+from mmruntime._jaxpr.ir import is_tiny, num_bytes, num_elements
 
 # Where a value is: the number of a submesh, or any other object for values that lie together somewhere; None for values
 # that can be computed anywhere, such as scalars made of scalars.
@@ -45,9 +45,11 @@ Cut = Callable[[Any, "Locations"], list[tuple[Any, Key]]]
 def gathers(eqn: Any) -> bool:
     """Whether an equation, if it reads arrays of several submeshes, makes their state live together.
 
-    An equation on arrays of one shape, such as a sum of two stages' gradients of one weight, does not.
+    An equation on arrays of one shape, such as a sum of two stages' gradients of one weight, does not; neither does one
+    with an array and single numbers, such as a norm that kept its dimensions.
     """
-    shapes = {var.aval.shape for var in arrays_of((*eqn.invars, *eqn.outvars))}
+    arrays = [var for var in arrays_of((*eqn.invars, *eqn.outvars)) if num_elements(var) > 1]
+    shapes = {var.aval.shape for var in arrays}
     return len(shapes) > 1 or any(True for _ in _compat.inner_jaxprs(eqn))
 
 

@@ -23,7 +23,7 @@ from mmruntime._core.switches import recomputation_enabled
 from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.effects import runs_once
-from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes
+from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes, num_elements
 from mmruntime._partition.locations import Whereabouts, gathers
 from mmruntime._partition.partial_sums import read_counts, regroup_scalars, split_loop_sums
 from mmruntime._partition.take_apart import take_apart
@@ -304,7 +304,8 @@ class _Placer:
                     self._stay_near(op, source)
         else:
             candidates = [(var, source) for var, source in sources if not is_tiny(var)]
-            if not candidates and all(is_tiny(var) for var in op.eqn.outvars):
+            # The gradient of a parameter of one number may be a scalar that gets its dimensions back.
+            if not candidates and all(is_tiny(var) or num_elements(var) == 1 for var in op.eqn.outvars):
                 candidates = sources
             if not candidates:
                 return op
