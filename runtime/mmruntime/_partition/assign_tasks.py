@@ -10,6 +10,7 @@ from mmruntime import _compat
 from mmruntime._core.marks import TASKS
 from mmruntime._core.registry import Registration
 from mmruntime._core.task import Task
+from mmruntime._jaxpr.ir import at_line
 
 # Name of the scope that JAX puts around the recomputation of a rematerialised body.
 _REMAT_SCOPE = "rematted_computation"
@@ -30,6 +31,7 @@ class TaskFinder:
         self._tasks: dict[tuple[tuple[str, ...], bool], Task | None] = {}
         self.names: dict[str, Task] = {}
         self._warned: set[tuple[str, str]] = set()
+        self._whole_scans: set[str] = set()
 
     def find(self, eqn: Any) -> tuple[Task | None, bool]:
         """The task of an equation, None if it has none, and whether it is of the backward pass.
@@ -88,6 +90,23 @@ class TaskFinder:
                     "only, or end the expression with (?=/|$).",
                     stacklevel=2,
                 )
+
+    def may_be_inside(self, jaxpr: Any) -> bool:
+        """Whether a jaxpr may hold an equation of a task: for registrations that takes the scopes around it, too."""
+        return bool(self._registrations) or self.inside(jaxpr, lambda eqn: False)
+
+    def warn_of_circle(self, eqn: Any, tasks: Sequence[Task]) -> None:
+        """Say that a scan stays whole, once for it and the scan of its backward pass."""
+        if at_line(eqn) in self._whole_scans:
+            return
+        self._whole_scans.add(at_line(eqn))
+        names = ", ".join(sorted({repr(task.name) for task in tasks}))
+        warnings.warn(
+            f"mjit: the scan{at_line(eqn)} runs as one program on one submesh, with all parameters that it reads, "
+            f"though the tasks {names} are in its body: each turn of one needs what another makes in the turn before, "
+            "or the body has effects. Put all of them on one stage, or the tasks around scans of their own.",
+            stacklevel=2,
+        )
 
     def inside(self, jaxpr: Any, test: Callable[[Any], bool]) -> bool:
         """Whether a jaxpr holds, at any depth, an equation that is a task's or that passes a test."""

@@ -18,6 +18,7 @@ from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._partition.assign_tasks import TaskFinder
 from mmruntime._partition.own_meshes import border_shardings
 from mmruntime._partition.refs import without_refs
+from mmruntime._partition.scan_tasks import ScanBody, scans_of_tasks
 
 
 def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[Registration]) -> tuple[Step, Any]:
@@ -117,7 +118,8 @@ class _Flattener:
                 else:
                     outvars.append(var)
             task, backward = self.finder.find(eqn)
-            target.append(Op(eqn.replace(outvars=outvars), task, backward))
+            op = Op(eqn.replace(outvars=outvars), task, backward)
+            target.extend([op] if task is not None else self._cut_scan(op, stack))
 
     def _laid_out(
         self, call: Any, atoms: Sequence[Atom], shardings: Sequence[Any], into: list[Op] | None
@@ -149,11 +151,27 @@ class _Flattener:
         inner, consts = split(body)
         if len(inner.invars) != len(eqn.invars) or len(inner.outvars) != len(eqn.outvars):
             return None
-        if self.finder.inside(
-            inner, lambda e: e.primitive is _compat.jit_p and LOOPS.find(e.params["name"]) is not None
-        ):
+        if self.finder.inside(inner, _is_loop):
             return inner, consts
         return None
+
+    def _cut_scan(self, op: Op, stack: Any) -> list[Op]:
+        """The scans of the tasks in the body of one; the equation itself if it is no scan, or has no tasks inside."""
+        if op.eqn.primitive is not _compat.scan_p:
+            return [op]
+        inner, consts = split(op.eqn.params["jaxpr"])
+        if _holds_loop(inner) or not self.finder.may_be_inside(inner):
+            return [op]
+        env: dict[Var, Atom] = {var: _compat.new_var(var.aval) for var in inner.invars}
+        self._bind_constants(inner, consts, env)
+        ops: list[Op] = []
+        self._flatten(inner.eqns, env, stack, ops)
+        invars = tuple(env[var] for var in inner.invars)
+        found = scans_of_tasks(ScanBody(op, invars, tuple(ops), tuple(_read(env, atom) for atom in inner.outvars)))
+        if found is None:
+            self.finder.warn_of_circle(op.eqn, [each.task for each in ops if each.task is not None])
+            return [op]
+        return found
 
     def _bind_constants(self, inner: Any, consts: Sequence[Any], env: dict[Var, Atom]) -> None:
         for var, value in zip(inner.constvars, consts, strict=True):
@@ -225,6 +243,16 @@ class _Flattener:
         var = _compat.new_var(aval)
         into.append(Op(_compat.copy_eqn(atom, var)))
         return var
+
+
+def _is_loop(eqn: Any) -> bool:
+    """Whether an equation is a microbatch loop."""
+    return eqn.primitive is _compat.jit_p and LOOPS.find(eqn.params["name"]) is not None
+
+
+def _holds_loop(jaxpr: Any) -> bool:
+    """Whether a microbatch loop is in a jaxpr, at whatever depth."""
+    return any(_is_loop(eqn) or any(map(_holds_loop, _compat.inner_jaxprs(eqn))) for eqn in jaxpr.eqns)
 
 
 def _is_mapped_only(eqn: Any) -> bool:
