@@ -403,6 +403,48 @@ def test_microbatches_of_an_nnx_module_that_must_not_change() -> None:
     assert int(model.dropout.rngs.count[...]) == 0
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_state_that_no_example_decides_changes_once(compiled) -> None:
+    class Counting(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.dense, self.calls = nnx.Linear(3, 2, rngs=rngs), nnx.Variable(jnp.array(3))
+            self.slow = nnx.Variable(jnp.ones((3, 2)))
+
+        def __call__(self, x):
+            self.calls[...] += 1
+            self.slow[...] = 0.9 * self.slow[...] + 0.1 * self.dense.kernel[...]
+            return self.dense(x) @ self.slow[...].T / self.calls[...]
+
+    def step(model, x, cut):
+        grad = nnx.value_and_grad(lambda model, x: jnp.mean(model(x) ** 2))
+        return (mm.microbatch(grad, size=2, argnum=1, reduce="exact") if cut else grad)(model, x)
+
+    x, (many, one) = jnp.arange(12.0).reshape(4, 3) / 12, (Counting(nnx.Rngs(0)) for _ in range(2))
+    run = nnx.jit(step, static_argnums=2) if compiled else step
+    for _ in range(2):
+        found, expected = run(many, x, True), run(one, x, False)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), nnx.state(many), nnx.state(one))
+    assert int(many.calls[...]) == 5
+
+
+def test_state_that_examples_decide_is_named_with_what_no_example_decides_left_out() -> None:
+    class Averaging(nnx.Module):
+        def __init__(self) -> None:
+            self.calls, self.mean = nnx.Variable(jnp.array(0)), nnx.Variable(jnp.zeros(3))
+
+        def __call__(self, x):
+            self.calls[...] += 1
+            self.mean[...] = jnp.mean(x, 0)
+            return x * self.mean[...]
+
+    model = Averaging()
+    grad = nnx.value_and_grad(lambda model, x: jnp.mean(model(x)))
+    with pytest.raises(ValueError, match="changes mean of an nnx object among its arguments in every microbatch"):
+        mm.microbatch(grad, size=2, argnum=1, reduce="exact")(model, jnp.ones((4, 3)))
+    assert int(model.calls[...]) == 0
+
+
 def test_the_streams_in_a_model_are_the_keys_of_a_loop() -> None:
     class Twice(nnx.Module):
         def __init__(self, rngs: nnx.Rngs) -> None:

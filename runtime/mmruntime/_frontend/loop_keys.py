@@ -53,20 +53,20 @@ class LoopKeys:
         fun: Callable[[], Any],
         clones: Sequence[Any],
         own: Sequence[Any],
-        watch: Callable[[], Callable[[], None]],
+        watch: Callable[[], Callable[[], Any]],
         label: str,
-    ) -> tuple[Any, list[list[Any]]]:
+    ) -> tuple[Any, list[list[Any]], Any]:
         """Call a function whose arguments have the keys of a microbatch, also in their nnx objects.
 
         Args:
             fun: The function, with its arguments.
             clones: Its arguments, in which nnx objects may be changed.
             own: The keys; none where each argument keeps its own.
-            watch: Starts to watch the clones for other changes, and gives a check for after the call.
+            watch: Starts to watch the clones for other changes, and gives what returns these after the call.
             label: What messages call the function.
 
         Returns:
-            The result, and the counts of the streams after it.
+            The result, the counts of the streams after it, and what `watch` found.
 
         Raises:
             TypeError: If the function draws from an nnx object under a transformation that does not carry it.
@@ -75,7 +75,7 @@ class LoopKeys:
             if at in self.objects:
                 _set(stateful_leaves(clones[at]), "RngKey", keys)
         before = [_stream_counts(stateful_leaves(clones[at])) for at in self.objects]
-        check_unchanged = watch()
+        changed = watch()
         try:
             result = fun()
         except Exception as error:
@@ -88,14 +88,14 @@ class LoopKeys:
                 "nnx.value_and_grad; or pass a key, as in fun(..., rngs.dropout()), and make nnx.Rngs(dropout=key) of "
                 "it inside the function."
             ) from error
-        check_unchanged()
+        state = changed()
         after = [_stream_counts(stateful_leaves(clones[at])) for at in self.objects]
         self._advances = self._advances or any(
             old is not new
             for one, other in zip(before, after, strict=True)
             for old, new in zip(one, other, strict=True)
         )
-        return result, after
+        return result, after, state
 
     def advance(self, counts: Callable[[Any, Any], Any], batch: Any) -> None:
         """Advance the streams of the loop's own arguments as one call on the whole batch does.

@@ -17,6 +17,7 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._frontend.constraint import check_specs, constrain
 from mmruntime._frontend.loop_keys import LoopKeys
+from mmruntime._frontend.loop_state import update_state
 from mmruntime._frontend.microbatch_exact import (
     TracedLoop,
     check_apart,
@@ -29,7 +30,7 @@ from mmruntime._frontend.microbatch_exact import (
     log_draws,
     trace_both,
 )
-from mmruntime._frontend.nnx_objects import made_anew
+from mmruntime._frontend.nnx_objects import made_anew, stateful_leaves
 
 R = TypeVar("R")
 
@@ -107,9 +108,10 @@ def microbatch(
 
     Raises:
         ValueError: If the batch is not divisible, sizes differ between leaves, the schedule is unknown or without rows,
-            `fun` changes an nnx object among its arguments, an entry of `reduce` or `sync` is unknown, `all_gather` is
-            given beside `sync="microbatch"`, `batch_stats` is not "microbatch" or `reduce` not "exact" beside it, or
-            results are not those of the whole batch. When the step is compiled, if the mesh lacks such an axis.
+            `fun` changes state of an nnx object among its arguments that examples or keys decide, an entry of `reduce`
+            or `sync` is unknown, `all_gather` is given beside `sync="microbatch"`, `batch_stats` is not "microbatch" or
+            `reduce` not "exact" beside it, or results are not those of the whole batch. When the step is compiled, if
+            the mesh lacks such an axis.
         TypeError: If neither or both of `size` and `count` are given, an option is of another type, or a result cannot
             be put together.
     """
@@ -180,15 +182,19 @@ def microbatch(
         rest = [None if position in sliced else arg for position, arg in enumerate(args)]
 
         loop_keys = LoopKeys(args, keys)
+        changes = False
 
-        def call_and_count(batch: Any, own_keys: Any) -> tuple[R, list[list[Any]]]:
+        def call_and_count(batch: Any, own_keys: Any) -> tuple[R, list[list[Any]], Any]:
+            nonlocal changes
             arguments = list(rest)
             for position, part in zip(sliced, (batch,) if is_one else batch, strict=True):
                 arguments[position] = part
             loop_keys.place(arguments, own_keys)
             streams = [each for found in loop_keys.objects.values() for each in found]
             (arguments, keywords), watch = made_anew((arguments, kwargs), label_of(fun), streams)
-            return loop_keys.call(lambda: fun(*arguments, **keywords), arguments, own_keys, watch, label_of(fun))
+            found = loop_keys.call(lambda: fun(*arguments, **keywords), arguments, own_keys, watch, label_of(fun))
+            changes = changes or found[2] is not None
+            return found
 
         def call(batch: Any, own_keys: Any) -> R:
             return call_and_count(batch, own_keys)[0]
@@ -214,6 +220,12 @@ def microbatch(
             label_of(fun),
             needs_whole="exact" in kinds or is_checked,
         )
+        update = None
+        if changes:
+            objects = stateful_leaves((rest, kwargs))
+            update = update_state(
+                objects, lambda *each: call_and_count(*each)[2], batch, loop_keys.given, label_of(fun)
+            )
         hows = _kinds_of_leaves(reduce, traced.tree)
         given = given_verdicts(traced, hows, dim)
         said: tuple[str, ...] = ()
@@ -242,6 +254,8 @@ def microbatch(
         spec = dataclasses.replace(spec, proof=said)
         result: R = _run(loop, pieces, loop_keys.folded if keys else None, spec, label_of(fun))
         loop_keys.advance(lambda batch, own_keys: call_and_count(batch, own_keys)[1], batch)
+        if update is not None:
+            update()
         return result
 
     return accumulate

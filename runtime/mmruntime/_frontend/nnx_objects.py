@@ -43,7 +43,7 @@ def with_other_arrays(objects: tuple[Any, ...], function: Callable[[Any], Any]) 
     return tuple(copies)
 
 
-def made_anew(tree: Any, label: str, may_count: Sequence[Any] = ()) -> tuple[Any, Callable[[], Callable[[], None]]]:
+def made_anew(tree: Any, label: str, may_count: Sequence[Any] = ()) -> tuple[Any, Callable[[], Callable[[], Any]]]:
     """The tree with its nnx objects cloned in the current trace.
 
     nnx refuses to change an object in another trace than it was made in; nnx's own transformations clone likewise.
@@ -54,8 +54,9 @@ def made_anew(tree: Any, label: str, may_count: Sequence[Any] = ()) -> tuple[Any
         may_count: The objects of the tree whose random streams (`nnx.RngStream`) may advance.
 
     Returns:
-        The tree, and a function that begins to watch the clones. It gives a check to call after the traced function,
-        which raises a ValueError if a clone was changed, because the change would be lost.
+        The tree, and a function that begins to watch the clones. It gives a function to call after the traced one,
+        which returns the state of the clones that was changed, in the order of `stateful_leaves`, None if none was. It
+        raises a ValueError if there are new variables, or random streams that may not advance did.
     """
     if not has_stateful(tree):
         return tree, lambda: lambda: None
@@ -71,26 +72,33 @@ def made_anew(tree: Any, label: str, may_count: Sequence[Any] = ()) -> tuple[Any
     counts = {id(node) for copy in counting for _, node in nnx.iter_graph(copy) if isinstance(node, nnx.RngCount)}
     kept = {path for path, node in nnx.iter_graph(copies) if isinstance(node, nnx.Variable) and id(node) not in counts}
 
-    def values() -> dict[str, Any]:
-        flat = [(path, variable) for path, variable in nnx.to_flat_state(nnx.state(copies)) if path in kept]
-        return {".".join(map(str, path[1:])): jax.tree.leaves(variable) for path, variable in flat}
+    def values() -> dict[Any, Any]:
+        return {path: variable for path, variable in nnx.to_flat_state(nnx.state(copies)) if path in kept}
 
-    def watch() -> Callable[[], None]:
-        before = values()
+    def watch() -> Callable[[], Any]:
+        before = {path: jax.tree.leaves(variable) for path, variable in values().items()}
 
-        def check() -> None:
-            changed = [
-                name
-                for name, leaves in values().items()
-                if name not in before or any(a is not b for a, b in zip_longest(before[name], leaves))
+        def changed() -> Any:
+            found = [
+                (path, variable)
+                for path, variable in values().items()
+                if path not in before
+                or any(a is not b for a, b in zip_longest(before[path], jax.tree.leaves(variable)))
             ]
-            if changed:
-                raise ValueError(
-                    f"microbatch: {label} changes {', '.join(changed)} of an nnx object among its arguments in every "
-                    "microbatch, and these changes would be lost. Use a normalisation without running statistics. For "
-                    "dropout, name the argument that holds the random streams: microbatch(..., rng=<its position>)."
-                )
+            lost = [path for path, each in found if path not in before or isinstance(each, nnx.RngState)]
+            if lost:
+                raise ValueError(lost_changes(label, [".".join(map(str, path[1:])) for path in lost]))
+            return nnx.from_flat_state(found) if found else None
 
-        return check
+        return changed
 
     return copied, watch
+
+
+def lost_changes(label: str, names: Sequence[str]) -> str:
+    """The message about state that each microbatch would change in its own way."""
+    return (
+        f"microbatch: {label} changes {', '.join(names)} of an nnx object among its arguments in every microbatch, and "
+        "these changes would be lost. Use a normalisation without running statistics. For dropout, name the argument "
+        "that holds the random streams: microbatch(..., rng=<its position>)."
+    )

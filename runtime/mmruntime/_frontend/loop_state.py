@@ -1,0 +1,60 @@
+"""State of nnx objects that a loop's function changes and no example decides, such as a count of its calls.
+
+On the whole batch the function runs once, so that this state changes once. Every microbatch starts from what it was
+before, and what it is afterwards is computed beside the loop. What examples decide, such as the running mean of a batch
+normalisation, cannot be had so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from mmruntime import _compat
+from mmruntime._exactness.split import needed
+from mmruntime._frontend.nnx_objects import lost_changes
+from mmruntime._jaxpr.inline import open_calls
+from mmruntime._jaxpr.ir import Op
+
+
+def update_state(
+    objects: Sequence[Any], changes: Callable[[Any, Any], Any], batch: Any, keys: Any, label: str
+) -> Callable[[], None]:
+    """Prepare to change nnx objects as one call of a function on the whole batch does.
+
+    Args:
+        objects: The objects.
+        changes: The state of clones of them that a call on a batch, with keys, has changed.
+        batch: The whole batch.
+        keys: The keys of the loop.
+        label: What messages call the function.
+
+    Returns:
+        What changes the objects.
+
+    Raises:
+        ValueError: If examples or keys decide the new state.
+    """
+    from flax import nnx  # noqa: PLC0415  (imported by the caller already; nothing else here needs Flax)
+
+    traced, shape = jax.make_jaxpr(changes, return_shape=True)(batch, keys)
+    jaxpr, constants = _compat.split(traced)
+    names = [".".join(map(str, path[1:])) for path, part in nnx.to_flat_state(shape) for _ in jax.tree.leaves(part)]
+    eqns = [op.eqn for eqn in jaxpr.eqns for op in open_calls(Op(eqn))]
+    given = set(jaxpr.invars)
+    decided = []
+    for name, atom in zip(names, jaxpr.outvars, strict=True):
+        if given & needed(eqns, [atom], keep_effects=False)[1]:
+            decided.append(name)
+    if decided:
+        raise ValueError(lost_changes(label, decided))
+    kept, _ = needed(eqns, jaxpr.outvars, keep_effects=False)
+    only = _compat.close(jaxpr, [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, kept)
+
+    def update() -> None:
+        leaves = _compat.as_fun(only)(*constants, *jax.tree.leaves((batch, keys)))
+        nnx.update(tuple(objects), jax.tree.unflatten(jax.tree.structure(shape), leaves))
+
+    return update
