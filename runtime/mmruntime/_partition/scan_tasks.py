@@ -24,7 +24,7 @@ from mmruntime._jaxpr.scans import trace_scan
 
 
 @dataclass(frozen=True)
-class ScanBody:
+class MarkedScan:
     """A scan with the equations of its body.
 
     Attributes:
@@ -40,7 +40,7 @@ class ScanBody:
     outs: tuple[Atom, ...]
 
 
-def scans_of_tasks(body: ScanBody) -> list[Op] | None:
+def scans_of_tasks(body: MarkedScan) -> list[Op] | None:
     """The scans of the tasks in a scan's body, in order; None if it cannot be cut.
 
     An equation without a task goes with what it works on, else with what reads its results. If there is one task, the
@@ -54,7 +54,7 @@ def scans_of_tasks(body: ScanBody) -> list[Op] | None:
         return [Op(body.op.eqn, task, backward)]
     if body.op.eqn.effects:
         return None
-    return _Cut.of(body).scans()
+    return _ScanParts.of(body).scans()
 
 
 def _place(task: Task) -> Task:
@@ -62,10 +62,10 @@ def _place(task: Task) -> Task:
     return task.replace(name=None)
 
 
-class _Cut:
+class _ScanParts:
     """A body, cut into parts: for each equation its part, (level, task), in the order of which the parts run."""
 
-    def __init__(self, body: ScanBody, invariant: Mapping[Var, Atom], ops: list[Op], outs: list[Atom]) -> None:
+    def __init__(self, body: MarkedScan, invariant: Mapping[Var, Atom], ops: list[Op], outs: list[Atom]) -> None:
         self.body = body
         # Carried values that stay what they are, by what the scan is given for them.
         self.invariant = invariant
@@ -78,7 +78,7 @@ class _Cut:
         self.sliced = set(body.invars[self.num_consts + self.num_carry :])
 
     @staticmethod
-    def of(body: ScanBody) -> _Cut:
+    def of(body: MarkedScan) -> _ScanParts:
         """Give every result that changes an equation of its own."""
         num_consts, num_carry = _compat.scan_counts(body.op.eqn)
         carries = body.invars[num_consts : num_consts + num_carry]
@@ -100,7 +100,7 @@ class _Cut:
                 ops.append(Op(_compat.copy_eqn(atom, copy)))
             else:
                 seen.add(atom)
-        return _Cut(body, invariant, ops, outs)
+        return _ScanParts(body, invariant, ops, outs)
 
     def scans(self) -> list[Op] | None:
         """The scan of each part, in order; None where two tasks are in one circle."""

@@ -18,7 +18,7 @@ from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._partition.assign_tasks import TaskFinder
 from mmruntime._partition.own_meshes import border_shardings
 from mmruntime._partition.refs import without_refs
-from mmruntime._partition.scan_tasks import ScanBody, scans_of_tasks
+from mmruntime._partition.scan_tasks import MarkedScan, scans_of_tasks
 
 
 def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[Registration]) -> tuple[Step, Any]:
@@ -167,7 +167,7 @@ class _Flattener:
         ops: list[Op] = []
         self._flatten(inner.eqns, env, stack, ops)
         invars = tuple(env[var] for var in inner.invars)
-        found = scans_of_tasks(ScanBody(op, invars, tuple(ops), tuple(_read(env, atom) for atom in inner.outvars)))
+        found = scans_of_tasks(MarkedScan(op, invars, tuple(ops), tuple(_read(env, atom) for atom in inner.outvars)))
         if found is None:
             self.finder.warn_of_circle(op.eqn, [each.task for each in ops if each.task is not None])
             return [op]
