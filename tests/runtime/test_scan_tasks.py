@@ -10,7 +10,7 @@ import pytest
 import mmruntime as mm
 from tests.runtime.helpers import WIDTH, adam, adam_state, assert_close, ids, normal, on, stages
 
-pytestmark = [pytest.mark.either, pytest.mark.usefixtures("double")]
+pytestmark = pytest.mark.usefixtures("double")
 
 STEPS = 3
 
@@ -159,6 +159,7 @@ def random_network(seed):
     return loss, stage_of
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", range(6))
 def test_random_networks_in_scans(seed):
     loss, stage_of = random_network(seed)
