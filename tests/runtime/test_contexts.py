@@ -248,3 +248,23 @@ def test_small_inputs_are_replicated() -> None:
 def test_replication_needs_a_count() -> None:
     with pytest.raises(ValueError, match="expected a number of elements, 0 or more, got -1"):
         mm.replicate_parameters_smaller_than_num_elements(-1)
+
+
+def test_shardings_of_an_explicit_mesh_are_errors_that_say_what_to_write() -> None:
+    """Programs written for `jax.make_mesh`, whose axes are explicit, ask for layouts in the types of arrays."""
+    x, mesh = np.ones((4, 4), np.float32), make_mesh()
+    wrong = {
+        r"jax.sharding.reshard at .*test_contexts.py:\d+ .*explicit mesh.*leave reshard out there, or write mm.with_": [
+            lambda x: jax.sharding.reshard(x, jax.typeof(x).sharding)
+        ],
+        r"The call at .*test_contexts.py:\d+ .*PartitionSpec of an explicit mesh.*write mm.with_sharding_constraint": [
+            lambda x: jax.sharding.reshard(x, P("data", None)),
+            lambda x: jnp.einsum("ab,bc->ac", x, x, out_sharding=P("data", None)),
+        ],
+    }
+    for message, functions in wrong.items():
+        for function in functions:
+            with pytest.raises(ValueError, match=message):
+                mm.mjit(function, mesh=mesh)(x)
+    # The advice, followed.
+    np.testing.assert_array_equal(mm.mjit(lambda x: mm.with_sharding_constraint(x, P("data", None)), mesh=mesh)(x), x)

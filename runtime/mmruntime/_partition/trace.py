@@ -20,6 +20,27 @@ from mmruntime._partition.own_meshes import border_shardings
 from mmruntime._partition.refs import without_refs
 from mmruntime._partition.scan_tasks import MarkedScan, scans_of_tasks
 
+# What JAX's errors about shardings without a mesh begin with. JAX advises `jax.set_mesh`, which is no help: each task
+# has a mesh of its own, and tracing has none.
+_WITHOUT_MESH = {
+    "with_sharding_constraint requires a non-empty mesh": (
+        "jax.lax.with_sharding_constraint{line} has a PartitionSpec and no mesh. In a step each task has a mesh of its "
+        "own: write mm.with_sharding_constraint(x, P(...)) there, and map the names of the spec in logical_axes= of "
+        "the MultiMesh or the task."
+    ),
+    "Reshard should only be used with": (
+        "jax.sharding.reshard{line} asks for the types of an explicit mesh, and got a sharding without one. In a step "
+        "each task has a mesh of its own, whose axes are automatic: leave reshard out there, or write "
+        "mm.with_sharding_constraint(x, P(...)) in its place. Numbers are the same."
+    ),
+    "Using PartitionSpec when you are not under a mesh context": (
+        "The call{line} gives an array the PartitionSpec of an explicit mesh, by reshard or out_sharding=, and there "
+        "is no such mesh. In a step each task has a mesh of its own, whose axes are automatic: leave it out there, and "
+        "write mm.with_sharding_constraint(x, P(...)) around the result where a layout is to be kept. Numbers are the "
+        "same."
+    ),
+}
+
 
 def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[Registration]) -> tuple[Step, Any]:
     """Trace `fun` on abstract arguments.
@@ -34,20 +55,17 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
 
     Raises:
         RuntimeError: If `jax.lax.with_sharding_constraint` is given a spec without a mesh.
+        ValueError: If `jax.sharding.reshard` or an `out_sharding=` is, or what `jax.typeof` says of a traced array.
     """
     with placed_later(), equal_traces.shared():
         try:
             closed, shapes = jax.make_jaxpr(fun, return_shape=True)(*args)
-        except RuntimeError as error:
-            if not str(error).startswith("with_sharding_constraint requires a non-empty mesh"):
+        except (RuntimeError, ValueError) as error:
+            what = next((what for start, what in _WITHOUT_MESH.items() if str(error).startswith(start)), None)
+            if what is None:
                 raise
             line = f" at {where}" if (where := _compat.raised_at(error)) else ""
-            # JAX advises `jax.set_mesh`, which is no help: each task has a mesh of its own, and tracing has none.
-            raise RuntimeError(
-                f"jax.lax.with_sharding_constraint{line} has a PartitionSpec and no mesh. In a step each "
-                "task has a mesh of its own: write mm.with_sharding_constraint(x, P(...)) there, and map the names of "
-                "the spec in logical_axes= of the MultiMesh or the task."
-            ) from error
+            raise type(error)(what.format(line=line)) from error
     jaxpr, consts = split(without_refs(closed))
     step = _Flattener(TaskFinder(registrations), jaxpr).step(jaxpr, consts)
     return remove_dead_code(step), jax.tree.structure(shapes)
