@@ -7,8 +7,8 @@
 
 To check: the devices are those that other shardings of the program have, in the same order.
 
-Refused: the class for a `target-jax` before 0.7; tests for it, since arrays have `NamedSharding`s today. In programs for
-MultiMesh, whose layouts were of it, they become tests for that of `jax.extend`, which no layout of `mmruntime` is.
+Refused: the class for a `target-jax` before 0.7; tests for it, since arrays have `NamedSharding`s today. In programs
+for MultiMesh, whose layouts were of it, they become tests for that of `jax.extend`, which no layout of `mmruntime` is.
 See https://docs.jax.dev/en/latest/jax.sharding.html
 """
 
