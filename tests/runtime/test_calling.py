@@ -212,7 +212,10 @@ def test_layouts_of_arguments_and_results() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"like": jnp.sin}, r"like must be jax\.jit, nnx\.jit, eqx\.filter_jit or jax\.pmap, or a functools\.partial"),
+        (
+            {"like": jnp.sin},
+            r"like must be jax\.jit, nnx\.jit, eqx\.filter_jit, eqx\.filter_pmap or jax\.pmap, or a functools\.partial",
+        ),
         ({"like": nnx.jit, "axis_name": "x"}, r"axis_name= is no option of a step like flax\.nnx\.jit; there are"),
         ({"like": nnx.jit, "in_shardings": PartitionSpec()}, r"in_shardings= of nnx\.jit is not supported: .*state of"),
         ({"axis_name": "x"}, r"axis_name= is no option of a step like jax\.jit"),
