@@ -28,7 +28,7 @@ def check_schedule(site: Site) -> None:
     if name not in IN_TURNS | OF_THE_V:
         return
     placing = _placing(site)
-    if len(placing) != 1 or placing[0][1].directive != "stages":
+    if len(placing) != 1 or not placing[0][1].record.deals_layers:
         return
     ((facts, hint),) = placing
     where = f"`stages` on line {hint.reference.line}" + (f" of {facts.path}" if facts is not site.facts else "")

@@ -132,6 +132,11 @@ class Directive:
         return self.role is not Role.PROOF and not self.whole_module
 
     @property
+    def deals_layers(self) -> bool:
+        """Whether it deals the layers of a loop out over stages."""
+        return self.role is Role.PLACE and "stage" in self.runtime
+
+    @property
     def places_code(self) -> bool:
         """Whether the statement that it stands on runs on a submesh."""
         return self.role is Role.PLACE and not self.whole_module
