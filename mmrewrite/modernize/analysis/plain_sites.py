@@ -313,9 +313,13 @@ class PlainSites:
 
         The functions of `compat` look for that mesh as well.
         """
+        giving = {found.given_by for found in self.named.values()}
         for member in self.members:
             context = member.context
             if context is None or context in self.removed or context.kind != WITH or not context.is_sure:
+                continue
+            if context in giving:
+                # `as` gives the mesh its name, and `jax.set_mesh(...)` gives None.
                 continue
             if self._is_set_by_hand or self.not_set(context) is not None:
                 continue
