@@ -5,7 +5,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mmruntime.schedules import Auto, auto, lower_bound, make, names, simulate
@@ -67,7 +67,20 @@ def assert_runs(schedule):
     assert max(Counter(action for row in schedule.rows for action in row).values()) == 1
 
 
+# The middle stages alone take longer than the whole of the bound from the first one.
+LONG_MIDDLE = {
+    "num_stages": 2,
+    "num_microbatches": 2,
+    "placement": (0, 1, 0, 1),
+    "forward": [0.0, 0.0, 1.0, 0.0],
+    "backward_input": [0.0, 1.0, 1.0, 0.0],
+    "backward_weight": [0.0] * 4,
+    "latency": 0.0,
+}
+
+
 @given(pipelines())
+@example(LONG_MIDDLE)
 @settings(deadline=None)
 def test_every_named_schedule_keeps_its_promises(pipeline):
     """Each action once, dependencies in order, no deadlock, and no shorter than the lower bound."""

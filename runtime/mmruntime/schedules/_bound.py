@@ -14,7 +14,7 @@ def shortest_step(pipeline: PipelineModel, *, split: bool, barrier: bool) -> flo
 
     With a barrier the bound is the largest of these:
 
-    - the span from the first stage, which may end on any submesh, see `_span`;
+    - for each stage, the span from it, which may end on any submesh, see `_span`;
     - for each submesh, the path to it, and the product of time and memory that its microbatches hold, divided by the
       memory that there is.
 
@@ -26,14 +26,14 @@ def shortest_step(pipeline: PipelineModel, *, split: bool, barrier: bool) -> flo
     stages = range(len(pipeline.placement))
     trip = _Trip.of(pipeline, 0, split)
     held = _held(pipeline, trip, split)
+    spans = [_span(pipeline, _Trip.of(pipeline, stage, split), split, anywhere=barrier) for stage in stages]
     if barrier:
-        return max([_span(pipeline, trip, split, anywhere=True), *(trip.before[stage] + time for stage, time in held)])
+        return max([*spans, *(trip.before[stage] + time for stage, time in held)])
     work = [0.0] * pipeline.num_submeshes
     for stage in stages:
         work[pipeline.placement[stage]] += pipeline.num_microbatches * (
             pipeline.costs.forward[stage] + trip.whole[stage]
         )
-    spans = (_span(pipeline, _Trip.of(pipeline, stage, split), split, anywhere=False) for stage in stages)
     return max([*work, *spans, *(time for _, time in held)])
 
 
