@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -403,6 +404,8 @@ def test_tables_fit_the_terminal_and_lose_nothing(monkeypatch: pytest.MonkeyPatc
 
 def test_the_documentation_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    # As in a pipe, whatever has said how wide a terminal is.
+    monkeypatch.setattr("shutil.get_terminal_size", lambda fallback: os.terminal_size(fallback))
     text = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert run("examples/gpt").stdout == shown
