@@ -44,8 +44,10 @@ PEER_FAILED = 75
 # Seconds for a neighbour to connect, and for output to be written before the end.
 _CONNECT_S = 60.0
 _FLUSH_S = 1.0
-# Seconds that the start of the program waits for the connection.
+# Seconds that the start of the program waits for the connections.
 _FIRST_S = 10.0
+# Linux's letters for the state of a process that has ended.
+_DEAD = ("Z", "X")
 
 _watch: FaultWatch | None = None
 
@@ -97,7 +99,8 @@ class FaultWatch:
         os.register_at_fork(after_in_child=self._forget)
         self._writer = _Writer()
         threading.Thread(target=self._run, name="mmruntime-watch", daemon=True).start()
-        # A process that dies before the others know of it would not be missed.
+        # A process that dies before the others know of it would not be missed; and after process 0 has died or stopped,
+        # nobody learns where to connect.
         self._connected.wait(_FIRST_S)
 
     # In the main thread.
@@ -137,15 +140,14 @@ class FaultWatch:
 
     def _run(self) -> None:
         try:
-            try:
-                self._connect()
-            finally:
-                self._connected.set()
+            self._connect()
+            self._note_connected()
             self._watch()
         except Exception:
             # A watch that fails must not take a program with it that runs.
             log.warning("The watch over other processes has failed; nobody looks whether they live.", exc_info=True)
         finally:
+            self._connected.set()
             self._released.set()
 
     def _connect(self) -> None:
@@ -157,21 +159,32 @@ class FaultWatch:
             listener = listen()
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ, token)
-            self._exchange.put(f"watch/{self._process}", json.dumps([own_host(), listener.getsockname()[1], token]))
+            # With its place, so that those who connect can see what became of this process before it says anything.
+            address = [own_host(), listener.getsockname()[1], token, _place()]
+            self._exchange.put(f"watch/{self._process}", json.dumps(address))
         parent = parent_of(self._process)
         if parent is None:
             return
-        host, port, token = json.loads(self._exchange.get(f"watch/{parent}", _CONNECT_S))
+        host, port, token, place = json.loads(self._exchange.get(f"watch/{parent}", _CONNECT_S))
         try:
             connection = socket.create_connection((host, port), timeout=_CONNECT_S / 2)
         except OSError as error:
+            if _state(place) in _DEAD:
+                self._node.lost(parent, "has died", time.monotonic())
+                return
             self._say(
                 f"process {self._process} cannot reach process {parent} at {host}:{port} ({error}), so it will not see "
                 "when others fail. Open the ports between the hosts; MMRUNTIME_PORTS=40000-40031 says which to use."
             )
             return
         link = self._add(connection, parent)
+        link.place = place
         link.send({"kind": "hello", "process": self._process, "token": token, "place": _place()})
+
+    def _note_connected(self) -> None:
+        """Let the program start once all children are there."""
+        if all(child in self._links for child in self._node.children):
+            self._connected.set()
 
     def _add(self, connection: socket.socket, peer: int | None) -> _Link:
         connection.setblocking(False)
@@ -221,15 +234,12 @@ class FaultWatch:
             return
         for message in messages:
             if link.peer is not None:
-                if message["kind"] == "hello":
-                    link.place = message["place"]
-                else:
-                    self._node.received(link.peer, message, now)
+                self._node.received(link.peer, message, now)
             elif message["kind"] == "hello" and message["token"] in self._tokens():
                 link.peer, link.place = message["process"], message["place"]
                 self._links[message["process"]] = link
                 self._node.connected(message["process"])
-                link.send({"kind": "hello", "place": _place()})
+                self._note_connected()
             else:
                 # A stranger.
                 self._drop(link, now)
@@ -253,7 +263,7 @@ class FaultWatch:
             self._node.lost(peer, why, now)
         elif state in "Tt":
             self._node.lost(peer, f"is stopped (by SIGSTOP or a debugger), and has said nothing {silent}", now)
-        elif state in "ZX":
+        elif state in _DEAD:
             self._node.lost(peer, "has died", now)
         else:
             self._node.heard(peer)

@@ -15,12 +15,13 @@ from mmrewrite.launch.environment import environments, free_port
 
 FAULTY = Path(__file__).with_name("faulty.py")
 FAULTY_STEPS = Path(__file__).with_name("faulty_steps.py")
+FAULTY_START = Path(__file__).with_name("faulty_start.py")
 TIMEOUT = 6
 # What the others say of the process with each fault.
 SAID = {
-    "kill": r"has died: its connection was closed",
-    "abort": r"has died: its connection was closed",
-    "fork": r"has died: its connection was closed",
+    "kill": r"has died",
+    "abort": r"has died",
+    "fork": r"has died",
     "stop": r"is stopped \(by SIGSTOP or a debugger\), and has said nothing for 4 s",
     "raise": r"has ended with ValueError: a bad batch",
     "exit": r"has ended its program",
@@ -115,6 +116,30 @@ def check(job, fault, victim, step):
 )
 def test_the_others_end_and_say_why(start, fault, victim, step):
     check(start(fault, victim, step, 3), fault, victim, step)
+
+
+@pytest.mark.parametrize("fault", ["kill", "fork", "stop"])
+def test_a_fault_before_the_first_message_is_seen(tmp_path, fault):
+    """Process 0 has left its address and ends or stops; only then process 1 connects."""
+    commands = [[sys.executable, FAULTY_START, str(index), tmp_path / "address", fault] for index in range(2)]
+    with subprocess.Popen(commands[0], start_new_session=True) as victim:
+        try:
+            os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+            other = subprocess.run(commands[1], capture_output=True, text=True, timeout=120, check=False)
+        finally:
+            os.killpg(victim.pid, signal.SIGKILL)
+    assert other.returncode == 75, other.stderr
+    said = {"stop": "is stopped (by SIGSTOP or a debugger), and has said nothing for 1 s."}.get(fault, "has died.")
+    assert f"process 1 of 2 cannot go on: process 0 {said}\n" in other.stderr, other.stderr
+
+
+def test_the_program_starts_when_all_are_connected(tmp_path):
+    commands = [[sys.executable, FAULTY_START, str(index), tmp_path / "address", "late"] for index in range(2)]
+    with subprocess.Popen(commands[0], stdout=subprocess.PIPE, text=True) as first:
+        other = subprocess.run(commands[1], capture_output=True, text=True, timeout=120, check=False)
+        assert first.communicate(timeout=120)[0] == "connected to 1\n"
+    assert other.returncode == 75, other.stderr
+    assert "process 1 of 2 cannot go on: process 0 has died" in other.stderr, other.stderr
 
 
 @pytest.mark.nightly
