@@ -254,6 +254,16 @@ def test_old_and_new_lines_follow_each_other_on_a_phone(browser: Browser, pages:
             assert kinds == sorted(kinds, reverse=True)
 
 
+@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "phone"])
+def test_a_long_line_covers_no_other(browser: Browser, pages: dict[str, Path], viewport: Any) -> None:
+    with OpenPage(browser, pages["verified"], viewport=viewport) as page:
+        heights = page.evaluate(
+            "[...document.querySelectorAll('.diff td')].map(cell => [cell.clientHeight, cell.scrollHeight])"
+        )
+        assert max(needed for _, needed in heights) > 30
+        assert [(height, needed) for height, needed in heights if needed > height + 1] == []
+
+
 def _placed(body: Any) -> list[tuple[float, str]]:
     found: list[tuple[float, str]] = body.evaluate(
         """node => [...node.querySelectorAll('.old, .new')]

@@ -73,7 +73,8 @@ nav ul { list-style: none; padding: 0; margin: 0; display: flex; flex-wrap: wrap
 @media (max-width: 800px) {
   .diff, .diff tbody { display: block; } .diff thead { display: none; } .diff tr { display: contents; }
   .diff tbody.change { display: flex; flex-direction: column; }
-  .diff td { display: block; padding-right: .3rem; } .diff td + td { border-left: 0; }
+  .diff td { display: block; height: auto; min-height: 1.34rem; padding-right: .3rem; }
+  .diff td + td { border-left: 0; }
   .diff .same + .same, .diff .none { display: none; } .diff .new { order: 1; }
 }
 @media print { .hunk { overflow: visible; } .diff tr, .about { break-inside: avoid; } }
