@@ -179,6 +179,7 @@ def check_random(optimizer, shapes, count):
         assert misplaced(train(optimizer, trees(shapes), count)[1]) == []
 
 
+@pytest.mark.nightly
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(optimizers(), shapes, st.sampled_from((None, 2)))
 def test_random_optimizers(optimizer, shapes, count):
