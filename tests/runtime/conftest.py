@@ -1,9 +1,15 @@
 """The tests in this folder import JAX. Where it is not installed, each file is reported as skipped."""
 
+import gc
 import importlib.util
 from pathlib import Path
 
 import pytest
+
+# Each program that XLA compiles for a CPU keeps mappings of memory, of which Linux gives a process 65,530
+# (`vm.max_map_count`); beyond that XLA crashes. A worker that runs thousands of tests would get there.
+MAPPINGS = Path("/proc/self/maps")
+MOST_MAPPINGS = 30_000
 
 MISSING = [name for name in ("jax", "flax", "optax") if importlib.util.find_spec(name) is None]
 
@@ -28,3 +34,14 @@ def double():
 
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs():
+    """Lets go of compiled programs after a file of tests, where there are very many."""
+    yield
+    if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
