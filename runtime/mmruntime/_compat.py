@@ -743,6 +743,16 @@ def deadlocks_far_ahead(platform: str) -> bool:
     return platform == "cpu" and jax.__version_info__ < (0, 12)
 
 
+def compiling_threads() -> int:
+    """How many threads may compile at once.
+
+    One for CPUs with JAX 0.12, whose XLA has ended processes with a segmentation fault where two compiled at once, in
+    one of some thousand steps on a loaded machine.
+    """
+    crashes = jax.default_backend() == "cpu" and jax.__version_info__ >= (0, 12)
+    return 1 if crashes else os.cpu_count() or 1
+
+
 def _cache_of_short_programs() -> contextlib.AbstractContextManager[Any]:
     """A context in which JAX also keeps programs on disk that compile in less than a second.
 
