@@ -743,14 +743,14 @@ def deadlocks_far_ahead(platform: str) -> bool:
     return platform == "cpu" and jax.__version_info__ < (0, 12)
 
 
-def compiling_threads() -> int:
-    """How many threads may compile at once.
+def leave_threads(context: Any) -> None:
+    """Let MLIR use this context on one thread only, whose others would spin for longer than they work.
 
-    One for CPUs with JAX 0.12, whose XLA has ended processes with a segmentation fault where two compiled at once, in
-    one of some thousand steps on a loaded machine.
+    Only where JAX makes a context for each lowering. Since 0.11 the next lowerings of the thread may share it: without
+    its locks, a module that is compiled in another thread while this one lowers ends the process.
     """
-    crashes = jax.default_backend() == "cpu" and jax.__version_info__ >= (0, 12)
-    return 1 if crashes else os.cpu_count() or 1
+    if jax.__version_info__ < (0, 11):
+        context.enable_multithreading(False)
 
 
 def _cache_of_short_programs() -> contextlib.AbstractContextManager[Any]:

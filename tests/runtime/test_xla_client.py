@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import mmruntime as mm
@@ -219,3 +221,19 @@ def test_layouts_that_were_damaged_on_disk_are_found_again(first_start):
         path.write_text(["", "[]", "[[], []]", '[[["elsewhere"]], []]', "{}"][number % 5], encoding="utf-8")
     again = json.loads(run_script(TRAIN, cache))
     assert (again["values"], again["propagated"]) == (first["values"], first["propagated"])
+
+
+@pytest.mark.both_versions("whether lowerings share a context")
+def test_a_context_that_lowerings_share_keeps_its_locks():
+    """Without them, a module that is compiled while the next one is lowered ends the process now and then."""
+
+    class Context:
+        locked = True
+
+        def enable_multithreading(self, enabled):
+            self.locked = enabled
+
+    first, second = [jax.jit(function).lower(1.0).compiler_ir().context for function in (jnp.sin, jnp.cos)]
+    context = Context()
+    _compat.leave_threads(context)
+    assert context.locked or first is not second

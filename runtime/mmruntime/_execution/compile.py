@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -132,7 +133,7 @@ def _compile_all(
     # thread has no ambient mesh, which JAX would compare with the submesh and refuse. Warnings are switched off out
     # here because Python's filters are global to all threads. The one that matters is JAX's about donations that XLA
     # cannot use: these donations are ours, not the user's.
-    with warnings.catch_warnings(), ThreadPoolExecutor(max_workers=_compat.compiling_threads()) as pool:
+    with warnings.catch_warnings(), ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         warnings.simplefilter("ignore")
 
         def start(spec: ProgramSpec, name: str) -> Future[Any]:

@@ -45,8 +45,7 @@ def propagate(
         )
     module: Any = lowered.compiler_ir("stablehlo")
     with module.context as context:
-        # The threads of MLIR would spin for longer than they work.
-        context.enable_multithreading(False)
+        _compat.leave_threads(context)
         passmanager.PassManager.parse("builtin.module(inline,sdy-propagation-pipeline)").run(module.operation)
         main = next(
             op

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ def _compile(closed: Any, structs: Sequence[Any], shardings: Sequence[NamedShard
                 keep_unused=True,
             ).lower(*structs)
         lowered.append((everywhere, program, tuple(positions)))
-    with ThreadPoolExecutor(max_workers=_compat.compiling_threads()) as pool:
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         programs = list(pool.map(lambda item: item[1].compile(), lowered))
     return [
         _Part(everywhere, program, positions)
