@@ -87,6 +87,13 @@ def _timed(function: Any, spent: list[float]) -> Any:
     return run
 
 
+def _stages(schedule: str) -> str:
+    """The hint that deals layers out as a schedule wants them."""
+    from mmrewrite.analysis.schedule_fit import IN_TURNS, OF_THE_V
+
+    return 'stages(placement="v")' if schedule in OF_THE_V else "stages(chunks=2)" if schedule in IN_TURNS else "stages"
+
+
 def main() -> int:
     from mmruntime import schedules
 
@@ -124,10 +131,12 @@ def main() -> int:
             for file in EXAMPLE.iterdir():
                 if file.is_file():
                     text = file.read_bytes().replace(b'schedule="1f1b"', f'schedule="{name}"'.encode())
-                    (source / file.name).write_bytes(text)
+                    (source / file.name).write_bytes(text.replace(b"# mm: stages", f"# mm: {_stages(name)}".encode()))
             built = str(Path(folder) / "built")
             command = [sys.executable, "-m", "mmrewrite", "build", str(source), "--out", built]
-            subprocess.run(command, check=True, capture_output=True)
+            finished = subprocess.run(command, capture_output=True, text=True, check=False)
+            if finished.returncode:
+                raise SystemExit(f"The example with {name} cannot be built:\n{finished.stdout}{finished.stderr}")
             first = child(built, str(cache))
             again = [child(built, str(cache)) for _ in range(args.repeats)]
         second = {key: statistics.median(each[key] for each in again) for key in ("start", "step", "xla", "compiled")}
