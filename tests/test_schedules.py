@@ -354,7 +354,7 @@ class TestValidate:
             Schedule("x", rows, (0, 1), 2, 1).validate
         )
         bad = Schedule("x", ((Action("X", 0, 0),),), (0,), 1, 1)
-        assert "0X0 has kind 'X'. Use F, B, I or W." in error_text(bad.validate)
+        assert "0X0 has kind 'X'. Use F, B, I, W or R." in error_text(bad.validate)
 
     def test_replicas(self):
         def rows(first, second):
@@ -558,6 +558,57 @@ class TestPictures:
 )
 def test_wrong_types_are_told(call, message):
     assert message in error_text(call, kind=TypeError)
+
+
+AGAIN = "0F0,0F1,0R0,0B0,0R1,0B1\n1F0,1B0,1F1,1B1\n"
+
+
+def test_a_forward_that_runs_once_more():
+    schedule = Schedule.from_csv(AGAIN)
+    schedule.validate(live_bound=(1, 1))
+    assert schedule.to_csv() == AGAIN
+    assert schedule.recomputed == {(0, 0), (0, 1)}
+    simulation = simulate(schedule, activation_bytes=(10, 10), input_bytes=(3, 3))
+    # Both inputs, and the rest of one activation.
+    assert simulation.peak_bytes == (13, 10)
+    assert simulation.live == (1, 1)
+    assert simulate(schedule, activation_bytes=10).peak_bytes == (20, 10)
+    assert simulation.makespan == 9
+    assert simulation.busy == (8, 6)
+    assert draw(simulation).splitlines()[1] == "submesh 0 |F0 F1 R0 ...B0    R1 B1    |"
+    assert draw(simulation).splitlines()[4] == "live 0    |000000111111111111111111111| peak 1"
+    assert "forward once more" in html(simulation)
+    assert not schedule.forward_only().recomputed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0F0,0B0,0R0", "0B0 comes before 0R0, which it needs"),
+        ("0R0,0F0,0B0", "0R0 comes before 0F0, which it needs"),
+        ("0F0,0R0,0R0,0B0", "0R0 appears twice"),
+        ("0F0,0R0", "0R0 runs a forward once more, but no backward pass follows"),
+        ("0F0,0R0,0I0", "0W0 is missing"),
+    ],
+)
+def test_forwards_once_more_in_the_wrong_place(text, message):
+    assert message in error_text(Schedule.from_csv(text).validate)
+
+
+def test_a_forward_once_more_that_holds_too_much():
+    assert "with 0R1 there are 2 live activations" in error_text(
+        Schedule.from_csv("0F0,0F1,0R0,0R1,0B0,0B1").validate, 1
+    )
+
+
+def test_parts_of_activations_that_are_too_large():
+    schedule = make("1f1b", 2, 2)
+    assert "input_bytes of stage 0 is 3, more than its activation_bytes 2" in error_text(
+        simulate, schedule, activation_bytes=(2, 2), input_bytes=(3, 3)
+    )
+    assert "input_bytes is a part of activation_bytes, which is missing" in error_text(
+        simulate, schedule, input_bytes=3
+    )
 
 
 def test_a_placement_that_is_none():

@@ -1,5 +1,6 @@
 """The search for the best order, the lower bound, and properties of all orders under random costs."""
 
+import dataclasses
 import math
 import random
 from collections import Counter
@@ -112,6 +113,26 @@ def test_the_lower_bound_holds_for_memory_in_bytes(pipeline, sizes, barrier):
         assert bound <= simulation.step_time * (1 + 1e-9)
 
 
+@pytest.mark.nightly
+@given(pipelines(), st.lists(st.floats(0, 1), min_size=8, max_size=8), st.booleans(), st.floats(0, 6))
+@settings(max_examples=40, deadline=None)
+def test_forwards_once_more_keep_the_memory_and_their_lower_bound(pipeline, shares, barrier, extra):
+    """Whatever part of its activations a forward keeps that runs once more."""
+    placement = pipeline["placement"]
+    given_bytes = {"activation_bytes": [1.0] * len(placement), "input_bytes": shares[: len(placement)]}
+    memory = [max(1.0, placement.count(submesh) + extra) for submesh in range(pipeline["num_stages"])]
+    choice = auto(**pipeline, **given_bytes, memory=memory, barrier=barrier, effort=QUICK)
+    assert_runs(choice.schedule)
+    simulation = choice.simulation
+    assert simulation == simulated(choice.schedule, pipeline, barrier=barrier, **given_bytes)
+    assert all(held <= most + 1e-9 for held, most in zip(simulation.peak_bytes, memory, strict=True))
+    assert choice.lower_bound <= simulation.step_time * (1 + 1e-9)
+    for schedule in named_ones(pipeline):
+        rival = simulated(schedule, pipeline, barrier=barrier, **given_bytes)
+        if all(held <= most + 1e-9 for held, most in zip(rival.peak_bytes, memory, strict=True)):
+            assert simulation.step_time <= rival.step_time * (1 + 1e-9)
+
+
 @given(pipelines(), st.booleans(), st.booleans(), st.integers(0, 8))
 @settings(max_examples=60, deadline=None)
 def test_auto_is_never_beaten_by_a_named_schedule_in_the_same_memory(pipeline, split, barrier, extra):
@@ -139,11 +160,8 @@ def test_list_schedules_never_get_stuck(pipeline, data):
     placement = pipeline["placement"]
     whole = data.draw(st.lists(st.integers(1, 3), min_size=len(placement), max_size=len(placement)))
     kept = [data.draw(st.integers(0, size)) for size in whole]
+    inputs = [data.draw(st.integers(0, size)) for size in whole]
     down = [a + b for a, b in zip(pipeline["backward_input"], pipeline["backward_weight"], strict=True)]
-    memory = [0] * pipeline["num_stages"]
-    for stage, submesh in enumerate(placement):
-        memory[submesh] += whole[stage]
-    memory = [least + data.draw(st.integers(0, 4)) for least in memory]
     tables = PipelineModel(
         placement=placement,
         num_submeshes=pipeline["num_stages"],
@@ -157,8 +175,15 @@ def test_list_schedules_never_get_stuck(pipeline, data):
         latency=(pipeline["latency"],) * len(placement),
         whole=tuple(whole),
         kept=tuple(kept),
-        memory=tuple(memory),
+        inputs=tuple(inputs),
+        memory=(0.0,) * pipeline["num_stages"],
     )
+    again = ()
+    if data.draw(st.booleans()):
+        options = ["never", "when full", "always"]
+        again = (*(data.draw(st.sampled_from(options)) for _ in placement[1:]), "never")
+    memory = [least + data.draw(st.integers(0, 4)) for least in tables.least_memory(again)]
+    tables = dataclasses.replace(tables, memory=tuple(memory))
     policy = Policy(
         split=data.draw(st.booleans()),
         caps=tuple(data.draw(st.lists(st.integers(1, 9), min_size=len(placement), max_size=len(placement)))),
@@ -166,11 +191,12 @@ def test_list_schedules_never_get_stuck(pipeline, data):
         forward_pick=data.draw(st.sampled_from(["low", "high", "old"])),
         backward_pick=data.draw(st.sampled_from(["low", "high", "old"])),
         weight_slack=data.draw(st.sampled_from([0.0, 0.5, math.inf])),
+        recompute=again,
     )
     rows = list_schedule(tables, policy)
     schedule = type(make("gpipe", 1, 1))("x", rows, placement, len(placement), pipeline["num_microbatches"])
     assert_runs(schedule)
-    assert all(peak(row, whole, kept) <= most for row, most in zip(rows, memory, strict=True))
+    assert all(peak(row, whole, kept, inputs) <= most for row, most in zip(rows, memory, strict=True))
 
 
 @given(pipelines(), st.sampled_from(["gpipe", "1f1b", "zb-h1", "wavefront"]), st.booleans())
@@ -189,7 +215,7 @@ def test_moving_actions_only_shortens_the_step(pipeline, name, barrier):
         latency=pipeline["latency"],
     )
     unit = (pipeline["num_stages"] / len(placement),) * len(placement)
-    rows, time = improve(timed, unit, unit, before.live, tries=100, bound=0.0, barrier=barrier)
+    rows, time = improve(timed, unit, unit, unit, before.live, tries=100, bound=0.0, barrier=barrier)
     after = type(schedule)("x", rows, placement, len(placement), schedule.num_microbatches)
     after.validate(live_bound=before.live)
     assert simulated(after, pipeline, barrier=barrier).step_time == pytest.approx(time)
@@ -282,6 +308,33 @@ def test_memory_in_bytes():
     choice = auto(4, 8, memory=150, activation_bytes=34, weight_activation_bytes=32, effort=QUICK)
     assert max(choice.simulation.peak_bytes) <= 150
     assert choice.simulation.makespan == 27
+
+
+def test_forwards_run_once_more_where_memory_is_short():
+    """At half of the memory of 1F1B with activations ten times as large as inputs."""
+    given_bytes = {"activation_bytes": 10, "weight_activation_bytes": 6, "memory": 20, "effort": QUICK}
+    short, long = auto(4, 12, **given_bytes, input_bytes=1), auto(4, 12, **given_bytes)
+    assert long.simulation.step_time > 60
+    assert short.simulation.step_time <= 52
+    assert max(short.simulation.peak_bytes) <= 20
+    again = Counter(stage for stage, _ in short.schedule.recomputed)
+    # The last stage goes back at once, and never holds more than one.
+    assert set(again) == {0, 1, 2}
+    told = ", ".join(f"{again[stage]} of 12 of stage {stage}" for stage in sorted(again))
+    assert f"Forwards that run once more, to hold less: {told}." in short.reasons
+    # In what 1F1B holds they need not.
+    assert not auto(4, 12, **given_bytes | {"memory": 40}, input_bytes=1).schedule.recomputed
+
+
+def test_named_orders_that_do_not_fit_run_forwards_once_more():
+    """1F1B in just enough for the inputs of its microbatches and the rest of one activation."""
+    sizes = {"activation_bytes": 10, "input_bytes": 1, "memory": 13, "split": False, "effort": QUICK}
+    choice = auto(4, 8, **sizes)
+    once = simulate(make("1f1b", 4, 8), activation_bytes=10)
+    assert max(once.peak_bytes) == 40
+    assert max(choice.simulation.peak_bytes) <= 13
+    # At worst each microbatch's forward runs once more, right before its backward.
+    assert choice.simulation.makespan <= once.makespan * 4 / 3
 
 
 def test_is_the_same_every_time():

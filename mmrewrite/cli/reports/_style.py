@@ -10,9 +10,9 @@ import re
 import click
 
 # Of actions of a schedule, by their kind.
-_KINDS = {"F": "blue", "B": "green", "I": "cyan", "W": "magenta"}
+_KINDS = {"F": "blue", "B": "green", "I": "cyan", "W": "magenta", "R": "yellow"}
 _ROW = re.compile(r"(?m)^(submesh \d+ +)\|([^|]*)\|$")
-_ACTION = re.compile(r"([FBIW])\d* *|\.+", re.IGNORECASE)
+_ACTION = re.compile(r"([FBIWR])\d* *|\.+", re.IGNORECASE)
 
 
 def title(text: str) -> str:

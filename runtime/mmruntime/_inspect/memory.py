@@ -113,7 +113,8 @@ def _running(item: Instruction, step: Step) -> str:
     elif (segment := item.spec.segment) is None:
         what = "the whole step" if item.spec.kind == "whole" else "zeroing gradients"
     else:
-        passes = segment.passes if step.regions[segment.region].loop is not None else ""
+        again = " once more" if item.spec.kind == "again" else ""
+        passes = segment.passes + again if step.regions[segment.region].loop is not None else ""
         what = ", ".join(filter(None, [" and ".join(segment.tasks), passes])) or "what is outside of tasks"
     return what if item.microbatch is None else f"{what} of microbatch {item.microbatch}"
 

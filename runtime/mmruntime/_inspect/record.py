@@ -215,6 +215,8 @@ def _spans(program: Program, times: Times) -> dict[int, Span]:
             end = max(start, ended)
             free[where] = end
             kind, stage = kinds.get(item.spec.segment, ("", None)) if item.spec.segment is not None else ("", None)
+            if item.spec.kind == "again":
+                kind = "R"
             spans[index] = Span(where, None, _name(item), kind, item.microbatch, issued, start, end, stage)
         else:
             end = max(start, ended)
@@ -249,7 +251,9 @@ def _stage_costs(
     """The cost of each stage of each loop: `typical` (a median or a minimum) over its microbatches."""
     runs: dict[Segment, list[float]] = defaultdict(list)
     for item, cost in zip(program.instructions, seconds, strict=True):
-        if isinstance(item, RunInstruction) and item.spec.segment is not None and item.microbatch is not None:
+        if not isinstance(item, RunInstruction) or item.spec.kind == "again":
+            continue
+        if item.spec.segment is not None and item.microbatch is not None:
             runs[item.spec.segment].append(cost)
     once = {segment: typical(costs) for segment, costs in runs.items()}
     loops = []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from mmruntime._inspect.report_text import ReportTable
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Step, is_scalar, num_bytes, shard_bytes
 from mmruntime._partition.delay_sums import DelayedSums
-from mmruntime._partition.instructions import Program, RunInstruction, TransferInstruction
+from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
 from mmruntime._partition.place import Placement
 from mmruntime._partition.pulled import PulledState, pulled_state
 from mmruntime._partition.segment import Segment, Segments
@@ -324,6 +325,7 @@ def report(
         programs = [_whole_row(segments, step, costs.get(None, _NOT_HERE))]
     else:
         programs = [_program_row(each, step, costs.get(each, _NOT_HERE)) for each in segments]
+        programs += _again_rows(program, step, compiled)
     return Report(
         name,
         tuple(submeshes),
@@ -369,30 +371,42 @@ def _compiled_costs(program: Program, compiled: Compiled) -> dict[Segment | None
     """Operations and bytes of each segment's program, by XLA's own count; under None those of a whole step."""
     costs: dict[Segment | None, tuple[float, float]] = {}
     for item in program.instructions:
-        if not isinstance(item, RunInstruction) or item.spec.segment in costs:
+        if not isinstance(item, RunInstruction) or item.spec.segment in costs or item.spec.kind == "again":
             continue
         if (item.spec.segment is not None or item.spec.kind == "whole") and item.spec in compiled.programs:
-            analysis = compiled.programs[item.spec].cost_analysis() or {}
-            costs[item.spec.segment] = (analysis.get("flops", 0.0), analysis.get("bytes accessed", 0.0))
+            costs[item.spec.segment] = _compiled_cost(item.spec, compiled)
     return costs
+
+
+def _compiled_cost(spec: ProgramSpec, compiled: Compiled) -> tuple[float, float]:
+    analysis = compiled.programs[spec].cost_analysis() or {}
+    return analysis.get("flops", 0.0), analysis.get("bytes accessed", 0.0)
+
+
+def _again_rows(program: Program, step: Step, compiled: Compiled) -> Iterable[ProgramRow]:
+    """Forward passes that run once more, for some microbatches or all."""
+    items = [item for item in program.instructions if isinstance(item, RunInstruction) and item.spec.kind == "again"]
+    for spec, count in Counter(item.spec for item in items).items():
+        assert spec.segment is not None
+        cost = _compiled_cost(spec, compiled) if spec in compiled.programs else _NOT_HERE
+        row = _program_row(spec.segment, step, cost)
+        yield dataclasses.replace(row, kind=f"{row.kind} once more", runs=count)
 
 
 def _collective_rows(program: Program, compiled: Compiled, rows: Sequence[ProgramRow]) -> Iterable[CollectiveRow]:
     """The collectives of each program that has several devices."""
-    segments: dict[Segment | None, RunInstruction] = {}
+    specs: dict[ProgramSpec, RunInstruction] = {}
     for item in program.instructions:
         if not isinstance(item, RunInstruction) or item.spec not in compiled.programs:
             continue
         if item.spec.segment is not None or item.spec.kind == "whole":
-            segments.setdefault(item.spec.segment, item)
-    for segment, item in segments.items():
+            specs.setdefault(item.spec, item)
+    for spec in specs:
+        segment = spec.segment
         tasks = segment.tasks if segment is not None else rows[0].tasks
         submesh = segment.submesh if segment is not None else 0
-        runs = sum(
-            isinstance(other, RunInstruction) and other.spec.segment == segment and other.spec.kind == item.spec.kind
-            for other in program.instructions
-        )
-        for found in collectives(compiled.programs[item.spec].as_text() or ""):
+        runs = sum(isinstance(other, RunInstruction) and other.spec is spec for other in program.instructions)
+        for found in collectives(compiled.programs[spec].as_text() or ""):
             yield CollectiveRow(submesh, tasks, found, runs)
 
 
@@ -435,8 +449,9 @@ def _loop_rows(program: Program) -> Iterable[LoopRow]:
             for stage in stages
         }
         ends = {(end, start.submesh): start for start, end in last.items()}
-        for segment, _ in pipeline.order:
-            if segment in last:
+        repeated = pipeline.repeated
+        for segment, microbatch in pipeline.order:
+            if (segment in last and (segment, microbatch) not in repeated) or segment in pipeline.again:
                 live[segment.submesh] += 1
                 peak[segment.submesh] = max(peak[segment.submesh], live[segment.submesh])
             if (segment, segment.submesh) in ends:

@@ -22,8 +22,8 @@ class Span:
         submesh: The submesh that ran the program or received the transfer.
         source: The submesh that sent a transfer; None for a program.
         name: The program's tasks, or how many arrays were sent.
-        kind: In a microbatch loop "F", "B", "I" or "W", or "FB" or "FI" of a program that does both, as that of the
-            last stage; else "".
+        kind: In a microbatch loop "F", "B", "I", "W" or "R" (a forward once more), or "FB" or "FI" of a
+            program that does both, as that of the last stage; else "".
         microbatch: Number of the microbatch, None outside of loops.
         issued: When it was issued.
         start: When it could start: issued, its inputs ready, and its submesh free.

@@ -7,7 +7,7 @@ use of every slot is known before anything is compiled: that decides what is fre
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import jax
@@ -19,6 +19,7 @@ from mmruntime._jaxpr.ir import Region, Step, is_scalar
 from mmruntime._partition.issue_order import Pipeline, order_loop
 from mmruntime._partition.loop_schedule import LoopSchedule
 from mmruntime._partition.place import Placement
+from mmruntime._partition.run_again import remade
 from mmruntime._partition.segment import Segment, Segments
 from mmruntime._partition.single_program import borders
 
@@ -31,7 +32,8 @@ class ProgramSpec:
     """A program to compile: a segment, the zeroing of accumulators, or both.
 
     Attributes:
-        kind: "segment", "zeros", or "whole" for a step that is one program.
+        kind: "segment", "again" for a forward pass that runs once more, "zeros", or "whole" for a step that is one
+            program.
         submesh: Where it runs.
         reads: Variables of its arguments, accumulators first.
         writes: Variables of its results, accumulators first, zeroed ones last.
@@ -150,7 +152,7 @@ class _Builder:
         self.slots: dict[Key, int] = {}
         self.instructions: list[Instruction] = []
         self.pipelines: list[Pipeline] = []
-        self._specs: dict[Segment, ProgramSpec] = {}
+        self._specs: dict[tuple[Segment, tuple[Var, ...]], ProgramSpec] = {}
         self._per_microbatch: set[Var] = set()
         self._slices: dict[Var, Var] = {}
         self._index = _compat.new_var(jax.typeof(np.uint32(0)))
@@ -244,11 +246,18 @@ class _Builder:
             return None
         return self._slot(atom, self.segments.made_on[atom][0], None)
 
-    def _run_segment(self, segment: Segment, microbatch: int | None, sums: Sequence[tuple[Var, Var]]) -> None:
+    def _run_segment(
+        self,
+        segment: Segment,
+        microbatch: int | None,
+        sums: Sequence[tuple[Var, Var]],
+        dropped: Collection[Var] = (),
+    ) -> None:
+        """Run a program and send on what others read of it, but for results that are made again later."""
         own = set(segment.writes)
         added = tuple((total, result) for total, result in sums if result in own)
         accumulated = {result for _, result in added}
-        kept = [var for var in segment.writes if var not in accumulated or var in self._read]
+        kept = [var for var in segment.writes if var not in dropped and (var not in accumulated or var in self._read)]
         totals = [total for total, _ in added]
         spec = self._spec(segment, tuple(totals), tuple(kept), added)
         where = segment.submesh
@@ -257,18 +266,28 @@ class _Builder:
         self.instructions.append(RunInstruction(spec, microbatch, args, results))
         self._send(kept, where, microbatch)
 
+    def _run_again(self, segment: Segment, microbatch: int, made: Collection[Var]) -> None:
+        """Run a forward pass once more, for what its backward pass alone reads."""
+        kept = tuple([var for var in segment.writes if var in made])
+        spec = self._spec(segment, (), kept, (), kind="again")
+        where = segment.submesh
+        args = tuple([self._slot(var, where, self._instance(var, microbatch)) for var in spec.reads])
+        results = tuple([self._slot(var, where, microbatch) for var in kept])
+        self.instructions.append(RunInstruction(spec, microbatch, args, results))
+
     def _spec(
         self,
         segment: Segment,
         totals: tuple[Var, ...],
         kept: tuple[Var, ...],
         added: tuple[tuple[Var, Var], ...],
+        kind: str = "segment",
     ) -> ProgramSpec:
-        if segment not in self._specs:
+        if (segment, kept) not in self._specs:
             slices = tuple((var, self._slices[var]) for var in segment.reads if var in self._slices)
             reads = dict.fromkeys(self._slices.get(var, var) for var in segment.reads)
-            self._specs[segment] = ProgramSpec(
-                "segment",
+            self._specs[segment, kept] = ProgramSpec(
+                kind,
                 segment.submesh,
                 (*totals, *reads, *([self._index] if slices else [])),
                 (*totals, *kept),
@@ -276,7 +295,7 @@ class _Builder:
                 slices,
                 segment=segment,
             )
-        return self._specs[segment]
+        return self._specs[segment, kept]
 
     def _instance(self, var: Var, microbatch: int | None) -> int | None:
         return microbatch if var in self._per_microbatch else None
@@ -316,8 +335,20 @@ class _Builder:
             segment: [pair for pair in region.sums if self.segments.made_on[pair[1]][0] == segment.submesh]
             for segment in segments
         }
+        made = {
+            stage.forward: frozenset(remade(stage, self.step, self.segments))
+            for stages in pipeline.variants
+            for stage in stages
+            if stage.forward in pipeline.again.values()
+        }
+        repeated = pipeline.repeated
         for segment, microbatch in pipeline.order:
-            self._run_segment(segment, microbatch, by_place[segment])
+            forward = pipeline.again.get(segment)
+            if forward is not None:
+                self._run_again(forward, microbatch, made[forward])
+            else:
+                dropped = made[segment] if (segment, microbatch) in repeated else ()
+                self._run_segment(segment, microbatch, by_place[segment], dropped)
         for where, mine in totals.items():
             self._send(mine, where, None)
 

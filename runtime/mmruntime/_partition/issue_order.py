@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from mmruntime import schedules
 from mmruntime._compat import Var
@@ -34,6 +34,8 @@ class Pipeline:
         schedule: The schedule of the stages.
         choice: The report of the search, if the schedule was searched for.
         order: Programs and microbatches in order of issue.
+        again: Forward passes that run once more for some microbatches: what stands for that in `order`, and the
+            program of the forward pass.
     """
 
     variants: tuple[tuple[Stage, ...], ...]
@@ -41,6 +43,12 @@ class Pipeline:
     schedule: schedules.Schedule
     choice: schedules.Choice | None
     order: tuple[ProgramRun, ...]
+    again: Mapping[Segment, Segment] = field(default_factory=dict)
+
+    @property
+    def repeated(self) -> frozenset[ProgramRun]:
+        """The forward passes that run once more, each with its microbatch."""
+        return frozenset((self.again[each], microbatch) for each, microbatch in self.order if each in self.again)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -63,6 +71,7 @@ def order_loop(
         stages, rest = pipeline_stages([each for each in segments if each.variant == variant], waits)
         variants.append(stages)
         others.extend(rest)
+    again: dict[Segment, Segment] = {}
     queues: list[list[ProgramRun]] = []
     for row in chosen.schedule.rows:
         queue: list[ProgramRun] = []
@@ -71,14 +80,18 @@ def order_loop(
             stage = variants[variant][action.stage]
             if action.kind == "F":
                 queue.append((stage.forward, action.microbatch))
+            if action.kind == "R":
+                queue.append((again.setdefault(stage.forward, replace(stage.forward, part="R")), action.microbatch))
             if action.kind in ("B", "I"):
                 queue.extend((each, action.microbatch) for each in stage.backward)
             if action.kind in ("B", "W"):
                 queue.extend((each, action.microbatch) for each in stage.weights)
         queues.append(queue)
     free = {each: region.microbatches(each.variant) for each in others}
+    waits.update((each, (*waits[forward], forward)) for forward, each in again.items())
     order = _issue(queues, free, waits)
-    return Pipeline(tuple(variants), tuple(others), chosen.schedule, chosen.choice, order)
+    repeats = {each: forward for forward, each in again.items()}
+    return Pipeline(tuple(variants), tuple(others), chosen.schedule, chosen.choice, order, repeats)
 
 
 def _issue(

@@ -13,6 +13,7 @@ from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.ir import Region, Step, num_bytes
 from mmruntime._partition.pipeline_stages import Stage, dependencies, pipeline_stages
 from mmruntime._partition.place import Placement
+from mmruntime._partition.run_again import check_runs_again, remade
 from mmruntime._partition.segment import Segment, Segments, segment
 from mmruntime._partition.split_backward import halves_of, split_backward
 from mmruntime.schedules._custom import check_task_names
@@ -47,12 +48,12 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
     _check_stages(loop, placement)
     if loop.custom is not None:
         tasks = _task_names(stages)
-        return LoopSchedule(
-            schedules.custom(loop.custom, tasks=tasks, placement=placement, num_microbatches=loop.count)
-        )
+        made = schedules.custom(loop.custom, tasks=tasks, placement=placement, num_microbatches=loop.count)
+        return LoopSchedule(_check_again(made, stages, step, every))
     requested = schedules.Auto() if loop.schedule == schedules.AUTO else loop.schedule
     if isinstance(requested, schedules.Schedule):
-        return LoopSchedule(_check_fit(requested, placement, loop.count))
+        fitting = _check_fit(requested, placement, loop.count)
+        return LoopSchedule(_check_again(fitting, stages, step, every))
     if isinstance(requested, str):
         made = schedules.make(requested, len(used), loop.count, placement=placement)
         _check_interleaves(made.name, placement)
@@ -60,6 +61,8 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
     assert isinstance(requested, schedules.Auto)
     costs = [_stage_cost(stage, region, placed, every) for stage in stages]
     whole, kept = _activation_bytes(stages, region, every, requested.split)
+    is_bounded = requested.memory_bytes is not None and requested.recompute
+    inputs = _input_bytes(stages, whole, step, region, every) if is_bounded else None
     choice = requested.choose(
         len(used),
         loop.count,
@@ -69,6 +72,7 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
         backward_weight=[cost.backward_weight for cost in costs],
         activation_bytes=whole,
         weight_activation_bytes=kept,
+        input_bytes=inputs,
     )
     return LoopSchedule(choice.schedule, choice)
 
@@ -113,6 +117,15 @@ def _check_fit(schedule: schedules.Schedule, placement: tuple[int, ...], count: 
             "or move the tasks."
         )
     schedule.validate()
+    return schedule
+
+
+def _check_again(
+    schedule: schedules.Schedule, stages: Sequence[Stage], step: Step, every: Segments
+) -> schedules.Schedule:
+    """The schedule, once the stages that run their forward pass again can, and hold less for it."""
+    again = sorted({stage for stage, _ in schedule.recomputed})
+    check_runs_again([(number, stages[number]) for number in again], step, every, schedule.name)
     return schedule
 
 
@@ -200,6 +213,21 @@ def _activation_bytes(
         read = {var for each in (*stage.backward, *stage.weights) for var in each.reads}
         whole.append(max(_bytes_of(read & residuals), kept[-1]))
     return whole, kept
+
+
+def _input_bytes(
+    stages: Sequence[Stage], whole: Sequence[float], step: Step, region: Region, every: Segments
+) -> list[float]:
+    """Bytes that one microbatch of each stage holds until its forward pass runs again; all, if it may not."""
+    residuals = set(region.slices) | {var for op in region.ops if not op.backward for var in op.writes()}
+    found = []
+    for stage, most in zip(stages, whole, strict=True):
+        again = set(remade(stage, step, every))
+        read = {var for each in (*stage.backward, *stage.weights) for var in each.reads} & residuals
+        # Pieces of the batch are cut out of it when they are read.
+        inputs = set(stage.forward.reads) & residuals - set(region.slices)
+        found.append(min(most, _bytes_of((read - again) | inputs)) if again else most)
+    return found
 
 
 def _bytes_of(values: Iterable[Var]) -> float:

@@ -31,7 +31,8 @@ class Segment:
         writes: Variables that others read.
         forward: Whether it holds equations of a forward pass.
         backward: Whether it holds equations of a backward pass.
-        part: "I" or "W" for the input and weight halves of a split backward pass, else "".
+        part: "I" or "W" for the input and weight halves of a split backward pass, "R" for a forward pass that runs once
+            more, else "".
         input_half: For a weight half, the input half that it belongs to.
         variant: Which of the loop's bodies it is in.
     """
@@ -64,7 +65,8 @@ class Segment:
     def passes(self) -> str:
         """The passes of a loop that it holds, such as "forward+backward" and "backward (weight half)"."""
         half = {"I": " (input half)", "W": " (weight half)"}.get(self.part, "")
-        return "+".join(["forward"] * self.forward + ["backward" + half] * self.backward)
+        again = " once more" if self.part == "R" else ""
+        return "+".join(["forward" + again] * self.forward + ["backward" + half] * self.backward)
 
 
 @dataclass(eq=False, slots=True, frozen=True)

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
-Kind = Literal["F", "B", "I", "W"]
-KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
+Kind = Literal["F", "B", "I", "W", "R"]
+KINDS: tuple[Kind, ...] = ("F", "B", "I", "W", "R")
 
-_ACTION_TEXT = re.compile(r"(\d+)([FBIW])(\d+)")
+_ACTION_TEXT = re.compile(r"(\d+)([FBIWR])(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class Action:
 
     Attributes:
         kind: `"F"` forward, `"B"` the whole backward pass, `"I"` its input half (the cotangent of the stage's input),
-            `"W"` its weight half (the gradients of the stage's parameters).
+            `"W"` its weight half (the gradients of the stage's parameters), `"R"` the forward once more, for what the
+            backward pass needs of it: where there is one, the first forward keeps its input alone.
         stage: Virtual stage, from 0.
         microbatch: Index of the microbatch, from 0.
     """
@@ -39,7 +40,7 @@ class Action:
         if match is None:
             raise ValueError(
                 f"{text!r} is not an action. Write stage, kind and microbatch, as in 2F0: "
-                "the kind is F (forward), B (whole backward), I (input half) or W (weight half)."
+                "the kind is F (forward), B (whole backward), I (input half), W (weight half) or R (forward once more)."
             )
         return Action(cast(Kind, match[2]), int(match[1]), int(match[3]))
 

@@ -10,10 +10,11 @@ from typing import Unpack
 from ._action import Rows
 from ._bound import shortest_step
 from ._choice import Choice, Considered
-from ._list_scheduling import Pick, Policy, Preference, hops_to_end, list_schedule
+from ._list_scheduling import Pick, Policy, Preference, Recompute, hops_to_end, list_schedule
 from ._local_search import improve
 from ._named import check_sizes, named, placements, suits
 from ._objective import Objective, SearchOptions, objective_for
+from ._recomputation import recompute_where_full
 from ._registry import AUTO, names
 from ._schedule import Schedule
 from ._simulate import Simulation, simulate
@@ -67,6 +68,8 @@ def auto(
     - list schedules under many policies: microbatches in flight at each stage, which action goes first, and when a
       weight half may fill a gap (the parameters of the heuristic in arXiv:2401.10241, section 3.1, and some more), with
       the number in flight tuned stage by stage for the best of them;
+    - where forwards may run once more (`input_bytes`): both kinds with as many as the bound on memory asks for, in the
+      gaps where the order leaves some;
     - the best of both, improved by local search along the critical path.
 
     So the result is never worse than the best named schedule that fits. It is the same on every run and every machine.
@@ -82,6 +85,7 @@ def auto(
             - `memory`: bound on what a submesh may hold, one number for all or one for each, in the unit of
               `Simulation.live`, or in bytes with `activation_bytes`. No bound if left out.
             - `activation_bytes`, `weight_activation_bytes`: as for `simulate`.
+            - `input_bytes`: as for `simulate`. Without it, no forward runs once more.
             - `split`: whether the backward pass may run in two halves; true if left out.
             - `effort`: how long to search; 1 if left out, 10 for ten times as many trials.
 
@@ -111,8 +115,13 @@ def auto(
             time, memory = objective.time(schedule.rows), max(objective.peaks(schedule.rows))
             fits = objective.fits(schedule.rows)
             considered.append(Considered(name, home, time, memory, fits))
+            rows, origin = schedule.rows, f"the order of {name}"
+            if not fits and objective.pipeline.recomputable:
+                rows = recompute_where_full(rows, objective.pipeline)
+                origin += ", with forwards run once more"
+                time, memory, fits = objective.time(rows), max(objective.peaks(rows)), objective.fits(rows)
             if fits:
-                found.append(_Candidate(time, memory, rank, f"the order of {name}", schedule.rows, objective))
+                found.append(_Candidate(time, memory, rank, origin, rows, objective))
         found += _list_schedules(objective, effort / len(homes))
     bound = min(bounds)
     found.sort(key=lambda each: each.key)
@@ -137,6 +146,10 @@ def _list_schedules(objective: Objective, effort: float) -> list[_Candidate]:
     count = min(pipeline.num_microbatches, max(_SAMPLE_ACTIONS // (3 * stages), 3 * stages))
     sample = replace(objective, pipeline=replace(pipeline, num_microbatches=count))
     trials = max(12, round(_POLICY_WORK * effort / (3 * stages * count + _TRIAL_WORK)))
+    able = pipeline.recomputable
+    if able:
+        # As many more for the same policies with forwards once more.
+        trials *= 2
 
     def rated(policy: Policy) -> tuple[tuple[float, float], int, Policy]:
         rows = list_schedule(sample.pipeline, policy)
@@ -154,9 +167,13 @@ def _list_schedules(objective: Objective, effort: float) -> list[_Candidate]:
         if best[0][0] <= bound * (1 + 1e-9):
             break
         caps = [min(cap, count) for cap in best[2].caps]
-        stage = chance.randrange(stages)
-        caps[stage] = max(1, caps[stage] + chance.choice((-1, 1)))
-        tried.append(rated(replace(best[2], caps=tuple(caps))))
+        again = list(best[2].recompute)
+        if again and chance.random() < 0.3:
+            again[chance.choice(able)] = chance.choice(("when full", "always"))
+        else:
+            stage = chance.randrange(stages)
+            caps[stage] = max(1, caps[stage] + chance.choice((-1, 1)))
+        tried.append(rated(replace(best[2], caps=tuple(caps), recompute=tuple(again))))
         if tried[-1][0] <= best[0]:
             best = tried[-1]
     found = []
@@ -179,11 +196,26 @@ def _describe(policy: Policy) -> str:
     }[policy.prefer]
     flight = ", ".join(map(str, policy.caps)) if max(policy.caps) < _NO_CAP else "any number of"
     halves = "weight halves in the gaps" if policy.split else "whole backwards"
-    return f"a list schedule: {first}, {halves}, {flight} microbatches in flight by stage"
+    again = ", forwards once more where memory is full" if policy.recompute else ""
+    return f"a list schedule: {first}, {halves}, {flight} microbatches in flight by stage{again}"
 
 
 def _policies(objective: Objective) -> Iterator[Policy]:
-    """Policies to try, the more promising ones first."""
+    """Policies to try, the more promising ones first; each with forwards once more too, where they may."""
+    pipeline = objective.pipeline
+    able = pipeline.recomputable
+    needed = max(need - most for need, most in zip(pipeline.least_memory(), pipeline.memory, strict=True))
+    stages = range(len(pipeline.placement))
+    again: tuple[Recompute, ...] = tuple("when full" if stage in able else "never" for stage in stages)
+    for policy in _plain_policies(objective):
+        if not able or needed <= 1e-9:
+            yield policy
+        if able:
+            yield replace(policy, recompute=again)
+
+
+def _plain_policies(objective: Objective) -> Iterator[Policy]:
+    """Policies that run no forward once more."""
     pipeline = objective.pipeline
     placement, costs = pipeline.placement, pipeline.costs
     stages = range(len(placement))
@@ -238,7 +270,14 @@ def _improved(found: Sequence[_Candidate], bound: float, effort: float) -> list[
         steps = 1 if barrier else _STEADY_STEPS
         tries = round(_MOVE_WORK * effort / _FINALISTS / steps / (sum(map(len, start.rows)) + _TRIAL_WORK))
         rows, time = improve(
-            start.objective.timed(start.rows), pipeline.whole, pipeline.kept, pipeline.memory, tries, bound, barrier
+            start.objective.timed(start.rows),
+            pipeline.whole,
+            pipeline.kept,
+            pipeline.inputs,
+            pipeline.memory,
+            tries,
+            bound,
+            barrier,
         )
         if time < start.time * (1 - 1e-9):
             origin = f"{start.origin}, improved from {start.time:.6g} by moving actions along the critical path"
@@ -281,4 +320,5 @@ def _simulated(schedule: Schedule, options: SearchOptions) -> Simulation:
         bandwidth=options.get("bandwidth", math.inf),
         activation_bytes=options.get("activation_bytes"),
         weight_activation_bytes=options.get("weight_activation_bytes"),
+        input_bytes=options.get("input_bytes"),
     )

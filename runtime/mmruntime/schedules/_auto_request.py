@@ -25,6 +25,8 @@ class Auto:
         memory_bytes: The bound in bytes, instead of `memory`: the residuals that forward passes leave for backward
             passes, and what input halves leave for weight halves, on all devices of a submesh together.
         split: Whether the backward pass may run in two halves.
+        recompute: Whether stages may drop what forward passes leave and run them once more, where the order is shorter
+            so or does not fit otherwise. Counts with `memory_bytes` only: what is saved is known in bytes.
         barrier: Whether all submeshes wait for each other at the end of a step, as they do for a global norm.
         effort: How long to search: 1 is a few seconds.
         forward: Time of each stage's forward pass; counted from the program if left out, as are the next two.
@@ -40,6 +42,7 @@ class Auto:
     memory: float | Sequence[float] | Literal["1f1b"] | None = "1f1b"
     memory_bytes: float | Sequence[float] | None = None
     split: bool = True
+    recompute: bool = True
     barrier: bool = True
     effort: float = 1.0
     forward: Sequence[float] | None = None
@@ -93,6 +96,7 @@ class Auto:
         backward_weight: Sequence[float],
         activation_bytes: Cost,
         weight_activation_bytes: Cost | None = None,
+        input_bytes: Cost | None = None,
     ) -> Choice:
         """Run the search. The arguments are those of `auto`; costs are counted from the program.
 
@@ -113,6 +117,7 @@ class Auto:
             memory=self.memory_bound(num_submeshes, num_microbatches, placement),
             activation_bytes=None if self.memory_bytes is None else activation_bytes,
             weight_activation_bytes=None if self.memory_bytes is None else weight_activation_bytes,
+            input_bytes=None if self.memory_bytes is None or not self.recompute else input_bytes,
             split=self.split,
             barrier=self.barrier,
             effort=self.effort,

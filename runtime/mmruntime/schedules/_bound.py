@@ -115,7 +115,7 @@ def _span(pipeline: PipelineModel, trip: _Trip, split: bool, *, anywhere: bool) 
         # Forwards before the first backward and weight halves after the last one: no more than memory can hold.
         memory = pipeline.memory[submesh]
         back = min(before[stage] + forward[stage] + away[stage] for stage in mine)
-        ahead = _most_time([(forward[stage], pipeline.whole[stage]) for stage in mine], count, memory)
+        ahead = _most_time([(forward[stage], pipeline.inputs[stage]) for stage in mine], count, memory)
         weights = [(costs.backward_weight[stage], pipeline.kept[stage]) for stage in mine]
         behind = _most_time(weights, count, memory) if split else 0.0
         bounds += [
@@ -139,12 +139,13 @@ def _held(pipeline: PipelineModel, trip: _Trip, split: bool) -> list[tuple[int, 
             continue
         held = 0.0
         for stage in mine:
-            size, kept = pipeline.whole[stage], pipeline.kept[stage]
+            # Where forwards may run once more, their inputs are all that is held until then.
+            size, kept, least = pipeline.whole[stage], pipeline.kept[stage], pipeline.inputs[stage]
             unsplit = size * costs.backward[stage]
             halves = size * costs.backward_input[stage] + kept * costs.backward_weight[stage]
             own = min(unsplit, halves) if split else unsplit
-            held += pipeline.num_microbatches * (size * (costs.forward[stage] + trip.away[stage]) + own)
-        if len(mine) == 1 and pipeline.whole[mine[0]] and not split:
+            held += pipeline.num_microbatches * (least * (costs.forward[stage] + trip.away[stage]) + own)
+        if len(mine) == 1 and pipeline.whole[mine[0]] and not split and not pipeline.recomputable:
             # Only whole microbatches fit.
             memory = (memory + 1e-9) // pipeline.whole[mine[0]] * pipeline.whole[mine[0]]
         found.append((mine[0], held / memory if memory else 0.0))

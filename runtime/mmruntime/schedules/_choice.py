@@ -1,6 +1,7 @@
 """The report of `auto`: the schedule that it chose, and the named ones beside it."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from ._placements import v_placement
@@ -62,6 +63,14 @@ class Choice:
             f"No order is shorter than {self.lower_bound:.6g}"
             + (": this one cannot be beaten." if gap <= 1e-9 else f"; at most {gap:.2%} is left to gain."),
         ]
+        if self.schedule.recomputed:
+            count = self.schedule.num_microbatches
+            again = Counter(stage for stage, _ in self.schedule.recomputed)
+            lines.append(
+                "Forwards that run once more, to hold less: "
+                + ", ".join(f"{again[stage]} of {count} of stage {stage}" for stage in sorted(again))
+                + "."
+            )
         fitting = [other for other in self.considered if other.fits]
         if fitting:
             more = fitting[0].time / time - 1 if time else 0.0

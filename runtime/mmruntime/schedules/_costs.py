@@ -18,6 +18,21 @@ class Costs:
     backward_weight: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class ActivationSizes:
+    """Memory that one microbatch of each virtual stage takes on its submesh.
+
+    Attributes:
+        whole: From the forward on.
+        kept: The part of it that the input half leaves for the weight half.
+        inputs: The part of it that a forward keeps which runs once more, from which that makes the rest again.
+    """
+
+    whole: tuple[float, ...]
+    kept: tuple[float, ...]
+    inputs: tuple[float, ...]
+
+
 def numbers(parameter: str, value: object, expected: str) -> tuple[float, ...]:
     """A sequence of numbers as floats.
 
@@ -101,26 +116,32 @@ def transfer_times(
 
 
 def activation_sizes(
-    activation: Cost | None, weight: Cost | None, num_stages: int, num_submeshes: int
-) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """For each stage, the bytes that a microbatch holds and those of them that its weight half needs.
+    activation: Cost | None, weight: Cost | None, inputs: Cost | None, num_stages: int, num_submeshes: int
+) -> ActivationSizes | None:
+    """The bytes that a microbatch of each stage holds.
 
     Returns:
-        Both tuples, None if there are no sizes.
+        The sizes, None if there are none.
 
     Raises:
-        ValueError: If the weight half needs more than all bytes, or only its part is given.
+        ValueError: If a part is more than all bytes, or only a part is given.
     """
+    parts = {"weight_activation_bytes": weight, "input_bytes": inputs}
     if activation is None:
-        if weight is not None:
-            raise ValueError("weight_activation_bytes is a part of activation_bytes, which is missing. Give both.")
+        for name, part in parts.items():
+            if part is not None:
+                raise ValueError(f"{name} is a part of activation_bytes, which is missing. Give both.")
         return None
     whole = per_stage(activation, "activation_bytes", num_stages, num_submeshes)
-    kept = whole if weight is None else per_stage(weight, "weight_activation_bytes", num_stages, num_submeshes)
-    for stage in range(num_stages):
-        if kept[stage] > whole[stage]:
-            raise ValueError(
-                f"weight_activation_bytes of stage {stage} is {kept[stage]:g}, more than its activation_bytes "
-                f"{whole[stage]:g}; it is a part of them."
-            )
-    return whole, kept
+    found = {
+        name: whole if part is None else per_stage(part, name, num_stages, num_submeshes)
+        for name, part in parts.items()
+    }
+    for name, sizes in found.items():
+        for stage in range(num_stages):
+            if sizes[stage] > whole[stage]:
+                raise ValueError(
+                    f"{name} of stage {stage} is {sizes[stage]:g}, more than its activation_bytes {whole[stage]:g}; it "
+                    "is a part of them."
+                )
+    return ActivationSizes(whole, found["weight_activation_bytes"], found["input_bytes"])

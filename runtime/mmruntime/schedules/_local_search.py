@@ -18,6 +18,7 @@ def improve(
     timed: TimedSchedule,
     whole: Sequence[float],
     kept: Sequence[float],
+    inputs: Sequence[float],
     memory: Sequence[float],
     tries: int,
     bound: float,
@@ -42,6 +43,7 @@ def improve(
         timed: The order to improve. Its rows are reordered in place, for speed.
         whole: For each stage, memory that a forward takes.
         kept: For each stage, the part of it that an input half leaves.
+        inputs: For each stage, the part of it that a forward takes which runs once more.
         memory: Bound on the memory of each submesh.
         tries: Number of orders to run in simulated time.
         bound: Time that no order can beat; the search ends when it is reached.
@@ -52,6 +54,7 @@ def improve(
     """
     chance = random.Random(0)
     rows, actions = timed.rows, timed.actions
+    held = inputs if any(action.kind == "R" for action in actions) else None
     state = _look(timed, barrier)
     assert state is not None, "local search starts from a valid order"
     current = state.score
@@ -74,7 +77,7 @@ def improve(
             target = source + step * chance.randint(1, abs(target - source))
         changed = list(row)
         changed.insert(target, changed.pop(source))
-        if peak([actions[index] for index in changed], whole, kept) > memory[number] + 1e-9:
+        if peak([actions[index] for index in changed], whole, kept, held) > memory[number] + 1e-9:
             continue
         rows[number] = changed
         state = _look(timed, barrier)

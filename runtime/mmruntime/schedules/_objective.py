@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from ._action import Rows
-from ._costs import Cost, activation_sizes, stage_costs, transfer_times
+from ._costs import ActivationSizes, Cost, activation_sizes, stage_costs, transfer_times
 from ._list_scheduling import PipelineModel
 from ._memory import peak
 from ._timing import TimedSchedule
@@ -26,6 +26,7 @@ class SearchOptions(TypedDict, total=False):
     memory: float | Sequence[float] | None
     activation_bytes: Cost | None
     weight_activation_bytes: Cost | None
+    input_bytes: Cost | None
     split: bool
     effort: float
 
@@ -69,7 +70,8 @@ class Objective:
 
     def peaks(self, rows: Rows) -> tuple[float, ...]:
         """Peak memory of each submesh."""
-        return tuple(peak(row, self.pipeline.whole, self.pipeline.kept) for row in rows)
+        inputs = self.pipeline.inputs if self.pipeline.recomputable else None
+        return tuple(peak(row, self.pipeline.whole, self.pipeline.kept, inputs) for row in rows)
 
     def fits(self, rows: Rows) -> bool:
         """Whether every submesh stays within its bound."""
@@ -100,9 +102,14 @@ def objective_for(
         options.get("transfer_bytes", 0), options.get("bandwidth", math.inf), latency, stages, num_submeshes
     )
     unit = num_submeshes / stages
-    whole, kept = activation_sizes(
-        options.get("activation_bytes"), options.get("weight_activation_bytes"), stages, num_submeshes
-    ) or ((unit,) * stages, (unit,) * stages)
+    sizes = activation_sizes(
+        options.get("activation_bytes"),
+        options.get("weight_activation_bytes"),
+        options.get("input_bytes"),
+        stages,
+        num_submeshes,
+    )
+    sizes = sizes or ActivationSizes(*[(unit,) * stages] * 3)
     bound = options.get("memory")
     memory = (
         (math.inf if bound is None else float(bound),) * num_submeshes
@@ -119,8 +126,9 @@ def objective_for(
         num_microbatches=num_microbatches,
         costs=costs,
         latency=tuple(latency + transfer for transfer in transfers),
-        whole=whole,
-        kept=kept,
+        whole=sizes.whole,
+        kept=sizes.kept,
+        inputs=sizes.inputs,
         memory=memory,
     )
     return Objective(pipeline, transfers, latency, options.get("barrier", True), split)

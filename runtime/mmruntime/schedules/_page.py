@@ -66,7 +66,7 @@ def simulated_lanes(
                 cells.append(
                     LaneCell(begin + start, begin + end, kinds, text, action.microbatch, odd=action.stage in odd)
                 )
-            if action.kind == "F":
+            if action.kind == ("R" if (action.stage, action.microbatch) in schedule.recomputed else "F"):
                 held += share
                 live[begin + start] = held
             elif action.kind in "BW":

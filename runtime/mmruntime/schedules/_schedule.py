@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ._action import Action
+from ._memory import recomputed
 from ._text_grid import grid
 from ._validate import validate
 
@@ -55,6 +56,11 @@ class Schedule:
         """Whether some stage runs the halves of its backward pass separately."""
         return any(action.kind == "I" for row in self.rows for action in row)
 
+    @cached_property
+    def recomputed(self) -> frozenset[tuple[int, int]]:
+        """The stages and microbatches whose forward runs once more (R), and keeps its input alone until then."""
+        return recomputed(action for row in self.rows for action in row)
+
     @property
     def has_backward(self) -> bool:
         """Whether there is a backward pass; false for a forward-only (inference) schedule."""
@@ -93,8 +99,8 @@ class Schedule:
         """Check that the schedule can run and computes each gradient once.
 
         The checks: the placement; every action exactly once, on a submesh of its stage; for each microbatch of a stage
-        one whole backward, or one input half and one weight half; dependency order inside each row; no deadlock across
-        rows; fused pairs; and the bound on live activations.
+        one whole backward, or one input half and one weight half; no forward once more that no backward follows;
+        dependency order inside each row; no deadlock across rows; fused pairs; and the bound on live activations.
 
         Args:
             live_bound: Most activations that a submesh may hold, one number for all or one for each, in units of one

@@ -38,7 +38,8 @@ class Simulation:
         makespan: Time from the start of the step, on all submeshes at once, until the last submesh is done.
         busy: Time for which each submesh computes.
         live: Peak of live activations on each submesh, in units of one microbatch of one submesh-sized stage; an
-            activation lives from its forward to its whole backward or weight half.
+            activation lives from its forward (or from the one that runs once more) to its whole backward or weight
+            half.
         peak_bytes: Peak bytes of activations on each submesh, None unless `activation_bytes` was given.
         starts: Start of each action; shaped like `schedule.rows`.
         ends: End of each action; shaped like `schedule.rows`.
@@ -109,6 +110,7 @@ def simulate(
     bandwidth: float = math.inf,
     activation_bytes: Cost | None = None,
     weight_activation_bytes: Cost | None = None,
+    input_bytes: Cost | None = None,
 ) -> Simulation:
     """Run the schedule in simulated time.
 
@@ -118,7 +120,7 @@ def simulate(
 
     Args:
         schedule: The schedule to run. It is validated first.
-        forward: Time of a forward (F).
+        forward: Time of a forward (F), and of a forward once more (R).
         backward_input: Time of the input half of the backward pass (I).
         backward_weight: Time of the weight half (W).
         latency: Time from the end of an action until its output is on another submesh.
@@ -136,6 +138,8 @@ def simulate(
             weight half.
         weight_activation_bytes: The part of these bytes that the weight half needs; the input half frees the rest. All
             of them if left out.
+        input_bytes: The part of these bytes that a forward keeps which runs once more (R); that makes the rest again.
+            All of them if left out.
 
     Raises:
         TypeError: If the schedule is not a `Schedule`, or a cost is not a number.
@@ -148,7 +152,7 @@ def simulate(
     costs = stage_costs(stages, submeshes, forward, backward_input, backward_weight, backward)
     if fused_release not in ("end", "computed"):
         raise ValueError(f"fused_release must be 'end' or 'computed'; got {fused_release!r}.")
-    sizes = activation_sizes(activation_bytes, weight_activation_bytes, stages, submeshes)
+    sizes = activation_sizes(activation_bytes, weight_activation_bytes, input_bytes, stages, submeshes)
     timed = TimedSchedule(
         schedule.rows,
         schedule.homes,
@@ -168,7 +172,9 @@ def simulate(
         makespan=max(run.finish),
         busy=tuple(sum(timed.lasts[index] for index in row) for row in timed.rows),
         live=live_counts(schedule.rows, stages),
-        peak_bytes=None if sizes is None else tuple(peak(row, *sizes) for row in schedule.rows),
+        peak_bytes=None
+        if sizes is None
+        else tuple(peak(row, sizes.whole, sizes.kept, sizes.inputs) for row in schedule.rows),
         starts=tuple(tuple(run.starts[index] for index in row) for row in timed.rows),
         ends=tuple(tuple(run.ends[index] for index in row) for row in timed.rows),
         _timed=timed,

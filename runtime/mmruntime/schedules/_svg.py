@@ -13,6 +13,7 @@ COLOURS = {
     "B": ("#e69f00", "#000", "whole backward"),
     "I": ("#009e73", "#000", "backward, input half"),
     "W": ("#cc79a7", "#000", "backward, weight half"),
+    "R": ("#f0e442", "#000", "forward once more"),
     "": ("#7f7f7f", "#fff", "outside of microbatches"),
 }
 RECEIVED = ("#0072b2", "receiving")

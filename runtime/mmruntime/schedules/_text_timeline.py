@@ -12,9 +12,9 @@ def draw(what: Schedule | Simulation, *, width: int = 120) -> str:
     """The step as text: a line for each submesh, time from left to right, and live activations below.
 
     An action is as wide as it takes long and shows its kind and microbatch as far as they fit; dots are idle time.
-    Kinds are F (forward), B (whole backward), I (input half), W (weight half); lower-case letters are every other
-    stage of a submesh that has several. The lines below count the microbatches that each submesh holds, all its
-    stages together, in one digit: a is 10, z is 35 or more.
+    Kinds are F (forward), B (whole backward), I (input half), W (weight half), R (forward once more); lower-case
+    letters are every other stage of a submesh that has several. The lines below count the microbatches that each
+    submesh holds, all its stages together, in one digit: a is 10, z is 35 or more.
 
     Args:
         what: A simulation, or a schedule, which is then simulated with all costs 1.
@@ -54,7 +54,8 @@ def draw(what: Schedule | Simulation, *, width: int = 120) -> str:
             for column in range(first, min(last, length)):
                 picture[column] = text[column - first] if column - first < len(text) else " "
             live[filled:first] = [held] * (first - filled)
-            held += action.kind == "F"
+            again = (action.stage, action.microbatch) in schedule.recomputed
+            held += action.kind == ("R" if again else "F")
             live[first:last] = [held] * (last - first)
             filled = last
             held -= action.kind in "BW"

@@ -96,6 +96,8 @@ class TimedSchedule:
                         fill = target * count + microbatch
                 elif kind == "W":
                     last = costs.backward_weight[stage]
+                elif kind == "R":
+                    last = costs.forward[stage]
                 else:
                     need, last = (stages + stage) * count + microbatch, down_costs[kind][stage]
                     if stage:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ._action import KINDS, Kind
-from ._memory import live_counts
+from ._memory import live_counts, recomputed
 from ._text_grid import grid
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _check_cells(schedule: "Schedule") -> dict[Kind, list[int]]:
             kind, stage, microbatch = action.kind, action.stage, action.microbatch
             cell = (submesh, position)
             if kind not in positions:
-                raise _fail(schedule, f"{action} has kind {kind!r}.", "Use F, B, I or W.", cell)
+                raise _fail(schedule, f"{action} has kind {kind!r}.", "Use F, B, I, W or R.", cell)
             if not 0 <= stage < num_stages:
                 raise _fail(
                     schedule,
@@ -140,6 +140,15 @@ def _check_complete(schedule: "Schedule", positions: dict[Kind, list[int]]) -> N
     """Check that each microbatch of a stage has a forward, and one whole backward or two halves."""
     count = schedule.num_microbatches
     has_backward = schedule.has_backward
+    for index, again in enumerate(positions["R"]):
+        if again >= 0 and max(positions["B"][index], positions["I"][index]) < 0:
+            submesh = schedule.homes[index]
+            raise _fail(
+                schedule,
+                f"{schedule.rows[submesh][again]} runs a forward once more, but no backward pass follows.",
+                "Leave it out: only a backward pass needs what it makes.",
+                (submesh, again),
+            )
     cells = zip(positions["F"], positions["B"], positions["I"], positions["W"], strict=True)
     for index, (forward, whole, inputs, weights) in enumerate(cells):
         if forward >= 0 and (not has_backward or ((inputs >= 0) == (weights >= 0) and (whole >= 0) != (inputs >= 0))):
@@ -169,7 +178,7 @@ def _check_complete(schedule: "Schedule", positions: dict[Kind, list[int]]) -> N
 def _check_order(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None:
     """Check dependencies: walk every row until it needs an action that has not run, and go on once that has."""
     rows, count, last, homes = schedule.rows, schedule.num_microbatches, schedule.num_stages - 1, schedule.homes
-    forwards, wholes, inputs = positions["F"], positions["B"], positions["I"]
+    forwards, wholes, inputs, repeats = positions["F"], positions["B"], positions["I"], positions["R"]
     fused = schedule.fused
     done = [0] * len(rows)
     # The submesh that waits for a cell. One entry is enough, because only one other stage reads an output.
@@ -186,9 +195,11 @@ def _check_order(schedule: "Schedule", positions: dict[Kind, list[int]]) -> None
             source, at = homes[index - count], forwards[index - count]
         else:
             own = inputs[index] if kind == "W" else forwards[index]
+            if kind in ("B", "I"):
+                own = max(own, repeats[index])
             if own > position:
                 raise _late(schedule, (submesh, position), (submesh, own))
-            if kind == "W" or stage == last:
+            if kind in ("W", "R") or stage == last:
                 return None
             source, at = homes[index + count], max(wholes[index + count], inputs[index + count])
         if source == submesh:
@@ -263,7 +274,11 @@ def _check_fused(schedule: "Schedule") -> None:
             left.discard(action)
             partner = row[position + 1] if position + 1 < len(row) else None
             cells = [(submesh, position), (submesh, position + 1)]
-            if partner is None or (action.kind == "F") == (partner.kind == "F") or "W" in (action.kind, partner.kind):
+            if (
+                partner is None
+                or (action.kind == "F") == (partner.kind == "F")
+                or {"W", "R"} & {action.kind, partner.kind}
+            ):
                 raise _fail(
                     schedule,
                     f"{action} is fused with {partner or 'the end of its row'}.",
@@ -294,8 +309,10 @@ def _check_live(schedule: "Schedule", live_bound: float | Sequence[float]) -> No
         if peak <= bounds[submesh] + 1e-9:
             continue
         live = 0
+        again = recomputed(schedule.rows[submesh])
         for position, action in enumerate(schedule.rows[submesh]):
-            live += {"F": 1, "I": 0}.get(action.kind, -1)
+            is_held = action.kind == ("R" if (action.stage, action.microbatch) in again else "F")
+            live += is_held - (action.kind in ("B", "W"))
             if live * unit > bounds[submesh] + 1e-9:
                 raise _fail(
                     schedule,

@@ -26,6 +26,7 @@ def one_forward_one_backward(sizes: ScheduleSizes) -> Order:
         latency=(0.0,) * stages,
         whole=(1.0,) * stages,
         kept=(1.0,) * stages,
+        inputs=(1.0,) * stages,
         memory=(math.inf,) * sizes.num_submeshes,
     )
     return Order(list_schedule(pipeline, Policy(split=False, caps=hops_to_end(sizes.placement), prefer="alternate")))

@@ -1,0 +1,124 @@
+"""Forward passes that run once more (R), so that less is held meanwhile."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mmruntime as mm
+from mmruntime.schedules import Action, Auto, make
+
+COUNT, WIDTH = 6, 16
+
+
+def layer(w, x):
+    return x + jnp.tanh(jnp.tanh(x @ w[0]) @ w[1]) @ w[2]
+
+
+def train(schedule, call=layer):
+    def loss(weights, x):
+        for index, w in enumerate(weights):
+            x = mm.task(call, name=f"layer_{index}", task=mm.Task(mesh_slice={"stage": index}))(w, x)
+        return jnp.mean(x * x)
+
+    def step(weights, x):
+        run = mm.microbatch(jax.value_and_grad(loss), count=COUNT, argnum=1, reduce="mean", schedule=schedule)
+        value, grads = run(weights, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, grads), value
+
+    return step
+
+
+def make_step(schedule, call=layer):
+    return mm.mjit(train(schedule, call), mesh=mm.MultiMesh(axis_sizes=(3,), axis_names=("stage",)))
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    rng = np.random.default_rng(0)
+    weights = [
+        tuple(jnp.asarray(rng.normal(size=(WIDTH, WIDTH)) * 0.3, jnp.float32) for _ in range(3)) for _ in range(3)
+    ]
+    return weights, jnp.asarray(rng.normal(size=(4 * COUNT, WIDTH)), jnp.float32)
+
+
+def again(schedule, stages, odd_only=False):
+    """The schedule with forwards once more, right before their backward passes."""
+    rows = []
+    for row in schedule.rows:
+        found = []
+        for action in row:
+            if action.kind in "BI" and action.stage in stages and (action.microbatch % 2 or not odd_only):
+                found.append(Action("R", action.stage, action.microbatch))
+            found.append(action)
+        rows.append(tuple(found))
+    return dataclasses.replace(schedule, rows=tuple(rows), name="again")
+
+
+@pytest.fixture(scope="module")
+def oracle(inputs):
+    return jax.tree.leaves(jax.jit(train("1f1b"))(*inputs))
+
+
+@pytest.mark.parametrize("name", [pytest.param("1f1b", marks=pytest.mark.nightly), "zb-h1"])
+def test_results_are_the_same_and_less_is_held(name, inputs, oracle):
+    """Some microbatches of one stage, all of another; the backward pass whole or in halves."""
+    schedule = again(again(make(name, 3, COUNT), {0}), {1}, odd_only=True)
+    step = make_step(schedule)
+    result = jax.tree.leaves(step(*inputs))
+    for a, b in zip(result, oracle, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    report = step.explain()
+    rows = {(row.submesh, row.kind): row.runs for row in report.programs if "once more" in row.kind}
+    assert rows == {(0, "forward once more"): COUNT, (1, "forward once more"): COUNT // 2}
+    assert report.loops[0].live[0] == 1
+    timeline = step.timeline(*inputs)
+    spans = [span.microbatch for span in timeline.spans if span.kind == "R" and span.stage == (0, 0)]
+    assert spans == list(range(COUNT))
+    assert "forward once more" in timeline.html()
+
+
+def test_auto_runs_forwards_once_more_within_bytes(inputs, oracle):
+    """In six arrays of the width of a layer: a step a third shorter than of orders that hold everything."""
+    unit = 4 * WIDTH * 4
+    wishes = [Auto(memory_bytes=6 * unit, effort=0.05, recompute=recompute) for recompute in (True, False)]
+    step, other = (make_step(wish) for wish in wishes)
+    for a, b in zip(jax.tree.leaves(step(*inputs)), oracle, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    report, without = step.explain(), other.plan(*inputs)
+    choice = report.loops[0].choice
+    assert {stage for stage, _ in choice.schedule.recomputed} == {0, 1}
+    assert "Forwards that run once more, to hold less: 6 of 6 of stage 0, 6 of 6 of stage 1." in str(report)
+    assert not without.loops[0].choice.schedule.recomputed
+    assert choice.simulation.step_time < 0.7 * without.loops[0].choice.simulation.step_time
+    assert max(choice.simulation.peak_bytes) <= 6 * unit
+    # Beside what is kept for later passes: the input, the output and a cotangent of the program that runs.
+    for row, peak in zip(report.submeshes, choice.simulation.peak_bytes, strict=True):
+        assert row.activation_bytes <= peak + 3 * unit
+
+
+def shouting(w, x):
+    jax.debug.callback(lambda: None)
+    return layer(w, x)
+
+
+@pytest.mark.parametrize(
+    ("stage", "call", "why"),
+    [
+        (2, layer, "its forward and backward passes are one program"),
+        pytest.param(
+            0,
+            shouting,
+            "its forward pass has effects, such as a callback, which would happen twice",
+            marks=pytest.mark.nightly,
+        ),
+        (1, lambda w, x: x @ w[0], "its backward pass reads nothing that its forward pass makes for it alone"),
+    ],
+    ids=["last stage", "callback", "nothing to gain"],
+)
+def test_stages_that_may_not_run_again(stage, call, why, inputs):
+    step = make_step(again(make("1f1b", 3, COUNT), {stage}), call)
+    with pytest.raises(ValueError, match=rf"runs the forward pass of stage {stage} again \(R\), but {why}. Leave"):
+        step(*inputs)
