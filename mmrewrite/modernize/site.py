@@ -24,6 +24,7 @@ EVERYWHERE = 1 << 60
 
 # Names that are imported by themselves, since they would make lines long in full, and their aliases.
 _IMPORTED_BY_NAME = {
+    "jax.sharding.Mesh": ("Mesh",),
     "jax.sharding.NamedSharding": ("NamedSharding",),
     "jax.sharding.PartitionSpec": ("P", "PartitionSpec"),
 }
