@@ -117,11 +117,10 @@ def recording(step: str, steps: int, recorded: list[tuple[Any, ...]], compiler: 
             alone = not isinstance(result, tuple) or hasattr(result, "_fields")
             results = (result,) if alone else result
             objects = [state_of(each) for each in (*arguments, *keywords.values())]
-            recorded.append(
-                tuple(
-                    jax.tree.map(copied, each) for each in (*(each for each in objects if each is not None), *results)
-                )
-            )
+            state = [each for each in objects if each is not None]
+            # The program's own mesh does not hold the devices of all stages.
+            with jax.set_mesh(None):
+                recorded.append(tuple(jax.tree.map(copied, each) for each in (*state, *results)))
             if len(recorded) == steps:
                 raise EnoughSteps
             return result

@@ -6,7 +6,8 @@
         h = mm.with_sharding_constraint(x, P("batch", "embed"))
 
 The same for `with_sharding_constraint` of `flax.linen.partitioning`, and for that of `jax.lax` with logical axis names,
-in all modules that a program with hints and a mesh imports.
+in all modules that a program with hints and a mesh imports. In functions there `jax.sharding.reshard` becomes
+`mm.reshard`, as it asks for the types of one explicit mesh, and in a step each task has a mesh of its own.
 
 To check: each logical axis is the dimension that its position says.
 
@@ -24,7 +25,7 @@ import libcst as cst
 from mmcodemods._constraint import WRAPPER, ConstraintCodemod
 from mmrewrite.codemod.base import expression
 from mmrewrite.directives.vocabulary import CALL, STATEMENT, kind_of
-from mmrewrite.project.axis_names import layout_argument, stray_names
+from mmrewrite.project.axis_names import RESHARD, layout_argument, stray_names
 from mmrewrite.source.functions import placed_expressions
 
 
@@ -38,8 +39,17 @@ class ConstrainCall(ConstraintCodemod):
         """Find the call and its layout."""
         call = self.hint.call
         assert call is not None
+        self.reshards = self.hint.implied and self.site.resolve(call.func) == RESHARD
         if self.hint.implied:
             self.check_place(call)
+        if not self.reshards:
+            self.layout = self.read_layout(call)
+        self.target = self.site.call(self.site.statement, call)
+        self.site.transform(self.site.statement, self)
+
+    def read_layout(self, call: ast.Call) -> str:
+        """The `P(...)` of the hint."""
+        if self.hint.implied:
             self.check_arguments(call)
         elif self.hint.named:
             name, argument = self.hint.named[0]
@@ -49,9 +59,7 @@ class ConstrainCall(ConstraintCodemod):
             )
         self.site.check_logical_names(self.hint.arguments)
         layout = ", ".join(argument.text for argument in self.hint.arguments)
-        self.layout = f"{self.site.partition_spec}({layout})"
-        self.target = self.site.call(self.site.statement, call)
-        self.site.transform(self.site.statement, self)
+        return f"{self.site.partition_spec}({layout})"
 
     def check_place(self, call: ast.Call) -> None:
         """A call in a statement of its own can be replaced."""
@@ -87,6 +95,8 @@ class ConstrainCall(ConstraintCodemod):
         """`hints.shard(x, ...)` becomes `mm.with_sharding_constraint(x, P(...))`."""
         if original_node is not self.target:
             return updated_node
+        if self.reshards:
+            return updated_node.with_changes(func=expression(f"{self.site.runtime}.reshard"))
         if self.hint.implied:
             value, layout = updated_node.args
             layout = layout.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT, value=expression(self.layout))

@@ -18,13 +18,15 @@ from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.spans import span
 
-MARKERS = (b"_constraint", b"axis_rules", b"AXIS_RULES")
+MARKERS = (b"_constraint", b"axis_rules", b"AXIS_RULES", b"reshard")
 
 _FLAX = ("flax.linen", "flax.linen.spmd", "flax.linen.partitioning", "flax.core.spmd")
 LOGICAL = frozenset(
     f"{module}.{name}" for module in _FLAX for name in ("with_logical_constraint", "with_sharding_constraint")
 )
 DEVICE = frozenset(("jax.lax.with_sharding_constraint", "jax.experimental.pjit.with_sharding_constraint"))
+# Asks for the types of one explicit mesh.
+RESHARD = "jax.sharding.reshard"
 _TRANSLATORS = frozenset(
     f"{module}.{name}"
     for module in _FLAX
@@ -151,6 +153,8 @@ def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iter
 
 def _layout(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) -> tuple[Argument, ...] | None:
     function = facts.names.resolve(call.func, scope)
+    if function == RESHARD:
+        return () if scope.function.kind == "function" else None
     if function not in LOGICAL and function not in DEVICE:
         return None
     spec = layout_argument(call)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 SYNONYMS = {
     "jax.P": "jax.sharding.PartitionSpec",
     "jax.NamedSharding": "jax.sharding.NamedSharding",
+    "jax.reshard": "jax.sharding.reshard",
     "jax.experimental.PartitionSpec": "jax.sharding.PartitionSpec",
     "jax.experimental.pjit.PartitionSpec": "jax.sharding.PartitionSpec",
     "jax.interpreters.pxla.PartitionSpec": "jax.sharding.PartitionSpec",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from mmruntime._core.task import Task as Task
     from mmruntime._core.task import stage as stage
+    from mmruntime._frontend.constraint import reshard as reshard
     from mmruntime._frontend.constraint import with_sharding_constraint as with_sharding_constraint
     from mmruntime._frontend.init import init as init
     from mmruntime._frontend.init import init_test as init_test
@@ -63,6 +64,7 @@ _HOMES = {
     "parallelize": "_step.parallelize",
     "register_task": "_core.registry",
     "replicate_parameters_smaller_than_num_elements": "_core.switches",
+    "reshard": "_frontend.constraint",
     "shard_map": "_frontend.shard_map",
     "slice_global_mesh": "_core.multimesh",
     "stage": "_core.task",

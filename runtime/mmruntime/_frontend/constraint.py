@@ -90,10 +90,13 @@ def with_sharding_constraint(x: T, axis_resources: Any) -> T:
     return constrain(x, axis_resources, "with_sharding_constraint")
 
 
-def constrain(x: T, axis_resources: Any, what: str) -> T:
-    """`with_sharding_constraint` on behalf of the function `what`, whose name messages show."""
+def constrain(x: T, axis_resources: Any, what: str, *, as_types: bool = False) -> T:
+    """`with_sharding_constraint` on behalf of the function `what`, whose name messages show.
+
+    With `as_types` names are mesh axes where the mesh has them, else logical ones, as in the types of arrays.
+    """
     check_specs(axis_resources, what)
-    logical = autoshard_enabled() and not transforms_ignored()
+    logical = None if as_types else autoshard_enabled() and not transforms_ignored()
 
     def over(spec: Any, subtree: Any) -> Any:
         if spec is None:
@@ -127,6 +130,37 @@ def constrain(x: T, axis_resources: Any, what: str) -> T:
             "one spec, or one per branch."
         ) from error
     return result
+
+
+def reshard(xs: T, out_shardings: Any) -> T:
+    """`jax.sharding.reshard`, which in a step fixes a layout as a constraint does.
+
+    Arrays of a mesh with explicit axes have layouts in their types. In a step that `mjit` compiles each task has a mesh
+    of its own, whose axes are automatic, so types have none there. A sharding without a mesh, such as what `jax.typeof`
+    says of a traced array, asks for nothing then. The names of a spec are axes of the task's submesh if that has them,
+    else logical axes.
+
+    Args:
+        xs: A pytree of arrays.
+        out_shardings: A `PartitionSpec` or `NamedSharding`, or a pytree of them that is a prefix of `xs`.
+
+    Returns:
+        `xs`, with the same values.
+
+    Raises:
+        ValueError: If a spec has more entries than its array has dimensions, or the pytree is no prefix of `xs`.
+            Outside of steps what `jax.sharding.reshard` raises.
+        TypeError: In a step if a leaf of `out_shardings` is no spec, or `xs` holds something else than arrays.
+    """
+    if not _PLACED_LATER.value:
+        out: T = jax.sharding.reshard(xs, out_shardings)
+        return out
+    specs = jax.tree.map(lambda spec: None if _asks_nothing(spec) else spec, out_shardings, is_leaf=_is_spec)
+    return constrain(xs, specs, "reshard", as_types=True)
+
+
+def _asks_nothing(sharding: Any) -> bool:
+    return isinstance(sharding, NamedSharding) and sharding.mesh.empty
 
 
 def check_specs(specs: Any, what: str) -> None:
