@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections import Counter
+from pathlib import Path
 
 import pytest
-from fixture_files import hint_cases, source_files
+from fixture_files import FIXTURES, hint_cases, source_files
 
 from mmrewrite.analysis.schedule_fit import IN_TURNS, OF_THE_V
 from mmrewrite.codemod.registry import Registry
@@ -272,3 +275,33 @@ def test_hints_that_fixtures_advise_are_accepted() -> None:
             assert [each.reason for each in same if not each.reason.startswith(CONSEQUENCE)] == [], folder
             assert not after.errors
     assert count >= 5
+
+
+FOLLOWED = tomllib.loads(Path(__file__).with_name("advice_followed.toml").read_text(encoding="utf-8"))
+EDITS = [(case, told["at"], told["edits"]) for case, each in FOLLOWED.items() for told in each]
+
+
+def said(text: str) -> Counter[str]:
+    """Refusals and errors that have a cause of their own, without the numbers of their lines."""
+    result = rewrite(text)
+    assert result.failure is None
+    reasons = [each.reason for each in result.refusals if not each.reason.startswith(CONSEQUENCE)]
+    return Counter(re.sub(r"\d+", "N", each) for each in (*reasons, *(error.message for error in result.errors)))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("case", "at", "edits"), EDITS, ids=[f"{case}:{at}" for case, at, _ in EDITS])
+def test_advice_that_is_followed_to_the_letter(case: str, at: str, edits: list[tuple[str, str]]) -> None:
+    """That refusal is gone then, and no other came."""
+    text = (FIXTURES / "hints" / case / "before.py").read_text(encoding="utf-8")
+    before = said(text)
+    result = rewrite(text)
+    found = [(each.line, each.column, each.reason) for each in result.refusals]
+    found += [(each.line, each.column, each.message) for each in result.errors]
+    (reason,) = [reason for line, column, reason in found if f"{line}:{column}" == at]
+    for was, becomes in edits:
+        assert was in text, was
+        text = text.replace(was, becomes, 1)
+    gone = before - said(text)
+    assert gone[re.sub(r"\d+", "N", reason)] >= 1, reason
+    assert not said(text) - before
