@@ -13,7 +13,8 @@ Refused: devices among the arguments, because the mesh decides them; `hk.jit` an
 Reported: a step that reaches a task, or calls the model of a `TrainState`, but is compiled by plain `jax.jit`, where
 tasks are inlined, be it a function, an imported name, a lambda or another expression, and no part of a step for the
 mesh alone, or that is given a model which a step has put on several stages; a mesh without a compiled step; tasks
-without a mesh in files that are named one by one; an import of a file with hints that is not among those to rewrite.
+without a mesh in files that are named one by one; an import of a file with hints that is not among those to rewrite;
+calls that stop a step when it runs, as they ask for a mesh in context or for devices, such as `out_sharding=P("data")`.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -27,6 +28,7 @@ import libcst as cst
 
 from mmrewrite.analysis.compilers import carried
 from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
+from mmrewrite.analysis.mesh_requests import mesh_requests
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.analysis.placed_values import evaluations
 from mmrewrite.analysis.plain_steps import plain_steps
@@ -85,6 +87,18 @@ class CompileForMesh(MeshCodemod):
         yield from _meshes_without_step(project, modules)
         yield from _tasks_without_mesh(project, modules)
         yield from _files_not_given(project, modules)
+        yield from _mesh_requests(reach, modules)
+
+
+def _mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
+    """What would stop a step when it runs, as it asks for the program's own mesh or devices."""
+    for found in mesh_requests(reach, modules):
+        path, (line, column), reason = found.facts.path, found.position, found.reason
+        if found.facts not in modules:
+            facts, hint = found.by
+            reason = f"what this leads to stops it, at {path}:{line}:{column}: {reason}"
+            path, line, column = facts.path, hint.reference.line, hint.reference.column
+        yield Refusal(path, line, column, reason, "compile_for_mesh")
 
 
 def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:

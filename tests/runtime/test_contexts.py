@@ -254,17 +254,48 @@ def test_shardings_of_an_explicit_mesh_are_errors_that_say_what_to_write() -> No
     """Programs written for `jax.make_mesh`, whose axes are explicit, ask for layouts in the types of arrays."""
     x, mesh = np.ones((4, 4), np.float32), make_mesh()
     wrong = {
-        r"jax.sharding.reshard at .*test_contexts.py:\d+ .*explicit mesh.*leave reshard out there, or write mm.with_": [
+        r"jax.sharding.reshard at .*test_contexts.py:\d+ .*explicit mesh.*write mm.reshard in its place": [
             lambda x: jax.sharding.reshard(x, jax.typeof(x).sharding)
         ],
         r"The call at .*test_contexts.py:\d+ .*PartitionSpec of an explicit mesh.*write mm.with_sharding_constraint": [
             lambda x: jax.sharding.reshard(x, P("data", None)),
             lambda x: jnp.einsum("ab,bc->ac", x, x, out_sharding=P("data", None)),
         ],
+        r"jax.device_put at .*test_contexts.py:\d+ .*leave the call out": [lambda x: jax.device_put(x, P("data"))],
+        r"jax.jit at .*test_contexts.py:\d+ .*leave the sharding out": [
+            lambda x: jax.jit(jnp.sin, out_shardings=P("data"))(x)
+        ],
+        r"jax.shard_map at .*test_contexts.py:\d+ .*write mm.shard_map": [
+            lambda x: jax.shard_map(jnp.sin, in_specs=P("data"), out_specs=P("data"))(x)
+        ],
+        r"explicit_axes at .*test_contexts.py:\d+ .*call its function itself": [
+            lambda x: jax.sharding.explicit_axes(jnp.sin, in_sharding=P("data"))(x)
+        ],
     }
     for message, functions in wrong.items():
         for function in functions:
-            with pytest.raises(ValueError, match=message):
+            with pytest.raises((ValueError, RuntimeError), match=message):
                 mm.mjit(function, mesh=mesh)(x)
     # The advice, followed.
     np.testing.assert_array_equal(mm.mjit(lambda x: mm.with_sharding_constraint(x, P("data", None)), mesh=mesh)(x), x)
+
+
+def test_reshard_is_that_of_jax_and_in_a_step_a_constraint() -> None:
+    x, mesh = np.ones((4, 4), np.float32), make_mesh()
+    explicit = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(explicit):
+        cut = mm.reshard(jnp.asarray(x), P("data"))
+        assert jax.typeof(cut).sharding.spec == P("data", None)
+        again = jax.jit(lambda x: mm.reshard(x, jax.typeof(cut).sharding))(x)
+        assert again.sharding == cut.sharding
+
+        def step(x):
+            x = mm.task(lambda x: mm.reshard(x, P("data")), mesh_slice={"stage": 1})(x)
+            return x, mm.reshard({"x": x * 2}, jax.typeof(x).sharding)
+
+        first, second = mm.mjit(step, mesh=mesh)(cut)
+    assert first.devices() == set(mesh.devices[1])
+    assert first.sharding.spec == P("data")
+    np.testing.assert_array_equal(second["x"], x * 2)
+    with pytest.raises(ValueError, match=r"reshard: .*names 3 dimensions, but the value has 2"):
+        mm.mjit(lambda x: mm.reshard(x, P("data", None, None)), mesh=mesh)(x)

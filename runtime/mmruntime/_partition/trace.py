@@ -20,6 +20,7 @@ from mmruntime._partition.own_meshes import border_shardings
 from mmruntime._partition.refs import without_refs
 from mmruntime._partition.scan_tasks import MarkedScan, scans_of_tasks
 
+_NEEDS_MESH = "needs a mesh in context, and in a step each task has a mesh of its own"
 # What JAX's errors about shardings without a mesh begin with. JAX advises `jax.set_mesh`, which is no help: each task
 # has a mesh of its own, and tracing has none.
 _WITHOUT_MESH = {
@@ -30,14 +31,28 @@ _WITHOUT_MESH = {
     ),
     "Reshard should only be used with": (
         "jax.sharding.reshard{line} asks for the types of an explicit mesh, and got a sharding without one. In a step "
-        "each task has a mesh of its own, whose axes are automatic: leave reshard out there, or write "
-        "mm.with_sharding_constraint(x, P(...)) in its place. Numbers are the same."
+        "each task has a mesh of its own, whose axes are automatic: write mm.reshard in its place, or leave it out. "
+        "Numbers are the same."
     ),
     "Using PartitionSpec when you are not under a mesh context": (
         "The call{line} gives an array the PartitionSpec of an explicit mesh, by reshard or out_sharding=, and there "
         "is no such mesh. In a step each task has a mesh of its own, whose axes are automatic: leave it out there, and "
         "write mm.with_sharding_constraint(x, P(...)) around the result where a layout is to be kept. Numbers are the "
         "same."
+    ),
+    "Please set a mesh via `jax.set_mesh` if a PartitionSpec is passed to device_put": (
+        f"jax.device_put{{line}} has a PartitionSpec, which {_NEEDS_MESH}: leave the call out there, or write "
+        "mm.with_sharding_constraint(x, P(...)) in its place."
+    ),
+    "jit requires a non-empty mesh in context": (
+        f"jax.jit{{line}} has a PartitionSpec among its shardings, which {_NEEDS_MESH}: leave the sharding out there."
+    ),
+    "The context mesh cannot be empty": (
+        f"jax.shard_map{{line}} without mesh= {_NEEDS_MESH}: write mm.shard_map there, in a task, over whose mesh it "
+        "runs."
+    ),
+    "Context mesh cannot be empty": (
+        f"explicit_axes{{line}} {_NEEDS_MESH}, whose axes are automatic: call its function itself there."
     ),
 }
 

@@ -1,0 +1,272 @@
+"""Calls that ask for the program's own mesh or devices: where a step runs them, it stops.
+
+In a step each task has a mesh of its own, and tracing has none, which JAX would find out at run time.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mmrewrite.directives.collect import Hint
+from mmrewrite.directives.vocabulary import Role
+from mmrewrite.project.axis_names import DEVICE, layout_argument
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.reach import Reach, Reached
+from mmrewrite.source.functions import is_jit_decorator, own_expressions
+from mmrewrite.source.names import Binding, Scope
+from mmrewrite.source.spans import span
+
+_SPEC = "jax.sharding.PartitionSpec"
+_SHARD_MAPS = frozenset(("jax.shard_map", "jax.experimental.shard_map.shard_map"))
+_DEVICES = frozenset(("jax.devices", "jax.local_devices", "jax.sharding.SingleDeviceSharding"))
+_MESHES = frozenset(("jax.sharding.Mesh", "jax.make_mesh"))
+# Of other packages any function may enter a mesh. That of `jax.set_mesh` does not hold in a step.
+_WITHOUT_MESHES = frozenset(("builtins", "contextlib", "flax", "jax", "numpy", "tempfile", "time", "tqdm", "warnings"))
+_ORDERED = frozenset(("jax.debug.print", "jax.debug.callback"))
+_REFS = frozenset(("jax.new_ref", "jax.array_ref"))
+_STOPS = "in a step each task has a mesh of its own, and tracing has none, so the step stops here"
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, eq=False)
+class MeshRequest:
+    """An expression that stops a step.
+
+    Attributes:
+        facts: Its module, which need not be one with hints.
+        position: Its line and column.
+        reason: What is wrong, and what to write.
+        by: The module and the hint that lead to it.
+    """
+
+    facts: Facts
+    position: tuple[int, int]
+    reason: str
+    by: tuple[Facts, Hint]
+
+
+def mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[MeshRequest]:
+    """Requests in the functions and classes that steps and tasks lead to, initialisers left out."""
+    meshes = _MeshesOfProgram(
+        sets_mesh=any(_sets_mesh(facts) for facts in modules),
+        has_wide_stages=any(_has_wide_stages(facts) for facts in modules),
+        axes=frozenset(name for facts in modules for hint in _meshes(facts) for name, _ in hint),
+    )
+    seen: set[ast.AST] = set()
+    for facts in modules:
+        for hint in facts.hints.hints:
+            if hint.record.role is not Role.COMPILE and not hint.record.places_code:
+                continue
+            for reached in reach.from_node(facts, _definition_around(facts, hint.statement)):
+                for statement in _statements(reached):
+                    if statement not in seen:
+                        seen.add(statement)
+                        yield from _RequestFinder(meshes, reached.facts, statement, (facts, hint)).requests()
+
+
+@dataclass(frozen=True)
+class _MeshesOfProgram:
+    """The meshes that the modules have together.
+
+    Attributes:
+        sets_mesh: Whether the program may enter a mesh of its own.
+        has_wide_stages: Whether a stage of a hinted mesh has several devices.
+        axes: The axes of the hinted meshes.
+    """
+
+    sets_mesh: bool
+    has_wide_stages: bool
+    axes: frozenset[str]
+
+
+def _meshes(facts: Facts) -> Iterator[list[tuple[str, ast.expr | None]]]:
+    for hint in facts.hints.hints:
+        if hint.record.role is Role.MESH:
+            yield [(name, argument.value) for name, argument in hint.named]
+
+
+def _has_wide_stages(facts: Facts) -> bool:
+    """Whether a stage of a hinted mesh has several devices, by literal sizes."""
+    sizes = [value for mesh in _meshes(facts) for name, value in mesh if name != "stage"]
+    return any(isinstance(size, ast.Constant) and size.value != 1 for size in sizes)
+
+
+def _sets_mesh(facts: Facts) -> bool:
+    """Whether a `with` may enter a mesh, which `jax.lax.with_sharding_constraint` finds in a step, too."""
+    for statement, scope in facts.names.scopes.items():
+        for item in statement.items if isinstance(statement, ast.With | ast.AsyncWith) else ():
+            entered = item.context_expr
+            entering = facts.names.resolve(entered.func, scope) if isinstance(entered, ast.Call) else None
+            if entering is None or entering in _MESHES or entering.partition(".")[0] not in _WITHOUT_MESHES:
+                return True
+    return False
+
+
+def _definition_around(facts: Facts, statement: ast.stmt) -> ast.stmt:
+    """The definition that a hint is on or in, of a method its class; the statement itself if there is none."""
+    if not isinstance(statement, _Function | ast.ClassDef):
+        around = (each for each in facts.names.around(statement) if isinstance(each, _Function | ast.ClassDef))
+        statement = next(around, statement)
+    holder = next(facts.names.around(statement), None)
+    return holder if isinstance(holder, ast.ClassDef) else statement
+
+
+def _statements(reached: Reached) -> Iterator[ast.stmt]:
+    """The statements of a definition that its calls run: not those of initialisers, nor of methods compiled apart."""
+    names = reached.facts.names
+    hinted = {hint.statement for hint in reached.facts.hints.hints if hint.record.role is Role.COMPILE}
+    is_step = reached.node in hinted
+    stack: list[ast.AST] = [reached.node] if is_step or isinstance(reached.node, _Function | ast.ClassDef) else []
+    while stack:
+        node = stack.pop()
+        if isinstance(node, _Function) and isinstance(names.parents.get(node), ast.ClassDef):
+            compiled = any(is_jit_decorator(names, each, names.scopes[node]) for each in node.decorator_list)
+            if node.name == "__init__" or (compiled and node not in hinted):
+                continue
+        if isinstance(node, ast.stmt):
+            yield node
+        children = (ast.stmt, ast.excepthandler, ast.match_case)
+        stack.extend(reversed([child for child in ast.iter_child_nodes(node) if isinstance(child, children)]))
+
+
+class _RequestFinder:
+    """Looks through the expressions of one statement."""
+
+    def __init__(self, meshes: _MeshesOfProgram, facts: Facts, statement: ast.stmt, by: tuple[Facts, Hint]) -> None:
+        self._meshes, self._facts, self._statement, self._by = meshes, facts, statement, by
+        self._scope = facts.names.scopes[statement]
+        hints = [hint for hint in facts.hints.hints if hint.statement is statement]
+        self._is_compiled = any(hint.record.role is Role.COMPILE for hint in hints)
+        self._rewritten = {hint.call for hint in hints}
+
+    def requests(self) -> Iterator[MeshRequest]:
+        for node in own_expressions(self._statement):
+            reason = None
+            if isinstance(node, ast.Call) and node not in self._rewritten:
+                reason = self._of_call(node)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                reason = self._of_ref(node)
+            if reason is not None and isinstance(node, ast.expr):
+                position = self._facts.source.position(span(self._facts.source, node)[0])
+                yield MeshRequest(self._facts, position, reason, self._by)
+
+    def _of_call(self, call: ast.Call) -> str | None:
+        function, arguments = self._resolve(call.func), call.args
+        if function == "functools.partial" and arguments:
+            function, arguments = self._resolve(arguments[0]), arguments[1:]
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
+        if function in DEVICE:
+            return self._of_constraint(call)
+        if function == "jax.device_put":
+            return self._of_device_put(arguments, keywords)
+        if function in _SHARD_MAPS:
+            return self._of_shard_map(function, arguments, keywords)
+        if function in _ORDERED:
+            return self._of_ordered(keywords)
+        if function == "jax.sharding.explicit_axes":
+            return f"`explicit_axes` needs a mesh with explicit axes, and {_STOPS}; call its function itself"
+        given = ("in_shardings", "out_shardings") if function == "jax.jit" else ("out_sharding",)
+        of_jax = function is None or (function.startswith("jax.") and function != "jax.sharding.auto_axes")
+        if self._is_compiled or not of_jax:
+            return None
+        named = next((name for name in given if name in keywords and self._has_spec(keywords[name])), None)
+        if named is None:
+            return None
+        return f"`{named}=` has a PartitionSpec, which needs a mesh in context, and {_STOPS}; leave `{named}=` out"
+
+    def _of_constraint(self, call: ast.Call) -> str | None:
+        spec = layout_argument(call)
+        if spec is None or self._meshes.sets_mesh or not self._is_spec(spec):
+            return None
+        cause = f"`{ast.unparse(call.func)}` has a PartitionSpec and no mesh, and {_STOPS}"
+        names = self._axis_names(spec)
+        if not names:
+            return f"{cause}; write `{ast.unparse(call.args[0])}` alone" if call.args else None
+        axes = ", ".join(f'{name}="{name}"' if name in self._meshes.axes else f"{name}=None" for name in names)
+        return f"{cause}; write `axes({axes})` beside the `mesh(...)` hint, which makes it one of each task's mesh"
+
+    def _of_device_put(self, arguments: Sequence[ast.expr], keywords: Mapping[str, ast.expr]) -> str | None:
+        place = arguments[1] if len(arguments) > 1 else keywords.get("device")
+        if place is None or not arguments:
+            return None
+        alone = f"write `{ast.unparse(arguments[0])}` alone"
+        if self._has_spec(place):
+            return f"`jax.device_put` has a PartitionSpec, which needs a mesh in context, and {_STOPS}; {alone}"
+        made = place.value if isinstance(place, ast.Subscript) else place
+        if isinstance(made, ast.Call) and self._resolve(made.func) in _DEVICES:
+            return (
+                "`jax.device_put` names a device, and in a step the tasks say where values are: if it is another one, "
+                f"the step stops here; {alone}"
+            )
+        return None
+
+    def _of_shard_map(
+        self, function: str, arguments: Sequence[ast.expr], keywords: Mapping[str, ast.expr]
+    ) -> str | None:
+        advice = "write `shard_map` of `mmruntime` without `mesh=`, in a layer or a task"
+        by_position = arguments[1] if function != "jax.shard_map" and len(arguments) > 1 else None
+        mesh = keywords.get("mesh", by_position)
+        if mesh is None:
+            return f"`shard_map` without `mesh=` needs a mesh in context, and {_STOPS}; {advice}"
+        made, scope = self._value(mesh)
+        if isinstance(made, ast.Call) and self._facts.names.resolve(made.func, scope) in _MESHES:
+            names = {each.value for each in ast.walk(made) if isinstance(each, ast.Constant)}
+            if {name for name in names if isinstance(name, str)} == self._meshes.axes - {"stage"}:
+                return None
+        return (
+            "`shard_map` runs over a mesh of the program: where a task has a mesh with other axes, the step stops "
+            f"here; {advice}"
+        )
+
+    def _of_ordered(self, keywords: Mapping[str, ast.expr]) -> str | None:
+        ordered = keywords.get("ordered")
+        if not self._meshes.has_wide_stages or not isinstance(ordered, ast.Constant) or ordered.value is not True:
+            return None
+        return (
+            "JAX keeps no order of effects over several devices: where this runs on a stage of several, the step stops "
+            "here; leave `ordered=True` out"
+        )
+
+    def _of_ref(self, node: ast.Name) -> str | None:
+        """A `jax.Ref` that the module made."""
+        owner = self._scope.owner(node.id)
+        binding = self._facts.names.binding(node.id, self._scope)
+        if owner is not self._facts.names.scope or binding is None or not isinstance(binding.value, ast.Call):
+            return None
+        if self._facts.names.resolve(binding.value.func, owner) not in _REFS:
+            return None
+        return (
+            f"`{node.id}` is a `jax.Ref` that is made outside of the step, on the devices of one program, so the step "
+            f"stops here; pass its value, `{node.id}[...]`, as an argument, make the ref in the step, and return its "
+            "last value"
+        )
+
+    def _resolve(self, node: ast.expr) -> str | None:
+        return self._facts.names.resolve(node, self._scope)
+
+    def _value(self, node: ast.expr) -> tuple[ast.expr, Scope]:
+        """An expression, or what the name that it is was assigned."""
+        binding: Binding | None = None
+        if isinstance(node, ast.Name):
+            binding = self._facts.names.binding(node.id, self._scope)
+        if binding is None or binding.value is None:
+            return node, self._scope
+        return binding.value, self._scope.owner(binding.name) or self._scope
+
+    def _is_spec(self, node: ast.expr) -> bool:
+        value, scope = self._value(node)
+        return isinstance(value, ast.Call) and self._facts.names.resolve(value.func, scope) == _SPEC
+
+    def _has_spec(self, node: ast.expr) -> bool:
+        """Whether an expression is a spec or a display of some, not inside a sharding with a mesh."""
+        if isinstance(node, ast.Tuple | ast.List):
+            return any(map(self._has_spec, node.elts))
+        return self._is_spec(node)
+
+    def _axis_names(self, node: ast.expr) -> list[str]:
+        value, _ = self._value(node)
+        parts = (each.value for each in ast.walk(value) if isinstance(each, ast.Constant))
+        return list(dict.fromkeys(part for part in parts if isinstance(part, str)))
