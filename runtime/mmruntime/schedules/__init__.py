@@ -12,6 +12,10 @@ from ._choice import Considered as Considered
 from ._custom import custom as custom
 from ._make import make as make
 from ._objective import SearchOptions as SearchOptions
+from ._offload import HostCopy as HostCopy
+from ._offload import Offload as Offload
+from ._offload import auto_offload as auto_offload
+from ._offload import offload as offload
 from ._page import html as html
 from ._page import svg as svg
 from ._registry import AUTO as AUTO

@@ -148,8 +148,8 @@ def _list_schedules(objective: Objective, effort: float) -> list[_Candidate]:
     trials = max(12, round(_POLICY_WORK * effort / (3 * stages * count + _TRIAL_WORK)))
     able = pipeline.recomputable
     if able:
-        # As many more for the same policies with forwards once more.
-        trials *= 2
+        # As many again for the same policies with forwards once more, in two ways.
+        trials *= 3
 
     def rated(policy: Policy) -> tuple[tuple[float, float], int, Policy]:
         rows = list_schedule(sample.pipeline, policy)
@@ -169,7 +169,7 @@ def _list_schedules(objective: Objective, effort: float) -> list[_Candidate]:
         caps = [min(cap, count) for cap in best[2].caps]
         again = list(best[2].recompute)
         if again and chance.random() < 0.3:
-            again[chance.choice(able)] = chance.choice(("when full", "always"))
+            again[chance.choice(able)] = chance.choice(("when full", "at first", "always"))
         else:
             stage = chance.randrange(stages)
             caps[stage] = max(1, caps[stage] + chance.choice((-1, 1)))
@@ -206,12 +206,13 @@ def _policies(objective: Objective) -> Iterator[Policy]:
     able = pipeline.recomputable
     needed = max(need - most for need, most in zip(pipeline.least_memory(), pipeline.memory, strict=True))
     stages = range(len(pipeline.placement))
-    again: tuple[Recompute, ...] = tuple("when full" if stage in able else "never" for stage in stages)
+    ways: tuple[Recompute, ...] = ("when full", "at first") if able else ()
+    again: list[tuple[Recompute, ...]] = [tuple(way if stage in able else "never" for stage in stages) for way in ways]
     for policy in _plain_policies(objective):
         if not able or needed <= 1e-9:
             yield policy
-        if able:
-            yield replace(policy, recompute=again)
+        for way in again:
+            yield replace(policy, recompute=way)
 
 
 def _plain_policies(objective: Objective) -> Iterator[Policy]:

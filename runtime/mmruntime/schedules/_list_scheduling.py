@@ -12,7 +12,7 @@ from ._costs import Costs
 
 Pick = Literal["low", "high", "old"]
 Preference = Literal["backward", "forward", "alternate"]
-Recompute = Literal["never", "when full", "always"]
+Recompute = Literal["never", "when full", "at first", "always"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Policy:
         weight_slack: By how much a weight half may delay the next arrival, as a share of its time: at 0 it only fills
             gaps that are long enough, at `inf` it fills every gap.
         recompute: Of which microbatches each stage keeps the input alone, and runs the forward once more: of none, of
-            those for whose activations no memory is left, or of all. Of none if empty.
+            those for whose activations no memory is left, also of those before its first backward, for which it has to
+            wait anyway, or of all. Of none if empty.
     """
 
     split: bool
@@ -216,8 +217,9 @@ def list_schedule(pipeline: PipelineModel, policy: Policy) -> Rows:
             rows[submesh].append(Action("F", stage, microbatch))
             end = now + costs.forward[stage]
             last_was_up[submesh] = True
-            if recompute and (
-                recompute[stage] == "always" or (recompute[stage] == "when full" and whole[stage] > up_room)
+            again_later = recompute[stage] if recompute else "never"
+            if again_later != "never" and (
+                whole[stage] > up_room or again_later == "always" or (again_later == "at first" and not downs[stage])
             ):
                 waiting[stage].append(microbatch)
                 live[submesh] += inputs[stage]
