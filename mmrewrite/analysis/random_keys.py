@@ -38,7 +38,7 @@ def unnamed_keys(site: Site, gradient: Gradient, loss: Loss | None, cut: Collect
     """
     found = {key.place: key for call in gradient.calls for key in _in_call(site, call, loss, cut)}
     if loss is not None and not found:
-        found = {key.place: key for key in _in_loss(loss, cut)}
+        found = {key.place: key for key in _in_loss(gradient, loss, cut)}
     return list(found.values())
 
 
@@ -60,8 +60,11 @@ def _in_call(site: Site, call: ast.Call, loss: Loss | None, cut: Collection[obje
             yield UnnamedKey(f"{what}; pass it by position{star} {_ELSEWHERE}", None)
 
 
-def _in_loss(loss: Loss, cut: Collection[object]) -> Iterator[UnnamedKey]:
+def _in_loss(gradient: Gradient, loss: Loss, cut: Collection[object]) -> Iterator[UnnamedKey]:
     for index, name in enumerate(loss.parameters):
+        if gradient.calls and not any(_gives(call, index, name) for call in gradient.calls):
+            # It has its default, such as None.
+            continue
         if (index not in cut or name in loss.by_keyword) and looks_like_key(name):
             yield UnnamedKey(f"the loss takes `{name}`, which looks like a random key, {_REPEATED}", str(index))
     for name in keys_closed_over(loss):
@@ -72,6 +75,12 @@ def _in_loss(loss: Loss, cut: Collection[object]) -> Iterator[UnnamedKey]:
     for name in keys_of_the_module(loss)[:1]:
         what = f"the loss uses the random key `{name}` of its module, which would be the same in every microbatch"
         yield UnnamedKey(f"{what}; pass it to the loss by position {_ELSEWHERE}", None)
+
+
+def _gives(call: ast.Call, index: int, name: str) -> bool:
+    """Whether a call may give a parameter of the loss a value."""
+    hidden = any(isinstance(argument, ast.Starred) for argument in call.args)
+    return hidden or index < len(call.args) or any(keyword.arg in (None, name) for keyword in call.keywords)
 
 
 def _is_key(site: Site, node: ast.expr) -> bool:
