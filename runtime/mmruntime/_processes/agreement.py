@@ -24,10 +24,13 @@ PATIENCE_S = 3600.0
 _SHOWN = 300
 # Parts that are shown with their values; what comes later often follows from them.
 _MOST_SHOWN = 3
+# A part of every agreement: a call that one process has left out may differ in nothing else.
+_HISTORY = "the calls of steps that they have made together before"
+_SAME_CALLS = "Each process must make the same calls in the same order, and one has left one out or made one more."
 
 
 def agree(label: str, parts: Mapping[str, str], group: Group, advice: str) -> None:
-    """Wait for the other processes to come here, and compare.
+    """Wait for the other processes to come here, and compare, with what is given, the steps that they have called.
 
     Args:
         label: What is about to happen, for messages.
@@ -38,6 +41,7 @@ def agree(label: str, parts: Mapping[str, str], group: Group, advice: str) -> No
     Raises:
         RuntimeError: In all of them, if they differ; it names the parts with the values of two processes.
     """
+    parts = {_HISTORY: group.history, **parts}
     group.agreements += 1
     key = f"agree/{group.key}/{group.agreements}"
     me, first = jax.process_index(), group.members[0]
@@ -91,6 +95,7 @@ def disagreement(
     for name in names[:_MOST_SHOWN]:
         left, right = _first_difference(one.get(name, ""), other.get(name, ""))
         lines += [f"  {name}:", f"    process {processes[0]}: {left}", f"    process {processes[1]}: {right}"]
+    advice = f"{_SAME_CALLS} {advice}".rstrip() if _HISTORY in names else advice
     if names[_MOST_SHOWN:]:
         lines.append(f"  and in {', '.join(names[_MOST_SHOWN:])}")
     if more:

@@ -29,6 +29,11 @@ class Group:
         self.calls = 0
         self.token = self.key
 
+    @property
+    def history(self) -> str:
+        """What depends on all calls so far, the same in all members: how many, and a digest of them."""
+        return f"{self.calls}\nequally many, but not the same: {self.token}"
+
     def called(self, mark: bytes) -> int:
         """Count a call.
 

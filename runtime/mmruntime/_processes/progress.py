@@ -131,6 +131,7 @@ class Progress:
         waits: What was issued and may not have come yet, oldest first. The reader takes off the left what is over.
         blocked: What the thread waits for outside of instructions; None if it does not.
         calls: The latest calls, oldest first.
+        last: The latest call of each group of processes, by the name of the group.
         failure: What ended the latest step in this process; empty if nothing has.
     """
 
@@ -142,6 +143,7 @@ class Progress:
         self.waits: deque[Wait] = deque(maxlen=_MOST_WAITS)
         self.blocked: Blocked | None = None
         self.calls: deque[CallRecord] = deque(maxlen=_MOST_CALLS)
+        self.last: dict[str, CallRecord] = {}
         self.failure = ""
 
     # For the thread that runs steps. What it does for every instruction, it does without a call: `progress.index = i`,
@@ -153,6 +155,7 @@ class Progress:
         self.itinerary = itinerary
         self.call += 1
         self.calls.append(record)
+        self.last[record.group] = record
         self.inside = True
 
     def end(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mmruntime._processes.progress import CallRecord
 from mmruntime._processes.waits import CallComparison, ProcessStatus, edges_to, look_into
 
 FANOUT = 16
@@ -159,7 +160,7 @@ class Node:
         elif kind == "answer":
             self._note_answer(ProcessStatus.from_json(message["status"]), now)
         elif kind == "left":
-            self._note_left(message["process"], now)
+            self._note_left(ProcessStatus.from_json(message["status"]), now)
         elif kind == "accuse":
             self._accuse(message["rank"], tuple(message["culprits"]), message["why"], now)
         elif kind == "ask":
@@ -175,14 +176,20 @@ class Node:
 
     # What this process itself has to say.
 
-    def leave(self, now: float) -> None:
-        """The program of this process has ended well."""
+    def leave(self, calls: tuple[CallRecord, ...], now: float) -> None:
+        """The program of this process has ended well.
+
+        Args:
+            calls: Its latest call of each group of processes.
+            now: The time.
+        """
         if not self.has_left:
             self.has_left = True
+            status = ProcessStatus(self.process, left=True, calls=calls)
             if self.parent is None:
-                self._note_left(self.process, now)
+                self._note_left(status, now)
             else:
-                self._send(self.parent, {"kind": "left", "process": self.process})
+                self._send(self.parent, {"kind": "left", "status": status.as_json()})
 
     def fail(self, why: str, now: float, *, of_transport: bool) -> None:
         """The program of this process ends with an exception.
@@ -255,10 +262,11 @@ class Node:
         if found is not None and self._cause is None:
             self._accuse("differ", *found, now)
 
-    def _note_left(self, process: int, now: float) -> None:
-        self._have_left.add(process)
-        self._known[process] = (now, ProcessStatus(process, left=True))
-        if len(self._have_left) == self.count:
+    def _note_left(self, status: ProcessStatus, now: float) -> None:
+        self._have_left.add(status.process)
+        self._known[status.process] = (now, status)
+        self._compare_calls(status, now)
+        if len(self._have_left) == self.count and self._cause is None:
             self._end()
 
     def _accuse(self, rank: str, culprits: tuple[int, ...], why: str, now: float) -> None:

@@ -34,7 +34,7 @@ class ProcessStatus:
         stuck: Why it will not go on by itself, in words; empty if it may.
         idle: Whether it has used next to no CPU while it waited. Only told where the devices are CPUs.
         left: Whether its program has ended.
-        calls: The latest steps that it has called, oldest first.
+        calls: The latest steps that it has called, oldest first; once it has left, the last of each group of processes.
     """
 
     process: int
@@ -95,7 +95,7 @@ def look_into(
             ask.append(process)
             continue
         if status.left and process != start:
-            return WaitFinding((process,), "has ended its program")
+            return WaitFinding((process,), f"has ended its program{_too_early(status, waiting[start])}")
         if status.stuck:
             return WaitFinding((process,), status.stuck)
         if process in waiting and (status.wait or process == start):
@@ -104,9 +104,9 @@ def look_into(
             seen.update(peers)
             if not peers:
                 # It does not know for whom; so whoever has left is to blame, if anybody.
-                left = [each.process for each in known.values() if each.left and each.process != process]
+                left = [each for each in known.values() if each.left and each.process != process]
                 if left:
-                    return WaitFinding((left[0],), "has ended its program")
+                    return WaitFinding((left[0].process,), f"has ended its program{_too_early(left[0], status)}")
                 slow = process if slow is None else slow
         elif slow is None:
             slow = process
@@ -120,6 +120,18 @@ def look_into(
         more = f"; {len(circle) - _MOST_SHOWN} more" if len(circle) > _MOST_SHOWN else ""
         return WaitFinding(circle, f"wait for each other, and none of them computes: {shown}{more}")
     return WaitFinding()
+
+
+def _too_early(left: ProcessStatus, waits: ProcessStatus) -> str:
+    """After how many calls a process has ended, in words, if another one that waits has made more."""
+    made = {call.group: call.number for call in left.calls}
+    more = max((call for call in waits.calls if call.group in made), key=lambda call: call.number, default=None)
+    if more is None or more.number <= made[more.group]:
+        return ""
+    return (
+        f" after {made[more.group]} calls of steps that they run together, and process {waits.process} has made "
+        f"{more.number}"
+    )
 
 
 def edges_to(culprits: Collection[int], waiting: Mapping[int, ProcessStatus]) -> dict[int, int]:
@@ -157,11 +169,15 @@ _MOST_COMPARED = 4096
 
 
 class CallComparison:
-    """The calls that processes say they have made: those of one group and number must be equal."""
+    """The calls that processes say they have made: those of one group and number must be equal, and so must be the
+    numbers at the ends of their programs.
+    """
 
     def __init__(self) -> None:
         # By group and number, the first that was heard, and from whom.
         self._heard: dict[tuple[str, int], tuple[int, CallRecord]] = {}
+        # By group, the last call of the process that was the first to end.
+        self._last: dict[str, tuple[int, CallRecord]] = {}
 
     def differing(self, status: ProcessStatus) -> tuple[tuple[int, int], str] | None:
         """Two processes that have made different calls, and how they differ in words; None if none are known.
@@ -174,6 +190,11 @@ class CallComparison:
             if first.token != call.token:
                 one, two = sorted([(other, first), (status.process, call)])
                 return (one[0], two[0]), _difference(*one, *two)
+            if status.left:
+                other, last = self._last.setdefault(call.group, (status.process, call))
+                if last.number != call.number:
+                    one, two = sorted([(other, last), (status.process, call)])
+                    return (one[0], two[0]), _unequal_numbers(*one, *two)
         while len(self._heard) > _MOST_COMPARED:
             del self._heard[next(iter(self._heard))]
         return None
@@ -189,3 +210,11 @@ def _difference(process: int, call: CallRecord, other: int, its: CallRecord) -> 
     else:
         how = f"{call.label} in both, with other values in its arguments, or after other calls"
     return f"{which} {how}. Each must make the same calls in the same order, and one has left one out or made one more"
+
+
+def _unequal_numbers(process: int, call: CallRecord, other: int, its: CallRecord) -> str:
+    return (
+        f"have made different numbers of calls of steps that they run together: process {process} made {call.number}, "
+        f"the last of {call.label}, and process {other} made {its.number}, the last of {its.label}. One has left one "
+        "out or made one more; nothing told it before, as their arguments were equal"
+    )

@@ -122,7 +122,8 @@ class FaultWatch:
         if os.getpid() != self._pid:
             return
         if self._exit_status is None:
-            self._tell(self._node.leave)
+            calls = tuple(self._progress.last.values())
+            self._tell(lambda now: self._node.leave(calls, now))
         self._released.wait()
 
     def _tell(self, what: Callable[[float], None]) -> None:

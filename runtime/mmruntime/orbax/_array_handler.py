@@ -13,6 +13,9 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from mmruntime._processes.agreement import agree
+from mmruntime._processes.group import group_of
+
 _WRITES_METADATA = 0
 
 
@@ -39,7 +42,13 @@ class ArrayHandler(ocp.type_handlers.ArrayHandler):  # type: ignore[misc]
         self._elsewhere = ocp.type_handlers.ArrayHandler(primary_host=None, enable_write_sharding_file=False)
 
     async def serialize(self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any] | None = None) -> Any:
-        """See `TypeHandler.serialize`."""
+        """See `TypeHandler.serialize`.
+
+        Raises:
+            RuntimeError: If the processes have called different steps before, so that their arrays belong to none.
+            ValueError: If an array is one of typed PRNG keys.
+        """
+        compare_calls(values)
         given = args or [ocp.SaveArgs()] * len(values)
         mine: list[tuple[Any, Any, Any]] = []
         others: list[tuple[Any, Any, Any]] = []
@@ -84,6 +93,25 @@ class ArrayHandler(ocp.type_handlers.ArrayHandler):  # type: ignore[misc]
                     tuple(how.global_shape or found.shape), how.sharding, [], dtype=how.dtype or found.dtype
                 )
         return arrays
+
+
+def compare_calls(values: Sequence[jax.Array]) -> None:
+    """Before processes save arrays, compare the steps that they have called: a process may have left one out unseen.
+
+    Args:
+        values: The arrays. The processes that have parts of them compare; what all have as a whole, one may save alone.
+
+    Raises:
+        RuntimeError: If they have called different ones.
+    """
+    members: set[int] = set()
+    for value in values:
+        devices: Any = value.sharding.device_set
+        found = {device.process_index for device in devices}
+        if len(found) == 1 or not value.is_fully_replicated:
+            members |= found
+    if len(members) > 1 and jax.process_index() in members:
+        agree("saving a checkpoint", {}, group_of(tuple(sorted(members))), "")
 
 
 class _OneOfMany:

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime._execution import channels
 from mmruntime._execution.crossing import Crossing
+from mmruntime._processes.group import group_of
 from mmruntime._processes.progress import progress
 from mmruntime._processes.transports import NAMES
 from tests.runtime.helpers import adam_state, adam_step, batches, in_stages, normal, plain_chain, squares, weights
@@ -488,6 +489,15 @@ def checkpointed(folder: str) -> None:
         keys = {"key": jax.make_array_from_callback((), NamedSharding(meshes[3], P()), lambda _: jax.random.key(0))}
         with pytest.raises(ValueError, match=r"orbax: key is an array of typed PRNG keys.* Save jax.random.key_data"):
             manager.save(2, args=ocp.args.StandardSave(keys))
+        everybody = group_of(tuple(range(jax.process_count())))
+        if jax.process_index() == 0:
+            everybody.called(b"what the others have left out")
+        with pytest.raises(
+            RuntimeError, match=r"saving a checkpoint[^$]*before:\n    process 0: (\d+)\n    process 1: "
+        ):
+            manager.save(3, args=ocp.args.StandardSave(tree_on(0, laid_out)))
+        if jax.process_index() > 0:
+            everybody.called(b"what the others have left out")
 
 
 def eager_tasks() -> None:

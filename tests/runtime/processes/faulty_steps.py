@@ -2,7 +2,7 @@
 
 WHEN is in the life of the victim: while it traces or compiles, in front of a step, within one, or at the end of the
 program. Losses are read every READ steps; never with 0. With `placed` for WHEN, all arrays lie where the step wants
-them, so that only a number that it does not read tells one call from another.
+them, so that only a number that it does not read tells one call from another; with `equal` that number is constant.
 """
 
 import os
@@ -72,13 +72,13 @@ for number in range(60):
             bring_about()
         elif WHEN == "within":
             threading.Timer(0.002, bring_about).start()
-    batch = placed if WHEN == "placed" else {name: np.full((16, 16), number, np.float32) for name in "xy"}
+    batch = placed if WHEN in ("placed", "equal") else {name: np.full((16, 16), number, np.float32) for name in "xy"}
     if HERE and FAULT in ("skip", "repeat") and number == 20:
         print("fault", flush=True)
         if FAULT == "skip":
             continue
-        state, loss, placed = step(state, batch, number)
-    state, loss, placed = step(state, batch, number)
+        state, loss, placed = step(state, batch, number * (WHEN != "equal"))
+    state, loss, placed = step(state, batch, number * (WHEN != "equal"))
     if READ and number % READ == 0:
         float(loss)
 if HERE and WHEN == "end":

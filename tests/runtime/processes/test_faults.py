@@ -208,6 +208,24 @@ def test_a_call_too_many_or_too_few_is_named(start, fault, call, when):
         assert re.search(said, job.text(index)), job.text(index)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("read", [0, 50, 1])
+@pytest.mark.parametrize(("fault", "made"), [("skip", 59), ("repeat", 61)])
+def test_an_equal_call_too_many_or_too_few_is_told_at_the_end(start, fault, made, read):
+    """No process can know of it before: its own calls look as they should."""
+    job = start(fault, 1, ("equal", read), 2, FAULTY_STEPS)
+    assert [job.ended(index, within=60) for index in range(2)] == [75, 75]
+    few, many = sorted([60, made])
+    early = int(made == few)
+    ended = rf"process {early} has ended its program after {few} calls .*, and process {1 - early} has made {many}"
+    ended = ended.replace(f"process {early} has ended", f"(?:process {early}|it) has ended")
+    unequal = (
+        rf"have made different numbers of calls .*process 0 made 60, .*, and process 1 made {made}, the last of train"
+    )
+    for index in range(2):
+        assert re.search(f"{ended}|{unequal}", job.text(index)), job.text(index)
+
+
 def test_ctrl_c_ends_all(start):
     job = start("slow", 1, 3, 2)
     deadline = time.monotonic() + 60

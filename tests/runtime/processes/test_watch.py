@@ -42,6 +42,13 @@ def graph(*statuses):
             id="circle",
         ),
         pytest.param([waits(0)], [ProcessStatus(3, left=True)], (3,), "has ended its program", id="for_anybody"),
+        pytest.param(
+            [waits(0, 1, calls=(CallRecord("g", 9, "train", "x"),))],
+            [ProcessStatus(1, left=True, calls=(CallRecord("h", 3, "train", "x"), CallRecord("g", 8, "train", "y")))],
+            (1,),
+            "has ended its program after 8 calls of steps that they run together, and process 0 has made 9",
+            id="left_too_early",
+        ),
     ],
 )
 def test_who_is_to_blame(waiting, known, culprits, why):
@@ -264,12 +271,26 @@ def test_a_cause_is_better_than_its_effects():
 def test_the_end_is_reached_together():
     network = Network(40)
     for process in range(39):
-        network.nodes[process].leave(network.now)
+        network.nodes[process].leave((), network.now)
         network.tick()
         assert not any(node.over for node in network.nodes)
-    network.nodes[39].leave(network.now)
+    network.nodes[39].leave((), network.now)
     network.deliver()
     assert all(node.over for node in network.nodes)
+
+
+@pytest.mark.parametrize("unequal", [0, 7, 39])
+def test_unequal_numbers_of_equal_calls_are_found_at_the_end(unequal):
+    network = Network(40)
+    for process, node in enumerate(network.nodes):
+        # Of another group not all processes are members.
+        own = (CallRecord("pair", 5, "step", "x"),) if process < 2 else ()
+        node.leave((*called(*["train"] * (60 - (process == unequal)))[-1:], *own), network.now)
+    network.deliver()
+    while None in network.verdicts():
+        network.tick()
+    (why,) = {verdict.why for verdict in network.verdicts()}
+    assert re.search(rf"have made different numbers of calls .*process {unequal} made 59, the last of train", why), why
 
 
 def test_sixteen_thousand_processes():
