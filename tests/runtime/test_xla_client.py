@@ -195,6 +195,31 @@ def test_at_most_eight_programs_of_a_submesh_are_in_flight():
         assert number < 54 or number - max(waited) < throttle.LIMIT // 2
 
 
+def test_programs_of_one_device_wait_for_what_was_issued_long_ago():
+    """Also where every third one has only a result that a later one overwrites."""
+    limit, waited, numbers, arrays = throttle.Throttle(24, windows=4, delay=2), [], iter(range(1000)), []
+
+    def program():
+        arrays.append(Issued(waited, next(numbers)))
+        return [arrays[-1]]
+
+    runs = [limit.limited(program, 0, lasting=lasting) for lasting in (True, True, False)]
+    for number in range(200):
+        if number > 5 and (number - 5) % 3 == 2:
+            arrays[number - 5].deleted = True
+        runs[number % 3]()
+        assert number - max(waited, default=-1) <= 32
+        # Those that were issued just now would be waited for longest.
+        assert number - max(waited, default=-32) >= 18
+    assert len(waited) > 20
+    # None at all that would last: then later ones are waited for, and never more are in flight.
+    for number in range(200, 300):
+        for array in arrays[:-1]:
+            array.deleted = True
+        runs[2]()
+        assert number - max(waited) <= 32
+
+
 def test_the_throttle_waits_for_results_that_nobody_donates(monkeypatch):
     monkeypatch.setattr(_compat, "deadlocks_far_ahead", lambda platform: platform == "cpu")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +17,6 @@ from mmruntime._partition.shard import Shardings
 # The largest number of programs in flight on one list of devices. XLA's CPU client allows 32 on each device, and a
 # device may be in several lists.
 LIMIT = 8
-# The same for a list of one device, where a program holds no thread while it waits for a place.
-_LIMIT_OF_ONE = 16
 
 
 class Throttle:
@@ -27,32 +26,43 @@ class Throttle:
 
     Args:
         limit: The largest number of them in flight.
+        windows: In so many windows they are cut. Waiting once for all of a window is cheaper than once for each. More
+            windows wait for what was issued longer ago, and keep a result of each.
+        delay: A window ends so many programs later at most if its last one has no lasting result. The limit grows by
+            that for each window.
     """
 
-    def __init__(self, limit: int) -> None:
-        # Waiting once for several programs is cheaper than once for each.
-        self._window = limit // 2
+    def __init__(self, limit: int, windows: int = 2, delay: int = 0) -> None:
+        self._window, self._delay = limit // windows, delay
         self._issued = 0
-        # A result of the program that ended the window before.
-        self._marker: Any = None
+        # A result of the last program of each of the windows before.
+        self._markers: deque[Any] = deque([None] * (windows - 1))
 
-    def limited(self, program: Callable[..., Sequence[Any]], probe: int) -> Callable[..., Sequence[Any]]:
+    def limited(
+        self, program: Callable[..., Sequence[Any]], probe: int, *, lasting: bool = True
+    ) -> Callable[..., Sequence[Any]]:
         """The program, which waits when it is called too far ahead.
 
         Args:
             program: The executable.
-            probe: Position of the result that shows that it has finished. Best one that is never donated.
+            probe: Position of the result that shows that it has finished.
+            lasting: Whether that is never donated. One that was cannot be waited for any more.
         """
+        due = self._window + (0 if lasting else self._delay)
+        markers = self._markers
 
         def run(*operands: Any) -> Sequence[Any]:
             values = program(*operands)
             self._issued += 1
-            if self._issued >= self._window:
+            if self._issued >= due:
                 self._issued = 0
-                earlier, self._marker = self._marker, values[probe]
+                earlier = markers.popleft()
+                markers.append(values[probe])
                 if earlier is not None:
-                    # A donated array can no longer be waited for; the latest program surely was issued after it.
-                    (values[probe] if earlier.is_deleted() else earlier).block_until_ready()
+                    if earlier.is_deleted():
+                        # The next one that can be waited for was surely issued after it.
+                        earlier = next(marker for marker in markers if not marker.is_deleted())
+                    earlier.block_until_ready()
             return values
 
         return run
@@ -62,7 +72,9 @@ class Throttle:
 @functools.cache
 def throttle_of(devices: tuple[Any, ...]) -> Throttle:
     """The throttle of a list of devices."""
-    return Throttle(LIMIT if len(devices) > 1 else _LIMIT_OF_ONE)
+    # A program of one device holds no thread while it waits for a place, so that 32 may be in flight; a step that has
+    # fewer of them does not wait.
+    return Throttle(LIMIT) if len(devices) > 1 else Throttle(24, windows=4, delay=2)
 
 
 def throttled(
@@ -97,5 +109,6 @@ def throttled(
         platform = devices[0].platform
         if (everything and platform == "cpu") or (len(devices) > 1 and _compat.deadlocks_far_ahead(platform)):
             probe = min(range(len(item.results)), key=lambda position: cost(item.results[position]))
-            limited[item] = throttle_of(devices).limited(compiled.programs[item.spec], probe)
+            lasting = item.results[probe] not in donated
+            limited[item] = throttle_of(devices).limited(compiled.programs[item.spec], probe, lasting=lasting)
     return limited
