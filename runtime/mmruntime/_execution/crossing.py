@@ -1,7 +1,7 @@
 """Crossing: one transfer between submeshes of which at least one has devices of another process.
 
-A buffer that is donated or deleted while it is on offer would reach the receiver as an error. So what may be, and what
-is a part of a buffer, is copied first, by one small program for each device.
+A buffer that is donated while it is on offer would reach the receiver as an error, or with the values that overwrote
+it. So what may be, and what is a part of a buffer, is copied first, by one small program for each device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from mmruntime import _compat
 from mmruntime._execution.channel import Channel
-from mmruntime._execution.parcels import TICKET, Message, Parcel, is_key, on_the_wire, plan_crossing
+from mmruntime._execution.parcels import TICKET, Message, Parcel, is_key, num_bytes, on_the_wire, plan_crossing
 from mmruntime._execution.pieces import Box, Pieces, joiner, slicer
 
 # A part of an array of this process: the index of the array, the position of the shard among this process's own, and
@@ -43,6 +43,7 @@ class Crossing:
         senders: The processes that send something to this one.
         targets: The processes that this one sends something to.
         peers: Both.
+        num_bytes: How many bytes come to this one.
         tickets: From the latest call, an array for each sender that is there when all that it sent is.
     """
 
@@ -63,6 +64,7 @@ class Crossing:
         self.senders = tuple(message.source for message in received)
         self.targets = tuple(message.target for message in sent)
         self.peers = tuple(sorted({*self.senders, *self.targets}))
+        self.num_bytes = sum(num_bytes(parcel) for message in received for parcel in message.parcels)
         self.tickets: list[Any] = []
         shard_of = [_positions(source, me) for source in sources]
         direct = [stays and not is_key(aval.dtype) for stays, aval in zip(intact, avals, strict=bool(intact))]
@@ -99,6 +101,11 @@ class Crossing:
         # `jax.jit` refuses arrays on devices outside of the caller's ambient mesh, and these programs run anywhere.
         with _compat.no_mesh():
             return self._issue(arrays, number)
+
+    def ask(self, number: int) -> None:
+        """Ask for what the call with this number will receive; see `Carry`."""
+        if self._carry is not None:
+            self._carry.ask(number)
 
     def _issue(self, arrays: Sequence[Any], number: int) -> list[Any]:
         sent: list[Any] = [None] * self._num_sent

@@ -32,7 +32,12 @@ class PullChannel:
 
         host = own_host()
         shown = f"[{host}]" if ":" in host else host
-        self._server = transfer.start_transfer_server(jax.local_devices()[0].client, f"{shown}:0", [f"{shown}:0"])
+        device = jax.local_devices()[0]
+        # On CPUs the server may read arrays where they are, which halves its CPU time for a small one. Without that it
+        # copies them first, and notices when one has been donated; parcels never are (see `Crossing`).
+        self._server = transfer.start_transfer_server(
+            device.client, f"{shown}:0", [f"{shown}:0"], use_raw_buffers=device.platform == "cpu"
+        )
         self._exchange = Exchange()
         self._me = jax.process_index()
         # The server names the address that it listens on, which may be any ("[::]"): others need this host's.
@@ -74,18 +79,18 @@ class _Pulls:
             for message in messages
             if message.target == me
         ]
-        # What was asked for last: the number, and the parcels.
-        self._asked: tuple[int, list[Any]] | None = None
+        # What was asked for and not yet taken, by its number.
+        self._asked: dict[int, list[Any]] = {}
 
     def __call__(self, number: int, parcels: Sequence[Any], /) -> list[Any]:
         for target, start, end in self._offers:
             self._offer(number << RECEIVER_BITS | target, parcels[start:end])
-        asked, self._asked = self._asked, None
-        return asked[1] if asked is not None and asked[0] == number else self._pulled(number)
+        asked = self._asked.pop(number, None)
+        return self._pulled(number) if asked is None else asked
 
     def ask(self, number: int, /) -> None:
         """See `Carry.ask`."""
-        self._asked = number, self._pulled(number)
+        self._asked[number] = self._pulled(number)
 
     def _pulled(self, number: int) -> list[Any]:
         received: list[Any] = []

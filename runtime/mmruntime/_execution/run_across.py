@@ -37,6 +37,8 @@ from mmruntime._processes.group import MESSAGE_BITS, Group, group_of
 from mmruntime._processes.progress import Awaited, CallRecord, Itinerary, Wait, progress
 
 _RUN, _MOVE, _CROSS = int(Share.RUN), int(Share.MOVE), int(Share.CROSS)
+# Bytes that a step may ask other processes for when it begins. What comes then has its memory from then on.
+_LARGEST_ASKED = 1 << 20
 # The watch keeps a result of a program that runs on several processes until it has looked at it.
 _LARGEST_PROBE = 1 << 20
 
@@ -85,6 +87,7 @@ class AcrossRunner:
         self._num_slots = program.num_slots
         self._num_instructions = len(program.instructions)
         self._code, self._itinerary = _plan_code(label, program, compiled, shardings)
+        self._asked = _asked(self._code)
         self._inputs = [
             _Input(position, place[0], shardings[var, place[1]], var.aval, is_here(shardings[var, place[1]].mesh))
             for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
@@ -140,6 +143,8 @@ class AcrossRunner:
         waits, itinerary, call_number, issued = progress.waits, self._itinerary, progress.call, 0.0
         try:
             slots = self._load(inputs, number)
+            for crossing, index in self._asked:
+                crossing.ask(number + index)
             self._outputs.ask(number + self._first_output)
             for kind, call, args, results, frees, index in self._code:
                 progress.index = index
@@ -348,6 +353,21 @@ def _plan_code(
                 awaited[index] = Awaited(tasks[index], call.senders)
         code.append((int(kind), call, item.args, item.results, item.frees, index))
     return code, Itinerary(label, len(program.instructions), awaited, tasks)
+
+
+def _asked(code: Sequence[tuple[int, Any, Any, Any, Any, int]]) -> list[tuple[Crossing, int]]:
+    """The transfers from other processes that are asked for when a step begins, with their indices: small ones.
+
+    Many at once wake fewer threads than one by one, and their senders need not wait until they are asked.
+    """
+    found, total = [], 0
+    for kind, call, *_, index in code:
+        if kind == _CROSS and call.num_bytes:
+            total += call.num_bytes
+            if total > _LARGEST_ASKED:
+                break
+            found.append((call, index))
+    return found
 
 
 def _probe(item: RunInstruction, program: Program, shardings: Shardings) -> int | None:
