@@ -305,3 +305,72 @@ def test_advice_that_is_followed_to_the_letter(case: str, at: str, edits: list[t
     gone = before - said(text)
     assert gone[re.sub(r"\d+", "N", reason)] >= 1, reason
     assert not said(text) - before
+
+
+# Kinds of refusals whose advice is not followed in `advice_followed.toml`, and why.
+NOT_FOLLOWED = {
+    "followed by the tests above": (
+        "puts `_` on the devices of several stages",
+        "more than one argument could be the batch",
+        "the loss takes `_`, which looks like a random key",
+        "the loss closes over",
+        "`_` looks like a random key",
+        "needs stages in a V",
+        "takes turns between several stages",
+    ),
+    "of several files": (
+        "`_` hides which names are hints",
+        "is imported for hints and is something else as well",
+        "more than one mesh could be meant",
+        "the mesh is in ",
+        "the mesh of this step is in",
+        "this lambda reaches a task",
+        "no step is compiled for this mesh",
+    ),
+    "nothing takes its place: the hint goes": (
+        "belongs to a simple statement or a `_`",
+        "`_` is about a value, and this statement has none",
+        "`_` is about the value of an assignment",
+        "returns nothing that could have a layout",
+        "this function only has a docstring",
+        "no call here to run as a task",
+        "an `_` or a generator cannot be one",
+        "over several calls of the step, not over the microbatches of one",
+    ),
+    "says what is expected, and not the text": (
+        "write the statement more plainly",
+        "has no parameter `_`; known",
+        "must not be negative",
+        "names logical axes and `_`, which is none of them",
+        "`_` takes this by name",
+        "must be a whole number",
+        "this is no regular expression",
+        "run `_` first",
+    ),
+    "spelling, of which `test_near_misses.py` follows all": ("did you mean",),
+}
+
+
+def kind_of_reason(reason: str) -> str:
+    return re.sub(r"\d+", "N", re.sub(r"`[^`]*`", "`_`", reason))
+
+
+def test_each_advice_of_a_fixture_is_followed_or_it_says_why_not() -> None:
+    kinds: dict[str, str] = {}
+    followed_kinds = set()
+    for folder in sorted((FIXTURES / "hints").glob("*/*")):
+        if not (folder / "case.toml").exists():
+            continue
+        case = folder.relative_to(FIXTURES / "hints").as_posix()
+        told = tomllib.loads((folder / "case.toml").read_text(encoding="utf-8"))
+        for text in (*told.get("refusals", ()), *told.get("errors", ())):
+            place, _, reason = text.partition(": ")
+            if not reason.startswith(CONSEQUENCE):
+                kinds.setdefault(kind_of_reason(reason), f"{case} {text}")
+                if any(each["at"] == place for each in FOLLOWED.get(case, ())):
+                    followed_kinds.add(kind_of_reason(reason))
+    parts = [part for each in NOT_FOLLOWED.values() for part in each]
+    assert not [part for part in parts if not any(part in kind for kind in kinds)]
+    rest = {kind: at for kind, at in kinds.items() if kind not in followed_kinds}
+    assert [at for kind, at in rest.items() if not any(part in kind for part in parts)] == []
+    assert len(followed_kinds) > 0.75 * len(kinds)
