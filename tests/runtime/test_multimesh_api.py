@@ -36,12 +36,12 @@ DOCUMENTED = {
     "mjit": "mesh devices in_shardings out_shardings",
     "parallelize": "fun init_params get_input_batch initial_batch devices",
     "register_task": "matcher callback task",
-    "shard_map": "mesh",
-    "task": "fun name task",
+    "shard_map": "fun mesh out_specs in_specs",
+    "task": "fun name task mesh logical_axes mesh_slice extra_axes split_backprop loop_dependent_mesh_slice",
     "tasks": "configurable",
     "with_sharding_constraint": "x axis_resources",
     "flax.parallelize_step": "model optimizer mesh global_batch local_batch replicate_inputs",
-    "flax.task": "model name task",
+    "flax.task": "model name task mesh logical_axes",
 }
 
 
@@ -50,6 +50,8 @@ def test_signatures_show_the_documented_names_in_their_order(name) -> None:
     owner, _, attribute = name.rpartition(".")
     parameters = inspect.signature(getattr(mm.flax if owner else mm, attribute)).parameters
     named = [key for key, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    # `mjit` takes the options of the function that it stands for.
+    assert name == "mjit" or not any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     documented = DOCUMENTED[name].split()
     assert [key for key in named if key in documented] == documented
 

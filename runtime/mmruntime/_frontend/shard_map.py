@@ -17,12 +17,17 @@ from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
 from mmruntime._core.submesh import task_mesh
 from mmruntime._core.task import Task
+from mmruntime._frontend.shown_signature import names_keywords
 from mmruntime._frontend.task_call import task_in_use
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+_OF_JAX = [each for each in inspect.signature(jax.shard_map).parameters.values() if each.name not in ("f", "mesh")]
+
+
+@names_keywords(_OF_JAX)
 def shard_map(
     fun: Callable[P, R], *, mesh: Mesh | MultiMesh | TaskMesh | None = None, **options: Any
 ) -> Callable[P, R]:
@@ -48,7 +53,7 @@ def shard_map(
     _check.function("shard_map", "fun", fun)
     if mesh is not None and not isinstance(mesh, Mesh | TaskMesh):
         raise _check.wrong("shard_map", "mesh", "a mm.MultiMesh, a mm.TaskMesh or a jax.sharding.Mesh", mesh)
-    known = [name for name in inspect.signature(jax.shard_map).parameters if name not in ("f", "mesh")]
+    known = [each.name for each in _OF_JAX]
     for name in options:
         if name not in known:
             raise _check.unknown("shard_map", "option", name, known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -22,11 +23,18 @@ from mmruntime._core.switches import transforms_ignored
 from mmruntime._core.task import Task
 from mmruntime._frontend.constraint import eager_layout, placed_later
 from mmruntime._frontend.operands import by_operands, by_results
+from mmruntime._frontend.shown_signature import names_keywords
 from mmruntime._frontend.stateful_calls import reaches_state, writes_state
 from mmruntime._jaxpr import equal_traces
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# The fields of a task as keywords, and those of MultiMesh's earlier form.
+TASK_KEYWORDS = (
+    *inspect.signature(Task).parameters.values(),
+    *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in ("devices", "device_axes")),
+)
 
 # The task in use. It is part of every jit cache key, so that a trace for one task's submesh is not reused for
 # another's.
@@ -67,6 +75,7 @@ def _outermost() -> Task | None:
     return value.task if isinstance(value, _AnyTask) else value
 
 
+@names_keywords(TASK_KEYWORDS)
 def task(fun: Callable[P, R], name: str | None = None, *, task: Task | None = None, **fields: Any) -> Callable[P, R]:
     """Make each call of `fun` a task: it runs on the task's submesh, as one compiled program.
 

@@ -15,6 +15,7 @@ from flax.core.scope import subtract_filters
 from mmruntime import _check
 from mmruntime._core.task import Task
 from mmruntime._frontend import task_call as _call
+from mmruntime._frontend.shown_signature import names_keywords
 
 M = TypeVar("M")
 
@@ -24,6 +25,7 @@ _BY_PARENT = ("parent", "name")
 _PLACES = ("mesh", "devices", "mesh_slice", "loop_dependent_mesh_slice")
 
 
+@names_keywords(_call.TASK_KEYWORDS)
 def task(
     model: type[M], name: str | None = None, *, task: Task | None = None, keep_paths: bool = False, **fields: Any
 ) -> type[M]:
