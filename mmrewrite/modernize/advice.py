@@ -119,3 +119,6 @@ SUCCESSORS = {
     "jax.Array.device_buffer": "addressable_data(0)",
     "jax.Array.layout": "format",
 }
+
+# Parameters that are passed by position alone today, in their order.
+BY_POSITION = {"jax.numpy.where": ("condition", "x", "y")}

@@ -13,7 +13,8 @@ meaning. The functions of `flax.core` do the same for both.
 To check: nothing.
 
 Refused: nothing. Reported, not edited: calls of values that the source does not show to be made by `init` or `apply` of
-a module or by `flax.core`. They may be of another class. `pop` and `copy` in other forms are those of a list or
+a module or by `flax.core`, and `pop` of a key that is no collection of Flax. They may be of another class. `pop` and
+`copy` in other forms are those of a list or
 dictionary.
 See https://flax.readthedocs.io/en/latest/guides/converting_and_upgrading/regular_dict_upgrade_guide.html
 """
@@ -31,6 +32,10 @@ from mmrewrite.source.names import Binding
 
 _METHODS = ("unfreeze", "pop", "copy")
 _MAKERS = frozenset(("init", "init_with_output", "apply"))
+# What Flax and its users call collections of variables: `init` may be that of another library.
+_COLLECTIONS = frozenset(
+    ("params", "batch_stats", "cache", "intermediates", "params_axes", "losses", "state", "spectral_stats", "lora")
+)
 _CLASSES = frozenset(("flax.core.FrozenDict", "flax.core.frozen_dict.FrozenDict", "flax.core.freeze"))
 
 
@@ -62,7 +67,7 @@ class KeepFrozenDicts(ModernizeCodemod):
         site, call = self.site, self.site.node
         assert isinstance(call, ast.Call)
         assert isinstance(call.func, ast.Attribute)
-        if not _holds_variables(site.module, call.func.value, set()):
+        if not _is_collection(call) or not _holds_variables(site.module, call.func.value, set()):
             site.leave(
                 f"if this is a dictionary of variables: they have no `FrozenDict.{call.func.attr}` since Flax 0.7.1; "
                 f"call `flax.core.{call.func.attr}` with it"
@@ -75,6 +80,13 @@ class KeepFrozenDicts(ModernizeCodemod):
         first = min((site.span(each)[0] for each in (*call.args, *call.keywords)), default=None)
         site.edit(start, start, f"{function}(")
         site.edit(held, opened if first is None else first, "" if first is None else ", ")
+
+
+def _is_collection(call: ast.Call) -> bool:
+    """Whether a `pop` asks for a collection of variables, as far as its key is written; true of other methods."""
+    key = call.args[0] if call.args else None
+    is_pop = isinstance(call.func, ast.Attribute) and call.func.attr == "pop"
+    return not is_pop or (isinstance(key, ast.Constant) and key.value in _COLLECTIONS)
 
 
 def _is_of_frozen(module: ModuleUses, call: ast.Call, method: ast.Attribute) -> bool:

@@ -10,12 +10,14 @@
 In JAX 0.7 `Layout` became `Format`, `DeviceLocalLayout` became `Layout`, and `layout` of arrays, `input_layouts` and
 `output_layouts` of compiled programs became `format`, `input_formats` and `output_formats`. A file that uses
 `DeviceLocalLayout` or calls `Layout` with a layout or a sharding means the old one, and a file that uses `Format` or
-calls it with an order of dimensions that of today.
+calls it with an order of dimensions that of today. The attributes are renamed where the source shows a compiled program
+or a layout, and in files that mean the old classes.
 
-To check: classes of your own with attributes of these names.
+To check: nothing.
 
 Refused: a `Layout` of which the file does not show which it is; `x.layout` in a file that means the old ones; a
-`target-jax` before 0.7.
+`target-jax` before 0.7. Reported, not edited: the attributes of other objects, in projects that give no object one of
+that name.
 See https://docs.jax.dev/en/latest/changelog.html for JAX 0.7.0.
 """
 
@@ -25,6 +27,8 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmrewrite.modernize.analysis.own_members import OwnMembers
+from mmrewrite.modernize.analysis.value_classes import class_of
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import EVERYWHERE, Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
@@ -52,14 +56,14 @@ class ReplaceLayouts(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Uses of the classes, and attributes in modules that import JAX and define none of that name."""
-        meaning = _meaning(module)
+        meaning, own = _meaning(module), context.analysis(OwnMembers).names
         for use in module.uses(cls.names):
             if use.name != _LAYOUT or meaning != "today" or _is_old(module, use.node):
                 yield Location(module, use.node, use)
         if not any(f"{item.name}.".startswith("jax.") for item in module.imported):
             return
         for node in module.nodes_of(ast.Attribute):
-            if isinstance(node.ctx, ast.Load) and node.attr not in module.methods:
+            if isinstance(node.ctx, ast.Load) and node.attr not in own:
                 is_layout = meaning == "old" and node.attr == "layout" and not _is_module(module, node)
                 if node.attr in _ATTRIBUTES or is_layout:
                     yield Location(module, node)
@@ -107,6 +111,10 @@ class ReplaceLayouts(ModernizeCodemod):
         assert isinstance(node, ast.Attribute)
         if node.attr == "layout":
             self.refuse("if this is an array, its `layout` is `format` since JAX 0.7; write that")
+        is_compiled = node.attr in _METHODS and class_of(site.module, node.value) == "jax.stages.Compiled"
+        if not is_compiled and _meaning(site.module) != "old":
+            what = "a compiled program" if node.attr in _METHODS else "a layout"
+            site.leave(f"if this is {what}: since JAX 0.7 its `{node.attr}` is `{_ATTRIBUTES[node.attr]}`; write that")
         site.needs("0.7", f"`{_ATTRIBUTES[node.attr]}`, today's name of `{node.attr}`,")
         _, end = site.span(node)
         call = site.module.parents.get(node)

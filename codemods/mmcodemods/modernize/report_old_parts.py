@@ -4,19 +4,22 @@
     nnx.scan(f, state_axes=axes)
     optax.rmsprop(1e-3, 0.9, 1e-8, 0.0, True)
     x.device_buffer
+    jnp.where(x > 0, x=x, y=0)
     ->  train.py:1:1: `compiler_ir` of `jax.stages.Compiled` is gone since JAX 0.4.16; ...
     ->  train.py:2:13: `state_axes=` of `flax.nnx.scan` is gone since Flax 0.9.0; ...
     ->  train.py:3:1: since optax 0.2.4, argument 5 of `optax.rmsprop` is `eps_in_sqrt` and no more `centered`; ...
     ->  x.addressable_data(0)
+    ->  jnp.where(x > 0, x, 0)
 
 The index of keywords, members, places and flags is read from the wheels, as that of names is. Of members, those are
 reported whose object the source shows to be of the class, and, as notes, those of a name that nothing has today. An
-argument that is passed by its name alone today gets its name. Calls by position that mean something else are reported
+argument that is passed by its name alone today gets its name, and one that is passed by position alone loses it where
+it stands in its place. Calls by position that mean something else are reported
 in projects that use names that were gone in that release, and by `--upgrade-to`.
 
 To check: notes, which may be about objects of other classes.
 
-Refused: every keyword and member that is gone. Calls by position whose meaning has changed are left and reported.
+Refused: every other keyword and member that is gone. Calls by position whose meaning has changed are left and reported.
 See https://docs.jax.dev/en/latest/changelog.html
 """
 
@@ -26,8 +29,9 @@ import ast
 import functools
 from collections.abc import Collection, Iterator
 
-from mmrewrite.modernize.advice import SUCCESSORS
+from mmrewrite.modernize.advice import BY_POSITION, SUCCESSORS
 from mmrewrite.modernize.analysis.old_names import PARTIALS
+from mmrewrite.modernize.analysis.own_members import OwnMembers
 from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.analysis.renamed_keywords import OLD_KEYWORDS as RENAMED_KEYWORDS
 from mmrewrite.modernize.analysis.value_classes import class_of
@@ -71,7 +75,7 @@ class ReportOldParts(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Old keywords, calls by position that mean something else, and old members."""
-        age, own = context.analysis(ProjectAge), context.analysis(_OwnMembers).names
+        age, own = context.analysis(ProjectAge), context.analysis(OwnMembers).names
         for use in module.uses({**old_keywords(), **changed_places()}):
             call, positional = _call(module, use.node)
             if call is None or use.name in _OF_OTHERS:
@@ -107,6 +111,9 @@ class ReportOldParts(ModernizeCodemod):
         if isinstance(node, ast.keyword):
             assert node.arg is not None
             part = old_keywords()[self.use.name][node.arg]
+            if _is_in_its_place(site.module, self.use, node):
+                site.edit(site.span(node)[0], site.span(node.value)[0], "")
+                return
             self.refuse(f"`{node.arg}=` of `{self.use.name}` {part.told(self.use.name)}", node)
         if site.use is None:
             assert isinstance(node, ast.Attribute)
@@ -136,7 +143,7 @@ class ReportOldParts(ModernizeCodemod):
     def _rewrite_member(self, node: ast.Attribute) -> None:
         site = self.site
         packages = {item.name.partition(".")[0] for item in site.module.imported}
-        found = _owner(site.module, node, packages, site.context.analysis(_OwnMembers).names)
+        found = _owner(site.module, node, packages, site.context.analysis(OwnMembers).names)
         assert found is not None
         owner, is_certain = found
         if not is_certain:
@@ -162,22 +169,22 @@ def _call(module: ModuleUses, function: ast.expr) -> tuple[ast.Call | None, int]
     return (call, len(call.args) - 1) if is_partial else (None, 0)
 
 
+def _is_in_its_place(module: ModuleUses, use: OldNameUse, keyword: ast.keyword) -> bool:
+    """Whether a keyword of a call stands where its value is passed by position: then its name alone has to go."""
+    call = module.parents[keyword]
+    assert isinstance(call, ast.Call)
+    order = BY_POSITION.get(use.name, ())
+    if call.func is not use.node or any(isinstance(argument, ast.Starred) for argument in call.args):
+        return False
+    named = [each.arg for each in call.keywords]
+    count = call.keywords.index(keyword) + 1
+    return list(order[len(call.args) : len(call.args) + count]) == named[:count]
+
+
 def _change(use: OldNameUse, positional: int) -> ChangedPlaces | None:
     """The change that a call by position meets."""
     changes = changed_places().get(use.name, ())
     return next((each for each in changes if each.first < positional <= len(each.was)), None)
-
-
-class _OwnMembers:
-    """The names that classes and objects of a project have themselves."""
-
-    def __init__(self, context: ModernizeContext) -> None:
-        self.names: set[str] = set()
-        for module in context.modules.values():
-            self.names |= module.methods.keys()
-            self.names |= {node.attr for node in module.nodes_of(ast.Attribute) if isinstance(node.ctx, ast.Store)}
-            targets = (node.target for node in module.nodes_of(ast.AnnAssign))
-            self.names |= {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _owner(

@@ -22,6 +22,7 @@ from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
+_DECORATOR = "jax.experimental.custom_partitioning.custom_partitioning"
 _CALLBACKS = frozenset(("infer_sharding_from_operands", "propagate_user_sharding"))
 
 
@@ -29,18 +30,21 @@ class ReportPartitionCallbacks(ModernizeCodemod):
     """Writes nothing."""
 
     changed_in: ClassVar = {"": ("jax", "0.7.0", "stops")}
-    extra_markers: ClassVar[tuple[bytes, ...]] = (b"infer_sharding_from_operands",)
+    extra_markers: ClassVar[tuple[bytes, ...]] = (b"def_partition",)
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """Calls of `def_partition` with a callback and without a rule."""
-        if not any(item.name.endswith("custom_partitioning") for item in module.imported):
+        is_imported = any(item.name.endswith("custom_partitioning") for item in module.imported)
+        if not is_imported and not any(True for _ in module.uses((_DECORATOR,))):
             return
         for node in module.nodes_of(ast.Call):
             if not isinstance(node.func, ast.Attribute):
                 continue
             words = {word.arg for word in node.keywords}
-            if node.func.attr == "def_partition" and words & _CALLBACKS and not words & {"sharding_rule", None}:
+            # The first argument by position is `partition`, and callbacks come next.
+            has_callback = bool(words & _CALLBACKS) or len(node.args) > 1
+            if node.func.attr == "def_partition" and has_callback and not words & {"sharding_rule", None}:
                 yield Location(module, node)
 
     def rewrite(self) -> None:

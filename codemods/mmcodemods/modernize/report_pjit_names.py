@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _HOME = "jax.experimental.pjit"
 _UNSET = "leave a sharding out where none is meant, and let `None` or a value of your own stand for that in your code"
-_PARSED = "a `jax.sharding.PartitionSpec` is a tuple of axis names, tuples of them and `None`; read it as it is"
+_PARSED = "a `jax.sharding.PartitionSpec` holds axis names, tuples of them and `None`; go through it as it is"
 _COMPILED = "ask for `input_shardings` and `output_shardings` of what `.lower(...).compile()` gives"
 _INSTEAD = {
     "AUTO": _UNSET,

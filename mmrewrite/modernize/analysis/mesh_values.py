@@ -139,6 +139,10 @@ class MeshValues:
                 # A mesh gives itself to `as`. What something else gives is unknown.
                 if item.optional_vars is binding.node and self._of(module, item.context_expr, depth):
                     return True
+        statement = binding.statement
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple | ast.List):
+            # A part of what a library returns: `left, right = library.columns(2)`.
+            return False if self._plain_objects.is_plain(module, statement.value) else None
         return None
 
     def _of_import(self, module: ModuleUses, binding: Binding, depth: int) -> bool | None:

@@ -38,6 +38,9 @@ _OF_METHODS: Mapping[tuple[str, str], str] = {
     ("jax.stages.Traced", "lower"): "jax.stages.Lowered",
     ("jax.stages.Lowered", "compile"): "jax.stages.Compiled",
 }
+_OF_MEMBERS: Mapping[tuple[str, str], str] = {
+    (ARRAY, name): ARRAY for name in ("T", "mT", "real", "imag", "device_buffer")
+}
 # What a call of such a value gives.
 _OF_CALLS = {PMAPPED: "jax.pmap()"}
 PMAP_RESULT = _OF_CALLS[PMAPPED]
@@ -56,6 +59,9 @@ def class_of(module: ModuleUses, node: ast.expr, scope: Scope | None = None, dep
         return _of_name(module, node, scope, depth)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
         return _of_own_attribute(module, node, depth)
+    if isinstance(node, ast.Attribute) and module.facts.names.resolve(node, scope) is None:
+        owner = class_of(module, node.value, None, depth + 1)
+        return _OF_MEMBERS.get((owner, node.attr)) if owner is not None else None
     if not isinstance(node, ast.Call):
         return None
     name = module.facts.names.resolve(node.func, scope)
