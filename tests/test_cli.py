@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from command import HINTED, REFUSED, put, run
@@ -231,7 +232,8 @@ class TestSelection:
         result = run("diff")
         names = [line.split(" b/")[-1] for line in result.stdout.splitlines() if line.startswith("diff ")]
         assert names == ["a.py", "deep/below/here.py", "kept_tmp.py"]
-        assert "c.py" in run("diff", "ignored/c.py").stdout
+        for named in ("ignored/c.py", "generated/b.py", ".hidden/e.py", "env/f.py"):
+            assert named in run("diff", named).stdout
 
     def test_include_is_the_default(self) -> None:
         put("pyproject.toml", '[tool.mmrewrite]\ninclude = ["src"]\n')
@@ -386,6 +388,30 @@ class TestBuild:
         result = run("check", "src/pkg", "--out", "out")
         assert result.exit_code == 1
         assert "out/pkg/model.py: out of date; run `mmrewrite build`" in result.stderr
+
+    def test_check_of_a_mirror_prints_a_patch_to_what_build_writes(self, repository: Path) -> None:
+        self.package()
+        assert run("build", "src/pkg", "--out", "out").exit_code == 0
+        put("src/pkg/model.py", MODEL.replace("* 4", "* 2") + "# no newline")
+        put("src/pkg/new file.py", 'x = "ü"\n')
+        put("src/pkg/empty.txt", "")
+        os.unlink("src/pkg/main.py")
+        result = run("check", "src/pkg", "--out", "out")
+        assert result.exit_code == 1
+        colored = run("check", "src/pkg", "--out", "out", "--color", "always", color=True).stdout
+        assert "\x1b[32m+# no newline" in colored and click.unstyle(colored) == result.stdout
+        shutil.copytree("out", "built/out")
+        put("patch", result.stdout_bytes)
+        subprocess.run(["git", "apply", "--directory=built", "patch"], check=True)
+        run("build", "src/pkg", "--out", "out")
+        made, patched = (
+            {path.relative_to(top): path.read_bytes() for path in Path(top).rglob("*.*") if path.name != MANIFEST}
+            for top in ("out", "built/out")
+        )
+        assert patched == made and Path("pkg/new file.py") in made
+        put("src/pkg/data.txt", "te\0xt")
+        binary = run("check", "src/pkg", "--out", "out").stdout
+        assert binary.splitlines()[1:] == ["Binary files a/out/pkg/data.txt and b/out/pkg/data.txt differ"]
 
     def test_files_edited_by_hand_are_not_overwritten(self) -> None:
         self.package()

@@ -281,6 +281,27 @@ class TestFiles:
         assert Path("b.py").read_text() == HINTED
 
     @on_posix
+    def test_the_new_file_is_on_the_disk_before_it_takes_the_old_ones_place(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put("pkg/a.py", HINTED)
+        done = []
+        flush, swap = os.fsync, exchange.exchange
+
+        def fsync(descriptor: int) -> None:
+            done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+            flush(descriptor)
+
+        def exchanged(first: str, second: str) -> bool:
+            done.append("exchange" if os.path.dirname(first) == os.path.dirname(second) else "elsewhere")
+            return swap(first, second)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        monkeypatch.setattr(exchange, "exchange", exchanged)
+        assert run("apply").exit_code == 0
+        assert done == ["file", "exchange", "folder"]
+
+    @on_posix
     def test_hard_links_are_not_split(self) -> None:
         file = put("a.py", HINTED)
         os.link("a.py", "other.txt")

@@ -144,14 +144,14 @@ def check(out: str | None, **options: Any) -> None:
     try:
         check_place(session.paths, out)
         with session.progress.erased_at_end():
-            problems = stale(session.paths, out, session.rules, session.results, session.progress.track)
+            found = stale(session.paths, out, session.rules, session.results, session.progress.track)
     except NotBuilt as problem:
         session.fail(str(problem))
-    session.show_rewrites("check", shows_patch=False, problems=problems)
-    for sentence in problems:
+    session.show_rewrites("check", shows_patch=False, mirror=found)
+    for sentence in found.problems:
         session.say(sentence)
     session.print_messages("would change")
-    session.exit(found=bool(problems) or session.refused)
+    session.exit(found=bool(found.problems) or session.refused)
 
 
 @cli.command()

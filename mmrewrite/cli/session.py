@@ -45,6 +45,7 @@ from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.results import HintError, Rewrite
 
 if TYPE_CHECKING:
+    from mmrewrite.mirror.build import StaleMirror
     from mmrewrite.plan.plan import Planned
 
 NOTHING, CHANGES, ERROR = 0, 1, 2
@@ -215,8 +216,8 @@ class Session:
             self.fail(str(problem))
         click.echo(output, nl=False)
 
-    def show_rewrites(self, command: str, *, shows_patch: bool, problems: Sequence[str] = ()) -> None:
-        """Print the rewrites in the format of `--format`."""
+    def show_rewrites(self, command: str, *, shows_patch: bool, mirror: StaleMirror | None = None) -> None:
+        """Print the rewrites in the format of `--format`, and what `build` would change in a mirror."""
         report = RewriteReport(
             command,
             self.results,
@@ -226,7 +227,8 @@ class Session:
             self.noun,
             self.selection.unreadable,
             tuple(self.unwritten),
-            tuple(problems),
+            mirror.problems if mirror is not None else (),
+            mirror.changes if mirror is not None else (),
             self.plan if self.has_plan else None,
             self._evidence(),
         )

@@ -1,10 +1,12 @@
 """Rewrites as a patch that `git apply` takes.
 
-Hunks come from the edits, not from comparing texts: exact, and cheap to find.
+Hunks come from the edits, not from comparing texts: exact, and cheap to find. Texts are compared only where no edits
+lead from one to the other, as between a file of a mirror and what `build` would write.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -59,6 +61,32 @@ def file_patch(rewrite: Rewrite, path: str) -> bytes:
     old, new = _quoted(f"a/{path}"), _quoted(f"b/{path}")
     head = [b"diff --git " + old + b" " + new + b"\n", b"--- " + old + _tab(path), b"+++ " + new + _tab(path)]
     return b"".join([*head, *(hunk.data for hunk in file_hunks(rewrite))])
+
+
+def replacement_patch(old: bytes | None, new: bytes | None, path: str) -> bytes:
+    """The patch from one content of a file to another, under the name `path`; None stands for no file.
+
+    Of a binary file it only says that it differs, as git does.
+    """
+    if old == new:
+        return b""
+    names = _quoted(f"a/{path}"), _quoted(f"b/{path}")
+    before, after = (b"/dev/null" if data is None else name for name, data in zip(names, (old, new), strict=True))
+    head = b"diff --git %s %s\n" % names
+    head += b"new file mode 100644\n" if old is None else b"deleted file mode 100644\n" if new is None else b""
+    if any(b"\0" in data for data in (old, new) if data is not None):
+        return head + b"Binary files %s and %s differ\n" % (before, after)
+    tab = b"\t" if " " in path else b""
+    found = difflib.diff_bytes(
+        difflib.unified_diff, _byte_lines(old or b""), _byte_lines(new or b""), before + tab, after + tab, n=CONTEXT
+    )
+    return head + b"".join(line if line.endswith(b"\n") else line + b"\n" + _NO_NEWLINE for line in found)
+
+
+def _byte_lines(data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")
+    last = lines.pop()
+    return [line + b"\n" for line in lines] + ([last] if last else [])
 
 
 def file_hunks(rewrite: Rewrite) -> tuple[PatchHunk, ...]:

@@ -148,12 +148,10 @@ def _remove_gone(
     """Remove the files whose source is gone, as far as they are proved to be ours, and folders that become empty."""
     removed = []
     for place in sorted(places):
-        path = os.path.join(out, place)
-        data = None if _link_on_the_way(out, place) else load_file(path)
-        if data is None or _hash(data) not in known[place]:
+        if _removable(out, place, known) is None:
             continue
         try:
-            os.unlink(path)
+            os.unlink(os.path.join(out, place))
         except OSError as error:
             failed[place] = error.strerror or str(error)
             continue
@@ -167,6 +165,12 @@ def _remove_gone(
     return removed
 
 
+def _removable(out: str, place: str, known: Mapping[str, Sequence[str]]) -> bytes | None:
+    """The content of a file whose source is gone; None unless it is there and proved to be ours."""
+    data = None if _link_on_the_way(out, place) else load_file(os.path.join(out, place))
+    return data if data is not None and _hash(data) in known[place] else None
+
+
 def _link_on_the_way(out: str, place: str) -> str | None:
     """The first part of a place below `out` that is a link, None if there is none."""
     path = out
@@ -177,10 +181,23 @@ def _link_on_the_way(out: str, place: str) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class StaleMirror:
+    """What `build_mirror` would do to a mirror.
+
+    Attributes:
+        problems: A sentence for each file that it would change, or that was edited by hand.
+        changes: The path of each file that it would change, its content and what it would be; None is no file.
+    """
+
+    problems: tuple[str, ...] = ()
+    changes: tuple[tuple[str, bytes | None, bytes | None], ...] = ()
+
+
 def stale(
     paths: Sequence[str], out: str, rules: Rules, results: Iterable[Rewrite], track: Track = untracked
-) -> list[str]:
-    """A sentence for each file that `build_mirror` would change, or that was edited by hand.
+) -> StaleMirror:
+    """What `build_mirror` would change, and what stands in its way.
 
     Raises:
         NotBuilt: If the manifest cannot be read.
@@ -190,6 +207,7 @@ def stale(
     manifest = _read_manifest(out)
     known = manifest.known
     found = [*manifest.problems, *(f"{path}: {reason}" for path, reason in unreadable)]
+    changes: list[tuple[str, bytes | None, bytes | None]] = []
     for target in targets:
         path = os.path.join(out, target.place)
         data = load_file(path)
@@ -198,10 +216,13 @@ def stale(
             found += problems
         elif data != target.data:
             found.append(f"{shown(path)}: {'missing' if data is None else 'out of date'}; run `mmrewrite build`")
-    places = {target.place for target in targets}
-    for place in sorted(known.keys() - places):
-        found.append(f"{shown(os.path.join(out, place))}: its source is gone; run `mmrewrite build`")
-    return found
+            changes.append((path, data, target.data))
+    for place in sorted(known.keys() - {target.place for target in targets}):
+        path = os.path.join(out, place)
+        found.append(f"{shown(path)}: its source is gone; run `mmrewrite build`")
+        data = _removable(out, place, known)
+        changes += [(path, data, None)] if data is not None else []
+    return StaleMirror(tuple(found), tuple(changes))
 
 
 def _problems(target: _Target, out: str, known: Mapping[str, Sequence[str]]) -> list[str]:

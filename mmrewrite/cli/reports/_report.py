@@ -26,6 +26,7 @@ class RewriteReport:
         unreadable: Path and reason of each file that could not be read.
         unwritten: Path and reason of each file that could not be written.
         problems: A sentence for each generated file that is out of date or was edited by hand.
+        mirror: The path of each generated file that `build` would change, its content and the new one; None is no file.
         plan: Makes the plan of the rewritten program, for the formats that show it; None where there is none to show.
         evidence: The JSON document of `verify`, if the user gave one.
     """
@@ -39,5 +40,6 @@ class RewriteReport:
     unreadable: tuple[tuple[str, str], ...] = ()
     unwritten: tuple[tuple[str, str], ...] = ()
     problems: tuple[str, ...] = ()
+    mirror: tuple[tuple[str, bytes | None, bytes | None], ...] = ()
     plan: Callable[[], Planned] | None = None
     evidence: Mapping[str, Any] | None = None

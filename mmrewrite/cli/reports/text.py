@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,11 +31,13 @@ _HEADINGS = ("To check", "Refused")
 
 def _patch(report: RewriteReport) -> str | bytes:
     """A patch that git takes, as bytes: a file may be in any encoding."""
-    if not report.shows_patch:
+    if not (report.shows_patch or report.mirror):
         return b""
-    from mmrewrite.files.patch import patch_of
+    from mmrewrite.files.patch import patch_of, replacement_patch
 
-    data = patch_of(report.results, report.top)
+    data = patch_of(report.results, report.top) if report.shows_patch else b""
+    for path, old, new in report.mirror:
+        data += replacement_patch(old, new, os.path.relpath(path, report.top).replace(os.sep, "/"))
     return _colored(data) if report.color else data
 
 
