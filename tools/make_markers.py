@@ -7,7 +7,8 @@ python tools/make_markers.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mmrewrite.modernize.changed_meanings import meaning_words
@@ -16,6 +17,7 @@ from mmrewrite.modernize.part_index import part_words
 from mmrewrite.modernize.registry import MODERNIZE_PACKAGE, ModernizeRegistry
 
 PLACE = Path(__file__).resolve().parents[1] / "mmrewrite" / "modernize" / "markers.py"
+WORD = re.compile(rb"\w+")
 # These look for words that stand beside others alone.
 INDEXED = ("move_names", "report_old_names", "report_old_parts")
 HEAD = '''"""What the bytes of a file hold if a codemod may have a site there. Made by tools/make_markers.py.
@@ -27,8 +29,8 @@ here.
 # fmt: off
 # ruff: noqa: E501
 
-# Any of these.
-ANYWHERE = (
+# Any of these, each with the words in it.
+ANYWHERE = {
 '''
 PACKAGE_HEAD = """
 # Or one of these, and then the last part of an old name, as a word, beside a word that names its home.
@@ -50,23 +52,24 @@ def content() -> str:
     for words in (ends(), part_words(), meaning_words()):
         for word, homes in words.items():
             every.setdefault(word, set()).update(homes)
-    rows = [f"    {word!r}: {tuple(sorted(homes))!r}," for word, homes in sorted(every.items())]
+    # A thousand tuples take longer to make than the few that are looked at take to split.
+    homes_of = {word: b" ".join(sorted(homes)) for word, homes in sorted(every.items())}
     return "".join(
         (
             HEAD,
-            *_wrapped(anywhere),
-            ")\n",
+            *_rows({marker: tuple(WORD.findall(marker)) for marker in anywhere}),
+            "}\n",
             PACKAGE_HEAD,
-            *_wrapped(PACKAGES),
+            *(f"    {package!r},\n" for package in PACKAGES),
             ")\nHOMES = {\n",
-            "\n".join(rows),
-            "\n}\n",
+            *_rows(homes_of),
+            "}\n",
         )
     )
 
 
-def _wrapped(values: Iterable[bytes]) -> Iterator[str]:
-    return (f"    {value!r},\n" for value in values)
+def _rows(values: Mapping[bytes, object]) -> Iterator[str]:
+    return (f"    {key!r}: {value!r},\n" for key, value in values.items())
 
 
 if __name__ == "__main__":
