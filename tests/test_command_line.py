@@ -381,6 +381,12 @@ class TestExplain:
             "Changed by `stage_loop`, because of line 7: `stages`.",
         ]
         assert lines[2].startswith("To check: the call in the loop is one layer")
+        # The body of the loop stays where it is.
+        assert lines[3:6] == [
+            "In its place, line 10 of the result:",
+            "        def layer(x, w):",
+            "Of the same hint, lines 12 to 15 of the result:",
+        ]
         assert self.explain("a.py:9")[-1] == "It stays as it is, and is line 16 of the result."
         assert run("diff").stdout.count("\n") > 5
         made = run("apply", "-", "--stdin-filename", "a.py", stdin=PIPELINE).stdout.splitlines()
@@ -470,6 +476,10 @@ class TestFiles:
         after = json.loads(Path("a.ipynb").read_text())
         assert DONE in after["cells"][0]["source"] + "\n"
         assert {**after["cells"][0], "source": TASK} == cell
+
+
+def test_help_cuts_no_sentence_short() -> None:
+    assert "..." not in run("--help").stdout.partition("Commands:")[2]
 
 
 def test_every_command_of_the_specification_is_there() -> None:

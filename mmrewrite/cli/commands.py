@@ -122,7 +122,7 @@ def apply(**options: Any) -> None:
     session.exit()
 
 
-@cli.command()
+@cli.command(short_help="Exit with 1 if anything would change.")
 @source_options
 @stdin_option
 @since_option
@@ -154,7 +154,7 @@ def check(out: str | None, **options: Any) -> None:
     session.exit(found=bool(found.problems) or session.refused)
 
 
-@cli.command()
+@cli.command(short_help="Write a rewritten copy of the sources.")
 @source_options
 @click.option("--out", type=click.Path(file_okay=False), help="The folder to write to.")
 def build(out: str | None, **options: Any) -> None:
@@ -181,7 +181,7 @@ def build(out: str | None, **options: Any) -> None:
     session.exit()
 
 
-@cli.command()
+@cli.command(short_help="Show what will run where, and when.")
 @source_options
 @click.option("--microbatches", type=click.IntRange(1), metavar="N", help="How many, if the source does not say.")
 @click.option("--entry", metavar="MODULE:FUNCTION", help="Import the rewritten program and trace this step.")
@@ -246,7 +246,7 @@ def plan(
     session.exit(found=planned.fit is not None and not planned.fit.fits)
 
 
-@cli.command()
+@cli.command(short_help="Replace old names of JAX; needs no hints.")
 @source_options
 @stdin_option
 @since_option
@@ -274,7 +274,7 @@ def modernize(
     run_modernize(SourceOptions(**options), mode or "write", target_jax, explain_compat)
 
 
-@cli.command()
+@cli.command(short_help="Run both programs and compare results.")
 @source_options
 @click.option("--entry", metavar="MODULE:FUNCTION", help="The function to call; default: those with a `verify` hint.")
 @click.option("--args", "arguments", metavar="MODULE:FUNCTION", help="Function that returns its arguments, a tuple.")
@@ -333,7 +333,7 @@ def verify(
     session.exit(found=verified.failed, incomplete=verified.incomplete)
 
 
-@cli.command(context_settings={"allow_interspersed_args": False})
+@cli.command(short_help="Start a program in several processes.", context_settings={"allow_interspersed_args": False})
 @click.option("--processes", type=click.IntRange(1), required=True, metavar="N", help="How many processes to start.")
 @click.option(
     "--devices-per-process",
@@ -371,7 +371,7 @@ def run(
     sys.exit(run_job(command, RunOptions(processes, devices_per_process, max_restarts, min_processes, output_format)))
 
 
-@cli.command()
+@cli.command(short_help="Print a script that completes in a shell.")
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion(shell: str) -> None:
     """Print a script that completes commands and options in SHELL.
@@ -388,7 +388,7 @@ def completion(shell: str) -> None:
     click.echo(found(cli, {}, "mmrewrite", "_MMREWRITE_COMPLETE").source())
 
 
-@cli.command()
+@cli.command(short_help="Serve an editor, as a language server.")
 @click.option("--stdio", is_flag=True, hidden=True, help="What editors pass; there is no other way to connect.")
 def lsp(stdio: bool) -> None:
     """Start the language server, which editors talk to on standard input and output."""
@@ -417,7 +417,7 @@ def codemods(output_format: str) -> None:
     click.echo(render("codemods", output_format, summaries), nl=False)
 
 
-@cli.command()
+@cli.command(short_help="Explain a codemod, or a line of a file.")
 @click.argument("what", metavar="CODEMOD|FILE:LINE", shell_complete=complete_codemods)
 @format_option
 @color_option
@@ -438,7 +438,7 @@ def explain(what: str, output_format: str) -> None:
     click.echo(render("explain", output_format, explanation), nl=False)
 
 
-@cli.command()
+@cli.command(short_help="Write a section of configuration.")
 @click.option("--print", "prints", is_flag=True, help="Print the section instead of writing it.")
 @format_option
 @color_option

@@ -16,7 +16,7 @@ from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.files.patch import Change, changes_of, split_lines
 from mmrewrite.files.select import source_file
 from mmrewrite.files.walk import MANIFEST, load_file, shown
-from mmrewrite.results import Rewrite
+from mmrewrite.results import HintReference, Rewrite
 from mmrewrite.source.text import SourceError, SourceText
 
 _REVISIONS = 30
@@ -72,10 +72,12 @@ def fate(result: Rewrite, line: int) -> Iterator[str]:
             yield f"`{left.text}` is left alone: {left.reason}."
             said = True
     shift = 0
-    for change in changes_of(source, result.edits):
+    changes = changes_of(source, result.edits)
+    for change in changes:
         if change.start < line <= change.end or (change.start == change.end == line - 1):
             yield from _change(change, shift)
             if change.start < line <= change.end:
+                yield from _rest(change, changes)
                 return
         elif change.end >= line:
             break
@@ -94,10 +96,29 @@ def _change(change: Change, shift: int) -> Iterator[str]:
         yield "It goes away."
         return
     first = change.start + shift + 1
-    last = first + len(change.new) - 1
-    where = f"line {first}" if first == last else f"lines {first} to {last}"
+    where = _lines(first, first + len(change.new) - 1)
     yield f"In its place, {where} of the result:" if change.end > change.start else f"Above it, {where} of the result:"
     yield from (f"    {line.rstrip()}" for line in change.new)
+
+
+def _rest(change: Change, changes: Sequence[Change]) -> Iterator[str]:
+    """The other lines that the hints of a change made, as those of a loop around a body that stays."""
+    hints = _hints(change)
+    shift = 0
+    for other in changes:
+        if other is not change and _hints(other) == hints and other.new:
+            first = other.start + shift + 1
+            yield f"Of the same hint, {_lines(first, first + len(other.new) - 1)} of the result:"
+            yield from (f"    {line.rstrip()}" for line in other.new)
+        shift += len(other.new) - (other.end - other.start)
+
+
+def _hints(change: Change) -> frozenset[HintReference]:
+    return frozenset(hint for edit in change.edits for hint in edit.hints)
+
+
+def _lines(first: int, last: int) -> str:
+    return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
 def origin(result: Rewrite, path: str, data: bytes, line: int, revision: str | None = None) -> Iterator[str] | None:
