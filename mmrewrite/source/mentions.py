@@ -11,8 +11,8 @@ from mmrewrite.source.names import dotted_name
 from mmrewrite.source.walk import children, walk
 
 _OWN = ("self", "cls")
-# The first fields of a mention.
-_Key = tuple[str | None, str | None, str | None, ast.ClassDef | None, bool]
+# The fields of a mention of an attribute.
+_Key = tuple[str | None, str | None, ast.ClassDef | None, bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,21 +49,33 @@ class Mentions:
         self._spans: dict[ast.AST, tuple[int, int]] = {}
         self._at: dict[ast.AST, Mention] = {}
         self._known: dict[_Key, Mention] = {}
-        stack: list[tuple[ast.AST, int | None, ast.ClassDef | None]] = [(tree, None, None)]
-        while stack:
-            node, start, owner = stack.pop()
-            if start is not None:
-                # The second visit, when all its children are in the list.
-                self._spans[node] = (start, len(self._all))
+        self._names: dict[str, Mention] = {}
+        self._collect(tree, None)
+
+    def _collect(self, holder: ast.AST, owner: ast.ClassDef | None) -> None:
+        """Collect the mentions in a statement, those of statements in it among them."""
+        start = len(self._all)
+        mention = self._mention(holder, owner)
+        if mention is not None:
+            self._all.append(mention)
+            self._at[holder] = mention
+        if isinstance(holder, ast.ClassDef):
+            owner = holder
+        nodes = list(children(holder))
+        for node in nodes:
+            if isinstance(node, ast.stmt):
+                self._collect(node, owner)
                 continue
-            if isinstance(node, ast.stmt | ast.mod):
-                stack.append((node, len(self._all), owner))
             mention = self._mention(node, owner)
             if mention is not None:
                 self._all.append(mention)
                 self._at[node] = mention
-            inner = node if isinstance(node, ast.ClassDef) else owner
-            stack += [(child, None, inner) for child in children(node)]
+            nodes += children(node)
+        self._spans[holder] = (start, len(self._all))
+
+    def at(self, node: ast.AST) -> Mention | None:
+        """What a node of the tree mentions by itself."""
+        return self._at.get(node)
 
     def inside(self, node: ast.AST) -> Iterable[Mention]:
         """What a node and all that is in it mention, each once, outer nodes first."""
@@ -77,18 +89,19 @@ class Mentions:
         return dict.fromkeys(mention for mention in found if mention is not None)
 
     def _mention(self, node: ast.AST, owner: ast.ClassDef | None) -> Mention | None:
-        key: _Key
         if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Load):
                 return None
-            key = (node.id, None, None, None, False)
-        elif isinstance(node, ast.Attribute):
+            found = self._names.get(node.id)
+            if found is None:
+                found = self._names[node.id] = Mention(node.id)
+            return found
+        if isinstance(node, ast.Attribute):
             is_own = isinstance(node.value, ast.Name) and node.value.id in _OWN
             member = node.attr if isinstance(node.ctx, ast.Load) else None
-            key = (None, dotted_name(node), member, owner if is_own else None, is_own)
-        else:
-            return Mention(statement=node) if isinstance(node, ast.Import | ast.ImportFrom) else None
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = Mention(*key)
-        return found
+            key: _Key = (dotted_name(node), member, owner if is_own else None, is_own)
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = Mention(None, *key)
+            return found
+        return Mention(statement=node) if isinstance(node, ast.Import | ast.ImportFrom) else None

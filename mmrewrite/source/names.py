@@ -12,6 +12,9 @@ import builtins
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from mmrewrite.source.walk import children
 
 # JAX and Flax export these objects under several names; each resolves to the one that the codemods match.
 SYNONYMS = {
@@ -267,6 +270,7 @@ class _ScopeBuilder:
         scope = Scope("module", tree, None)
         self.module = Module(tree, scope, {}, {}, {tree: scope}, name, is_package, set())
         self.statement: ast.stmt | None = None
+        self._handlers: dict[type[ast.AST], Callable[[Any, Scope], None]] = {}
         for statement in tree.body:
             self.visit(statement, scope)
 
@@ -298,32 +302,23 @@ class _ScopeBuilder:
         return scope
 
     def visit(self, node: ast.AST, scope: Scope) -> None:
+        kind = type(node)
+        handler = self._handlers.get(kind)
+        if handler is None:
+            handler = self._handlers[kind] = getattr(self, f"visit_{kind.__name__}", self.children)
         if isinstance(node, ast.stmt):
             self.module.scopes[node] = scope
             if self.statement is not None:
                 self.module.parents[node] = self.statement
             previous, self.statement = self.statement, node
-            self._dispatch(node, scope)
+            handler(node, scope)
             self.statement = previous
         else:
-            self._dispatch(node, scope)
-
-    def _dispatch(self, node: ast.AST, scope: Scope) -> None:
-        handler = getattr(self, f"visit_{type(node).__name__}", None)
-        if handler is not None:
             handler(node, scope)
-        else:
-            self.children(node, scope)
 
     def children(self, node: ast.AST, scope: Scope) -> None:
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if isinstance(value, ast.AST):
-                self.visit(value, scope)
-            elif isinstance(value, list):
-                for item in value:
-                    if isinstance(item, ast.AST):
-                        self.visit(item, scope)
+        for child in children(node):
+            self.visit(child, scope)
 
     def visit_Name(self, node: ast.Name, scope: Scope) -> None:
         self.module.identifiers.add(node.id)

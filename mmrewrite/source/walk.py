@@ -6,25 +6,47 @@ Those are some four in ten nodes, and `ast.iter_child_nodes` asks each node for 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 _NO_CODE = frozenset(("ctx", "op", "ops"))
-_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
+# What these hold is text or a number, in every kind of node that has them.
+_NO_NODES = frozenset(
+    (
+        *("arg", "asname", "attr", "conversion", "id", "is_async", "kind", "kwd_attrs", "level", "module", "rest"),
+        *("simple", "tag", "type_comment"),
+    )
+)
+# As above, but for kinds of nodes that have a node there.
+_NO_NODES_BUT_IN = {"name": frozenset(("TypeAlias",)), "names": frozenset(("Import", "ImportFrom"))}
+_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
 
 
-def children(node: ast.AST) -> list[ast.AST]:
+def children(node: ast.AST) -> Sequence[ast.AST]:
     """The child nodes of a node, in the order of `ast.iter_child_nodes`."""
     fields = _FIELDS.get(type(node))
     if fields is None:
-        fields = _FIELDS[type(node)] = tuple(name for name in node._fields if name not in _NO_CODE)
+        fields = _FIELDS[type(node)] = _fields_with_nodes(type(node))
+    if not fields:
+        return ()
     found: list[ast.AST] = []
     for name in fields:
         value = getattr(node, name, None)
         if isinstance(value, ast.AST):
             found.append(value)
         elif isinstance(value, list):
+            # Those of a dictionary's keys may be None.
             found += [item for item in value if isinstance(item, ast.AST)]
     return found
+
+
+def _fields_with_nodes(kind: type[ast.AST]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name in kind._fields
+        if name not in _NO_CODE
+        and name not in _NO_NODES
+        and kind.__name__ in _NO_NODES_BUT_IN.get(name, (kind.__name__,))
+    )
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:

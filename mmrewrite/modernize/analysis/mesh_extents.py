@@ -9,9 +9,8 @@ from functools import cached_property
 from mmrewrite.modernize.analysis.components import bits, combined, marks_of
 from mmrewrite.modernize.analysis.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
 from mmrewrite.modernize.analysis.old_names import PARTIALS, PJIT
-from mmrewrite.modernize.analysis.reach import Unit, WideReach
+from mmrewrite.modernize.analysis.reach import DefinitionReach, Unit, WideReach
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.project.reach import Reached
 from mmrewrite.source.names import all_arguments
 
 _ENTER = frozenset(("enter_context", "__enter__"))
@@ -50,8 +49,9 @@ class ContextExtents:
         taking = [context for context, nodes in around.items() if any(_takes_functions(node) for node in nodes)]
         if not taking:
             return {}
-        calls = self._calls()
-        leading = self._reach.leading(marks_of(around[context] for context in taking))
+        reach = DefinitionReach(self._reach)
+        calls = self._calls(reach)
+        leading = reach.leading(marks_of(around[context] for context in taking))
         by_contexts: dict[int, list[Unit]] = {}
         for module, targets, functions in calls:
             by_contexts.setdefault(combined(leading, targets), []).append((module, functions))
@@ -63,18 +63,16 @@ class ContextExtents:
                 found.setdefault(taking[number], []).append(unit)
         return found
 
-    def _calls(self) -> list[tuple[ModuleUses, set[ast.AST], tuple[ast.AST, ...]]]:
+    def _calls(self, reach: WideReach) -> list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]]:
         """The calls that take functions: the definitions that are called, and the functions."""
-        found: list[tuple[ModuleUses, set[ast.AST], tuple[ast.AST, ...]]] = []
+        found: list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]] = []
         for module in self._modules.values():
-            self._reach.visit([(module, [module.facts.tree])])
+            reach.visit([(module, [module.facts.tree])])
             for node in module.nodes_of(ast.Call):
                 arguments = (*node.args, *(word.value for word in node.keywords))
                 functions = tuple(part for part in arguments if _is_function(module, part))
                 if functions:
-                    self._reach.visit([(module, [node.func])])
-                    targets = {reached.node for reached in self._reach.direct(Reached(module.facts, node.func))}
-                    found.append((module, targets, functions))
+                    found.append((module, reach.targets(module, node.func), functions))
         return found
 
     def _is_opened(self, context: MeshContext) -> bool:
