@@ -1,4 +1,5 @@
 import json
+import threading
 import xml.etree.ElementTree as ElementTree
 
 import jax
@@ -6,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import mmruntime as mm
+from mmruntime._inspect import record
 
 
 def layer(w, x):
@@ -126,3 +128,33 @@ def test_measure_gives_each_stage_a_cost(stepped):
     assert 0 < max(found.busy.values()) <= found.makespan
     # One program after the other, as they were measured, is the most that a step can take.
     assert found.makespan <= sum(end - start for start, end in zip(found.starts, found.ends, strict=True)) + 1e-9
+
+
+def test_a_failure_is_raised_and_no_thread_stays(monkeypatch):
+    class Failing:
+        def devices(self):
+            return {"device"}
+
+        def block_until_ready(self):
+            raise RuntimeError("a program has failed")
+
+    monkeypatch.setattr(record, "_probe", lambda values: Failing())
+
+    class Runner:
+        def __init__(self, error):
+            self.error = error
+
+        def run_watched(self, inputs, watch):
+            for index in range(3):
+                watch(index, [], 0.0)
+            if self.error:
+                raise ValueError("in the middle of issuing")
+
+    before = set(threading.enumerate())
+    with pytest.raises(RuntimeError, match="a program has failed"):
+        record._watched(Runner(error=False), [])
+    with pytest.raises(ValueError, match="in the middle"):
+        record._watched(Runner(error=True), [])
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set(threading.enumerate()) <= before

@@ -82,7 +82,10 @@ def _joined(found: Sequence[Times]) -> Times:
 
 def _watched(runner: StepRunner, inputs: Sequence[Any]) -> _Watch:
     watch = _Watch()
-    runner.run_watched(_copies(inputs), watch.issued)
+    try:
+        runner.run_watched(_copies(inputs), watch.issued)
+    finally:
+        watch.no_more()
     watch.finish()
     return watch
 
@@ -150,6 +153,7 @@ class _Watch:
         self.ends: dict[int, float] = {}
         self._queues: dict[Any, queue.SimpleQueue[Any]] = {}
         self._threads: list[threading.Thread] = []
+        self._failure: Exception | None = None
 
     def issued(self, index: int, values: Sequence[Any], at: float) -> None:
         self.issues[index] = at
@@ -167,14 +171,24 @@ class _Watch:
     def _wait(self, waiting: queue.SimpleQueue[Any]) -> None:
         while (item := waiting.get()) is not None:
             index, probe = item
-            probe.block_until_ready()
+            try:
+                probe.block_until_ready()
+            except Exception as error:
+                # A failure of XLA may be of any class.
+                self._failure = error
             self.ends[index] = time.perf_counter()
 
-    def finish(self) -> None:
+    def no_more(self) -> None:
+        """Let the threads end, once they have seen all that was issued."""
         for waiting in self._queues.values():
             waiting.put(None)
+
+    def finish(self) -> None:
+        """Wait for the ends of all, and raise what one of them has failed with."""
         for thread in self._threads:
             thread.join()
+        if self._failure is not None:
+            raise self._failure
 
 
 _first_element: Callable[[Any], Any] = jax.jit(lambda shard: jnp.ravel(shard)[:1])

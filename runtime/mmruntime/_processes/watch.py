@@ -236,7 +236,7 @@ class FaultWatch:
         for message in messages:
             if link.peer is not None:
                 self._node.received(link.peer, message, now)
-            elif message["kind"] == "hello" and message["token"] in self._tokens():
+            elif message.get("kind") == "hello" and str(message.get("token")) in self._tokens():
                 link.peer, link.place = message["process"], message["place"]
                 self._links[message["process"]] = link
                 self._node.connected(message["process"])
@@ -332,7 +332,10 @@ class FaultWatch:
             if not pending and (self._node.verdict is None or not children):
                 return
             for key, _ in self._selector.select(0.05):
-                if isinstance(key.data, _Link) and key.data.receive() is None:
+                if not isinstance(key.data, _Link):
+                    # Nobody is let in any more, and it would be ready in every turn.
+                    self._selector.unregister(key.fileobj)
+                elif key.data.receive() is None:
                     self._drop(key.data, time.monotonic())
 
 
@@ -374,9 +377,11 @@ class _Link:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
         try:
-            return [json.loads(line) for line in lines]
+            messages = [json.loads(line) for line in lines]
         except ValueError:
             return None
+        # Whoever looks for open ports may send anything.
+        return messages if all(isinstance(message, dict) for message in messages) else None
 
 
 def message(verdict: StopReason, status: ProcessStatus, count: int) -> str:

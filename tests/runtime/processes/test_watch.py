@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import socket
 import time
 
 import pytest
@@ -12,7 +13,7 @@ from mmruntime._processes.ports import PORTS, allowed_ports, listen
 from mmruntime._processes.progress import CallRecord
 from mmruntime._processes.tree import FANOUT, Limits, Node, StopReason, children_of, next_hop, parent_of
 from mmruntime._processes.waits import CallComparison, ProcessStatus, chain, edges_to, look_into
-from mmruntime._processes.watch import message
+from mmruntime._processes.watch import _Link, message
 
 LIMITS = Limits(15)
 
@@ -132,6 +133,20 @@ def test_the_message():
     )
     assert "process 3 of 4 cannot go on: it has died." in message(verdict, ProcessStatus(3), 4)
     assert "cannot go on: processes 1, 2 wait" in message(StopReason((1, 2), "wait", "stuck"), ProcessStatus(0), 4)
+
+
+@pytest.mark.parametrize("sent", [b"0\n", b"[]\n", b'"hello"\n', b"GET / HTTP/1.1\r\n", b"\xff\xfe\n", b"{}\n1\n"])
+def test_a_stranger_is_not_listened_to(sent):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        link = _Link(ours, None)
+        theirs.sendall(b'{"kind": "beat"}\n{"kind"')
+        assert link.receive() == [{"kind": "beat"}]
+        theirs.sendall(b': "beat"}\n')
+        assert link.receive() == [{"kind": "beat"}]
+        theirs.sendall(sent)
+        assert link.receive() is None
 
 
 class Network:
