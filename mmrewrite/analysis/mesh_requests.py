@@ -24,6 +24,7 @@ _DEVICES = frozenset(("jax.devices", "jax.local_devices", "jax.sharding.SingleDe
 _MESHES = frozenset(("jax.sharding.Mesh", "jax.make_mesh"))
 # Of other packages any function may enter a mesh. That of `jax.set_mesh` does not hold in a step.
 _WITHOUT_MESHES = frozenset(("builtins", "contextlib", "flax", "jax", "numpy", "tempfile", "time", "tqdm", "warnings"))
+_SETTERS = frozenset(("jax.set_mesh", "jax.sharding.set_mesh", "jax.sharding.use_mesh"))
 _ORDERED = frozenset(("jax.debug.print", "jax.debug.callback"))
 _REFS = frozenset(("jax.new_ref", "jax.array_ref"))
 _STOPS = "in a step each task has a mesh of its own, and tracing has none, so the step stops here"
@@ -52,6 +53,7 @@ def mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[MeshReques
     """Requests in the functions and classes that steps and tasks lead to, initialisers left out."""
     meshes = _MeshesOfProgram(
         sets_mesh=any(_sets_mesh(facts) for facts in modules),
+        is_explicit=any(_uses_set_mesh(facts) for facts in modules),
         has_wide_stages=any(_has_wide_stages(facts) for facts in modules),
         axes=frozenset(name for facts in modules for hint in _meshes(facts) for name, _ in hint),
     )
@@ -72,12 +74,14 @@ class _MeshesOfProgram:
     """The meshes that the modules have together.
 
     Attributes:
-        sets_mesh: Whether the program may enter a mesh of its own.
+        sets_mesh: Whether the program may enter a mesh of its own by `with mesh`.
+        is_explicit: Whether it sets one by `jax.set_mesh`, whose axes may be explicit.
         has_wide_stages: Whether a stage of a hinted mesh has several devices.
         axes: The axes of the hinted meshes.
     """
 
     sets_mesh: bool
+    is_explicit: bool
     has_wide_stages: bool
     axes: frozenset[str]
 
@@ -103,6 +107,14 @@ def _sets_mesh(facts: Facts) -> bool:
             if entering is None or entering in _MESHES or entering.partition(".")[0] not in _WITHOUT_MESHES:
                 return True
     return False
+
+
+def _uses_set_mesh(facts: Facts) -> bool:
+    return b"set_mesh" in facts.file.data and any(
+        isinstance(node, ast.Call) and facts.names.resolve(node.func, scope) in _SETTERS
+        for statement, scope in facts.names.scopes.items()
+        for node in own_expressions(statement)
+    )
 
 
 def _definition_around(facts: Facts, statement: ast.stmt) -> ast.stmt:
@@ -174,8 +186,26 @@ class _RequestFinder:
             return None
         named = next((name for name in given if name in keywords and self._has_spec(keywords[name])), None)
         if named is None:
-            return None
+            return self._of_unseen_spec(function, keywords)
         return f"`{named}=` has a PartitionSpec, which needs a mesh in context, and {_STOPS}; leave `{named}=` out"
+
+    def _of_unseen_spec(self, function: str | None, keywords: Mapping[str, ast.expr]) -> str | None:
+        """A name or attribute for `out_sharding=` or another such argument, in a program with `set_mesh`."""
+        for name, value in keywords.items() if self._meshes.is_explicit else ():
+            given = name == "out_sharding" or (function is None and name.endswith("_sharding"))
+            if given and isinstance(value, ast.Name | ast.Attribute) and not self._is_of_array(value):
+                return (
+                    f"`{name}={ast.unparse(value)}` may be a PartitionSpec, which needs a mesh in context: in a step "
+                    "each task has a mesh of its own, and tracing has none, so with one the step stops here; write "
+                    f"`{name}=None`"
+                )
+        return None
+
+    def _is_of_array(self, node: ast.expr) -> bool:
+        """Whether a value is what an array says of itself, which in a step asks for nothing."""
+        value, scope = self._value(node)
+        calls = (each.func for each in ast.walk(value) if isinstance(each, ast.Call))
+        return any(self._facts.names.resolve(callee, scope) == "jax.typeof" for callee in calls)
 
     def _of_constraint(self, call: ast.Call) -> str | None:
         spec = layout_argument(call)

@@ -29,6 +29,8 @@ ref = jax.new_ref(jnp.zeros(()))
 
 
 class Layer:
+    layout = P("data", None)
+
     def __init__(self):
         self.w = jax.device_put(jnp.eye(4), P())
 
@@ -44,6 +46,10 @@ def model(ws, x):
     for w in ws:  # mm: stages
         x = jnp.tanh(x @ w)
     return Layer.change(None, x)
+
+
+def enter():
+    return jax.set_mesh(own)
 
 
 def place(x):
@@ -65,6 +71,7 @@ REQUESTS = {
     "constraint without axes": "return jax.lax.with_sharding_constraint(x, P())",
     "type of a result": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=P('data', None))",
     "type by a name": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=spec)",
+    "type by an attribute": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=Layer.layout)",
     "type of a method": "return x.at[jnp.arange(4)].get(out_sharding=P('data', None))",
     "device_put with a spec": "return jax.device_put(x * 2, P('data'))",
     "device_put to a device": "return jax.device_put(x * 2, jax.devices()[1])",
@@ -88,6 +95,7 @@ FINE = {
 }
 VALUES: dict[str, Callable[[Any], Any]] = {
     "type of a result": lambda x: x @ x,
+    "type by an attribute": lambda x: x @ x,
     "type by a name": lambda x: x @ x,
     "type of an array": lambda x: x @ x,
     "device_put with a spec": lambda x: x * 2,
@@ -120,6 +128,8 @@ def followed(text: str, found: Refusal) -> str:
         return text.replace("# mm: mesh(stage=2, data=2)", f"# mm: mesh(stage=2, data=2); {axes[1]}")
     if out := re.search(r"leave `(\w+=)(True)?` out", reason):
         line = re.sub(rf"(, )?{out[1]}(P\(.*?\)|\w+)", "", line)
+    elif none := re.search(r"write `(\w+=)None`", reason):
+        line = re.sub(rf"{none[1]}[\w.]+", f"{none[1]}None", line)
     elif alone := re.search(r"write `([^`]*)` alone", reason):
         assert line[start:].endswith(")")
         line = line[:start] + alone[1]
