@@ -26,16 +26,41 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 
 from mmruntime import schedules
-from mmruntime.schedules import Action, Schedule
+from mmruntime.schedules import Action, Schedule, SearchOptions, Simulation
 
 STAGES = 8
-COSTS = {"forward": 18.522, "backward_input": 18.086, "backward_weight": 9.337, "latency": 0.601}
+FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, LATENCY = 18.522, 18.086, 9.337, 0.601
 # Of 34 + 5as/h parts of a layer's activations (Korthikanti et al., arXiv:2205.05198), a weight half needs 32. A stage
 # that runs its forward once more keeps the input of the first of its three layers, 2 parts.
 PARTS = 87.333
-SIZES = {"activation_bytes": 1.0, "weight_activation_bytes": 32 / PARTS}
-INPUT = {"input_bytes": 2 / (3 * PARTS)}
-WORK = COSTS["forward"] + COSTS["backward_input"] + COSTS["backward_weight"]
+KEPT, INPUT = 32 / PARTS, 2 / (3 * PARTS)
+WORK = FORWARD + BACKWARD_INPUT + BACKWARD_WEIGHT
+
+
+def simulated(schedule: Schedule) -> Simulation:
+    return schedules.simulate(
+        schedule,
+        FORWARD,
+        BACKWARD_INPUT,
+        BACKWARD_WEIGHT,
+        LATENCY,
+        activation_bytes=1.0,
+        weight_activation_bytes=KEPT,
+        input_bytes=INPUT,
+    )
+
+
+def within(memory: float) -> SearchOptions:
+    """The search within this memory, where no forward runs once more."""
+    return {
+        "forward": FORWARD,
+        "backward_input": BACKWARD_INPUT,
+        "backward_weight": BACKWARD_WEIGHT,
+        "latency": LATENCY,
+        "activation_bytes": 1.0,
+        "weight_activation_bytes": KEPT,
+        "memory": memory,
+    }
 
 
 def each_once_more(schedule: Schedule) -> Schedule:
@@ -58,8 +83,7 @@ def each_once_more(schedule: Schedule) -> Schedule:
 def compare(count: int) -> bool:
     """Print the steps within several bounds; whether the goals are met."""
     plain = schedules.make("1f1b", STAGES, count)
-    full = schedules.simulate(plain, **COSTS, **SIZES)
-    least = schedules.simulate(each_once_more(plain), **COSTS, **SIZES, **INPUT)
+    full, least = simulated(plain), simulated(each_once_more(plain))
     assert least.peak_bytes is not None
     bounds = {"all once more": max(least.peak_bytes), "half of 1f1b": STAGES / 2, "1f1b": float(STAGES)}
     print(
@@ -71,9 +95,10 @@ def compare(count: int) -> bool:
     )
     good = True
     for name, memory in bounds.items():
-        options = {**COSTS, **SIZES, "memory": memory}
+        options = within(memory)
         without = schedules.auto(STAGES, count, **options).simulation.makespan
-        found = schedules.auto(STAGES, count, **options, **INPUT).simulation.makespan
+        again: SearchOptions = {**options, "input_bytes": INPUT}
+        found = schedules.auto(STAGES, count, **again).simulation.makespan
         # On the link to the host a copy takes half as long as the work.
         offloaded = schedules.auto_offload(STAGES, count, **options, host_bandwidth=2 / WORK).simulation.makespan
         lost = (found - count * WORK) / (without - count * WORK)
@@ -90,11 +115,13 @@ def compare(count: int) -> bool:
 
 def offloaded(count: int) -> bool:
     """Print how much would go to the host of a 1F1B pipeline; whether it is half where copies take as long as work."""
-    simulation = schedules.simulate(schedules.make("1f1b", STAGES, count), **COSTS)
+    simulation = simulated(schedules.make("1f1b", STAGES, count))
     good = False
     print("offload of 1f1b on paper: time of a copy by that of the work, share of activations, most held")
     for ratio in (0.25, 0.5, 1.0, 2.0):
-        plan = schedules.offload(simulation, **SIZES, host_bandwidth=1 / (ratio * WORK))
+        plan = schedules.offload(
+            simulation, activation_bytes=1.0, weight_activation_bytes=KEPT, host_bandwidth=1 / (ratio * WORK)
+        )
         print(f"{ratio:>6.2f}{plan.share:>9.0%}{max(plan.peak_bytes):>9.2f} of {STAGES}")
         good |= ratio == 1 and plan.share >= 0.5
     return good
