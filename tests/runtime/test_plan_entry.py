@@ -175,6 +175,49 @@ def test_what_goes_wrong_is_one_sentence(step, arguments, more, message):
     assert "mmrewrite-plan-" not in result.stderr
 
 
+SHARDED = """\
+import jax
+import jax.numpy as jnp
+
+# mm: mesh(stage=2, model=2); axes(hidden="model")
+
+
+def layer(w, x):
+    h = jnp.tanh(x @ w["up"])  # mm: shard(None, "hidden")
+    return h @ w["down"]
+
+
+@jax.jit  # mm: mjit
+def step(params, x):
+    for w in params:  # mm: stages
+        x = layer(w, x)
+    return x
+
+
+def arguments():
+    return [{"up": jnp.ones((4, 8)), "down": jnp.ones((8, 4))}] * 2, jnp.ones((8, 4))
+"""
+
+
+@pytest.mark.nightly
+def test_a_review_of_a_traced_step_has_its_placement_and_its_collectives():
+    Path("src/tiny/train.py").write_text(SHARDED)
+    entry = ["--entry", "tiny.train:step", "--args", "tiny.train:arguments"]
+    result = CliRunner().invoke(cli, ["diff", "--format", "markdown", *entry], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("### mmrewrite: 5 hints: 5 rewritten, 0 left on purpose, 0 refused")
+    tables = {line: lines[number + 2] for number, line in enumerate(lines[:-2]) if line.endswith(":")}
+    assert tables["Inputs:"] == (
+        "| input | submesh | type | logical axes | layout | bytes per device | carried | on its submesh because of "
+        "| laid out because of |"
+    )
+    assert any("| P(None, 'model') | 64 B |" in line and "the constraint at" in line for line in lines)
+    (head,) = (title for title in tables if title.startswith("Collectives"))
+    assert tables[head] == ("| submesh | tasks | collective | how many | bytes of each | runs per step | line | why |")
+    assert any("| all-reduce | 1 | 128 B |" in line and "train.py as rewritten:" in line for line in lines)
+
+
 def test_a_review_of_a_step_that_no_file_has():
     entry = ["--entry", "elsewhere:step", "--args", "elsewhere:arguments"]
     result = CliRunner().invoke(cli, ["diff", "--format", "html", *entry])
