@@ -95,9 +95,12 @@ def test_imports_are_for_the_edits_that_need_them(folder: Path) -> None:
     assert found["from jax.core import Jaxpr"]["codemods"] == ["move_names"]
     assert found["from jax.experimental import maps"]["codemods"] == ["replace_old_mesh"]
     assert found["from jax.experimental.pjit import pjit"]["codemods"] == ["replace_pjit"]
-    added = found["from mmruntime import compat"]
-    assert added["codemods"] == ["replace_pjit"]
-    assert added["because"] == [{"line": 8, "column": 5, "text": "pjit", "name": "jax.experimental.pjit.pjit"}]
+    added = found["from jax.sharding import Mesh\nfrom mmruntime import compat"]
+    assert added["codemods"] == ["replace_old_mesh", "replace_pjit"]
+    assert [(use["line"], use["name"]) for use in added["because"]] == [
+        (6, "jax.experimental.maps.Mesh"),
+        (8, "jax.experimental.pjit.pjit"),
+    ]
 
 
 def test_explains_compat(folder: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from command import HINTED, OLD, put
+from command import HINTED, OLD, put, run
 
 from mmrewrite.cli import progress
 from mmrewrite.cli.progress import StatusLine
@@ -100,6 +102,20 @@ def test_a_bar_that_moves_while_nobody_knows_how_long(terminal: Terminal) -> Non
     states = [progress._moving_bar(state) for state in range(40)]
     assert {len(state) for state in states} == {27} and all(state.count("=") == 6 for state in states)
     assert len(set(states)) == 19 and states[0] == states[36]
+
+
+def test_commands_without_a_run_over_files_have_a_line_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    @contextlib.contextmanager
+    def phase(self: StatusLine, text: str) -> Iterator[None]:
+        seen.append(text)
+        yield
+
+    monkeypatch.setattr(StatusLine, "phase", phase)
+    put("a.py", "import mmruntime as mm\n")
+    assert run("explain", "a.py:1").exit_code == run("init", "--print").exit_code == 0
+    assert seen == ["a.py: looking through its revisions", "looking at the repository"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")

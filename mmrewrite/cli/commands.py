@@ -445,14 +445,17 @@ def explain(what: str, output_format: str) -> None:
 def init(prints: bool, output_format: str) -> None:
     """Write a commented [tool.mmrewrite] section, after looking at the repository."""
     from mmrewrite.cli.init import NotInitialized, initialize, said, section
+    from mmrewrite.cli.progress import StatusLine
     from mmrewrite.cli.reports._told import Initialized
 
     try:
-        if prints:
-            content, name = section(os.curdir)
-            initialized = Initialized(name, content, is_written=False)
-        else:
-            initialized = initialize(os.curdir)
+        with StatusLine().phase("looking at the repository"):
+            if prints:
+                content, name = section(os.curdir)
+                initialized = Initialized(name, content, is_written=False)
+            else:
+                initialized = initialize(os.curdir)
+        if initialized.is_written:
             click.echo(said(initialized), err=True)
     except NotInitialized as problem:
         click.echo(f"Error: {problem}", err=True)

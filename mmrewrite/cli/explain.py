@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import click
 
 from mmrewrite.cli.line_origin import GeneratedFile, earlier, fate, generated_file, origin
+from mmrewrite.cli.progress import StatusLine
 from mmrewrite.cli.reports._told import Explanation
 from mmrewrite.cli.session import Session
 from mmrewrite.cli.source_options import SourceOptions
@@ -66,7 +67,8 @@ def _of_generated(generated: GeneratedFile, path: str, data: bytes, line: int) -
 def _of_source(path: str, data: bytes, line: int) -> Iterator[str]:
     result = _rewritten(path)
     if not (result.changed or result.refusals or result.left or result.failed):
-        found = earlier(path, line) if b"mmruntime" in data else None
+        with StatusLine().phase(f"{shown(path)}: looking through its revisions"):
+            found = earlier(path, line) if b"mmruntime" in data else None
         if found is not None:
             yield from found
             return
