@@ -195,6 +195,21 @@ SCHEDULES = {
     "zb-h1": (0, 1),
     "interleaved-1f1b": (0, 1, 0, 1),
 }
+# 1F1B with the forward passes of the first stage once more, which has two layers.
+ONCE_MORE = "0F0,0F1,0R0,0B0,0F2,0R1,0B1,0F3,0R2,0B2,0R3,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3"
+
+
+def once_more(path: str) -> None:
+    """Forward passes that run once more, bit for bit as in one process, which saves them first."""
+    mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"), devices=jax.devices()[:4])
+    step, state, losses = trained(mesh, mm.schedules.Schedule.from_csv(ONCE_MORE), stage_of=(0, 0, 1, 1))
+    assert any("once more" in row.kind for row in step.explain().programs)
+    leaves = jax.tree.leaves((state, losses))
+    if jax.process_count() == 1:
+        np.savez(path, *map(np.asarray, leaves))
+    else:
+        saved = np.load(path)
+        assert same_shards(leaves, [saved[f"arr_{index}"] for index in range(len(leaves))], exact=True)
 
 
 def save_trained(path: str) -> None:

@@ -44,6 +44,13 @@ def test_stages_over_several_processes_in_any_order(saved, tmp_path):
 
 
 @pytest.mark.nightly
+def test_forward_passes_that_run_once_more(tmp_path):
+    path = str(tmp_path / "steps.npz")
+    checks.once_more(path)
+    run_all("checks:once_more", 2, 2, path)
+
+
+@pytest.mark.nightly
 def test_every_transport(saved):
     calls = [f"with_transport={name}=kinds" for name in ("sockets", "collectives")]
     calls += ["with_transport=sockets=held_back"]
