@@ -10,11 +10,11 @@ To check: the step is called with the arguments that it was called with before, 
 plain `jax.jit`.
 
 Refused: devices among the arguments, because the mesh decides them; `hk.jit` and `nn.jit`; a step without a mesh.
-Reported: a step that reaches a task, or calls the model of a `TrainState`, but is compiled by plain `jax.jit`, where
-tasks are inlined, be it a function, an imported name, a lambda or another expression, and no part of a step for the
-mesh alone, or that is given a model which a step has put on several stages; a mesh without a compiled step; tasks
-without a mesh in files that are named one by one; an import of a file with hints that is not among those to rewrite;
-calls that stop a step when it runs, as they ask for a mesh in context or for devices, such as `out_sharding=P("data")`.
+Reported: what plain `jax.jit` compiles, where tasks are inlined, although it reaches a task, calls the model of a
+`TrainState`, or is given a model that a step has put on several stages. This is not said of functions that only steps
+for the mesh call. Also a mesh without a compiled step; tasks without a mesh in files that are named one by one; an
+import of a file with hints that is not among those to rewrite; and calls that stop a step when it runs, as they ask for
+a mesh in context or for devices, such as `out_sharding=P("data")`.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 

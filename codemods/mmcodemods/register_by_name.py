@@ -3,8 +3,6 @@
     # mm: register(r"h_(\\d+)", stage="int({0}) // 3")
     ->  def place_h(match, backprop):
             return mm.Task(name=f"h_{match}", mesh_slice={"stage": int(match) // 3})
-
-
         mesh.register_task(r"h_(\\d+)", callback=place_h)
 
 To check: the pattern matches the scopes that are meant, and no others.

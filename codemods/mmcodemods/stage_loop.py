@@ -19,10 +19,10 @@ the results:
         for i in range(self.layers):
             x = mm.task(layer, task=mm.stage(i, self.layers, axis="stage"))(x, i)
 
-To check: the call in the loop is one layer, and layers cost about the same, since each stage gets as many of them.
-
 A value that the body keeps in a local list or dictionary (`seen.append(x)`, `seen[i] = x`) is a further result, which
 the loop keeps.
+
+To check: the call in the loop is one layer, and layers cost about the same, since each stage gets as many of them.
 
 Refused: a loop of unknown length, `while` loops, fewer layers than slices where both are written out, layers that
 share a list or dictionary which the loop changes, such as a cache, and bodies that cannot become a function: they

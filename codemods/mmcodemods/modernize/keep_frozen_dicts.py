@@ -14,8 +14,7 @@ To check: nothing.
 
 Refused: nothing. Reported, not edited: calls of values that the source does not show to be made by `init` or `apply` of
 a module or by `flax.core`, and `pop` of a key that is no collection of Flax. They may be of another class. `pop` and
-`copy` in other forms are those of a list or
-dictionary.
+`copy` in other forms are those of a list or dictionary.
 See https://flax.readthedocs.io/en/latest/guides/converting_and_upgrading/regular_dict_upgrade_guide.html
 """
 

@@ -4,8 +4,8 @@
     ->  if isinstance(spec, (tuple, PartitionSpec)):
 
 This is done in modules that use `PartitionSpec`, if the project uses names that were gone before specs changed, such as
-`jax.experimental.maps` and `pjit`: newer code means what the test says today. There, tests and comparisons of what is
-seen to be a spec are reported.
+`jax.experimental.maps` and `pjit`: newer code means what the test says today, so in newer code tests and comparisons
+of what is seen to be a spec are reported.
 
 To check: the test means a spec where it said tuple.
 
@@ -26,9 +26,9 @@ from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
-# Names of these homes were gone when a spec still was a tuple.
 # Codemods for names of all releases.
 _OF_ANY_AGE = frozenset(("move_names", "report_old_names"))
+# Names of these homes were gone when a spec still was a tuple.
 _OLDER = ("jax.experimental.", "jax.interpreters.", "jax.random.", "jax.tree_")
 _NEWER = frozenset(("jax.experimental.shard_map.shard_map", "jax.experimental.mesh_utils.make_mesh"))
 # Attributes that hold names of axes, sizes or types, but no spec.

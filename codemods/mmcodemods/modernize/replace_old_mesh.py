@@ -1,7 +1,7 @@
 """Make meshes with `jax.sharding.Mesh` instead of `maps.Mesh`, `maps.mesh` or `pxla.Mesh`.
 
     mesh = maps.Mesh(devices, ("data", "model"))
-    ->  mesh = jax.sharding.Mesh(devices, ("data", "model"))
+    ->  mesh = Mesh(devices, ("data", "model"))
 
 `jax.make_mesh` would not do: the type of its axes is another one. `maps.mesh(devices, names)` was a context manager,
 and so is a mesh; `replace_mesh_context` rewrites the `with` around it.

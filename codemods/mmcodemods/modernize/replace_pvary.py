@@ -3,7 +3,7 @@
     jax.lax.pvary(x, "data")
     ->  jax.lax.pcast(x, "data", to="varying")
 
-To check: nothing; JAX names this as the same.
+To check: nothing; JAX's own message for `pvary` names this text.
 
 Refused: `pvary` as a value; starred arguments; a `target-jax` before 0.8.2.
 See https://docs.jax.dev/en/latest/_autosummary/jax.lax.pcast.html

@@ -14,8 +14,8 @@
 The index of keywords, members, places and flags is read from the wheels, as that of names is. Of members, those are
 reported whose object the source shows to be of the class, and, as notes, those of a name that nothing has today. An
 argument that is passed by its name alone today gets its name, and one that is passed by position alone loses it where
-it stands in its place. Calls by position that mean something else are reported
-in projects that use names that were gone in that release, and by `--upgrade-to`.
+it stands in its place. Calls by position that mean something else are reported in projects that use names that were
+gone in that release, and by `--upgrade-to`.
 
 To check: notes, which may be about objects of other classes.
 

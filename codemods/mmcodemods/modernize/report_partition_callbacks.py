@@ -8,7 +8,8 @@ the first call of the function raises.
 
 To check: each report; nothing is written.
 
-Refused: every `def_partition` without `sharding_rule=` in a module that names `custom_partitioning`.
+Refused: every `def_partition` with such a callback and without `sharding_rule=`, in modules that use
+`custom_partitioning`.
 See https://docs.jax.dev/en/latest/jax.experimental.custom_partitioning.html for rules.
 """
 
