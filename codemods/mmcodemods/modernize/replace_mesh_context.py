@@ -31,7 +31,7 @@ from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, STATEMENT, W
 from mmrewrite.modernize.analysis.mesh_regions import COMPAT, NAMED, SET, MeshRegions
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION
-from mmrewrite.modernize.edits.dedent import take_out_of_with
+from mmrewrite.modernize.edits.dedent import make_above, take_out_of_with
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
@@ -72,13 +72,14 @@ class ReplaceMeshContext(ModernizeCodemod):
     def _remove(self, context: MeshContext, name: str | None) -> None:
         holder, item = context.holder, context.item
         assert isinstance(holder, ast.With) and item is not None
-        if len(holder.items) > 1:
-            self._drop_item(holder, item)
-            return
         is_named = isinstance(context.node, ast.Call) or context.name is not None
-        take_out_of_with(
-            self.site, holder, f"{name if context.name is None else context.name.id} = " if is_named else ""
-        )
+        made = f"{name if context.name is None else context.name.id} = " if is_named else ""
+        if len(holder.items) == 1:
+            take_out_of_with(self.site, holder, made)
+        elif made:
+            make_above(self.site, holder, made)
+        else:
+            self._drop_item(holder, item)
 
     def _drop_item(self, holder: ast.With, item: ast.withitem) -> None:
         index = holder.items.index(item)

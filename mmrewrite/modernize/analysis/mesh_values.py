@@ -180,6 +180,9 @@ class MeshValues:
                 return self._of_called(self._uses_of(place[0], module), place[1], depth)
             if is_known(found):
                 return None if found.startswith(_PASS_ON) else False
+            method = self._method_of_class(module, found)
+            if method is not None:
+                return self._of_returns(*method, depth)
         if isinstance(function, ast.Name):
             owner = module.scope_of(function).owner(function.id)
             if owner is not None:
@@ -240,6 +243,15 @@ class MeshValues:
         returned = [node.value for node in body if isinstance(node, ast.Return)]
         kinds = {self._of(module, value, depth + 1) for value in returned if not is_none(value)}
         return _all_of(kinds) if kinds else False
+
+    def _method_of_class(self, module: ModuleUses, name: str) -> tuple[ModuleUses, ast.FunctionDef] | None:
+        """The method that a full name such as `package.Class.method` stands for, if the class itself defines it."""
+        owner, _, own = name.rpartition(".")
+        place = self.project.definition(owner, module.facts) if owner else None
+        if place is None or not isinstance(place[1].node, ast.ClassDef):
+            return None
+        found = [part for part in place[1].node.body if isinstance(part, ast.FunctionDef) and part.name == own]
+        return (self._uses_of(place[0], module), found[0]) if len(found) == 1 else None
 
     def _methods(self, module: ModuleUses, function: ast.Attribute) -> Iterator[tuple[ModuleUses, ast.FunctionDef]]:
         """The methods that a call by attribute may run: those of its own class, else all of this name."""

@@ -1,4 +1,4 @@
-"""Take a block out of its `with`."""
+"""Take a block, or the first item, out of a `with`."""
 
 from __future__ import annotations
 
@@ -37,6 +37,22 @@ def take_out_of_with(site: OldNameSite, statement: ast.With, instead: str) -> No
     else:
         site.edit(source.line_starts[statement.lineno - 1], line_end, "")
     _move_left(site, statement, source.position(header_end - 1)[0] + 1, own)
+
+
+def make_above(site: OldNameSite, statement: ast.With, made: str) -> None:
+    """Make the value of the first of several items in a statement above, which begins with `made`.
+
+    Raises:
+        SiteRefused: If there are parentheses or comments around the items.
+    """
+    source, (item, following, *_) = site.source, statement.items
+    begin, (start, end) = site.span(statement)[0], site.span(item.context_expr)
+    _, item_end = site.span(item.optional_vars or item.context_expr)
+    rest, _ = site.span(following.context_expr)
+    if source.text[begin:start].strip() != "with" or set(source.text[item_end:rest]) - set(", \t\r\n\\"):
+        site.refuse("parentheses around the items of this `with` are in the way; write the items plainly")
+    site.edit(begin, start, made)
+    site.edit(end, rest, f"{source.newline}{indentation(source, statement)}with ")
 
 
 def _move_left(site: OldNameSite, statement: ast.With, first_line: int, own: str) -> None:
