@@ -19,7 +19,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import libcst as cst
@@ -90,11 +90,14 @@ def row(what: str, seconds: float, against: float, goal: float | None = None) ->
     print(f"{what:<58} {1000 * seconds:9.1f} ms {seconds / against:7.2f} x   {verdict}", flush=True)
 
 
-def of_child(*arguments: str, cwd: str | None = None, runs: int = STARTS, **variables: str) -> float:
+def of_child(
+    *arguments: str, cwd: str | None = None, runs: int = STARTS, variables: Mapping[str, str] | None = None
+) -> float:
     """CPU seconds of a process and its children, the least of several runs."""
     least = float("inf")
     # Installed packages are compiled, and so is what a run has left, where it may.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | variables
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment |= variables or {}
     for _ in range(runs):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = [sys.executable, *arguments]
@@ -172,8 +175,8 @@ def starts() -> None:
         Path(source, "module.py").write_text(hinted_module(1, 4))
         cache = {"MMREWRITE_CACHE_DIR": os.path.join(folder, "cache")}
         for command in (("diff",), ("modernize", "--check")):
-            of_child("-m", "mmrewrite", *command, cwd=source, runs=1, **cache)
-            again = of_child("-m", "mmrewrite", *command, cwd=source, **cache)
+            of_child("-m", "mmrewrite", *command, cwd=source, runs=1, variables=cache)
+            again = of_child("-m", "mmrewrite", *command, cwd=source, variables=cache)
             row(f"mmrewrite {' '.join(command)}, for the second time", again, bare, 6)
         plain = os.path.join(folder, "plain")
         os.mkdir(plain)
@@ -184,7 +187,12 @@ def starts() -> None:
         allowed = bare + 2 * read + 0.020
         print(f"\n{FILES} files without hints and old names; 1 x is S + 2 R + 20 ms")
         for command in (("diff",), ("modernize", "--check")):
-            row(f"mmrewrite {' '.join(command)}", of_child("-m", "mmrewrite", *command, cwd=plain, **cache), allowed, 1)
+            row(
+                f"mmrewrite {' '.join(command)}",
+                of_child("-m", "mmrewrite", *command, cwd=plain, variables=cache),
+                allowed,
+                1,
+            )
 
 
 def installed_jax() -> None:
