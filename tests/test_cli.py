@@ -400,6 +400,9 @@ class TestBuild:
         assert result.exit_code == 1
         colored = run("check", "src/pkg", "--out", "out", "--color", "always", color=True).stdout
         assert "\x1b[32m+# no newline" in colored and click.unstyle(colored) == result.stdout
+        for output_format in ("markdown", "html"):
+            page = run("check", "src/pkg", "--out", "out", "--format", output_format).stdout
+            assert "1 file would change" in page and "out/pkg/model.py: out of date" in page
         shutil.copytree("out", "built/out")
         put("patch", result.stdout_bytes)
         subprocess.run(["git", "apply", "--directory=built", "patch"], check=True)

@@ -97,8 +97,7 @@ def _head(report: RewriteReport, account: Completeness, planned: Planned | None)
     yield f'<p class="eyebrow">mmrewrite {escape(report.command)}: what changes, and why</p>'
     yield f'<h1 class="account">{escape(str(account))}</h1>'
     yield _bar(account)
-    verb = "would change" if report.shows_patch else "changed"
-    yield bullets([f"{counted(changed, 'file')} {verb}", *_outcomes(report)], "facts")
+    yield bullets([f"{counted(changed, 'file')} {report.verb}", *_outcomes(report)], "facts")
     links = [("errors", "Errors", any(each.kind == "error" for each in found))]
     links += [("refused", "Refused", any(each.kind == "refusal" for each in found))]
     links += [("stale", "Out of date", bool(report.problems)), ("changes", "Changes", bool(changed))]

@@ -43,3 +43,8 @@ class RewriteReport:
     mirror: tuple[tuple[str, bytes | None, bytes | None], ...] = ()
     plan: Callable[[], Planned] | None = None
     evidence: Mapping[str, Any] | None = None
+
+    @property
+    def verb(self) -> str:
+        """What files with changes did, or would do: `check` writes none, also where it shows another patch."""
+        return "would change" if self.shows_patch or self.command == "check" else "changed"

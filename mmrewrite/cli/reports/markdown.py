@@ -41,8 +41,7 @@ _TIMELINE_WIDTH = 100
 def _comment(report: RewriteReport) -> str:
     parts = [f"### mmrewrite: {_text(str(completeness(report)))}"]
     changed = [result for result in report.results if result.changed]
-    verb = "changed" if not report.shows_patch else "would change"
-    parts.append(f"{counted(len(changed), 'file')} {verb}.")
+    parts.append(f"{counted(len(changed), 'file')} {report.verb}.")
     parts += [_list("Out of date", map(_text, report.problems))] if report.problems else []
     found = findings(report)
     parts += _findings("Errors", [each for each in found if each.kind == "error"])
