@@ -326,6 +326,7 @@ def test_forwards_run_once_more_where_memory_is_short():
     assert not auto(4, 12, **given_bytes | {"memory": 40}, input_bytes=1).schedule.recomputed
 
 
+@pytest.mark.nightly
 def test_named_orders_that_do_not_fit_run_forwards_once_more():
     """1F1B in just enough for the inputs of its microbatches and the rest of one activation."""
     sizes = {"activation_bytes": 10, "input_bytes": 1, "memory": 13, "split": False, "effort": QUICK}

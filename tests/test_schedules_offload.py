@@ -73,6 +73,7 @@ def test_copies_lie_between_the_passes_and_one_after_the_other(name, stages, rou
     assert all(less <= most + 1e-9 for less, most in zip(plan.peak_bytes, simulation.peak_bytes, strict=True))
 
 
+@pytest.mark.nightly
 def test_a_search_with_the_host_finds_shorter_steps_in_the_same_memory():
     options = {"memory": 2, "activation_bytes": 1, "effort": 0.05, "split": False}
     plan = auto_offload(4, 8, host_bandwidth=4, **options)
