@@ -7,7 +7,8 @@
 
 The same for `with_sharding_constraint` of `flax.linen.partitioning`, and for that of `jax.lax` with logical axis names,
 in all modules that a program with hints and a mesh imports. In functions there `jax.sharding.reshard` becomes
-`mm.reshard`, as it asks for the types of one explicit mesh, and in a step each task has a mesh of its own.
+`mm.reshard`, and `out_sharding=P(...)` of a call `out_sharding=mm.out_sharding(P(...))`: both ask for the types of one
+explicit mesh, and in a step each task has a mesh of its own.
 
 To check: each logical axis is the dimension that its position says.
 
@@ -25,7 +26,7 @@ import libcst as cst
 from mmcodemods._constraint import WRAPPER, ConstraintCodemod
 from mmrewrite.codemod.base import expression
 from mmrewrite.directives.vocabulary import CALL, STATEMENT, kind_of
-from mmrewrite.project.axis_names import RESHARD, layout_argument, stray_names
+from mmrewrite.project.axis_names import RESHARD, layout_argument, sharding_keywords, stray_names
 from mmrewrite.source.functions import placed_expressions
 
 
@@ -40,9 +41,11 @@ class ConstrainCall(ConstraintCodemod):
         call = self.hint.call
         assert call is not None
         self.reshards = self.hint.implied and self.site.resolve(call.func) == RESHARD
+        typed = sharding_keywords(self.site.facts, call, self.site.scope) if self.hint.implied else []
+        self.typed = {keyword.arg for keyword in typed}
         if self.hint.implied:
             self.check_place(call)
-        if not self.reshards:
+        if not self.reshards and not self.typed:
             self.layout = self.read_layout(call)
         self.target = self.site.call(self.site.statement, call)
         self.site.transform(self.site.statement, self)
@@ -97,8 +100,16 @@ class ConstrainCall(ConstraintCodemod):
             return updated_node
         if self.reshards:
             return updated_node.with_changes(func=expression(f"{self.site.runtime}.reshard"))
+        if self.typed:
+            return updated_node.with_changes(args=[self.with_type(argument) for argument in updated_node.args])
         if self.hint.implied:
             value, layout = updated_node.args
             layout = layout.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT, value=expression(self.layout))
             return updated_node.with_changes(func=expression(f"{self.site.runtime}.{WRAPPER}"), args=[value, layout])
         return self.constrained(updated_node.args[0].value)
+
+    def with_type(self, argument: cst.Arg) -> cst.Arg:
+        """`out_sharding=P("data")` becomes `out_sharding=mm.out_sharding(P("data"))`."""
+        if argument.keyword is None or argument.keyword.value not in self.typed:
+            return argument
+        return argument.with_changes(value=self.generated(f"{self.site.runtime}.out_sharding", argument.value))

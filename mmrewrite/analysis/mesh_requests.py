@@ -24,7 +24,6 @@ _DEVICES = frozenset(("jax.devices", "jax.local_devices", "jax.sharding.SingleDe
 _MESHES = frozenset(("jax.sharding.Mesh", "jax.make_mesh"))
 # Of other packages any function may enter a mesh. That of `jax.set_mesh` does not hold in a step.
 _WITHOUT_MESHES = frozenset(("builtins", "contextlib", "flax", "jax", "numpy", "tempfile", "time", "tqdm", "warnings"))
-_SETTERS = frozenset(("jax.set_mesh", "jax.sharding.set_mesh", "jax.sharding.use_mesh"))
 _ORDERED = frozenset(("jax.debug.print", "jax.debug.callback"))
 _REFS = frozenset(("jax.new_ref", "jax.array_ref"))
 _STOPS = "in a step each task has a mesh of its own, and tracing has none, so the step stops here"
@@ -53,16 +52,19 @@ def mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[MeshReques
     """Requests in the functions and classes that steps and tasks lead to, initialisers left out."""
     meshes = _MeshesOfProgram(
         sets_mesh=any(_sets_mesh(facts) for facts in modules),
-        is_explicit=any(_uses_set_mesh(facts) for facts in modules),
         has_wide_stages=any(_has_wide_stages(facts) for facts in modules),
         axes=frozenset(name for facts in modules for hint in _meshes(facts) for name, _ in hint),
     )
-    seen: set[ast.AST] = set()
+    done: set[ast.AST] = set()
+    seen: set[ast.stmt] = set()
     for facts in modules:
         for hint in facts.hints.hints:
             if hint.record.role is not Role.COMPILE and not hint.record.places_code:
                 continue
             for reached in reach.from_node(facts, _definition_around(facts, hint.statement)):
+                if reached.node in done:
+                    continue
+                done.add(reached.node)
                 for statement in _statements(reached):
                     if statement not in seen:
                         seen.add(statement)
@@ -75,13 +77,11 @@ class _MeshesOfProgram:
 
     Attributes:
         sets_mesh: Whether the program may enter a mesh of its own by `with mesh`.
-        is_explicit: Whether it sets one by `jax.set_mesh`, whose axes may be explicit.
         has_wide_stages: Whether a stage of a hinted mesh has several devices.
         axes: The axes of the hinted meshes.
     """
 
     sets_mesh: bool
-    is_explicit: bool
     has_wide_stages: bool
     axes: frozenset[str]
 
@@ -107,14 +107,6 @@ def _sets_mesh(facts: Facts) -> bool:
             if entering is None or entering in _MESHES or entering.partition(".")[0] not in _WITHOUT_MESHES:
                 return True
     return False
-
-
-def _uses_set_mesh(facts: Facts) -> bool:
-    return b"set_mesh" in facts.file.data and any(
-        isinstance(node, ast.Call) and facts.names.resolve(node.func, scope) in _SETTERS
-        for statement, scope in facts.names.scopes.items()
-        for node in own_expressions(statement)
-    )
 
 
 def _definition_around(facts: Facts, statement: ast.stmt) -> ast.stmt:
@@ -180,32 +172,16 @@ class _RequestFinder:
             return self._of_ordered(keywords)
         if function == "jax.sharding.explicit_axes":
             return f"`explicit_axes` needs a mesh with explicit axes, and {_STOPS}; call its function itself"
-        given = ("in_shardings", "out_shardings") if function == "jax.jit" else ("out_sharding",)
-        of_jax = function is None or (function.startswith("jax.") and function != "jax.sharding.auto_axes")
-        if self._is_compiled or not of_jax:
-            return None
-        named = next((name for name in given if name in keywords and self._has_spec(keywords[name])), None)
-        if named is None:
-            return self._of_unseen_spec(function, keywords)
-        return f"`{named}=` has a PartitionSpec, which needs a mesh in context, and {_STOPS}; leave `{named}=` out"
-
-    def _of_unseen_spec(self, function: str | None, keywords: Mapping[str, ast.expr]) -> str | None:
-        """A name or attribute for `out_sharding=` or another such argument, in a program with `set_mesh`."""
-        for name, value in keywords.items() if self._meshes.is_explicit else ():
-            given = name == "out_sharding" or (function is None and name.endswith("_sharding"))
-            if given and isinstance(value, ast.Name | ast.Attribute) and not self._is_of_array(value):
-                return (
-                    f"`{name}={ast.unparse(value)}` may be a PartitionSpec, which needs a mesh in context: in a step "
-                    "each task has a mesh of its own, and tracing has none, so with one the step stops here; write "
-                    f"`{name}=None`"
-                )
+        if function == "jax.jit" and not self._is_compiled:
+            return self._of_jit(keywords)
         return None
 
-    def _is_of_array(self, node: ast.expr) -> bool:
-        """Whether a value is what an array says of itself, which in a step asks for nothing."""
-        value, scope = self._value(node)
-        calls = (each.func for each in ast.walk(value) if isinstance(each, ast.Call))
-        return any(self._facts.names.resolve(callee, scope) == "jax.typeof" for callee in calls)
+    def _of_jit(self, keywords: Mapping[str, ast.expr]) -> str | None:
+        given = (name for name in ("in_shardings", "out_shardings") if name in keywords)
+        named = next((name for name in given if self._has_spec(keywords[name])), None)
+        if named is None:
+            return None
+        return f"`{named}=` has a PartitionSpec, which needs a mesh in context, and {_STOPS}; leave `{named}=` out"
 
     def _of_constraint(self, call: ast.Call) -> str | None:
         spec = layout_argument(call)

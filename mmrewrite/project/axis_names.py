@@ -18,7 +18,7 @@ from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.spans import span
 
-MARKERS = (b"_constraint", b"axis_rules", b"AXIS_RULES", b"reshard")
+MARKERS = (b"_constraint", b"axis_rules", b"AXIS_RULES", b"reshard", b"out_sharding=")
 
 _FLAX = ("flax.linen", "flax.linen.spmd", "flax.linen.partitioning", "flax.core.spmd")
 LOGICAL = frozenset(
@@ -153,8 +153,8 @@ def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iter
 
 def _layout(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) -> tuple[Argument, ...] | None:
     function = facts.names.resolve(call.func, scope)
-    if function == RESHARD:
-        return () if scope.function.kind == "function" else None
+    if scope.function.kind == "function" and (function == RESHARD or sharding_keywords(facts, call, scope)):
+        return ()
     if function not in LOGICAL and function not in DEVICE:
         return None
     spec = layout_argument(call)
@@ -167,6 +167,34 @@ def _layout(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) 
         if _names_in(facts, spec, scope).isdisjoint(known):
             return None
     return _entries(facts, spec, scope)
+
+
+def sharding_keywords(facts: Facts, call: ast.Call, scope: Scope) -> list[ast.keyword]:
+    """The keyword arguments of a call that give its result a layout in its type: `out_sharding=P("data")`.
+
+    Of functions of JAX, and of what cannot be seen, such as a module's attribute, which may hand on others by another
+    name: `qkv_sharding=`. Initialisers of classes make parameters.
+    """
+    function = facts.names.resolve(call.func, scope)
+    if not (function is None or function.startswith("jax.")) or function == "jax.sharding.auto_axes":
+        return []
+    around = scope.function.node
+    if isinstance(around, ast.FunctionDef) and around.name == "__init__":
+        return []
+    return [
+        keyword
+        for keyword in call.keywords
+        if keyword.arg is not None
+        and (keyword.arg == "out_sharding" or (function is None and keyword.arg.endswith("_sharding")))
+        and not isinstance(keyword.value, ast.Constant)
+        and not _says_of_array(facts, keyword.value, scope)
+    ]
+
+
+def _says_of_array(facts: Facts, value: ast.expr, scope: Scope) -> bool:
+    """Whether a value is what an array says of itself, which in a step asks for nothing."""
+    calls = (node.func for node in ast.walk(value) if isinstance(node, ast.Call))
+    return any(facts.names.resolve(callee, scope) == "jax.typeof" for callee in calls)
 
 
 def stray_names(facts: Facts, call: ast.Call, scope: Scope, known: Collection[str]) -> list[str]:

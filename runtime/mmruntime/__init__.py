@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from mmruntime._core.task import Task as Task
     from mmruntime._core.task import stage as stage
+    from mmruntime._frontend.constraint import out_sharding as out_sharding
     from mmruntime._frontend.constraint import reshard as reshard
     from mmruntime._frontend.constraint import with_sharding_constraint as with_sharding_constraint
     from mmruntime._frontend.init import init as init
@@ -61,6 +62,7 @@ _HOMES = {
     "microbatch_loop": "_frontend.microbatch_loop",
     "microbatch_scan": "_frontend.microbatch_scan",
     "mjit": "_step.mjit",
+    "out_sharding": "_frontend.constraint",
     "parallelize": "_step.parallelize",
     "register_task": "_core.registry",
     "replicate_parameters_smaller_than_num_elements": "_core.switches",

@@ -257,7 +257,7 @@ def test_shardings_of_an_explicit_mesh_are_errors_that_say_what_to_write() -> No
         r"jax.sharding.reshard at .*test_contexts.py:\d+ .*explicit mesh.*write mm.reshard in its place": [
             lambda x: jax.sharding.reshard(x, jax.typeof(x).sharding)
         ],
-        r"The call at .*test_contexts.py:\d+ .*PartitionSpec of an explicit mesh.*write mm.with_sharding_constraint": [
+        r"The call at .*test_contexts.py:\d+ .*PartitionSpec of an explicit mesh.*write mm.reshard, or out_": [
             lambda x: jax.sharding.reshard(x, P("data", None)),
             lambda x: jnp.einsum("ab,bc->ac", x, x, out_sharding=P("data", None)),
         ],
@@ -297,5 +297,8 @@ def test_reshard_is_that_of_jax_and_in_a_step_a_constraint() -> None:
     assert first.devices() == set(mesh.devices[1])
     assert first.sharding.spec == P("data")
     np.testing.assert_array_equal(second["x"], x * 2)
+    assert mm.out_sharding(P("data")) == P("data")
+    product = mm.mjit(lambda x: jnp.einsum("ab,bc->ac", x, x, out_sharding=mm.out_sharding(P("data"))), mesh=mesh)(x)
+    np.testing.assert_array_equal(product, x @ x)
     with pytest.raises(ValueError, match=r"reshard: .*names 3 dimensions, but the value has 2"):
         mm.mjit(lambda x: mm.reshard(x, P("data", None, None)), mesh=mesh)(x)

@@ -69,10 +69,6 @@ REQUESTS = {
     "constraint": "return jax.lax.with_sharding_constraint(x, P('data', None))",
     "constraint by a name": "return lax.with_sharding_constraint(x, spec)",
     "constraint without axes": "return jax.lax.with_sharding_constraint(x, P())",
-    "type of a result": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=P('data', None))",
-    "type by a name": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=spec)",
-    "type by an attribute": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=Layer.layout)",
-    "type of a method": "return x.at[jnp.arange(4)].get(out_sharding=P('data', None))",
     "device_put with a spec": "return jax.device_put(x * 2, P('data'))",
     "device_put to a device": "return jax.device_put(x * 2, jax.devices()[1])",
     "jit in the step": "return jax.jit(jnp.sin, out_shardings=P('data'))(x)",
@@ -87,6 +83,10 @@ REQUESTS = {
 FINE = {
     "sharding": "return jax.lax.with_sharding_constraint(x, jax.NamedSharding(own, P('data')))",
     "shard_map over the axes of a stage": "return jax.shard_map(jnp.sin, mesh=data, in_specs=spec, out_specs=spec)(x)",
+    "type of a result": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=P('data', None))",
+    "type by a name": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=spec)",
+    "type by an attribute": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=Layer.layout)",
+    "type of a method": "return x.at[jnp.arange(4)].get(out_sharding=P('data', None))",
     "no place": "return jax.device_put(x)",
     "type of an array": "return jnp.einsum('ab,bc->ac', x, x, out_sharding=jax.typeof(x).sharding)",
     "reshard": "return jax.sharding.reshard(x, jax.typeof(x).sharding)",
@@ -128,8 +128,6 @@ def followed(text: str, found: Refusal) -> str:
         return text.replace("# mm: mesh(stage=2, data=2)", f"# mm: mesh(stage=2, data=2); {axes[1]}")
     if out := re.search(r"leave `(\w+=)(True)?` out", reason):
         line = re.sub(rf"(, )?{out[1]}(P\(.*?\)|\w+)", "", line)
-    elif none := re.search(r"write `(\w+=)None`", reason):
-        line = re.sub(rf"{none[1]}[\w.]+", f"{none[1]}None", line)
     elif alone := re.search(r"write `([^`]*)` alone", reason):
         assert line[start:].endswith(")")
         line = line[:start] + alone[1]

@@ -159,6 +159,18 @@ def reshard(xs: T, out_shardings: Any) -> T:
     return constrain(xs, specs, "reshard", as_types=True)
 
 
+def out_sharding(sharding: T) -> T | None:
+    """What a call is to be given as `out_sharding=`: `sharding`, and in a step None.
+
+    With it a call gives its result a layout in the type, and types have none in a step; see `reshard`. Results are laid
+    out as XLA sees fit there, and numbers are the same.
+
+    Args:
+        sharding: A `PartitionSpec`, a `NamedSharding` or None.
+    """
+    return None if _PLACED_LATER.value else sharding
+
+
 def _asks_nothing(sharding: Any) -> bool:
     return isinstance(sharding, NamedSharding) and sharding.mesh.empty
 

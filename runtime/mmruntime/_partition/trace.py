@@ -36,9 +36,8 @@ _WITHOUT_MESH = {
     ),
     "Using PartitionSpec when you are not under a mesh context": (
         "The call{line} gives an array the PartitionSpec of an explicit mesh, by reshard or out_sharding=, and there "
-        "is no such mesh. In a step each task has a mesh of its own, whose axes are automatic: leave it out there, and "
-        "write mm.with_sharding_constraint(x, P(...)) around the result where a layout is to be kept. Numbers are the "
-        "same."
+        "is no such mesh. In a step each task has a mesh of its own, whose axes are automatic: write mm.reshard, or "
+        "out_sharding=mm.out_sharding(P(...)), which are these outside of steps. Numbers are the same."
     ),
     "Please set a mesh via `jax.set_mesh` if a PartitionSpec is passed to device_put": (
         f"jax.device_put{{line}} has a PartitionSpec, which {_NEEDS_MESH}: leave the call out there, or write "
