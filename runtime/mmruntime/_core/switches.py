@@ -120,13 +120,16 @@ def enable_fast_path(enable: bool | None = None, context_value: object = None) -
 
 @contextlib.contextmanager
 def enable_recomputation(enable: bool | None = None, context_value: object = None) -> Iterator[None]:
-    """Within the context, cheap values that depend on inputs alone are recomputed on each submesh, or sent.
+    """Within the context, cheap values are computed again where they are read, or sent and kept.
 
-    Masks, position tables, casts of shared weights and random numbers are such values. Values do not depend on
-    it. Rematerialisation in backward passes is up to `jax.checkpoint`, not to this switch.
+    There are two kinds. Masks, position tables, casts of shared weights and random numbers, which depend on inputs
+    alone, are computed on each submesh. And a backward program computes again what cheap equations, such as sums,
+    products, masks and conversions, make of other values that are kept, so that less is held between the passes.
+    Results do not depend on it but for rounding. Matrix products, reductions, `exp` and the like are never computed
+    twice for it: that is up to `jax.checkpoint`, and to schedules with `R`.
 
     Args:
-        enable: False computes each value once and sends it to the others; None changes nothing. On by default.
+        enable: False computes each value once, and sends and keeps it; None changes nothing. On by default.
         context_value: No effect; MultiMesh keeps its state there, and programs never pass it.
     """
     with _RECOMPUTATION(_flag("enable_recomputation", "enable", enable, recomputation_enabled())):

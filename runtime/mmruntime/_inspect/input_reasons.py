@@ -89,7 +89,7 @@ def _placed_by(var: Var, where: int, placement: Placement, readers: _Readers) ->
     for op in readers.on(var, where, placement):
         name = op.task.name if op.task is not None else None
         reader = f"task {name}" if name else "a task" if op.task is not None else op.eqn.primitive.name
-        return f"{reader}{_at(op.eqn)}"
+        return f"{reader}{_at(op.call or op.eqn)}"
     return UNDECIDED
 
 

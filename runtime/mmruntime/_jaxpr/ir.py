@@ -30,6 +30,8 @@ class Op:
         backward: Whether it is part of a transposed computation.
         variant: Which of its loop's bodies it is in.
         submesh_varies: Whether its task's submesh depends on the microbatch.
+        again: Whether it makes again, for the backward pass, what the forward pass has made.
+        call: The call of a task that it was opened from, if it was, whose line is the task's.
     """
 
     eqn: Any
@@ -37,6 +39,8 @@ class Op:
     backward: bool = False
     variant: int = 0
     submesh_varies: bool = False
+    again: bool = False
+    call: Any = None
 
     def with_eqn(self, eqn: Any) -> Op:
         """Another equation with the same marks."""

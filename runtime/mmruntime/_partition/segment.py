@@ -198,7 +198,7 @@ def _sink(
     kept = kept | {result for _, result in region.sums}
     for op in reversed(region.ops):
         users = [user for var in op.writes() for user in readers[var]]
-        if by_task and op not in placement.floating:
+        if by_task and op not in placement.floating and not op.again:
             # Between tasks of one submesh that are kept apart, moving an equation would merge them again.
             continue
         # An equation for its effect alone has no reader to go to.

@@ -38,6 +38,7 @@ from mmruntime._partition.packed_types import check_packed_types
 from mmruntime._partition.place import Placement, place
 from mmruntime._partition.propagated_layouts import PropagatedLayouts
 from mmruntime._partition.pulled import warn_of_pulled_state
+from mmruntime._partition.residuals import recompute_residuals
 from mmruntime._partition.segment import Segments, segment
 from mmruntime._partition.shard import Shardings, propagate_segments, propagate_whole
 from mmruntime._partition.single_program import compute_results
@@ -156,6 +157,7 @@ def make_plan(
         boxes = stacks.of_parts(boxed_names(call.tree))
         inputs = lay_out_inputs(step, placement, multimesh, boxes, stacks.of_inputs(places), names)
         propagated = PropagatedLayouts()
+        step, placement = recompute_residuals(step, placement)
         step, placement, delayed = _delay(step, placement, multimesh, inputs, propagated)
         segments = segment(step, placement)
         if whole:
