@@ -67,5 +67,6 @@ def check(paths: list[Path]) -> None:
         length = len(SourceText.decode(data).text)
         for edit in result.edits:
             replaced = facts.source.text[edit.start : edit.end] if edit.start < length else ""
-            # A mesh makes hints of calls that constrain by logical names; all else is an import.
-            assert "_constraint" in replaced if replaced else edit.start >= length or "import" in edit.text
+            # A mesh makes hints of calls that constrain by logical names or give types; all else is an import.
+            named = "_constraint" in replaced or "reshard" in replaced or "_sharding=" in replaced
+            assert named if replaced else edit.start >= length or "import" in edit.text
