@@ -64,6 +64,7 @@ def child(options: argparse.Namespace) -> None:
     state: Any = {"params": params, "moment": [w * 0 for w in params]}
     batch = {name: rng.normal(size=(4 * MICROBATCHES, WIDTH)).astype(np.float32) for name in "xy"}
     step = mm.mjit(train, mesh=mesh, donate_argnums=0)
+    value: Any = float("nan")
     for _ in range(options.steps):
         state, value = step(state, batch)
     digest = hashlib.blake2b(digest_size=8)
