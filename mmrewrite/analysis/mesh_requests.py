@@ -242,7 +242,7 @@ class _RequestFinder:
         binding = self._facts.names.binding(node.id, self._scope)
         if owner is not self._facts.names.scope or binding is None or not isinstance(binding.value, ast.Call):
             return None
-        if self._facts.names.resolve(binding.value.func, owner) not in _REFS:
+        if self._facts.names.resolve(binding.value.func, self._facts.names.scope) not in _REFS:
             return None
         return (
             f"`{node.id}` is a `jax.Ref` that is made outside of the step, on the devices of one program, so the step "
