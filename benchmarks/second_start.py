@@ -89,7 +89,7 @@ def _timed(function: Any, spent: list[float]) -> Any:
 
 def _stages(schedule: str) -> str:
     """The hint that deals layers out as a schedule wants them."""
-    from mmrewrite.analysis.schedule_fit import IN_TURNS, OF_THE_V
+    from mmrewrite.directives.schedule_names import IN_TURNS, OF_THE_V
 
     return 'stages(placement="v")' if schedule in OF_THE_V else "stages(chunks=2)" if schedule in IN_TURNS else "stages"
 

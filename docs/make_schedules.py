@@ -1,4 +1,4 @@
-"""Write the table of named schedules in docs/runtime.md from their records.
+"""Write what others say of named schedules from their records: the table in docs/runtime.md, and the names for hints.
 
 python docs/make_schedules.py
 """
@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mmruntime.schedules._named_schedule import NamedSchedule
-from mmruntime.schedules._registry import NAMED_SCHEDULES
+from mmruntime.schedules._registry import AUTO, NAMED_SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "runtime.md"
 BEGIN = "<!-- Made by docs/make_schedules.py from the schedules' records; do not edit by hand. -->\n"
 END = "<!-- End of what docs/make_schedules.py makes. -->\n"
+# The tool runs where the runtime's requirements need not be installed, and must not take the time to import it.
+NAMES = ROOT / "mmrewrite" / "directives" / "schedule_names.py"
 HEAD = ("name", "order", "idle time", "idle without a barrier", "activations held", "only if", "placement")
 
 
@@ -54,5 +56,33 @@ def page(text: str) -> str:
     return f"{before}{BEGIN}\n{table(NAMED_SCHEDULES.values())}\n{END}{after}"
 
 
+def names() -> str:
+    """The module with the names for hints, and which of them need stages of a kind."""
+
+    records = NAMED_SCHEDULES.values()
+
+    def of(hint: str) -> str:
+        found = [f'"{name}"' for each in records if each.placements.hint == hint for name in (each.name, *each.aliases)]
+        return ", ".join(found) + ("," if len(found) == 1 else "")
+
+    known = [name for each in records for name in (each.name, *each.aliases)]
+    turns, v = of("chunks=2"), of('placement="v"')
+    return "\n".join(
+        [
+            '"""Names and aliases of the schedules; made by docs/make_schedules.py from their records, do not edit."""',
+            "",
+            "SCHEDULES = (",
+            *(f'    "{name}",' for name in (*known, AUTO)),
+            ")",
+            "",
+            "# Those that take turns between several stages of a submesh, and those of stages in a V.",
+            f"IN_TURNS = frozenset(({turns}))",
+            f"OF_THE_V = frozenset(({v}))",
+            "",
+        ]
+    )
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    NAMES.write_text(names(), encoding="utf-8")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from fixture_files import FIXTURES, hint_cases, source_files
 
-from mmrewrite.analysis.schedule_fit import IN_TURNS, OF_THE_V
 from mmrewrite.codemod.registry import Registry
+from mmrewrite.directives.schedule_names import IN_TURNS, OF_THE_V
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.results import Refusal, Rewrite
 

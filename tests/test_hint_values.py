@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mmrewrite.analysis.schedule_fit import IN_TURNS, OF_THE_V
 from mmrewrite.codemod.registry import Registry
-from mmrewrite.directives.vocabulary import SCHEDULES
+from mmrewrite.directives.schedule_names import SCHEDULES
 from mmrewrite.engine.rewrite import rewrite_project, rewrite_source
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.facts import SourceFile
 from mmrewrite.results import HintError, Rewrite
-from mmruntime.schedules import _registry
 
 pytestmark = pytest.mark.python
 
@@ -71,16 +69,6 @@ def test_the_program_itself_is_right() -> None:
 
 
 class TestSchedules:
-    def test_the_names_are_those_of_the_runtime(self) -> None:
-        known = (*_registry.NAMED_SCHEDULES, *_registry._ALIASES, _registry.AUTO)
-        assert sorted(SCHEDULES) == sorted(known)
-
-    def test_what_schedules_need_of_stages_is_what_the_runtime_says(self) -> None:
-        rules = {"chunks=2": IN_TURNS, 'placement="v"': OF_THE_V}
-        for hint, names in rules.items():
-            records = [each for each in _registry.NAMED_SCHEDULES.values() if each.placements.hint == hint]
-            assert names == {name for each in records for name in (each.name, *each.aliases)}
-
     @pytest.mark.parametrize("name", SCHEDULES)
     def test_every_name_and_alias_is_accepted(self, name: str) -> None:
         result = rewrite(program(microbatch=f'microbatch(size=2, reduce="mean", schedule="{name}")'))

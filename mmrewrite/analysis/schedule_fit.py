@@ -6,14 +6,10 @@ import ast
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.collect import Hint
+from mmrewrite.directives.schedule_names import IN_TURNS, OF_THE_V
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.reach import Reach, holds
-
-# Schedules that take turns between several stages of a submesh, and those of the V placement. A test holds both to the
-# runtime.
-IN_TURNS = frozenset(("interleaved-1f1b",))
-OF_THE_V = frozenset(("zb-v", "v-half", "v-min", "dualpipe-v"))
 
 
 def check_schedule(site: Site) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from mmrewrite.directives.schedule_names import SCHEDULES
+
 STATEMENT, DEF, CLASS, FOR, WITH, OTHER = "statement", "def", "class", "for", "with", "other"
 
 # A call inside a statement that is a hint by itself, which a comment cannot point at.
@@ -198,28 +200,6 @@ _WHERE = _beyond(
 # Ways to put results of microbatches together, as the runtime knows them.
 _REDUCTIONS = ("exact", "mean", "sum", "concat", "max", "min")
 _TASK_OR_STAGES = "`task` and `stages` about one loop contradict each other; keep one"
-
-# The names and aliases of the runtime's schedules, which need not be installed where the tool runs. A test holds them
-# to those that the runtime has.
-SCHEDULES = (
-    "gpipe",
-    "fill-drain",
-    "1f1b",
-    "wavefront",
-    "prefetch-wavefront",
-    "interleaved-1f1b",
-    "looped-bfs",
-    "breadth-first",
-    "zb-h1",
-    "zb-h2",
-    "zero-bubble-h2",
-    "zb-v",
-    "v-half",
-    "v-min",
-    "dualpipe-v",
-    "dualpipe",
-    "auto",
-)
 
 # Programs say the layout of a value without a hint too, by constraints and annotations: they count as this directive.
 IMPLIED_LAYOUT = "shard"
