@@ -22,7 +22,7 @@ from mmruntime._jaxpr.inline import open_calls
 from mmruntime._jaxpr.ir import Op, Region, Step, num_bytes
 from mmruntime._partition.minimum_cut import cheapest_to_keep
 from mmruntime._partition.place import Placement
-from mmruntime._partition.segment import Segment, Segments, segment
+from mmruntime._partition.segment import Segment, segment
 from mmruntime._partition.trace import remove_dead_code
 
 # One pass over the entries, and no function that takes longer than to load them: not `exp`, not `tanh`.
@@ -39,7 +39,7 @@ _ARRAY = 1 << 14
 def recompute_residuals(step: Step, placement: Placement) -> tuple[Step, Placement]:
     """The step whose backward programs make cheap residuals again, and where it runs.
 
-    Values are computed by the same equations as before. `enable_recomputation(False)` keeps every residual.
+    Values are made by the same equations as before. Within `enable_recomputation(False)` the step stays as it is.
 
     Args:
         step: The step.
@@ -49,6 +49,8 @@ def recompute_residuals(step: Step, placement: Placement) -> tuple[Step, Placeme
         return step, placement
     segments = segment(step, placement)
     fixed = {*placement.floating, *placement.makers.values(), *placement.pulled.values()}
+    # Those that several submeshes run belong to several programs, of which each would have other residuals.
+    fixed |= {op for op in step.ops() if len(placement.of[op]) > 1}
     elsewhere = {atom for atom in step.outvars if is_var(atom)}
     for region in step.regions:
         elsewhere |= {*region.slices.values(), *(result for _, result in region.sums)}
@@ -62,7 +64,7 @@ def recompute_residuals(step: Step, placement: Placement) -> tuple[Step, Placeme
         for forward in segments.by_region[index]:
             if forward.backward:
                 continue
-            found = _Residuals(forward, region, segments, readers, elsewhere, fixed).edits()
+            found = _Residuals(forward, region, readers, elsewhere, fixed).edits()
             for op, ops in found.items():
                 for new in ops:
                     of[new] = placement.of[op]
@@ -82,7 +84,6 @@ class _Residuals:
     Attributes:
         forward: The program.
         region: Its region.
-        segments: All programs.
         readers: The programs that read each variable.
         elsewhere: Variables that are read by more than programs.
         fixed: Equations that must stay what they are.
@@ -90,7 +91,6 @@ class _Residuals:
 
     forward: Segment
     region: Region
-    segments: Segments
     readers: Mapping[Var, Sequence[Segment]]
     elsewhere: Collection[Var]
     fixed: Collection[Op]
@@ -117,19 +117,15 @@ class _Residuals:
 
     def _is_residual(self, var: Var) -> bool:
         """Whether only backward programs of this submesh read a value."""
-        return var not in self.elsewhere and all(
-            each.backward
-            and (each.region, each.submesh, each.variant)
-            == (self.forward.region, self.forward.submesh, self.forward.variant)
-            for each in self.readers[var]
-        )
+        return var not in self.elsewhere and all(self._is_its_backward(each) for each in self.readers[var])
+
+    def _is_its_backward(self, other: Segment) -> bool:
+        mine = (self.forward.region, self.forward.submesh, self.forward.variant)
+        return other.backward and (other.region, other.submesh, other.variant) == mine
 
     def _cost(self, var: Var) -> int:
         """What keeping a value costs, in bytes; nothing where a backward program has it anyway."""
-        mine = (self.forward.region, self.forward.submesh, self.forward.variant)
-        is_there = any(
-            each.backward and (each.region, each.submesh, each.variant) == mine for each in self.readers.get(var, ())
-        )
+        is_there = any(map(self._is_its_backward, self.readers.get(var, ())))
         if is_there and var not in self.forward.writes:
             return 0
         is_of_loop = var in self.maker or var in self._made_in_loop
