@@ -187,8 +187,14 @@ def sharding_keywords(facts: Facts, call: ast.Call, scope: Scope) -> list[ast.ke
         if keyword.arg is not None
         and (keyword.arg == "out_sharding" or (function is None and keyword.arg.endswith("_sharding")))
         and not isinstance(keyword.value, ast.Constant)
+        and not _is_wrapped(facts, keyword.value, scope)
         and not _says_of_array(facts, keyword.value, scope)
     ]
+
+
+def _is_wrapped(facts: Facts, value: ast.expr, scope: Scope) -> bool:
+    """Whether the rewrite of an earlier run has been here."""
+    return isinstance(value, ast.Call) and facts.names.resolve(value.func, scope) == "mmruntime.out_sharding"
 
 
 def _says_of_array(facts: Facts, value: ast.expr, scope: Scope) -> bool:
