@@ -310,6 +310,7 @@ def module_of(text):
     return module
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_beside_training(name) -> None:
     text = HEAD + PROGRAMS[name] + TAIL

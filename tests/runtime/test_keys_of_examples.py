@@ -59,6 +59,7 @@ def step(w, x, key):
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
 @pytest.mark.parametrize("name", STEPS)
 def test_microbatches_draw_what_the_whole_batch_draws(name, make) -> None:

@@ -29,20 +29,20 @@ def check(seed: int, mode: dict[str, Any], *, compiled: bool = False, sharded: b
     return case.words
 
 
-@pytest.mark.parametrize("first", [0, 36])
+@pytest.mark.parametrize("first", [0, 41])
 def test_verdicts_are_never_wrong(first: int) -> None:
-    words = [word for seed in range(first, first + 12) for word in check(seed, MODES[seed % 3])]
+    words = [word for seed in range(first, first + 8) for word in check(seed, MODES[seed % 3])]
     # The programs are not all alike.
     assert {"same", "sum", "mean", "concat", "max", "mixed"} <= set(words)
 
 
 def test_verdicts_are_never_wrong_where_calls_share_what_was_traced() -> None:
-    words = [word for seed in range(9) for word in check(seed, MODES[0], compiled=True)]
+    words = [word for seed in range(6) for word in check(seed, MODES[0], compiled=True)]
     assert {"same", "concat", "mixed"} <= set(words)
 
 
 def test_verdicts_are_never_wrong_on_shards() -> None:
-    words = [word for seed in range(9) for word in check(seed, MODES[seed % 3], sharded=True)]
+    words = [word for seed in range(6) for word in check(seed, MODES[seed % 3], sharded=True)]
     assert {"sum", "concat", "mixed"} <= set(words)
 
 
