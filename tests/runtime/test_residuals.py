@@ -147,3 +147,22 @@ def test_what_the_next_stage_reads_too_is_sent_as_before(residuals):
     got = mm.mjit(train, mesh=mesh)(weights(), x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, train(weights(), x))
     assert residuals
+
+
+def test_what_is_rounded_is_kept_as_it_was_rounded(residuals):
+    """XLA leaves out a conversion to fewer bits and back where it sees both."""
+
+    def rounded(w, x):
+        inner = ((x @ w["up"]) * 3.0).astype(jnp.bfloat16)
+        return x + (inner.astype(jnp.float32) ** 2) @ w["down"]
+
+    def of_rounded(ws, x):
+        for stage, w in enumerate(ws):
+            x = mm.task(rounded, name=f"stage_{stage}", task=mm.Task(mesh_slice={"stage": stage}))(w, x)
+        return jnp.mean(x**2)
+
+    train, x = make_step(jax.grad(of_rounded)), normal(8, WIDTH, seed=97)
+    step = mm.mjit(train, mesh=mm.MultiMesh(axis_sizes=(STAGES,), axis_names=("stage",)))
+    step.plan(weights(), x)
+    ((_, after),) = residuals
+    assert [str(aval.dtype) for aval in after if aval.shape == (4, 3 * WIDTH)] == ["bfloat16"]

@@ -125,8 +125,8 @@ def enable_recomputation(enable: bool | None = None, context_value: object = Non
     There are two kinds. Masks, position tables, casts of shared weights and random numbers, which depend on inputs
     alone, are computed on each submesh. And a backward program computes again what cheap equations, such as sums,
     products, masks and conversions, make of other values that are kept, so that less is held between the passes.
-    Results do not depend on it but for rounding. Matrix products, reductions, `exp` and the like are never computed
-    twice for it: that is up to `jax.checkpoint`, and to schedules with `R`.
+    Results do not depend on it but for rounding. Matrix products, reductions, quotients, `exp` and the like are never
+    computed twice for it: that is up to `jax.checkpoint`, and to schedules with `R`.
 
     Args:
         enable: False computes each value once, and sends and keeps it; None changes nothing. On by default.

@@ -13,6 +13,9 @@ import functools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax.numpy as jnp
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
@@ -25,10 +28,10 @@ from mmruntime._partition.place import Placement
 from mmruntime._partition.segment import Segment, segment
 from mmruntime._partition.trace import remove_dead_code
 
-# One pass over the entries, and no function that takes longer than to load them: not `exp`, not `tanh`.
+# One pass over the entries, and no function that takes longer than to load them: no division, not `exp`, not `tanh`.
 _CHEAP_NAMES = """
-    abs add add_any and broadcast_in_dim clamp complex concatenate conj convert_element_type copy copy_p div eq
-    expand_dims ge gt imag integer_pow iota is_finite le lt max min mul ne neg not one_minus_square or pad real reshape
+    abs add add_any and broadcast_in_dim clamp complex concatenate conj copy copy_p eq
+    expand_dims ge gt imag iota is_finite le lt max min mul ne neg not one_minus_square or pad real reshape
     rev select_n sign slice split square squeeze stop_gradient sub transpose xor
 """
 _CHEAP = frozenset(_CHEAP_NAMES.split())
@@ -164,6 +167,16 @@ class _Residuals:
 
 
 def _is_cheap(op: Op) -> bool:
+    if op.eqn.primitive.name == "convert_element_type":
+        # Where XLA sees a value rounded and widened again, it may leave out both: the backward pass would have another
+        # value than the forward pass.
+        before, after = op.eqn.invars[0].aval.dtype, op.eqn.outvars[0].aval.dtype
+        if not (jnp.issubdtype(before, jnp.inexact) and jnp.issubdtype(after, jnp.inexact)):
+            return True
+        finfo: Any = jnp.finfo
+        return bool(finfo(after).nmant >= finfo(before).nmant and finfo(after).nexp >= finfo(before).nexp)
+    if op.eqn.primitive.name == "integer_pow":
+        return bool(op.eqn.params["y"] >= 0)
     return op.eqn.primitive.name in _CHEAP or op.eqn.primitive is constraint_p
 
 
