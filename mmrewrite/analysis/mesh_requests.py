@@ -55,6 +55,7 @@ def mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[MeshReques
         has_wide_stages=any(_has_wide_stages(facts) for facts in modules),
         axes=frozenset(name for facts in modules for hint in _meshes(facts) for name, _ in hint),
     )
+    hints = _HintIndex()
     done: set[ast.AST] = set()
     seen: set[ast.stmt] = set()
     for facts in modules:
@@ -65,10 +66,30 @@ def mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[MeshReques
                 if reached.node in done:
                     continue
                 done.add(reached.node)
-                for statement in _statements(reached):
+                for statement in _statements(reached, hints):
                     if statement not in seen:
                         seen.add(statement)
-                        yield from _RequestFinder(meshes, reached.facts, statement, (facts, hint)).requests()
+                        on_it = hints.on(reached.facts, statement)
+                        yield from _RequestFinder(meshes, reached.facts, statement, on_it, (facts, hint)).requests()
+
+
+class _HintIndex:
+    """The hints of each statement, collected once for each module."""
+
+    def __init__(self) -> None:
+        self._modules: dict[Facts, dict[ast.stmt, list[Hint]]] = {}
+
+    def on(self, facts: Facts, statement: ast.AST) -> Sequence[Hint]:
+        if facts not in self._modules:
+            found: dict[ast.stmt, list[Hint]] = {}
+            for hint in facts.hints.hints:
+                found.setdefault(hint.statement, []).append(hint)
+            self._modules[facts] = found
+        return self._modules[facts].get(statement, ()) if isinstance(statement, ast.stmt) else ()
+
+    def is_compiled(self, facts: Facts, statement: ast.AST) -> bool:
+        """Whether a hint has a statement compiled for the mesh."""
+        return any(hint.record.role is Role.COMPILE for hint in self.on(facts, statement))
 
 
 @dataclass(frozen=True)
@@ -118,17 +139,16 @@ def _definition_around(facts: Facts, statement: ast.stmt) -> ast.stmt:
     return holder if isinstance(holder, ast.ClassDef) else statement
 
 
-def _statements(reached: Reached) -> Iterator[ast.stmt]:
+def _statements(reached: Reached, hints: _HintIndex) -> Iterator[ast.stmt]:
     """The statements of a definition that its calls run: not those of initialisers, nor of methods compiled apart."""
     names = reached.facts.names
-    hinted = {hint.statement for hint in reached.facts.hints.hints if hint.record.role is Role.COMPILE}
-    is_step = reached.node in hinted
+    is_step = hints.is_compiled(reached.facts, reached.node)
     stack: list[ast.AST] = [reached.node] if is_step or isinstance(reached.node, _Function | ast.ClassDef) else []
     while stack:
         node = stack.pop()
         if isinstance(node, _Function) and isinstance(names.parents.get(node), ast.ClassDef):
             compiled = any(is_jit_decorator(names, each, names.scopes[node]) for each in node.decorator_list)
-            if node.name == "__init__" or (compiled and node not in hinted):
+            if node.name == "__init__" or (compiled and not hints.is_compiled(reached.facts, node)):
                 continue
         if isinstance(node, ast.stmt):
             yield node
@@ -139,10 +159,16 @@ def _statements(reached: Reached) -> Iterator[ast.stmt]:
 class _RequestFinder:
     """Looks through the expressions of one statement."""
 
-    def __init__(self, meshes: _MeshesOfProgram, facts: Facts, statement: ast.stmt, by: tuple[Facts, Hint]) -> None:
+    def __init__(
+        self,
+        meshes: _MeshesOfProgram,
+        facts: Facts,
+        statement: ast.stmt,
+        hints: Sequence[Hint],
+        by: tuple[Facts, Hint],
+    ) -> None:
         self._meshes, self._facts, self._statement, self._by = meshes, facts, statement, by
         self._scope = facts.names.scopes[statement]
-        hints = [hint for hint in facts.hints.hints if hint.statement is statement]
         self._is_compiled = any(hint.record.role is Role.COMPILE for hint in hints)
         self._rewritten = {hint.call for hint in hints}
 

@@ -62,6 +62,7 @@ def recompute_residuals(step: Step, placement: Placement) -> tuple[Step, Placeme
         for var in each.reads:
             readers[var].append(each)
     of, near = dict(placement.of), dict(placement.near)
+    is_changed = False
     for index, region in enumerate(step.regions):
         edits: dict[Op, list[Op]] = {}
         for forward in segments.by_region[index]:
@@ -77,7 +78,8 @@ def recompute_residuals(step: Step, placement: Placement) -> tuple[Step, Placeme
         if edits:
             ops = [new for op in region.ops for new in edits.get(op, [op])]
             step = step.with_region(index, replace(region, ops=tuple(ops)))
-    return remove_dead_code(step), replace(placement, of=of, near=near)
+            is_changed = True
+    return (remove_dead_code(step), replace(placement, of=of, near=near)) if is_changed else (step, placement)
 
 
 @dataclass(eq=False)

@@ -157,7 +157,9 @@ def make_plan(
         boxes = stacks.of_parts(boxed_names(call.tree))
         inputs = lay_out_inputs(step, placement, multimesh, boxes, stacks.of_inputs(places), names)
         propagated = PropagatedLayouts()
-        step, placement = recompute_residuals(step, placement)
+        if not whole:
+            # In one program XLA itself makes cheap values again.
+            step, placement = recompute_residuals(step, placement)
         step, placement, delayed = _delay(step, placement, multimesh, inputs, propagated)
         segments = segment(step, placement)
         if whole:
