@@ -108,8 +108,18 @@ def residuals(monkeypatch):
         (backward,) = [each for each in programs if each.backward]
         return [var.aval for var in forward.writes if var in backward.reads]
 
+    def all_are_read(step, placement):
+        readers = {}
+        for op in step.ops():
+            for var in op.reads():
+                readers.setdefault(var, set()).update(placement.of[op])
+        for op in step.ops():
+            read = set().union(*(readers.get(var, ()) for var in op.writes()))
+            assert not read or len(placement.of[op]) == 1 or read >= {*placement.of[op]}
+
     def watched(step, placement):
         after = recompute_residuals(step, placement)
+        all_are_read(*after)
         found.append((of_first(step, placement), of_first(*after)))
         return after
 
@@ -166,3 +176,23 @@ def test_what_is_rounded_is_kept_as_it_was_rounded(residuals):
     step.plan(weights(), x)
     ((_, after),) = residuals
     assert [str(aval.dtype) for aval in after if aval.shape == (4, 3 * WIDTH)] == ["bfloat16"]
+
+
+def test_an_argument_of_a_task_that_only_the_last_one_uses(residuals):
+    """An opened task drops it; what made it is then read by one of the submeshes that it ran on."""
+
+    def shifted(ws, x, key):
+        noise = jax.random.normal(key, (STAGES, WIDTH))
+        for stage, w in enumerate(ws):
+            uses = stage == STAGES - 1
+            inner = jax.jit(lambda w, x, noise, uses=uses: block(w, x + noise if uses else x))
+            name = f"stage_{stage}"
+            x = mm.task(inner, name=name, task=mm.Task(mesh_slice={"stage": stage}))(w, x, noise[stage, None])
+        return jnp.mean(x**2)
+
+    def train(ws, x, key):
+        return mm.microbatch(jax.grad(shifted), argnum=1, count=2, schedule="1f1b", reduce="mean")(ws, x, key)
+
+    step = mm.mjit(train, mesh=mm.MultiMesh(axis_sizes=(STAGES,), axis_names=("stage",)))
+    step.plan(weights(), normal(8, WIDTH, seed=96), jax.random.key(0))
+    assert residuals

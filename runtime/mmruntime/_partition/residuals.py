@@ -79,7 +79,31 @@ def recompute_residuals(step: Step, placement: Placement) -> tuple[Step, Placeme
             ops = [new for op in region.ops for new in edits.get(op, [op])]
             step = step.with_region(index, replace(region, ops=tuple(ops)))
             is_changed = True
-    return (remove_dead_code(step), replace(placement, of=of, near=near)) if is_changed else (step, placement)
+    if not is_changed:
+        return step, placement
+    step = remove_dead_code(step)
+    return step, replace(placement, of=_where_still_read(step, of), near=near)
+
+
+def _where_still_read(step: Step, of: Mapping[Op, tuple[int, ...]]) -> dict[Op, tuple[int, ...]]:
+    """The submeshes of each equation, without those where nothing reads its results any more.
+
+    A task that is opened drops the arguments that it did not use, such as the key of a dropout of rate zero.
+    """
+    found = {op: of[op] for op in step.ops()}
+    border = {atom for atom in step.outvars if is_var(atom)}
+    border |= {var for region in step.regions for var in (*region.slices.values(), *(read for _, read in region.sums))}
+    readers: dict[Var, set[int]] = defaultdict(set)
+    for op in [op for region in reversed(step.regions) for op in reversed(region.ops)]:
+        places = found[op]
+        if len(places) > 1 and border.isdisjoint(op.writes()):
+            read = set().union(*(readers[var] for var in op.writes()))
+            # Those that do not have it themselves get it from the first.
+            kept = tuple(where for where in places if where in read or (where == places[0] and read.difference(places)))
+            found[op] = kept or places
+        for var in op.reads():
+            readers[var].update(found[op])
+    return found
 
 
 @dataclass(eq=False)
