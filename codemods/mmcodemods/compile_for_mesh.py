@@ -254,7 +254,7 @@ def _is_called_outside(steps: Sequence[Reached], facts: Facts, function: ast.stm
         owner = scope.owner(function.name)
         if owner is None or not any(binding.node is function for binding in owner.bindings.get(function.name, ())):
             continue
-        calls = (node for node in own_expressions(statement) if isinstance(node, ast.Call))
+        calls = facts.names.calls.get(statement, ())
         if not any(isinstance(call.func, ast.Name) and call.func.id == function.name for call in calls):
             continue
         inside = statement is function or function in facts.names.around(statement)

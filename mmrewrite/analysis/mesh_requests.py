@@ -6,9 +6,10 @@ In a step each task has a mesh of its own, and tracing has none, which JAX would
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.analysis.schedule_fit import STAGE, stage_axis
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.axis_names import DEVICE, layout_argument
@@ -26,6 +27,9 @@ _MESHES = frozenset(("jax.sharding.Mesh", "jax.make_mesh"))
 _WITHOUT_MESHES = frozenset(("builtins", "contextlib", "flax", "jax", "numpy", "tempfile", "time", "tqdm", "warnings"))
 _ORDERED = frozenset(("jax.debug.print", "jax.debug.callback"))
 _REFS = frozenset(("jax.new_ref", "jax.array_ref"))
+_REF_MARKERS = (b"new_ref", b"array_ref")
+# What the bytes of a file with any request hold.
+_MARKERS = (b"_constraint", b"device_put", b"shard_map", b"_shardings", b"explicit_axes", b"ordered", *_REF_MARKERS)
 _STOPS = "in a step each task has a mesh of its own, and tracing has none, so the step stops here"
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -50,23 +54,27 @@ class MeshRequest:
 
 def mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[MeshRequest]:
     """Requests in the functions and classes that steps and tasks lead to, initialisers left out."""
+    every = [hint for facts in modules for hint in facts.hints.hints]
+    axes = [(name, value.value) for hint in every if hint.record.role is Role.MESH for name, value in hint.named]
+    sliced = frozenset(_sliced(hint) for hint in every if hint.record.role is Role.PLACE)
     meshes = _MeshesOfProgram(
         sets_mesh=any(_sets_mesh(facts) for facts in modules),
-        has_wide_stages=any(_has_wide_stages(facts) for facts in modules),
-        axes=frozenset(name for facts in modules for hint in _meshes(facts) for name, _ in hint),
+        axes=frozenset(name for name, _ in axes),
+        wide=frozenset(name for name, size in axes if isinstance(size, ast.Constant) and size.value != 1),
+        sliced=sliced or frozenset((frozenset((STAGE,)),)),
     )
     hints = _HintIndex()
     done: set[ast.AST] = set()
     seen: set[ast.stmt] = set()
+    may_ask: dict[Facts, bool] = {}
     for facts in modules:
         for hint in facts.hints.hints:
             if hint.record.role is not Role.COMPILE and not hint.record.places_code:
                 continue
-            for reached in reach.from_node(facts, _definition_around(facts, hint.statement)):
-                if reached.node in done:
-                    continue
-                done.add(reached.node)
-                for statement in _statements(reached, hints):
+            for reached in reach.from_node(facts, _definition_around(facts, hint.statement), done):
+                if reached.facts not in may_ask:
+                    may_ask[reached.facts] = any(marker in reached.facts.file.data for marker in _MARKERS)
+                for statement in _statements(reached, hints) if may_ask[reached.facts] else ():
                     if statement not in seen:
                         seen.add(statement)
                         on_it = hints.on(reached.facts, statement)
@@ -98,25 +106,33 @@ class _MeshesOfProgram:
 
     Attributes:
         sets_mesh: Whether the program may enter a mesh of its own by `with mesh`.
-        has_wide_stages: Whether a stage of a hinted mesh has several devices.
         axes: The axes of the hinted meshes.
+        wide: Those of more than one slice, by literal sizes.
+        sliced: For each kind of task the axes of which it has one slice; None where that is computed.
     """
 
     sets_mesh: bool
-    has_wide_stages: bool
     axes: frozenset[str]
+    wide: frozenset[str]
+    sliced: frozenset[frozenset[str] | None]
+
+    @property
+    def have_wide_slices(self) -> bool:
+        """Whether some task surely runs on several devices."""
+        # A computed axis may be any of them.
+        return any(len(self.wide) > 1 if sliced is None else self.wide - sliced for sliced in self.sliced)
+
+    def are_of_all_tasks(self, names: Collection[str]) -> bool:
+        """Whether the mesh of every task has these axes and no others."""
+        return all(sliced is not None and self.axes - sliced == set(names) for sliced in self.sliced)
 
 
-def _meshes(facts: Facts) -> Iterator[list[tuple[str, ast.expr | None]]]:
-    for hint in facts.hints.hints:
-        if hint.record.role is Role.MESH:
-            yield [(name, argument.value) for name, argument in hint.named]
-
-
-def _has_wide_stages(facts: Facts) -> bool:
-    """Whether a stage of a hinted mesh has several devices, by literal sizes."""
-    sizes = [value for mesh in _meshes(facts) for name, value in mesh if name != "stage"]
-    return any(isinstance(size, ast.Constant) and size.value != 1 for size in sizes)
+def _sliced(hint: Hint) -> frozenset[str] | None:
+    """The axes of which the tasks of a hint have one slice, None if that is computed."""
+    if not hint.record.deals_layers:
+        return frozenset(name for name, _ in hint.named)
+    axis = stage_axis(hint)
+    return None if axis is None else frozenset((axis,))
 
 
 def _sets_mesh(facts: Facts) -> bool:
@@ -173,15 +189,20 @@ class _RequestFinder:
         self._rewritten = {hint.call for hint in hints}
 
     def requests(self) -> Iterator[MeshRequest]:
+        for call in self._facts.names.calls.get(self._statement, ()):
+            reason = self._of_call(call) if call not in self._rewritten else None
+            if reason is not None:
+                yield self._request(call, reason)
+        if not any(marker in self._facts.file.data for marker in _REF_MARKERS):
+            return
         for node in own_expressions(self._statement):
-            reason = None
-            if isinstance(node, ast.Call) and node not in self._rewritten:
-                reason = self._of_call(node)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                reason = self._of_ref(node)
-            if reason is not None and isinstance(node, ast.expr):
-                position = self._facts.source.position(span(self._facts.source, node)[0])
-                yield MeshRequest(self._facts, position, reason, self._by)
+            reason = self._of_ref(node) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else None
+            if reason is not None and isinstance(node, ast.Name):
+                yield self._request(node, reason)
+
+    def _request(self, node: ast.expr, reason: str) -> MeshRequest:
+        position = self._facts.source.position(span(self._facts.source, node)[0])
+        return MeshRequest(self._facts, position, reason, self._by)
 
     def _of_call(self, call: ast.Call) -> str | None:
         function, arguments = self._resolve(call.func), call.args
@@ -246,7 +267,7 @@ class _RequestFinder:
         made, scope = self._value(mesh)
         if isinstance(made, ast.Call) and self._facts.names.resolve(made.func, scope) in _MESHES:
             names = {each.value for each in ast.walk(made) if isinstance(each, ast.Constant)}
-            if {name for name in names if isinstance(name, str)} == self._meshes.axes - {"stage"}:
+            if self._meshes.are_of_all_tasks({name for name in names if isinstance(name, str)}):
                 return None
         return (
             "`shard_map` runs over a mesh of the program: where a task has a mesh with other axes, the step stops "
@@ -255,7 +276,7 @@ class _RequestFinder:
 
     def _of_ordered(self, keywords: Mapping[str, ast.expr]) -> str | None:
         ordered = keywords.get("ordered")
-        if not self._meshes.has_wide_stages or not isinstance(ordered, ast.Constant) or ordered.value is not True:
+        if not self._meshes.have_wide_slices or not isinstance(ordered, ast.Constant) or ordered.value is not True:
             return None
         return (
             "JAX keeps no order of effects over several devices: where this runs on a stage of several, the step stops "

@@ -10,7 +10,7 @@ from mmrewrite.directives.vocabulary import STATEMENT, Role, kind_of
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.project.reach import VisibleReach, holds
-from mmrewrite.source.functions import COMPILERS, is_jit_decorator, own_expressions
+from mmrewrite.source.functions import COMPILERS, is_jit_decorator
 from mmrewrite.source.names import Binding, Scope, all_arguments, dotted_name
 from mmrewrite.source.spans import span
 
@@ -69,11 +69,16 @@ class Evaluation:
         )
 
 
-def evaluations(project: Project, modules: Sequence[Facts]) -> Iterator[Evaluation]:
-    """Calls in the order of their modules and statements."""
-    tasks = [hint for facts in modules for hint in facts.hints.hints if hint.record.places_code]
-    by_scope = any(hint.record.places_scopes for facts in modules for hint in facts.hints.hints)
-    if tasks or by_scope:
+def evaluations(project: Project, modules: Sequence[Facts]) -> tuple[Evaluation, ...]:
+    """Calls in the order of their modules and statements; looked for once in a project."""
+    return project.once((evaluations, *modules), lambda: tuple(_evaluations(project, modules)))
+
+
+def _evaluations(project: Project, modules: Sequence[Facts]) -> Iterator[Evaluation]:
+    records = [hint.record for facts in modules for hint in facts.hints.hints]
+    by_scope = any(record.places_scopes for record in records)
+    places = by_scope or any(record.places_code for record in records)
+    if places and any(record.role is Role.COMPILE for record in records):
         models = _PlacedModels(project, modules, by_scope)
         for facts in modules:
             yield from models.in_module(facts)
@@ -121,9 +126,7 @@ class _PlacedModels:
                     placed.setdefault(name, call)
         gathered = self._gathered.get(statement, set())
         seen: set[ast.stmt | None] = set()
-        for node in own_expressions(statement) if placed else ():
-            if not isinstance(node, ast.Call):
-                continue
+        for node in facts.names.calls.get(statement, ()) if placed else ():
             found = self._evaluated(facts, scope, node, placed, _DEPTH)
             if found is None or any(f"{found[0]}.".startswith(f"{name}.") for name in gathered):
                 continue
@@ -134,9 +137,7 @@ class _PlacedModels:
                 yield Evaluation(facts, statement, start, name, step.step, step.statement.lineno, compiled)
 
     def _step_calls(self, facts: Facts, scope: Scope, statement: ast.stmt) -> Iterator[_StepCall]:
-        for node in own_expressions(statement):
-            if not isinstance(node, ast.Call):
-                continue
+        for node in facts.names.calls.get(statement, ()):
             step = next(
                 (where for where, _ in self._definitions(facts, node.func, scope) if where in self._steps), None
             )
@@ -190,6 +191,7 @@ class _PlacedModels:
             # As `plain_steps` has it.
             compiled = inner[0][0] if inner[0][1] is facts else statement
             statement, facts = inner[0]
+            names = facts.names
         if not isinstance(statement, ast.FunctionDef):
             return None
         parameters = _parameters(statement, call, placed)
@@ -198,8 +200,7 @@ class _PlacedModels:
             (node, names.scopes[each])
             for each, where in names.scopes.items()
             if where is inner_scope
-            for node in own_expressions(each)
-            if isinstance(node, ast.Call)
+            for node in names.calls.get(each, ())
         ]
         if any(self._steps_with(facts, where, node, parameters) for node, where in calls):
             # It trains the model, and must have the model itself.

@@ -57,8 +57,8 @@ def plain_steps(facts: Facts, hinted: set[ast.stmt]) -> Iterator[PlainStep]:
             if any(is_jit_decorator(names, decorator, scope) for decorator in statement.decorator_list):
                 functions[statement] = None
         elif kind_of(statement) == STATEMENT:
-            for node in ast.walk(statement):
-                if not isinstance(node, ast.Call) or not node.args or names.resolve(node.func, scope) not in COMPILERS:
+            for node in names.calls.get(statement, ()):
+                if not node.args or names.resolve(node.func, scope) not in COMPILERS:
                     continue
                 binding = None
                 if isinstance(node.args[0], ast.Name):

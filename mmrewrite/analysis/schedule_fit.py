@@ -11,6 +11,9 @@ from mmrewrite.directives.vocabulary import Role
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.reach import Reach, holds
 
+# The axis whose slices are the stages where `stages` names no other.
+STAGE = "stage"
+
 
 def check_schedule(site: Site) -> None:
     """Report a schedule that the one loop over layers which the step runs cannot have.
@@ -49,7 +52,7 @@ def stage_axis(hint: Hint) -> str | None:
     """The axis that a `stages` hint deals layers out over, None if it is computed."""
     axis = hint.argument("axis")
     if axis is None:
-        return "stage"
+        return STAGE
     return str(axis.value.value) if isinstance(axis.value, ast.Constant) else None
 
 

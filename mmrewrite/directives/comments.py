@@ -13,13 +13,13 @@ import difflib
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.directives.carrier import CARRIER, CARRIER_OR_NEAR
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES
 from mmrewrite.source.newer_syntax import newer_comments
-from mmrewrite.source.spans import first_line, span
+from mmrewrite.source.spans import first_line, on_line, span
 from mmrewrite.source.text import SourceText, parse_quietly
 
 # Words that begin no comment but a misspelt hint; after the others, prose is as likely.
@@ -28,7 +28,8 @@ _WORD = re.compile(r"[A-Za-z]+")
 _CALL = re.compile(r"([a-z_]+)[ \t]*\(")
 # How alike a misspelt directive and a real one are (`difflib`): `tsk` and `task` are, `mask` and `task` are not.
 _ALIKE = 0.8
-_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+_BLOCKS = ("body", "orelse", "finalbody")
+_PARTS = ("handlers", "cases")
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _comment_between_strings(source: SourceText, start: int, end: int, offset: i
 
 
 def _strings_on(source: SourceText, tree: ast.Module, line: int) -> Iterator[tuple[int, int]]:
-    stack: list[ast.AST] = list(tree.body)
+    stack: list[ast.AST] = list(on_line(tree.body, line))
     while stack:
         node = stack.pop()
         if isinstance(node, ast.expr | ast.stmt):
@@ -227,17 +228,15 @@ def _has_line(statement: ast.stmt, line: int) -> bool:
     return line < head or line == statement.lineno
 
 
-def _covering(statements: list[ast.stmt], line: int) -> Iterator[ast.stmt]:
+def _covering(block: Sequence[ast.stmt], line: int) -> Iterator[ast.stmt]:
     """The statements around a line, outermost first."""
-    for statement in statements:
-        if first_line(statement) <= line <= (statement.end_lineno or statement.lineno):
-            yield statement
-            for name in _BODIES:
-                for item in getattr(statement, name, ()):
-                    if isinstance(item, ast.stmt):
-                        yield from _covering([item], line)
-                    else:
-                        yield from _covering(item.body, line)
+    for statement in on_line(block, line):
+        yield statement
+        for name in _BLOCKS:
+            yield from _covering(getattr(statement, name, ()), line)
+        for name in _PARTS:
+            for part in getattr(statement, name, ()):
+                yield from _covering(part.body, line)
 
 
 def _is_blank(line: str) -> bool:

@@ -14,7 +14,6 @@ from mmrewrite.directives.vocabulary import CALL, CLASS, DEF, IMPLIED_LAYOUT, Ro
 from mmrewrite.project.facts import Adopt, Facts, Loader, SourceFile, place_of, read_facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import HintReference
-from mmrewrite.source.functions import own_expressions
 from mmrewrite.source.names import Scope, all_arguments
 from mmrewrite.source.spans import span
 
@@ -117,6 +116,10 @@ def declared_names(modules: Sequence[Facts], configured: Sequence[tuple[str, Dev
 
 def given_names(project: Project, facts: Facts, configured: Sequence[tuple[str, Device]]) -> frozenset[str]:
     """All logical names that the `axes(...)` hints of a run or the configuration give; none if one is computed."""
+    return project.once((given_names, facts, *configured), lambda: _given_names(project, facts, configured))
+
+
+def _given_names(project: Project, facts: Facts, configured: Sequence[tuple[str, Device]]) -> frozenset[str]:
     hints = [hint for other in (facts, *project.facts.values()) for hint in other.hints.hints]
     names = [name for hint in hints if hint.record.role is Role.AXES for name in _names_of(hint)]
     known = {name for name in names if name is not None} | {name for name, _ in configured}
@@ -140,9 +143,9 @@ def implied_hints(facts: Facts, known: Collection[str], jaxtyping: bool) -> Iter
         jaxtyping: Whether the annotations of tasks are layouts.
     """
     for statement, scope in facts.names.scopes.items():
-        for call in own_expressions(statement):
-            arguments = _layout(facts, call, scope, known) if isinstance(call, ast.Call) else None
-            if arguments is not None and isinstance(call, ast.Call):
+        for call in facts.names.calls.get(statement, ()):
+            arguments = _layout(facts, call, scope, known)
+            if arguments is not None:
                 place = span(facts.source, call)
                 if not facts.hints.is_off_at(place[0]):
                     yield _hint(facts, statement, CALL, arguments, place, call)
@@ -299,8 +302,8 @@ def _tables(facts: Facts) -> Iterator[ast.expr]:
         value = getattr(statement, "value", None)
         if any(name.lower().endswith("axis_rules") for name in names) and isinstance(value, ast.expr):
             yield value
-        for call in own_expressions(statement):
-            if isinstance(call, ast.Call) and call.args and facts.names.resolve(call.func, scope) in _RULES:
+        for call in facts.names.calls.get(statement, ()):
+            if call.args and facts.names.resolve(call.func, scope) in _RULES:
                 table = call.args[0]
                 binding = facts.names.binding(table.id, scope) if isinstance(table, ast.Name) else None
                 yield binding.value if binding is not None and binding.value is not None else table

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from mmrewrite.directives.collect import Hint
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, place_of, read_facts
 from mmrewrite.source.names import Binding, absolute_import, member_of
+
+Answer = TypeVar("Answer")
 
 
 class Project:
@@ -38,6 +41,7 @@ class Project:
         self._imported: dict[str, tuple[Facts, ...]] = {}
         self._connected: dict[str, tuple[Facts, ...]] = {}
         self._places_of: dict[str, frozenset[str]] = {}
+        self._answers: dict[Hashable, Any] = {}
         self.withheld: set[Hint] = set()
         for item in self.facts.values():
             self._by_place[place_of(item.file)] = item
@@ -157,6 +161,13 @@ class Project:
             self._connected[facts.path] = (facts, *others)
         return self._connected[facts.path]
 
+    def once(self, question: Hashable, find: Callable[[], Answer]) -> Answer:
+        """What `find` returned when the question was asked for the first time: of what the modules alone decide."""
+        if question not in self._answers:
+            self._answers[question] = find()
+        found: Answer = self._answers[question]
+        return found
+
     def _places(self, facts: Facts) -> frozenset[str]:
         """The places of a module and of its transitive imports, looked for once."""
         if facts.path not in self._places_of:
@@ -165,8 +176,8 @@ class Project:
 
     def _find_imported(self, facts: Facts) -> Iterator[Facts]:
         found: dict[str, Facts] = {}
-        for node in ast.walk(facts.tree):
-            for name in imported_names(node, facts):
+        for statement in facts.names.scopes:
+            for name in imported_names(statement, facts):
                 module = self.module(name, facts)
                 if module is None and "." in name:
                     module = self.module(name.rpartition(".")[0], facts)

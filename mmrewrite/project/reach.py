@@ -26,9 +26,9 @@ class Reach:
         self._project = project
         self._direct: dict[ast.AST, tuple[Reached, ...]] = {}
 
-    def from_node(self, facts: Facts, node: ast.AST) -> Iterator[Reached]:
-        """The node itself and all that it leads to, transitively."""
-        seen: set[ast.AST] = set()
+    def from_node(self, facts: Facts, node: ast.AST, seen: set[ast.AST] | None = None) -> Iterator[Reached]:
+        """The node itself and all that it leads to, transitively, without what was `seen`, which grows."""
+        seen = set() if seen is None else seen
         queue = [Reached(facts, node)]
         while queue:
             reached = queue.pop()
@@ -61,7 +61,7 @@ class Reach:
                 dotted = dotted_name(node)
                 if dotted is not None:
                     yield from self._of_attribute(facts, dotted, scope)
-            else:
+            elif isinstance(node, ast.Import | ast.ImportFrom):
                 yield from self._of_import(facts, node)
 
     def _of_name(self, facts: Facts, name: str, scope: Scope) -> Iterator[Reached]:

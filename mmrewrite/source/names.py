@@ -118,6 +118,7 @@ class Module:
         scopes: The scope in which each statement runs.
         parents: The statement around each nested statement.
         inner: The scope that a function, class, lambda or comprehension opens.
+        calls: The calls of each statement that has some, without those of the statements inside it.
         name: Its dotted name.
         is_package: Whether it is the `__init__.py` of a package.
         identifiers: Every name that it binds anywhere.
@@ -133,6 +134,7 @@ class Module:
     scopes: dict[ast.stmt, Scope]
     parents: dict[ast.stmt, ast.stmt]
     inner: dict[ast.AST, Scope]
+    calls: dict[ast.stmt, list[ast.Call]]
     name: str
     is_package: bool
     identifiers: set[str]
@@ -268,7 +270,7 @@ def read_names(tree: ast.Module, name: str, is_package: bool) -> Module:
 class _ScopeBuilder:
     def __init__(self, tree: ast.Module, name: str, is_package: bool) -> None:
         scope = Scope("module", tree, None)
-        self.module = Module(tree, scope, {}, {}, {tree: scope}, name, is_package, set())
+        self.module = Module(tree, scope, {}, {}, {tree: scope}, {}, name, is_package, set())
         self.statement: ast.stmt | None = None
         self._handlers: dict[type[ast.AST], Callable[[Any, Scope], None]] = {}
         for statement in tree.body:
@@ -329,6 +331,11 @@ class _ScopeBuilder:
 
     def visit_Constant(self, node: ast.Constant, scope: Scope) -> None:
         pass
+
+    def visit_Call(self, node: ast.Call, scope: Scope) -> None:
+        assert self.statement is not None
+        self.module.calls.setdefault(self.statement, []).append(node)
+        self.children(node, scope)
 
     def visit_Attribute(self, node: ast.Attribute, scope: Scope) -> None:
         self.visit(node.value, scope)

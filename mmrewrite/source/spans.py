@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import bisect
+from collections.abc import Sequence
 
 from mmrewrite.source.text import SourceText
 
@@ -17,3 +19,12 @@ def first_line(node: ast.expr | ast.stmt) -> int:
     """Line on which a node begins, decorators included."""
     decorators = getattr(node, "decorator_list", None)
     return decorators[0].lineno if decorators else node.lineno
+
+
+def on_line(block: Sequence[ast.stmt], line: int) -> Sequence[ast.stmt]:
+    """The statements of a block that begin on a line, end there or lie around it; decorators included."""
+    end = bisect.bisect_right(block, line, key=first_line)
+    begin = end
+    while begin and (block[begin - 1].end_lineno or 0) >= line:
+        begin -= 1
+    return block[begin:end]

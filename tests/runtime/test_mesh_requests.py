@@ -210,3 +210,51 @@ def test_a_request_in_a_file_without_hints_is_named_at_the_hint() -> None:
     assert found.path == "before.py"
     assert text.splitlines()[found.line - 1].endswith("# mm: stages")
     assert "heads.py:6:12: `jax.device_put` has a PartitionSpec" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("hint", "axes", "named"),
+    [
+        ('stages(axis="pipe")', "pipe=2, data=2", False),
+        ('stages(axis="pipe")', "pipe=2, stage=2", True),
+        ('stages(axis="data")', "data=2, stage=2", True),
+        ("stages", "stage=2, data=2", False),
+        ("task(pipe=1)", "pipe=2, data=2", False),
+        ("task(pipe=1, data=0)", "pipe=2, data=2", True),
+    ],
+)
+def test_the_mesh_of_a_task_is_without_the_axis_that_its_hint_names(hint: str, axes: str, named: bool) -> None:
+    text = program(FINE["shard_map over the axes of a stage"])
+    text = text.replace("# mm: stages", f"# mm: {hint}").replace("mesh(stage=2, data=2)", f"mesh({axes})")
+    assert [("mesh with other axes" in found.reason) for found in rewrite(text).refusals] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("hint", "axes", "named"),
+    [
+        ('stages(axis="pipe")', "pipe=2", False),
+        ('stages(axis="pipe")', "pipe=2, stage=2", True),
+        ('stages(axis="stage")', "stage=2, data=1", False),
+        ("task(pipe=0)", "pipe=2, data=1", False),
+        ("task(data=0)", "pipe=2, data=1", True),
+    ],
+)
+def test_ordered_effects_are_named_where_tasks_have_several_devices(hint: str, axes: str, named: bool) -> None:
+    text = program(REQUESTS["ordered effect"])
+    text = text.replace("# mm: stages", f"# mm: {hint}").replace("mesh(stage=2, data=2)", f"mesh({axes})")
+    assert [("keeps no order" in found.reason) for found in rewrite(text).refusals] == [True] * named
+
+
+def test_a_loss_of_another_module_is_followed() -> None:
+    inside = "def loss_fn(model, x):\n    return model(x)\n"
+    text = (
+        "from flax import nnx\nfrom losses import loss_fn\n\n# mm: mesh(stage=2)\n\n\n"
+        "def model(ws, x):\n    for w in ws:  # mm: stages\n        x = w(x)\n    return x\n\n\n"
+        "@nnx.jit  # mm: mjit\ndef step(state, x):\n    return model(state, x), state\n\n\n"
+        "evaluate = nnx.jit(loss_fn)\nx = 1\nloss, state = step(x, x)\nprint(evaluate(state, x))\n"
+    )
+    files = source_files({"before.py": text.encode(), "losses.py": inside.encode()})
+    results = rewrite_project(files, REGISTRY, load=lambda _: None)
+    assert [result.failure for result in results] == [None, None]
+    (found,) = [refusal for result in results for refusal in result.refusals]
+    assert "`step` (line 20) puts `state` on the devices of several stages" in found.reason
