@@ -8,8 +8,10 @@ codemods before it made of that.
 from __future__ import annotations
 
 import ast
+import bisect
+import itertools
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -68,7 +70,7 @@ class Fragment:
     calls: list[cst.Call] | None = None
 
     @classmethod
-    def parse(cls, source: SourceText, statement: ast.stmt, cuts: Iterable[Cut]) -> Fragment:
+    def parse(cls, source: SourceText, statement: ast.stmt, cuts: Sequence[Cut]) -> Fragment:
         """Parse the own text of `statement`, after the cuts inside it.
 
         Raises:
@@ -121,10 +123,17 @@ class Fragment:
         return _unwrap(code, self.indent, self.header)
 
 
-def without_cuts(source: SourceText, start: int, end: int, cuts: Iterable[Cut]) -> str:
+def cuts_inside(cuts: Sequence[Cut], start: int, end: int) -> Iterator[Cut]:
+    """Those of some cuts, in the order of the text, that lie between two offsets."""
+    first = bisect.bisect_left(cuts, start, key=lambda cut: cut.start)
+    started = itertools.takewhile(lambda cut: cut.start <= end, itertools.islice(cuts, first, None))
+    return (cut for cut in started if cut.end <= end)
+
+
+def without_cuts(source: SourceText, start: int, end: int, cuts: Sequence[Cut]) -> str:
     """The text from `start` to `end` after the cuts inside."""
     text, position = "", start
-    for cut in sorted((cut for cut in cuts if start <= cut.start and cut.end <= end), key=lambda cut: cut.start):
+    for cut in cuts_inside(cuts, start, end):
         text += source.text[position : cut.start] + cut.text
         position = cut.end
     return text + source.text[position:end]
@@ -297,11 +306,24 @@ class _InTurn(cst.CSTTransformer):
         super().__init__()
         self.codemods = tuple(codemods)
         self.parenthesize = parenthesize
+        self._leaving: dict[type[cst.CSTNode], list[cst.CSTTransformer]] = {}
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return True
+
+    def on_visit_attribute(self, node: cst.CSTNode, attribute: str) -> None:
+        pass
+
+    def on_leave_attribute(self, original_node: cst.CSTNode, attribute: str) -> None:
+        pass
 
     def on_leave(
         self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
     ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
-        for codemod in self.codemods:
+        kind = type(original_node)
+        if kind not in self._leaving:
+            self._leaving[kind] = [codemod for codemod in self.codemods if _leaves(type(codemod), kind.__name__)]
+        for codemod in self._leaving[kind]:
             left = codemod.on_leave(original_node, updated_node)
             assert isinstance(left, cst.CSTNode)
             updated_node = left if left is updated_node else self._in_place_of(updated_node, left)
@@ -315,6 +337,13 @@ class _InTurn(cst.CSTTransformer):
         if self.parenthesize and _word_ends(new) != _word_ends(old):
             return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return new
+
+
+def _leaves(codemod: type[cst.CSTTransformer], kind: str) -> bool:
+    """Whether a codemod does anything with nodes of a kind: most have one kind."""
+    inherited = cst.CSTTransformer
+    names = ("on_leave", f"leave_{kind}")
+    return any(getattr(codemod, name, None) is not getattr(inherited, name, None) for name in names)
 
 
 def _holds(node: cst.CSTNode, wanted: cst.CSTNode) -> bool:

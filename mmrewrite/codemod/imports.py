@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.project.facts import RUNTIME, Facts
-from mmrewrite.source.names import Scope, numbered
+from mmrewrite.source.names import Binding, Scope, numbered
 from mmrewrite.source.spans import first_line
 from mmrewrite.source.text import SourceText
 
@@ -39,6 +39,7 @@ class Imports:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        self._assigned: dict[Scope, list[tuple[str, Binding]]] = {}
         self._chosen: dict[str, str] = {}
         self.new: dict[str, NewImport] = {}
 
@@ -112,23 +113,23 @@ class Imports:
     def existing(self, qualified: str, scope: Scope, line: int, column: int = 0) -> str | None:
         """The shortest name that means `qualified` in `scope` and is bound above a line and column, else None."""
         names = self._facts.names
-        found = []
-        for name, _ in self._visible(scope, line, column):
-            if names.resolve_dotted(name, scope) == qualified:
-                found.append(name)
+        visible = self._visible(scope, line, column)
+        found = [name for name in visible if names.resolve_dotted(name, scope) == qualified]
         return min(found, key=lambda name: (len(name), name)) if found else None
 
-    def _visible(self, scope: Scope, line: int, column: int = 0) -> Iterator[tuple[str, Scope]]:
+    def _visible(self, scope: Scope, line: int, column: int = 0) -> Iterator[str]:
         for holder in scope.chain():
-            for name, bindings in holder.bindings.items():
-                binding = bindings[0]
-                if binding.kind not in ("import", "value") or binding.statement is None:
+            if holder not in self._assigned:
+                firsts = ((name, bindings[0]) for name, bindings in holder.bindings.items())
+                self._assigned[holder] = [each for each in firsts if each[1].kind in ("import", "value")]
+            for name, binding in self._assigned[holder]:
+                if binding.statement is None:
                     continue
                 begin = (binding.statement.lineno, binding.statement.col_offset)
                 if scope.owner(name) is not holder or begin >= (line, column):
                     continue
                 if not self._is_conditional(binding.statement):
-                    yield name, holder
+                    yield name
 
     def _is_conditional(self, statement: ast.stmt) -> bool:
         holders = self._facts.names.around(statement)

@@ -79,7 +79,7 @@ class Insert:
 
 @dataclass(eq=False)
 class Draft:
-    """The changes to one module, as codemods register them."""
+    """The changes to one module, as codemods register them; `cuts` are in the order of the text."""
 
     facts: Facts
     project: Project

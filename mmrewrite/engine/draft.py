@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.codemod.base import MeshCodemod
-from mmrewrite.codemod.fragment import Cut, indent_unit
+from mmrewrite.codemod.fragment import Cut, cuts_inside, indent_unit
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
 from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site, SiteRefused
 from mmrewrite.directives.collect import CommentHints, Hint
@@ -52,7 +52,7 @@ def draft_module(
         draft = Draft(
             facts,
             project,
-            tuple(_cuts(facts, active, codemods, importers)),
+            tuple(sorted(_cuts(facts, active, codemods, importers), key=lambda cut: cut.start)),
             indent_unit(facts),
             settings.width,
             settings.axes,
@@ -230,12 +230,12 @@ def _cut(facts: Facts, holder: CommentHints, starts: Collection[int]) -> tuple[i
 def _edits(draft: Draft) -> Iterator[Edit]:
     source = draft.facts.source
     runtime = draft.imports.chosen(RUNTIME) or RUNTIME
-    spans: list[tuple[int, int]] = []
+    within: set[Cut] = set()
     for fragment in draft.fragments.values():
-        inside = [cut for cut in draft.cuts if fragment.start <= cut.start and cut.end <= fragment.end]
         if not fragment.codemods:
             continue
-        spans.append((fragment.start, fragment.end))
+        inside = list(cuts_inside(draft.cuts, fragment.start, fragment.end))
+        within.update(inside)
         text = fragment.render(runtime, draft.width, draft.unit, source.newline)
         hints = {*fragment.hints, *(hint for cut in inside for hint in cut.hints)}
         yield Edit(fragment.start, fragment.end, text, tuple(dict.fromkeys(fragment.names)), tuple(sorted(hints)))
@@ -249,7 +249,7 @@ def _edits(draft: Draft) -> Iterator[Edit]:
     }
     for cut in draft.cuts:
         stays = cut.spacing and not replaced.isdisjoint((cut.start, cut.end))
-        if not stays and not any(start <= cut.start and cut.end <= end for start, end in spans):
+        if not stays and cut not in within:
             yield Edit(cut.start, cut.end, cut.text, cut.codemods, cut.hints)
     last = {insert.above: insert for insert in draft.inserts if insert.above is not None}
     # The sort by place is stable: at one offset imports stay above a mesh that needs them.
