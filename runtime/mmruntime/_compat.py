@@ -328,6 +328,15 @@ def own_line(eqn: Any) -> str:
     return "" if own is None else f"{own.file_name}:{own.start_line}"
 
 
+def own_frames(eqn: Any) -> tuple[tuple[str, int, int], ...]:
+    """Files, lines and columns of the calls that led to an equation, outside of JAX.
+
+    An equation of a derivative has those of the equation that it is the derivative of.
+    """
+    frames = source_info_util.user_frames(eqn.source_info.traceback)
+    return tuple((each.file_name, each.start_line, each.start_column) for each in frames)
+
+
 def ordered_effects(eqn: Any) -> frozenset[Any]:
     """The effects of an equation that JAX keeps in program order, such as those of `io_callback(ordered=True)`."""
     return frozenset(effect for effect in eqn.effects if effects.ordered_effects.contains(effect))

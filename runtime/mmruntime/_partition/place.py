@@ -1,6 +1,7 @@
 """Place: which submeshes run each equation, and where each input of the step lives.
 
-Tasks are pinned. An equation outside of tasks joins the latest of its operands. Equations that depend on inputs alone
+Tasks are pinned. An equation outside of tasks joins the latest of its operands; its derivative, which would come to lie
+with the stage behind it, runs where it does (see `layers_between`). Equations that depend on inputs alone
 (masks, position tables, casts of weights, slices of the batch) are cloned to each submesh that reads them, unless
 sending their inputs takes far more bytes than sending the result. Scalars attract no equation. What has effects or
 calls the host runs on one submesh, so that it runs once.
@@ -24,6 +25,7 @@ from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes, num_elements
+from mmruntime._partition.layers_between import LayersBetween
 from mmruntime._partition.locations import Whereabouts, gathers
 from mmruntime._partition.partial_sums import read_counts, regroup_scalars, split_loop_sums
 from mmruntime._partition.take_apart import take_apart
@@ -166,6 +168,7 @@ class _Placer:
         # How many crossings between submeshes come before each placed equation.
         self.depth: dict[Op, int] = {}
         self.near: dict[Op, Task] = {}
+        self.between = LayersBetween(self._source)
 
     def run(self) -> tuple[Step, Placement]:
         self._join_operands()
@@ -228,6 +231,7 @@ class _Placer:
         depth = self.depth
         for index in range(len(self.step.regions)):
             region = self.step.regions[index]
+            self.between.enter(region)
             region = replace(
                 region, ops=tuple([self._join(part, depth) for op in region.ops for part in self._parts(op)])
             )
@@ -255,6 +259,8 @@ class _Placer:
     def _parts(self, op: Op) -> list[Op]:
         """An equation with a body over values of several submeshes as one for each of them; see `take_apart`."""
         if op in self.pins or op.task is not None:
+            return [op]
+        if self.between.forward_of(op, [source for _, source in self._placed_sources(op)]) is not None:
             return [op]
         found = take_apart(op.eqn, self._location)
         if found is None:
@@ -297,6 +303,7 @@ class _Placer:
     def _join(self, op: Op, depth: dict[Op, int]) -> Op:
         """Place an equation by its task or its placed operands; marked as backward if one of those is."""
         sources = self._placed_sources(op)
+        forward = None
         if op in self.pins:
             where = self.pins[op]
             if op.task is None:
@@ -312,11 +319,18 @@ class _Placer:
             _, latest = max(candidates, key=lambda c: (depth[c[1]], num_bytes(c[0])))
             op = self._mark_backward(op, sources)
             home = self._home_of_update(op)
-            where = self.of[latest][0] if home is None else home
-            self._stay_near(op, latest)
-            self._note_gathering(op, where, [source for _, source in candidates])
+            if home is None:
+                forward = self.between.forward_of(op, [source for _, source in sources])
+            if forward is None:
+                where = self.of[latest][0] if home is None else home
+                self._stay_near(op, latest)
+                self._note_gathering(op, where, [source for _, source in candidates])
+            else:
+                where = self.of[forward][0]
+                self._stay_near(op, forward)
         self.of[op] = (where,)
         depth[op] = max((depth[source] + (self.of[source][0] != where) for _, source in sources), default=0)
+        self.between.note(op, depth[op], forward)
         return op
 
     def _placed_sources(self, op: Op) -> list[tuple[Var, Op]]:
