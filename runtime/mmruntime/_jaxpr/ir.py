@@ -46,13 +46,13 @@ class Op:
         """Another equation with the same marks."""
         return replace(self, eqn=eqn)
 
-    def reads(self) -> Iterator[Var]:
+    def reads(self) -> list[Var]:
         """The variables that the equation reads."""
-        return (atom for atom in self.eqn.invars if is_var(atom))
+        return [atom for atom in self.eqn.invars if is_var(atom)]
 
-    def writes(self) -> Iterator[Var]:
+    def writes(self) -> list[Var]:
         """The variables that the equation gives."""
-        return (var for var in self.eqn.outvars if is_var(var))
+        return [var for var in self.eqn.outvars if is_var(var)]
 
 
 @dataclass(eq=False, slots=True, frozen=True)

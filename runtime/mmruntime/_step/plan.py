@@ -249,8 +249,11 @@ def _delay(
     has_loops = any(region.index_count > 1 for region in step.regions)
     if not has_loops or all(mesh.size == 1 for mesh in placement.submeshes.meshes):
         return step, placement, {}
-    step, placement = split_by_program(step, placement, segment(step, placement))
     segments = segment(step, placement)
+    split, where = split_by_program(step, placement, segments)
+    if split is not step:
+        step, placement = split, where
+        segments = segment(step, placement)
     shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
     gathered, where = all_gather_parameters(step, placement, shardings)
     if gathered is not step:
