@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mmrewrite.directives.sizes import parse_size
 from mmrewrite.plan.fit import fit
-from mmrewrite.plan.sizes import parse_size
 
 pytestmark = pytest.mark.text
 

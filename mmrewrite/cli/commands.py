@@ -208,9 +208,9 @@ def plan(
 ) -> None:
     """Show what will run where: meshes, tasks, stages, and the schedule as a timeline. Changes no source."""
     from mmrewrite.codemod.registry import Registry
+    from mmrewrite.directives.sizes import parse_size
     from mmrewrite.mirror.limits import program_limits
     from mmrewrite.plan.plan import NotPlanned, PlanRequest, make_plan
-    from mmrewrite.plan.sizes import parse_size
 
     if (entry is None) != (arguments is None):
         raise click.UsageError(ENTRY_AND_ARGS)

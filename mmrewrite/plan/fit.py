@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmrewrite.plan.sizes import format_size
+from mmrewrite.directives.sizes import format_size
 
 # What to change, by the largest part of what a device holds.
 _MORE_DEVICES = (

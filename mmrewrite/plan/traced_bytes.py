@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mmrewrite.directives.sizes import format_size
 from mmrewrite.files.cache_folder import keep_in, kept_in
 from mmrewrite.files.walk import load_file
-from mmrewrite.plan.sizes import format_size
 from mmrewrite.results import Rewrite
 from mmrewrite.source.text import SourceText
 
