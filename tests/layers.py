@@ -95,7 +95,7 @@ MAY_IMPORT = {
     "mmruntime._exactness": "jax numpy ._compat",
     "mmruntime._frontend": "jax numpy flax ._check ._compat ._processes .schedules ._core ._jaxpr ._exactness",
     "mmruntime._calling": "jax numpy flax ._check ._core ._frontend",
-    "mmruntime._partition": "jax numpy scipy ._check ._compat .schedules ._core ._jaxpr ._frontend",
+    "mmruntime._partition": "jax numpy ._check ._compat .schedules ._core ._jaxpr ._frontend",
     "mmruntime._execution": "jax numpy ._compat ._processes ._jaxpr ._partition",
     "mmruntime._inspect": "jax ._compat .schedules ._processes ._jaxpr ._partition ._execution",
     "mmruntime._step": (

@@ -8,6 +8,7 @@
 With `reduce="exact"`, the runtime proves from the traced program how results of microbatches make up those of the whole
 batch, or raises at the line where examples meet in another way. A `reduce=` in the hint is copied, and held against the
 proof as well. So is `batch_stats="microbatch"`, with which each microbatch normalises by its own statistics.
+`schedule="auto", memory_bytes="40GiB"` becomes `schedule=mm.schedules.Auto(memory_bytes=40 * 2**30)`.
 
 A `jax.lax.scan` or `jax.lax.fori_loop` that accumulates gradients becomes `mm.microbatch_scan(jax.lax.scan)(...)`.
 When the step is traced, that refuses a loop which does more than add to its carry.
@@ -41,6 +42,7 @@ from mmrewrite.analysis.losses import (
 )
 from mmrewrite.analysis.random_keys import UnnamedKey, unnamed_keys
 from mmrewrite.analysis.schedule_fit import check_schedule
+from mmrewrite.analysis.searched_schedule import runtime_arguments
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.project.reach import Reach
 
@@ -91,7 +93,7 @@ class MicrobatchGrad(MeshCodemod):
         if problem is not None:
             self.refuse(problem)
         self.loop = self.site.call(self.site.statement, call)
-        self.arguments = {argument.name or "": argument.text for argument in self.hint.arguments}
+        self.arguments = runtime_arguments(self.site)
         self.site.transform(self.site.statement, self)
 
     def change_calls(self, loss: Loss | None) -> None:
@@ -124,19 +126,14 @@ class MicrobatchGrad(MeshCodemod):
 
     def keywords(self) -> dict[str, str]:
         """Arguments of `mm.microbatch`, as source text."""
-        names = ("dim", "size", "count", "schedule", "reduce")
-        dim, size, count, schedule, reduce = (self.hint.argument(name) for name in names)
-        arguments = {"dim": dim.text if dim else "0"}
-        arguments |= {"size": size.text} if size else {}
-        arguments |= {"count": count.text} if count else {}
-        arguments["argnum"] = self.batch.argnum
+        written = {"dim": "0", "reduce": '"exact"'} | runtime_arguments(self.site)
+        written["argnum"] = self.batch.argnum
+        written.pop("rng", None)
         if self.batch.rng is not None:
-            arguments["rng"] = self.batch.rng
-        if schedule is not None:
-            arguments["schedule"] = schedule.text
-        arguments["reduce"] = reduce.text if reduce else '"exact"'
-        others = ((name, self.hint.argument(name)) for name in ("check", "batch_stats", "sync", "all_gather"))
-        return arguments | {name: other.text for name, other in others if other is not None}
+            written["rng"] = self.batch.rng
+        order = ("dim", "size", "count", "argnum", "rng", "schedule", "reduce")
+        others = ("check", "batch_stats", "sync", "all_gather")
+        return {name: written[name] for name in (*order, *others) if name in written}
 
     # Random keys
 

@@ -30,6 +30,7 @@ from mmcodemods._layer_loop import function_around
 from mmrewrite.analysis.accumulation_loops import carried_names, refuse_cutting
 from mmrewrite.analysis.losses import changes_collections
 from mmrewrite.analysis.schedule_fit import check_schedule
+from mmrewrite.analysis.searched_schedule import runtime_arguments
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.vocabulary import FOR
 
@@ -61,7 +62,9 @@ class MicrobatchLoop(MeshCodemod):
         is_plain = isinstance(loop.target, ast.Name)
         item = self.site.text(loop.target) if is_plain else self.site.local_name("item")
         self.parameters = [item, *names]
-        arguments = ", ".join([self.function, *(f"{each.name}={each.text}" for each in self.hint.arguments)])
+        arguments = ", ".join(
+            [self.function, *(f"{name}={text}" for name, text in runtime_arguments(self.site).items())]
+        )
         items = self.site.unindented(self.site.text(loop.iter), loop)
         # Without parentheses the items of a tuple would become arguments of their own.
         if isinstance(loop.iter, ast.Tuple) and not items.startswith("("):

@@ -178,6 +178,11 @@ def _problem_of(value: ast.expr, directive: Directive, parameter: Parameter, nam
     # Not `isinstance`: True is an `int` to Python, but no whole number to a reader.
     if type(inner.value) not in parameter.literals:
         return f"`{directive.name}({name}={ast.unparse(value)})`: `{name}` must be {parameter.words}"
+    if parameter.reads is not None and isinstance(inner.value, str):
+        try:
+            parameter.reads(inner.value)
+        except ValueError as error:
+            return f"`{name}`: {error}"
     choices = parameter.choices
     if not choices or inner.value in choices:
         return None

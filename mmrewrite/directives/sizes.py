@@ -18,11 +18,28 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: If the text is no size.
     """
+    number, unit = _number_and_unit(text)
+    return int(float(number) * _UNITS[unit])
+
+
+def size_in_python(text: str) -> str:
+    """The same number as people write it in Python: `80GiB` is `80 * 2**30`, and `1.5MB` is `1.5 * 10**6`.
+
+    Raises:
+        ValueError: If the text is no size.
+    """
+    number, unit = _number_and_unit(text)
+    power = " KMGT".index(unit[0]) if unit != "B" else 0
+    factor = f"2**{10 * power}" if unit.endswith("iB") else f"10**{3 * power}"
+    return number if not power else f"{number} * {factor}"
+
+
+def _number_and_unit(text: str) -> tuple[str, str]:
     found = _SIZE.fullmatch(text.strip())
-    unit = next((size for name, size in _UNITS.items() if found and name.lower() == found[2].lower()), None)
+    unit = next((name for name in _UNITS if found and name.lower() == found[2].lower()), None)
     if found is None or unit is None or not float(found[1]):
         raise ValueError(f"{text!r} is no size; write a number and a unit, such as 80GiB or 512MB")
-    return int(float(found[1]) * unit)
+    return found[1], unit
 
 
 def format_size(size: int) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mmrewrite.directives.schedule_names import SCHEDULES
+from mmrewrite.directives.sizes import parse_size
 
 STATEMENT, DEF, CLASS, FOR, WITH, OTHER = "statement", "def", "class", "for", "with", "other"
 
@@ -50,7 +51,8 @@ class Parameter:
 
     `literals` are the types that a literal may have, and `words` says so in messages; an expression may be anything.
     `choices` are the strings allowed, all if empty; where `is_tree`, a tuple, list or dict may hold them too. A
-    literal number below `minimum` gets the message `too_small`.
+    literal number below `minimum` gets the message `too_small`. `reads` takes a literal string, and raises a ValueError
+    that says what is wrong with it.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Parameter:
     is_tree: bool = False
     minimum: int | None = None
     too_small: str = ""
+    reads: Callable[[str], object] | None = None
 
 
 @dataclass(frozen=True)
@@ -269,6 +272,14 @@ DIRECTIVES = {
                 _whole("dim"),
                 Parameter("argnum", (int, str), "a whole number, or the name of a parameter in quotes"),
                 _text("schedule", *SCHEDULES),
+                Parameter(
+                    "memory_bytes",
+                    (str, int),
+                    'a size in quotes, such as "40GiB", or a whole number of bytes',
+                    minimum=1,
+                    too_small="{value} bytes hold nothing; `{name}` must be 1 or more",
+                    reads=parse_size,
+                ),
                 Parameter("reduce", (str,), "a string, or a tree of strings", _REDUCTIONS, is_tree=True),
                 Parameter("check", (bool,), "True or False"),
                 _text("batch_stats", "microbatch"),
@@ -283,6 +294,10 @@ DIRECTIVES = {
             positional=1,
             requirements=(
                 _at_most_one_of("size", "count", message="`size=` and `count=` contradict each other; keep one"),
+                Requirement(
+                    lambda present: "memory_bytes" not in present or "schedule" in present,
+                    '`memory_bytes=` bounds the search for a schedule; write schedule="auto" beside it',
+                ),
                 Requirement(
                     lambda present: "check" not in present or "reduce" in present,
                     '`check=` is about a `reduce=` that is not proved; write that too, such as reduce="mean"',
