@@ -52,8 +52,8 @@ MAY_IMPORT = {
         ".modernize.site .modernize.analysis"
     ),
     "mmrewrite.modernize": (
-        ".results .source .project .codemod .engine .modernize.settings .modernize.uses .modernize.version_guards "
-        ".modernize.site .modernize.decision .modernize.analysis .modernize.edits"
+        ".results .source .project .codemod .engine .modernize.settings .modernize.name_index .modernize.uses "
+        ".modernize.version_guards .modernize.site .modernize.decision .modernize.analysis .modernize.edits"
     ),
     "mmrewrite.modernize.upgrade": ".results .modernize.name_index",
     "mmrewrite.files": "pathspec platformdirs .results .tracking .source .directives",

@@ -11,8 +11,9 @@ from mmrewrite.engine.edits import ordered_edits, without_repeats
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
-from mmrewrite.modernize.ambiguous_names import unclear_uses
+from mmrewrite.modernize.ambiguous_names import names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
+from mmrewrite.modernize.analysis.patched_names import PatchedNames
 from mmrewrite.modernize.analysis.xmap_chains import leave_chains
 from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
@@ -233,6 +234,9 @@ def _judge(location: Location, name: str, codemods: Codemods, context: Modernize
         return Decision(location, name, f"{name} is not selected")
     if context.settings.ignores(name, location.path):
         return Decision(location, name, f"{name} is ignored in this file by the configuration")
+    patch = context.analysis(PatchedNames).place_of(location.use) if location.use is not None else None
+    if patch is not None:
+        return Decision(location, name, f"the program sets this name itself, in {patch}; see what it means today")
     site = OldNameSite(location, ModuleDraft(location.module), context, name)
     try:
         codemods[name](site).rewrite()
@@ -318,7 +322,8 @@ def _unseen_names(
     in_strings = list(mentions(module, owners))
     reported = {*reported, *((item.line, item.column) for item in in_strings)}
     yield from in_strings
-    yield from (item for item in unclear_uses(module, owners) if (item.line, item.column) not in reported)
+    unclear = (*unclear_uses(module, owners), *names_by_star(module, owners))
+    yield from (item for item in unclear if (item.line, item.column) not in reported)
 
 
 def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: ModernizeContext) -> None:

@@ -19,7 +19,8 @@ first; now both lie on all devices. `x.addressable_shards[3].data.squeeze(0)` is
 This is not a step towards one program for the whole batch, without a leading axis of devices. That would be equivalent
 only if the loss is a plain mean over the batch, and it changes the data pipeline, the random keys and the checkpoints.
 
-To check: code that reads where the results lie.
+To check: code that reads where the results lie; a call of `jit` with a result and an array that was put on one device,
+which raises today.
 
 Refused: `pmap` of a function that uses `pmap`, which JAX does not run any more; `devices`, `backend`,
 `axis_size` and `global_arg_shapes`; starred arguments; aliases of `pmap`, and `pmap` as a value; a `target-jax` before

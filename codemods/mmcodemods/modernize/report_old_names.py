@@ -8,6 +8,9 @@ The names are those of an index that is made from the packages' wheels (`tools/i
 is gone since which release, and what the package says to write. A row for a module stands for all that it held. Unused
 imports of names that are gone are removed.
 
+What only may be an old name is told as well: one that comes by `from jax import *`, that `getattr(jax, "tree_map")`
+looks up, that the program sets by itself, or that a `try` or a choice binds to something else besides.
+
 To check: each use by hand; nothing is written.
 
 Refused: every use of a name that raises today. One that only warns is left alone and reported.

@@ -151,7 +151,8 @@ class ImportEdits:
             return self._once_module_instead(item)
         had_uses = item.local in self.module.heads
         if item.name in self.context.moved and item.name not in self.kept:
-            if (had_uses and not self._is_needed(item.local)) or self._is_imported_twice(item):
+            is_idle = had_uses and not self._is_needed(item.local) and not self._is_member(item)
+            if is_idle or self._is_imported_twice(item):
                 return ()
             home, _, name = self.context.moved[item.name].rpartition(".")
             if isinstance(item.statement, ast.ImportFrom):
@@ -163,7 +164,7 @@ class ImportEdits:
         plain = isinstance(item.statement, ast.Import) and item.alias.asname is None and "." in item.name
         if plain:
             return self._plain_instead(item)
-        if self._is_needed(item.local):
+        if self._is_needed(item.local) or self._is_member(item):
             return None
         return () if had_uses or self._is_gone(item) else None
 
@@ -261,6 +262,10 @@ class ImportEdits:
     def _is_covered(self, node: ast.expr) -> bool:
         start, end = span(self.module.facts.source, node)
         return any(first <= start and end <= last for first, last in self._replaced)
+
+    def _is_member(self, item: ImportedName) -> bool:
+        """Whether an import binds an attribute of a class, which is read in ways that are not seen."""
+        return self.module.facts.names.scopes[item.statement].kind == "class"
 
     def _is_needed(self, local: str) -> bool:
         """Whether a name is still read after the edits."""
