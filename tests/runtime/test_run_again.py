@@ -112,23 +112,37 @@ def test_auto_runs_forwards_once_more_within_bytes(inputs, oracle):
     report = step.explain()
     choice = report.loops[0].choice
     assert {stage for stage, _ in choice.schedule.recomputed} == {0, 1}
-    assert "Forwards that run once more, to hold less: 6 of 6 of stage 0, 6 of 6 of stage 1." in str(report)
+    assert "Forwards that run once more, to hold less: 6 of 6 of stage 0, 3 of 6 of stage 1." in str(report)
     assert max(choice.simulation.peak_bytes) <= 6 * unit
-    # Beside what is kept for later passes: the input, the output and a cotangent of the program that runs.
-    for row, peak in zip(report.submeshes, choice.simulation.peak_bytes, strict=True):
-        assert row.activation_bytes <= peak + 3 * unit
+    for submesh, peak in enumerate(choice.simulation.peak_bytes):
+        assert held(step.latest_plan.program, submesh) <= peak
+
+
+@pytest.mark.nightly
+def test_rematerialised_layers_count_with_what_they_keep(inputs, oracle):
+    """Their input: what the input half makes again for the weight half is no residual of a whole backward pass."""
+    unit = 4 * WIDTH * 4
+    step = make_step(Auto(memory_bytes=3 * unit, effort=0.05), jax.checkpoint(layer))
+    for a, b in zip(jax.tree.leaves(step(*inputs)), oracle, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+    (loop,) = step.explain().loops
+    assert loop.live == (3, 2, 1)
+    assert not loop.choice.schedule.recomputed
+    assert max(loop.choice.simulation.peak_bytes) <= 3 * unit
+    program = step.latest_plan.program
+    assert all(held(program, submesh) <= 3 * unit for submesh in (0, 1))
 
 
 @pytest.mark.nightly
 def test_auto_runs_no_forward_once_more_where_it_is_told_so(inputs):
-    """The step is a third longer then."""
+    """The step is a fifth longer then."""
     times = []
     for recompute in (True, False):
         step = make_step(Auto(memory_bytes=24 * WIDTH * 4, effort=0.05, recompute=recompute))
         choice = step.plan(*inputs).loops[0].choice
         assert bool(choice.schedule.recomputed) == recompute
         times.append(choice.simulation.step_time)
-    assert times[0] < 0.7 * times[1]
+    assert times[0] < 0.85 * times[1]
 
 
 def shouting(w, x):

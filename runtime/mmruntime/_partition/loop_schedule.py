@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mmruntime import schedules
@@ -60,20 +61,32 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
         return LoopSchedule(made)
     assert isinstance(requested, schedules.Auto)
     costs = [_stage_cost(stage, region, placed, every) for stage in stages]
-    whole, kept = _activation_bytes(stages, region, every, requested.split)
-    is_bounded = requested.memory_bytes is not None and requested.recompute
-    inputs = _input_bytes(stages, whole, step, region, every) if is_bounded else None
-    choice = requested.choose(
-        len(used),
-        loop.count,
-        placement,
-        forward=[cost.forward for cost in costs],
-        backward_input=[cost.backward_input for cost in costs],
-        backward_weight=[cost.backward_weight for cost in costs],
-        activation_bytes=whole,
-        weight_activation_bytes=kept,
-        input_bytes=inputs,
-    )
+
+    def searched(wish: schedules.Auto, sizes: tuple[list[float], list[float]]) -> schedules.Choice:
+        is_bounded = wish.memory_bytes is not None and wish.recompute
+        return wish.choose(
+            len(used),
+            loop.count,
+            placement,
+            forward=[cost.forward for cost in costs],
+            backward_input=[cost.backward_input for cost in costs],
+            backward_weight=[cost.backward_weight for cost in costs],
+            activation_bytes=sizes[0],
+            weight_activation_bytes=sizes[1],
+            input_bytes=_input_bytes(stages, sizes[0], step, region, every) if is_bounded else None,
+        )
+
+    in_halves = _activation_bytes(stages, region, every, requested.split)
+    undivided = _activation_bytes(stages, region, every, split=False)
+    if requested.memory_bytes is None or in_halves[0] == undivided[0]:
+        choice = searched(requested, in_halves)
+    else:
+        # What weight halves need counts from the forward on, so that whole backward passes have room for more.
+        choice = searched(replace(requested, split=False), undivided)
+        with contextlib.suppress(ValueError):
+            halved = searched(requested, in_halves)
+            if halved.simulation.step_time < choice.simulation.step_time * (1 - 1e-9):
+                choice = halved
     return LoopSchedule(choice.schedule, choice)
 
 
@@ -197,8 +210,8 @@ def _activation_bytes(
 
     Returns:
         Those from the forward on, and those of them that the input half leaves for the weight half: residuals, and the
-        cotangents that the input half makes. Where there are more of these, they count from the forward on, so that no
-        bound is broken.
+        cotangents that the input half makes. Where there are more of these, as behind `jax.checkpoint`, they count from
+        the forward on, so that no bound is broken. None are left where the backward pass is not split.
     """
     residuals = set(region.slices) | {var for op in region.ops if not op.backward for var in op.writes()}
     whole, kept = [], []
