@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mmrewrite.cli.commands import cli
+from mmrewrite.cli.reports._verify_text import _arrays, _cut, _told_apart
 from mmrewrite.mirror.child_process import Mirror
 from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
@@ -296,3 +297,19 @@ def test_microbatches_that_draw_are_compared_with_the_same_microbatches(monkeypa
 )
 def test_hints_that_hand_out_random_keys(hint: str, draws: bool) -> None:
     assert bool(verify._DRAWS.search(hint)) == draws
+
+
+def test_long_names_of_arrays_are_told_apart() -> None:
+    layer = "['MultiHeadDotProductAttention_0']['key']['bias']"
+    names = [f"result[0].opt_state[1][0].{part}['block_{number}']{layer}" for part in ("mu", "nu") for number in (0, 1)]
+    short = _told_apart([*names, "result[1]"])
+    assert short == [f"....{part}['block_{number}']..." for part in ("mu", "nu") for number in (0, 1)] + ["result[1]"]
+    assert _told_apart(names[:1]) == [_cut(names[0], 43)]
+
+
+def test_rounding_shares_a_line_where_there_are_many_arrays() -> None:
+    equal = {"role": "result", "absolute": 0.0, "relative": 0.0, "problem": None, "rounding": False}
+    rows = [{**equal, "name": f"result[{number}]"} for number in range(16)]
+    rows += [{**equal, "name": f"result[{number}]", "absolute": 1e-11, "rounding": True} for number in (16, 17)]
+    assert [(line[0], line[-1]) for line in _arrays(rows)] == [("16 results", "equal"), ("2 results", "rounding")]
+    assert len(list(_arrays(rows[2:]))) == 16

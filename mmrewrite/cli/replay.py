@@ -218,7 +218,9 @@ class _Copying(io.RawIOBase):
 
     def flush(self) -> None:
         """Have the other stream write what it holds."""
-        self._stream.flush()
+        # Python closes this one when it goes, perhaps after the other.
+        if not self._stream.closed:
+            self._stream.flush()
 
 
 def _text_over(stream: _Copying, like: TextIO) -> TextIO:

@@ -398,7 +398,7 @@ def test_microbatches_of_an_nnx_module_that_must_not_change() -> None:
     plain = nnx.value_and_grad(loss)(model.dense, x)
     for found in (cut(model.dense, x), nnx.jit(cut)(model.dense, x)):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), plain, found)
-    with pytest.raises(ValueError, match=r"changes dropout.rngs.count of an nnx object among its arguments in every"):
+    with pytest.raises(ValueError, match=r"streams of argument 0, such as dropout.rngs.count, .* Write rng=0\."):
         cut(model, x)
     assert int(model.dropout.rngs.count[...]) == 0
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from mmrewrite.cli.reports import _style as style
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 _WIDTH, _NAME = 80, 43
 # With more arrays than this, those that are equal share a line.
 _LISTED = 16
+# `.params`, `[0]` or `['bias']`: a step of the path to an array.
+_PART = re.compile(r"\W?[^.\[]+")
 _HEAD = ("array", "differs by", "relative", "verdict")
 
 
@@ -63,19 +67,44 @@ def _check(check: Checked) -> str:
 
 
 def _arrays(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """A line for each array, or where there are many, one for all that are equal and one for each that is not."""
-    if len(rows) <= _LISTED:
-        yield from map(_array, rows)
-        return
-    for role in ("argument", "result"):
-        equal = [row for row in rows if row["role"] == role and array_verdict(row) == "equal"]
-        if equal:
-            yield (f"{len(equal)} {role}s", largest(equal, "absolute"), largest(equal, "relative"), "equal")
-    yield from (_array(row) for row in rows if array_verdict(row) != "equal")
+    """A line for each array, or where there are many, one for all that are equal and one for each that is not.
+
+    Those that are rounding share a line as well: each is listed by itself below.
+    """
+    rest = list(rows)
+    for verdict, role in product(("equal", "rounding"), ("argument", "result")) if len(rows) > _LISTED else ():
+        alike = [row for row in rest if row["role"] == role and array_verdict(row) == verdict]
+        if alike:
+            count = f"{len(alike)} {role}{'s' if len(alike) > 1 else ''}"
+            yield count, largest(alike, "absolute"), largest(alike, "relative"), verdict
+            rest = [row for row in rest if row not in alike]
+    for row, name in zip(rest, _told_apart([row["name"] for row in rest]), strict=True):
+        yield name, largest([row], "absolute"), largest([row], "relative"), array_verdict(row)
 
 
-def _array(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return (_cut(row["name"], _NAME), *(largest([row], key) for key in ("absolute", "relative")), array_verdict(row))
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """Names of arrays, short enough for the table; those that this makes alike, without what they have in common."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        alike[_cut(name, _NAME)].append(name)
+    return [_cut(_apart(name, alike[_cut(name, _NAME)]), _NAME) for name in names]
+
+
+def _apart(name: str, others: Sequence[str]) -> str:
+    paths = [_PART.findall(other) for other in others]
+    if len(paths) < 2:
+        return name
+    begin = _in_common(paths)
+    end = _in_common([path[: begin - 1 if begin else None : -1] for path in paths])
+    parts = _PART.findall(name)
+    return f"{'...' * bool(begin)}{''.join(parts[begin : len(parts) - end])}{'...' * bool(end)}"
+
+
+def _in_common(paths: Sequence[Sequence[str]]) -> int:
+    """How many parts all paths begin with, of which each keeps one more."""
+    shortest = min(map(len, paths))
+    differing = (number for number in range(shortest) if len({path[number] for path in paths}) > 1)
+    return min(next(differing, shortest), shortest - 1)
 
 
 def _places(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -62,8 +62,10 @@ def made_anew(tree: Any, label: str, may_count: Sequence[Any] = ()) -> tuple[Any
         return tree, lambda: lambda: None
     from flax import nnx  # noqa: PLC0415  (imported by the caller already; nothing else here needs Flax)
 
-    leaves, structure = jax.tree.flatten(tree, is_leaf=is_stateful)
+    placed, structure = jax.tree.flatten_with_path(tree, is_leaf=is_stateful)
+    leaves = [leaf for _, leaf in placed]
     objects = [leaf for leaf in leaves if is_stateful(leaf)]
+    places = [jax.tree_util.keystr(place) for place, leaf in placed if is_stateful(leaf)]
     # In one call, because objects may share variables.
     copies = nnx.clone(tuple(objects))
     rest = iter(copies)
@@ -85,7 +87,11 @@ def made_anew(tree: Any, label: str, may_count: Sequence[Any] = ()) -> tuple[Any
                 if path not in before
                 or any(a is not b for a, b in zip_longest(before[path], jax.tree.leaves(variable)))
             ]
-            lost = [path for path, each in found if path not in before or isinstance(each, nnx.RngState)]
+            streams = [path for path, each in found if path in before and isinstance(each, nnx.RngState)]
+            if streams:
+                at = [places[int(path[0])] for path in streams]
+                raise ValueError(unnamed_streams(label, [".".join(map(str, path[1:])) for path in streams], at))
+            lost = [path for path, _ in found if path not in before]
             if lost:
                 raise ValueError(lost_changes(label, [".".join(map(str, path[1:])) for path in lost]))
             return nnx.from_flat_state(found) if found else None
@@ -95,10 +101,26 @@ def made_anew(tree: Any, label: str, may_count: Sequence[Any] = ()) -> tuple[Any
     return copied, watch
 
 
+def unnamed_streams(label: str, names: Sequence[str], places: Sequence[str]) -> str:
+    """The message about random streams of nnx objects that nothing says how to cut.
+
+    `places` are those of the objects among (positional arguments, keyword arguments), as `jax.tree_util.keystr` has it.
+    """
+    kinds, arguments = zip(*(place.replace("]", "").split("[")[1:3] for place in places), strict=True)
+    wanted = ", ".join(dict.fromkeys(arguments))
+    write = f"Write rng={f'({wanted})' if ',' in wanted else wanted}."
+    if "1" in kinds:
+        write = "Pass it by position, and name that: microbatch(..., rng=0)."
+    return (
+        f"microbatch: {label} draws from random streams of argument {wanted}, such as {names[0]}, and nothing says how "
+        f"each microbatch gets numbers of its own. {write}"
+    )
+
+
 def lost_changes(label: str, names: Sequence[str]) -> str:
     """The message about state that each microbatch would change in its own way."""
     return (
         f"microbatch: {label} changes {', '.join(names)} of an nnx object among its arguments in every microbatch, and "
         "these changes would be lost. Use a normalisation without running statistics. For dropout, name the argument "
-        "that holds the random streams: microbatch(..., rng=<its position>)."
+        "that holds the random streams by its position: microbatch(..., rng=0)."
     )
