@@ -161,13 +161,13 @@ def _main(report: RewriteReport, planned: Planned | None) -> Iterator[str]:
     if left:
         yield section("Left on purpose", [bullets(left)], "left")
     if planned is not None:
-        yield section("What runs where", _plan(planned), "plan")
+        yield section("What runs where", _plan(planned, any(result.refusals for result in report.results)), "plan")
     yield section("Evidence", verified(evidence_of(report)), "verified")
 
 
-def _plan(planned: Planned) -> Iterator[str]:
+def _plan(planned: Planned, has_refusals: bool) -> Iterator[str]:
     if not planned.sections:
-        yield "<p>Nothing in these files runs on a mesh.</p>"
+        yield f"<p>Nothing in these files runs on a mesh{', since what would is refused' * has_refusals}.</p>"
     elif planned.traced is None:
         yield f'<p class="box care">{inline(UNTRACED)}</p>'
     yield from (section_html(each, number, 3) for number, each in enumerate(planned.sections))
@@ -313,11 +313,18 @@ def _pairs(old: Sequence[str], new: Sequence[str]) -> list[tuple[int | None, int
 
 
 def _likeness(before: str, after: str) -> int:
-    """How many characters of words two lines share, in order; 0 if they are too few for a pair."""
-    blocks = _matcher(before.strip(), after.strip()).get_matching_blocks()
-    words = _WORD.findall(before.strip())
-    shared = sum(len("".join(words[block.a : block.a + block.size]).strip()) for block in blocks)
-    return shared if shared >= max(_SHARED, _SHARE * min(len(before.strip()), len(after.strip()))) else 0
+    """How many characters of words two lines share, in order; 0 if they are too few for a pair.
+
+    What both begin with counts twice, as that is where readers look. A comment is not like code.
+    """
+    before, after = before.strip(), after.strip()
+    if before.startswith("#") != after.startswith("#"):
+        return 0
+    blocks = _matcher(before, after).get_matching_blocks()
+    words = _WORD.findall(before)
+    sizes = [len("".join(words[block.a : block.a + block.size]).strip()) for block in blocks]
+    begin = sizes[0] if (blocks[0].a, blocks[0].b) == (0, 0) else 0
+    return sum(sizes) + begin if sum(sizes) >= max(_SHARED, _SHARE * min(len(before), len(after))) else 0
 
 
 def _matcher(before: str, after: str) -> difflib.SequenceMatcher[str]:
