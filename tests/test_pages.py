@@ -14,6 +14,9 @@ import pytest
 from command import OLD, PIPELINE, REFUSED, put, run
 
 from mmrewrite.cli.reports import render
+from mmrewrite.cli.reports._html_page import page as page_of
+from mmrewrite.cli.reports._html_page import plan_table
+from mmrewrite.plan.sections import PlanTable
 from mmrewrite.project.verify_entries import Entry
 from mmrewrite.verify.programs import Checked
 from mmrewrite.verify.verify import Verified
@@ -242,6 +245,32 @@ def test_a_phone_scrolls_in_one_direction(browser: Browser, pages: dict[str, Pat
               .filter(node => node.tabIndex !== 0 || !node.getAttribute('aria-label')).map(node => node.outerHTML)"""
         )
         assert wide == []
+
+
+def test_tables_fit_the_paper_and_leave_out_what_says_nothing(browser: Browser, tmp_path: Path) -> None:
+    layer = "state.params['blocks_3']['LayerNorm_0']['scale']"
+    row = (
+        layer,
+        "0",
+        "float32[128,32]",
+        "-",
+        "P()",
+        "16.0 KiB",
+        "yes",
+        f"task stage_0 at {layer}",
+        "sharded at x.py:3",
+    )
+    head = ("input", "submesh", "type", "axes", "layout", "bytes per device", "carried", "because of", "laid out by")
+    tables = [plan_table(PlanTable(f"{count} rows", head, (row,) * count), 2) for count in (2, 41)]
+    place = tmp_path / "page.html"
+    place.write_text(page_of("tables", "", tables, ""), encoding="utf-8")
+    with OpenPage(browser, place, viewport={"width": 700, "height": 900}) as page:
+        assert page.locator("th").all_text_contents() == [name for name in head if name != "axes"] * 2
+        assert page.locator("td.number").all_text_contents() == ["0", "16.0\xa0KiB"] * 43
+        assert [each.is_visible() for each in page.locator("table").all()] == [True, False]
+        page.emulate_media(media="print")
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth") == 700
 
 
 def test_old_and_new_lines_follow_each_other_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 # A table with more columns scrolls on a narrow screen, and so must be reachable by keyboard.
 _FITTING_COLUMNS = 3
+# A table with more rows is unfolded on request, and in print.
+_SHOWN_ROWS = 40
+# What a cell has that says nothing, and a number of bytes, which stays on one line.
+_NOTHING = "-"
+_SIZE = re.compile(r"([\d.,]+) ((?:[KMGT]i)?B)")
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --paper: #fff; --quiet: #57606a; --line: #d0d7de; --band: #f6f8fa;
@@ -69,8 +75,10 @@ footer { margin-top: 3rem; color: var(--quiet); font-size: .9rem; }
 @media (max-width: 700px) { body { padding-top: 1rem; } h1 { font-size: 1.3rem; } .wide table { font-size: .88rem; } }
 @media print {
   body { max-width: none; padding: 0; font-size: 10.5pt; } .skip, nav { display: none; } a { color: inherit; }
-  h2, h3, h4 { break-after: avoid; } table, .box, svg { break-inside: avoid; }
-  .wide { overflow: visible; } details::details-content { content-visibility: visible; block-size: auto; }
+  h2, h3, h4 { break-after: avoid; } tr, .box, svg { break-inside: avoid; }
+  .wide { overflow: visible; } .wide table { font-size: 8pt; overflow-wrap: anywhere; }
+  .wide :is(th, td) { padding-right: .5rem; }
+  details::details-content { content-visibility: visible; block-size: auto; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """.strip()
@@ -173,6 +181,16 @@ def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]], numeri
 
 
 def plan_table(shown: PlanTable, level: int) -> str:
-    """A table of a plan, under its title."""
-    cells = [[inline(cell) for cell in row] for row in shown.rows]
-    return f"<h{level}>{escape(shown.title)}</h{level}>\n{table(shown.title, shown.head, cells, shown.numeric)}"
+    """A table of a plan, under its title, without columns that say nothing of any row."""
+    columns = [(number, [row[number] for row in shown.rows]) for number in range(len(shown.head))]
+    kept = {number: cells for number, cells in columns if not cells or set(cells) != {_NOTHING}}
+    numeric = [
+        shown.numeric[number] or all(cell == _NOTHING or _SIZE.fullmatch(cell) for cell in cells)
+        for number, cells in kept.items()
+    ]
+    head = [shown.head[number] for number in kept]
+    rows = [[_SIZE.sub(r"\1&nbsp;\2", inline(row[number])) for number in kept] for row in shown.rows]
+    text = table(shown.title, head, rows, numeric)
+    if len(rows) > _SHOWN_ROWS:
+        text = f"<details><summary>All {len(rows)} rows</summary>\n{text}</details>"
+    return f"<h{level}>{escape(shown.title)}</h{level}>\n{text}"
