@@ -259,7 +259,9 @@ def relative(one: dict[str, np.ndarray], many: dict[str, np.ndarray]) -> dict[st
             wholes[element(name)] = max(wholes.get(element(name), 0), size)
     differences = {}
     for name, array in one.items():
-        difference = float(np.abs(array - many[name]).max(initial=0))
+        # Infinities that are the same differ by nothing.
+        apart = array != many[name]
+        difference = float(np.abs(array[apart] - many[name][apart]).max(initial=0))
         scale = max(sizes[name], FLOOR * wholes.get(element(name), 0), 1e-30)
         differences[name] = difference / scale if np.isfinite(difference) else float("inf")
     return differences
