@@ -102,6 +102,31 @@ def test_a_task_that_changes_its_arguments_in_place(call) -> None:
     call(functools.partial(step, read, {}))
 
 
+def test_an_argument_that_the_task_uses_up() -> None:
+    """As `eqx.nn.State`, which cannot be read once a layer has made the next one of it."""
+
+    @jax.tree_util.register_pytree_node_class
+    class Once:
+        def __init__(self, value):
+            self.value = value
+
+        def next(self):
+            value, self.value = self.value, None
+            return Once(value + 1)
+
+        def tree_flatten(self):
+            if self.value is None:
+                raise ValueError("used up")
+            return (self.value,), None
+
+        @classmethod
+        def tree_unflatten(cls, _, leaves):
+            return cls(*leaves)
+
+    found = jax.jit(lambda state: mm.task(Once.next, mesh=SUBMESH)(state))(Once(jnp.asarray(X)))
+    np.testing.assert_array_equal(found.value, X + 1)
+
+
 def test_eager_tasks_by_slice_need_a_mesh_in_use() -> None:
     placed = mm.task(jnp.cos, mesh_slice={"stage": 1})
     assert ids(placed(X)) == [0]

@@ -96,6 +96,7 @@ BETWEEN = {
     "concatenate": widened,
     "stop_gradient": frozen,
     "bias": lambda w, x: x + w["b"],
+    "broadcast": lambda w, x: x @ w["w"] + jnp.broadcast_to(jnp.sin(w["b"]), x.shape),
     "two": lambda w, x: layer(w, norm(w, x)),
 }
 

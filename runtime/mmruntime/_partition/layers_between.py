@@ -41,6 +41,7 @@ class LayersBetween:
         # The equations of the forward pass outside of tasks: those whose lines were not asked for yet, and the others.
         self._new: list[Op] = []
         self._by_line: dict[_Line, list[Op]] = defaultdict(list)
+        self._seen: set[Op] = set()
 
     def enter(self, region: Region) -> None:
         """Begin with the equations of a region."""
@@ -73,7 +74,7 @@ class LayersBetween:
             sources = [source for var in op.reads() if (source := self._source(var)) is not None]
             found = latest = self._latest(sources)
             if op.task is not None:
-                kept = [each for each in sources if each.task is op.task and not each.backward]
+                kept = [each for each in sources if each.task == op.task and not each.backward]
                 found = self._latest(kept) if kept else self._visit(op.task, latest, latest)
             self._depth[op] = found
 
@@ -110,10 +111,25 @@ class LayersBetween:
 
     def _same_lines(self, op: Op) -> list[Op]:
         for each in self._new:
-            for line in _lines(each.eqn):
+            for line in self._lines_with_parameters(each):
                 self._by_line[line].append(each)
         self._new = []
         return [each for line in _lines(op.eqn) for each in self._by_line.get(line, ())]
+
+    def _lines_with_parameters(self, op: Op) -> dict[_Line, None]:
+        """The lines of an equation and of what only it has seen of the step's inputs, such as a bias that is broadcast.
+
+        Equations that depend on inputs alone are placed after all others, with those that read them.
+        """
+        found = _lines(op.eqn)
+        ahead = [source for var in op.reads() if (source := self._source(var)) is not None]
+        while ahead:
+            each = ahead.pop()
+            if each not in self._depth and each not in self._seen:
+                self._seen.add(each)
+                found |= _lines(each.eqn)
+                ahead += [source for var in each.reads() if (source := self._source(var)) is not None]
+        return found
 
 
 def _lines(eqn: Any) -> dict[_Line, None]:
