@@ -75,6 +75,9 @@ def test_a_small_gradient_that_is_wrong_is_not_taken_for_rounding(script: Module
 
 def test_not_a_number_is_never_equal(script: ModuleType) -> None:
     assert script.relative({"[0]": np.array(1.0)}, {"[0]": np.array(np.nan)})["[0]"] == float("inf")
+    assert script.relative({"[0]": np.array(np.inf)}, {"[0]": np.array(-np.inf)})["[0]"] == float("inf")
+    # The best loss of a schedule that has seen none.
+    assert script.relative({"[0]": np.array(np.inf)}, {"[0]": np.array(np.inf)})["[0]"] == 0
 
 
 def test_types_and_shapes_are_compared(script: ModuleType) -> None:
