@@ -9,11 +9,14 @@ The script's own `main()` trains a model of two encoder and two decoder layers, 
   the old JAX compiles the whole for five minutes
 
 Compared are all that it logs (losses, rates, the norm of every parameter and of every gradient, step by step) and the
-whole state at the end. Stood in for: `dalle_mini.data` (two batches of random tokens), the tokenizer, `wandb` and
-`datasets`, the text normalizer's packages, and the writing of checkpoints. Replaced in both: the cache of compiled
-programs on disk is not set up; initial parameters are frozen, which newer Flax does not do; and
-`jnp.DeviceArray` in annotations, which JAX removed. Needs transformers (4.30.2
-in the old environment, 4.57.6 in the new ones), chex, einops and tqdm.
+whole state at the end. Shampoo's preconditioners are inverse roots of matrices whose largest eigenvalue is a million
+times their smallest, in float32, so they and the momentum made of them differ in their last digits between compilers.
+That this is rounding is a result of its own: each is within 1e-5 of the root that float64 finds of its statistics.
+
+Stood in for: `dalle_mini.data` (two batches of random tokens), the tokenizer, `wandb` and `datasets`, the text
+normalizer's packages, and the writing of checkpoints. Replaced in both: the cache of compiled programs on disk is not
+set up; initial parameters are frozen, which newer Flax does not do; and `jnp.DeviceArray` in annotations, which JAX
+removed. Needs transformers (4.30.2 in the old environment, 4.57.6 in the new ones), chex, einops and tqdm.
 """
 
 import json
@@ -34,6 +37,8 @@ EDITS = (
         "return freeze(model.init_weights(model.key, model.input_shape))\n\n    with mesh",
     ),
 )
+
+EXPECTED = (("out['shampoo']['opt_state']", "value", "inverse roots in float32, each right to 1e-5: see `roots`"),)
 
 MODEL = {
     "encoder_vocab_size": 64,
@@ -101,6 +106,19 @@ train.DalleBart.save_pretrained = lambda *_, **__: None
 train.to_bytes = lambda state: b""
 
 
+def are_roots(statistics, found, exponents):
+    """Whether Shampoo's preconditioners are the inverse roots of its statistics, to 1e-5 of their largest value."""
+
+    def is_root(matrix, root, exponent):
+        values, vectors = np.linalg.eigh(matrix)
+        ridge = 1e-6 * max(values.max(), 1e-6)
+        exact = (vectors * (np.maximum(values, 0) + ridge) ** (-1 / exponent)) @ vectors.T
+        return np.abs(root - exact).max() <= 1e-5 * np.abs(exact).max()
+
+    matrices = (np.asarray(each, "float64") for each in (statistics, found))
+    return all(map(is_root, *matrices, np.maximum(exponents, 1)))
+
+
 def trained(name, **changed):
     """What `main` logs, and its last state."""
     logged = []
@@ -111,10 +129,12 @@ def trained(name, **changed):
     Path(options["output_dir"]).mkdir(exist_ok=True)
     sys.argv = ["train.py", *(f"--{key}={value}" for key, value in options.items())]
     state = locals_of(train.main)["state"]
-    return {
+    leaves = jax.tree_util.tree_leaves(state.opt_state)
+    result = {} if "shard_shampoo_across" not in changed else {"roots": are_roots(*map(np.asarray, leaves[1:4]))}
+    return result | {
         "logged": logged,
         "params": state.params,
-        "opt_state": jax.tree_util.tree_leaves(state.opt_state),
+        "opt_state": leaves,
         "step": state.step,
         "samples": state.train_samples,
         "rng": state.dropout_rng,
