@@ -14,7 +14,8 @@ becomes `mmruntime.compat.tree_map`, which does as before:
     jax.tree_map(add, {"w": w, "b": None}, updates)
     ->  compat.tree_map(add, {"w": w, "b": None}, updates)
 
-If another call raises "different types at key path", write `compat.tree_map` there.
+So does a call of `jax.tree_util.tree_map`, in projects that use names that were gone in JAX 0.4.29, which deprecated
+that. If another call raises "different types at key path", write `compat.tree_map` there.
 
 To check: trees that may hold `None` where the source does not show it.
 
@@ -30,13 +31,16 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from mmrewrite.modernize.analysis.none_leaves import may_hold_none
+from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
 
 _FUNCTIONS = ("map", "leaves", "flatten", "unflatten", "structure", "reduce", "transpose", "all")
 _FIRST_WITH_JAX_TREE = (0, 4, 25)
-
+# It has its name still, and what else has changed is that of the old names as well.
+_STILL_THERE = "jax.tree_util.tree_map"
+_STRICT_SINCE = "0.4.29"
 
 _NONE = (
     "the first tree may hold `None` where another holds something; leave the `None` out of both, or pass "
@@ -52,6 +56,7 @@ class ReplaceTreeFunctions(ModernizeCodemod):
         "jax.tree_multimap": "jax.tree_util.tree_map",
         "jax.tree_util.tree_multimap": "jax.tree_util.tree_map",
     }
+    changed_in: ClassVar = {_STILL_THERE: ("jax", _STRICT_SINCE, "warns")}
 
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
@@ -59,7 +64,8 @@ class ReplaceTreeFunctions(ModernizeCodemod):
         found = list(super().find(module, context))
         yield from found
         seen = {place.node for place in found}
-        for use in module.uses(cls.moved):
+        is_old = context.analysis(ProjectAge).is_before("jax", _STRICT_SINCE)
+        for use in module.uses((*cls.moved, _STILL_THERE) if is_old else cls.moved):
             if use.node not in seen and _first_tree(module, use.node, context, use.name) is not None:
                 yield Location(module, use.node, use)
 
