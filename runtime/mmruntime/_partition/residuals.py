@@ -30,9 +30,9 @@ from mmruntime._partition.trace import remove_dead_code
 
 # One pass over the entries, and no function that takes longer than to load them: no division, not `exp`, not `tanh`.
 _CHEAP_NAMES = """
-    abs add add_any and broadcast_in_dim clamp complex concatenate conj copy copy_p eq
-    expand_dims ge gt imag iota is_finite le lt max min mul ne neg not one_minus_square or pad real reshape
-    rev select_n sign slice split square squeeze stop_gradient sub transpose xor
+    abs add add_any and broadcast_in_dim clamp complex concatenate conj copy eq ge gt imag iota is_finite le lt max
+    min mul ne neg not one_minus_square or pad real reshape rev select_n sign slice split square squeeze
+    stop_gradient sub transpose xor
 """
 _CHEAP = frozenset(_CHEAP_NAMES.split())
 # An array that is kept costs as much as so many bytes: its result and its argument take a microsecond each.
