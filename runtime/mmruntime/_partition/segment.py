@@ -198,7 +198,7 @@ def _sink(
     kept = kept | {result for _, result in region.sums}
     for op in reversed(region.ops):
         users = [user for var in op.writes() for user in readers[var]]
-        if by_task and op not in placement.floating and not op.again:
+        if by_task and op not in placement.floating and not op.again and not _is_of_task_of(op, users):
             # Between tasks of one submesh that are kept apart, moving an equation would merge them again.
             continue
         # An equation for its effect alone has no reader to go to.
@@ -213,6 +213,11 @@ def _sink(
             first = min(level for level, _ in here)
             if op in placement.floating or any(level == first and user.backward == op.backward for level, user in here):
                 levels[op, where] = max(levels[op, where], first)
+
+
+def _is_of_task_of(op: Op, users: Iterable[Op]) -> bool:
+    """Whether all readers of an equation belong to its own task, as where the call of a task was opened."""
+    return op.task is not None and all(user.task is not None and user.task.name == op.task.name for user in users)
 
 
 def _needed_later(step: Step, index: int) -> Iterable[Var]:
