@@ -1,10 +1,13 @@
 """Compare the simulated time of a step with the recorded one, for many plans of one model.
 
-    python benchmarks/simulation.py [--width 640] [--batch 512] [--repeats 7] [--goal 0.05] [--tau 0.8]
+    python benchmarks/simulation.py [--width 640] [--batch 512] [--rounds 3] [--repeats 7] [--goal 0.05] [--tau 0.8]
 
 Two submeshes of one CPU device, each of which computes in one thread. `step.measure()` times each program alone and
-simulates the step from that; then the step is run, and the shortest time until all its results are there counts. Two
-cores and a quiet machine are needed: what else runs falls on the recorded time alone.
+simulates the step from that; then the step is run, and the shortest time until all its results are there counts. All
+plans take turns, in several rounds of which the shortest times count, so that a machine that becomes slower in between
+is no difference between plans. Two cores and a quiet machine are needed: what else runs falls on the recorded time
+alone. `alone` is the time of the same computation by `jax.jit` on one device, between two rounds: where its slowest is
+far from its quickest, the machine was not quiet.
 
 Plans differ in schedule, microbatches, chunks and cut. Exit status 1 if a simulated makespan is off
 by more than the goal, or if the order of the plans by it and by the recorded time agree less than Kendall's tau says
@@ -49,7 +52,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--width", type=int, default=640, help="width of a layer (default 640)")
     parser.add_argument("--batch", type=int, default=512, help="examples in a batch (default 512)")
-    parser.add_argument("--repeats", type=int, default=7, help="runs of each step (default 7)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all plans (default 3)")
+    parser.add_argument("--repeats", type=int, default=7, help="runs of each step in a round (default 7)")
     parser.add_argument("--goal", type=float, default=0.05, help="largest error of a makespan (default 0.05)")
     parser.add_argument("--tau", type=float, default=0.8, help="least Kendall's tau (default 0.8)")
     options = parser.parse_args()
@@ -58,13 +62,19 @@ def main() -> int:
     batch = rng.normal(size=(2, options.batch, options.width)).astype(np.float32)
     print(f"JAX {jax.__version__}, {LAYERS} layers of width {options.width}, {options.batch} examples, 2 submeshes")
     print(f"{'plan':34}{'simulated ms':>14}{'recorded ms':>13}{'error':>8}")
-    rows = []
-    for plan in PLANS:
-        simulated, recorded = _times(plan, params, batch, options.repeats)
-        rows.append((simulated, recorded))
-        print(
-            f"{_named(plan):34}{simulated * 1e3:14.1f}{recorded * 1e3:13.1f}{simulated / recorded - 1:8.1%}", flush=True
-        )
+    steps = [_step(plan) for plan in PLANS]
+    alone = jax.jit(_train(PLANS[0]))
+    times = [(float("inf"), float("inf"))] * len(PLANS)
+    quiet = []
+    for _ in range(options.rounds):
+        quiet.append(_shortest(alone, params, batch, options.repeats))
+        for number, step in enumerate(steps):
+            simulated, recorded = _times(step, params, batch, options.repeats)
+            times[number] = min(times[number][0], simulated), min(times[number][1], recorded)
+    for plan, (simulated, recorded) in zip(PLANS, times, strict=True):
+        print(f"{_named(plan):34}{simulated * 1e3:14.1f}{recorded * 1e3:13.1f}{simulated / recorded - 1:8.1%}")
+    print(f"alone: {min(quiet) * 1e3:.1f} ms in the quickest round, {max(quiet) * 1e3:.1f} ms in the slowest")
+    rows = times
     worst = max(abs(simulated / recorded - 1) for simulated, recorded in rows)
     tau = float(kendalltau(*zip(*rows, strict=True)).statistic)
     print(f"largest error {worst:.1%} (goal {options.goal:.0%}), Kendall's tau {tau:.2f} (goal {options.tau})")
@@ -76,7 +86,7 @@ def _named(plan: tuple[str, int, int, str | None, list[int] | None]) -> str:
     return f"{schedule}, {count} microbatches" + (f", cut {cut[0]}+{cut[1]}" if cut else "")
 
 
-def _times(plan: Any, params: Any, batch: Any, repeats: int) -> tuple[float, float]:
+def _train(plan: Any) -> Any:
     schedule, count, chunks, placement, cut = plan
     # Layers cost inversely to what a stage shall have of them.
     weights = None if cut is None else [1 / cut[0]] * cut[0] + [1 / cut[1]] * cut[1]
@@ -99,16 +109,28 @@ def _times(plan: Any, params: Any, batch: Any, repeats: int) -> tuple[float, flo
         value, grads = gradients(params, batch)
         return jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads), value
 
-    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
-    step = mm.mjit(train, mesh=mesh)
+    return train
+
+
+def _step(plan: Any) -> Any:
+    return mm.mjit(_train(plan), mesh=mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",)))
+
+
+def _shortest(step: Any, params: Any, batch: Any, repeats: int) -> float:
+    """The shortest of some runs, each until all results are there."""
     params, _ = step(params, batch)
-    simulated = step.measure(params, batch).simulated.makespan
     walls = []
     for _ in range(repeats):
         start = time.perf_counter()
         jax.block_until_ready(step(params, batch))
         walls.append(time.perf_counter() - start)
-    return simulated, min(walls)
+    return min(walls)
+
+
+def _times(step: Any, params: Any, batch: Any, repeats: int) -> tuple[float, float]:
+    """The simulated and the recorded time of a step."""
+    placed, _ = step(params, batch)
+    return step.measure(placed, batch).simulated.makespan, _shortest(step, placed, batch, repeats)
 
 
 if __name__ == "__main__":
