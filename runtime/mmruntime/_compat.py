@@ -1114,6 +1114,12 @@ def copy_eqn(source: Any, target: Var) -> Any:
     return template.replace(invars=[source], outvars=[target])
 
 
+def aval_of_shape(like: Any, shape: tuple[int, ...]) -> Any:
+    """A type of another shape, which may have another number of dimensions."""
+    fresh = jax.make_jaxpr(lambda x: x)(jax.ShapeDtypeStruct(shape, like.dtype, weak_type=like.weak_type))
+    return split(fresh)[0].invars[0].aval
+
+
 def constraint_eqn(source: Any, target: Var, sharding: Any) -> Any:
     """An equation that gives an atom a sharding, as `jax.lax.with_sharding_constraint` does."""
     aval = target.aval

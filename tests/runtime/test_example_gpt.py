@@ -1,6 +1,7 @@
 """The rewritten example against the microbatched one-device run, in processes of their own."""
 
 import importlib.util
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -92,6 +93,23 @@ def test_ten_steps_are_those_of_one_device(runs, options, tolerance) -> None:
     assert differences["loss"][0] <= tolerance, differences
     assert differences["params"][0] <= tolerance, differences
     assert one.losses[-1] < one.losses[0]
+
+
+@pytest.mark.slow
+def test_slices_of_the_sequence_give_the_steps_of_one_device(both, tmp_path) -> None:
+    hinted = tmp_path / "gpt"
+    shutil.copytree(EXAMPLE, hinted)
+    text = (hinted / "train.py").read_text(encoding="utf-8")
+    hint = 'microbatch(size=4, argnum=1, rng=2, schedule="1f1b"'
+    assert hint in text
+    (hinted / "train.py").write_text(text.replace(hint, f"{hint}, slices=2"), encoding="utf-8")
+    compare.mmrewrite("build", str(hinted), "--out", str(tmp_path / "built"))
+    script = compare.find_script(tmp_path / "built", "record.py")
+    sliced = compare.run(script, [*SIZES, f"--text={EXAMPLE / 'gospels.txt'}", *DOUBLE], devices=8)
+    assert "each in 2 slices" in sliced.notes["explain"]
+    differences = compare.largest_differences(both[0], sliced)
+    assert differences["loss"][0] <= 1e-9, differences
+    assert differences["params"][0] <= 1e-9, differences
 
 
 def test_dropout_is_on_and_changes_the_losses(both) -> None:

@@ -57,6 +57,8 @@ class LoopSpec:
         proof: How the results make up those of the whole batch, in lines for people.
         all_gather: Mesh axes over which parameters are gathered once per step, not in each program that reads them.
         sync: When devices that share parameters add up their gradients: once per "step", or in each "microbatch".
+        slices: How many slices of the sequence a microbatch is cut into.
+        sequence_dim: The dimension of the sequence in the arrays of a microbatch.
     """
 
     count: int
@@ -68,6 +70,8 @@ class LoopSpec:
     proof: tuple[str, ...] = ()
     all_gather: tuple[str, ...] = ()
     sync: str = "step"
+    slices: int = 1
+    sequence_dim: int = 1
 
 
 TASKS: _Marks[Task] = _Marks("mm_task_")

@@ -182,8 +182,9 @@ class LoopRow:
     Attributes:
         schedule: Its name.
         num_microbatches: How many microbatches a batch is cut into.
+        slices: Into how many slices of its sequence each of them is cut.
         stages: The submesh of each stage.
-        live: The most microbatches that each submesh holds activations of at once.
+        live: The most microbatches, or slices of them, that each submesh holds activations of at once.
         order: The schedule itself; its submesh k is the k-th different one of `stages`.
         choice: For a schedule that was searched for, the named ones it was compared with and why it won; else None.
     """
@@ -194,6 +195,7 @@ class LoopRow:
     live: tuple[int, ...]
     order: schedules.Schedule
     choice: schedules.Choice | None
+    slices: int = 1
 
 
 @dataclass(frozen=True)
@@ -459,9 +461,10 @@ def _loop_rows(program: Program) -> Iterable[LoopRow]:
         order = list(dict.fromkeys(used))
         yield LoopRow(
             pipeline.schedule.name,
-            pipeline.schedule.num_microbatches,
+            pipeline.schedule.num_microbatches // pipeline.schedule.slices,
             tuple(used),
             tuple(peak[where] for where in order),
             pipeline.schedule,
             pipeline.choice,
+            pipeline.schedule.slices,
         )

@@ -35,9 +35,10 @@ def headlines(report: Report) -> tuple[str, ...]:
         *_processes(report),
     ]
     for loop in report.loops:
+        cut, held = (f", each in {loop.slices} slices", " slices") if loop.slices > 1 else ("", "")
         lines.append(
-            f"microbatches: {loop.num_microbatches}, schedule {loop.schedule}, stages on submeshes "
-            f"{', '.join(map(str, loop.stages))}, at most {', '.join(map(str, loop.live))} in flight"
+            f"microbatches: {loop.num_microbatches}{cut}, schedule {loop.schedule}, stages on submeshes "
+            f"{', '.join(map(str, loop.stages))}, at most {', '.join(map(str, loop.live))}{held} in flight"
         )
         lines += loop.choice.reasons if loop.choice is not None else ()
     lines += [line for row in report.sums for line in _sums(row)]

@@ -32,6 +32,7 @@ class Op:
         submesh_varies: Whether its task's submesh depends on the microbatch.
         again: Whether it makes again, for the backward pass, what the forward pass has made.
         call: The call of a task that it was opened from, if it was, whose line is the task's.
+        callers: The calls in whose bodies it was, the innermost first, for its line.
     """
 
     eqn: Any
@@ -41,6 +42,7 @@ class Op:
     submesh_varies: bool = False
     again: bool = False
     call: Any = None
+    callers: tuple[Any, ...] = ()
 
     def with_eqn(self, eqn: Any) -> Op:
         """Another equation with the same marks."""
@@ -66,6 +68,8 @@ class Region:
         sums: In a loop, each outer variable and the body variable that is summed up into it; an outer variable may
             occur once per variant of the body.
         variant_of: In a loop, the variant of the body that each microbatch runs; empty if there is one.
+        num_slices: Into how many slices of its sequence each microbatch is cut. A slice runs like a microbatch of its
+            own, with a variant of the body for each, which may read what the others of its microbatch have made.
     """
 
     ops: tuple[Op, ...] = ()
@@ -73,6 +77,7 @@ class Region:
     slices: Mapping[Var, Var] = field(default_factory=dict)
     sums: tuple[tuple[Var, Var], ...] = ()
     variant_of: tuple[int, ...] = ()
+    num_slices: int = 1
 
     def microbatches(self, variant: int) -> list[int]:
         """The microbatches that run a variant of the body."""
@@ -83,7 +88,7 @@ class Region:
     @property
     def index_count(self) -> int:
         """How often the region runs in a step."""
-        return 1 if self.loop is None else self.loop.count
+        return 1 if self.loop is None else self.loop.count * self.num_slices
 
 
 @dataclass(eq=False, slots=True, frozen=True)

@@ -154,6 +154,8 @@ class _Builder:
         self.pipelines: list[Pipeline] = []
         self._specs: dict[tuple[Segment, tuple[Var, ...]], ProgramSpec] = {}
         self._per_microbatch: set[Var] = set()
+        # The slice that makes each value, where microbatches are cut into slices.
+        self._slice_of: dict[Var, int] = {}
         self._slices: dict[Var, Var] = {}
         self._index = _compat.new_var(jax.typeof(np.uint32(0)))
         self._read = {var for segment in segments for var in segment.reads}
@@ -261,7 +263,7 @@ class _Builder:
         totals = [total for total, _ in added]
         spec = self._spec(segment, tuple(totals), tuple(kept), added)
         where = segment.submesh
-        args = tuple([self._slot(var, where, self._instance(var, microbatch)) for var in spec.reads])
+        args = tuple([self._slot(var, where, self._instance(var, microbatch, segment)) for var in spec.reads])
         results = tuple([self._slot(var, where, microbatch if var in own else None) for var in spec.writes])
         self.instructions.append(RunInstruction(spec, microbatch, args, results))
         self._send(kept, where, microbatch)
@@ -271,7 +273,7 @@ class _Builder:
         kept = tuple([var for var in segment.writes if var in made])
         spec = self._spec(segment, (), kept, (), kind="again")
         where = segment.submesh
-        args = tuple([self._slot(var, where, self._instance(var, microbatch)) for var in spec.reads])
+        args = tuple([self._slot(var, where, self._instance(var, microbatch, segment)) for var in spec.reads])
         results = tuple([self._slot(var, where, microbatch) for var in kept])
         self.instructions.append(RunInstruction(spec, microbatch, args, results))
 
@@ -297,8 +299,13 @@ class _Builder:
             )
         return self._specs[segment, kept]
 
-    def _instance(self, var: Var, microbatch: int | None) -> int | None:
-        return microbatch if var in self._per_microbatch else None
+    def _instance(self, var: Var, microbatch: int | None, reader: Segment) -> int | None:
+        if microbatch is None or var not in self._per_microbatch:
+            return None
+        slices = self.step.regions[reader.region].num_slices
+        if var is self._index:
+            return microbatch // slices
+        return microbatch if slices == 1 else microbatch + self._slice_of[var] - reader.variant
 
     def _send(self, values: Iterable[Var], source: int, microbatch: int | None) -> None:
         """Send values that other submeshes read, right behind their producer: one transfer per target."""
@@ -322,6 +329,8 @@ class _Builder:
         assert region.loop is not None
         self._per_microbatch |= {var for segment in segments for op in segment.ops for var in op.writes()}
         self._per_microbatch.add(self._index)
+        if region.num_slices > 1:
+            self._slice_of.update((var, op.variant) for op in region.ops for var in op.writes())
         self._slices |= region.slices
         totals: dict[int, dict[Var, None]] = defaultdict(dict)
         for total, result in region.sums:

@@ -89,7 +89,7 @@ def order_loop(
         queues.append(queue)
     free = {each: region.microbatches(each.variant) for each in others}
     waits.update((each, (*waits[forward], forward)) for forward, each in again.items())
-    order = _issue(queues, free, waits)
+    order = _issue(queues, free, waits, sliced=region.num_slices > 1)
     repeats = {each: forward for forward, each in again.items()}
     return Pipeline(tuple(variants), tuple(others), chosen.schedule, chosen.choice, order, repeats)
 
@@ -98,6 +98,8 @@ def _issue(
     queues: Sequence[Sequence[ProgramRun]],
     free: Mapping[Segment, Sequence[int]],
     waits: Mapping[Segment, tuple[Segment, ...]],
+    *,
+    sliced: bool,
 ) -> tuple[ProgramRun, ...]:
     """One order of all programs: by simulated start time, with the order of each queue kept.
 
@@ -106,6 +108,7 @@ def _issue(
         free: Programs of no stage and their microbatches. One that a stage depends on runs right before that stage,
             so that its results are not held in memory for longer; the others run as soon as they can.
         waits: The programs that each program reads from.
+        sliced: Whether programs of other variants are those of other slices of the same microbatch.
     """
     needed = _sources([cell[0] for queue in queues for cell in queue], waits)
     all_queues = [list(queue) for queue in queues]
@@ -117,10 +120,13 @@ def _issue(
     position = [0] * len(all_queues)
     order: list[ProgramRun] = []
 
+    def sources(cell: ProgramRun) -> list[ProgramRun]:
+        each, number = cell
+        return [(source, number + source.variant - each.variant if sliced else number) for source in waits[each]]
+
     def ready(cell: ProgramRun) -> ProgramRun | None:
         """The cell if its inputs are there, else a program on demand that makes one of them and can run, else None."""
-        for source in waits[cell[0]]:
-            need = (source, cell[1])
+        for need in sources(cell):
             if need not in done:
                 return ready(need) if need in on_demand else None
         return cell
@@ -133,7 +139,7 @@ def _issue(
             cell = ready(queue[position[index]])
             if cell is None:
                 continue
-            start = max([busy[cell[0].submesh], *[done[source, cell[1]] for source in waits[cell[0]]]])
+            start = max([busy[cell[0].submesh], *[done[source] for source in sources(cell)]])
             if best is None or start < best[0]:
                 best = (start, index, cell)
         if best is None:

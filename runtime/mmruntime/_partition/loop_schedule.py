@@ -18,6 +18,7 @@ from mmruntime._partition.run_again import check_runs_again, remade
 from mmruntime._partition.segment import Segment, Segments, segment
 from mmruntime._partition.split_backward import halves_of, split_backward
 from mmruntime.schedules._custom import check_task_names
+from mmruntime.schedules._slices import check_slices
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -47,6 +48,8 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
     used = list(dict.fromkeys(stage.forward.submesh for stage in stages))
     placement = tuple(used.index(stage.forward.submesh) for stage in stages)
     _check_stages(loop, placement)
+    if region.num_slices > 1:
+        return LoopSchedule(_schedule_of_slices(loop, placement))
     if loop.custom is not None:
         tasks = _task_names(stages)
         made = schedules.custom(loop.custom, tasks=tasks, placement=placement, num_microbatches=loop.count)
@@ -88,6 +91,33 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
             if halved.simulation.step_time < choice.simulation.step_time * (1 - 1e-9):
                 choice = halved
     return LoopSchedule(choice.schedule, choice)
+
+
+def _schedule_of_slices(loop: LoopSpec, placement: tuple[int, ...]) -> schedules.Schedule:
+    """The schedule of a loop whose microbatches are cut into slices of their sequence."""
+    requested = loop.schedule
+    if placement != tuple(range(len(placement))):
+        raise ValueError(
+            f"microbatch: slices={loop.slices} needs one stage on each submesh, but the tasks make stages on submeshes "
+            f"{placement}. Leave chunks= out of mm.stage or of the hint stages(...), or leave slices= out."
+        )
+    if isinstance(requested, schedules.Schedule):
+        count = loop.count * loop.slices
+        if requested.slices != loop.slices:
+            raise ValueError(
+                f"microbatch: the schedule {requested.name!r} is for microbatches in {requested.slices} slices, but "
+                f"slices={loop.slices}. Give schedules.sliced(..., slices={loop.slices})."
+            )
+        made = _check_fit(requested, placement, count)
+        check_slices(made.rows, loop.slices)
+        return made
+    if not isinstance(requested, str) or loop.custom is not None or requested == schedules.AUTO:
+        raise ValueError(
+            f"microbatch: slices={loop.slices} goes with the schedules gpipe and 1f1b, or with one of "
+            "schedules.sliced(...), not with a search or with rows of task names. Write one of these, or leave slices= "
+            "out."
+        )
+    return schedules.sliced(requested, len(placement), loop.count, loop.slices)
 
 
 def _check_stages(loop: LoopSpec, placement: tuple[int, ...]) -> None:

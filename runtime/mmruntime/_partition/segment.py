@@ -163,8 +163,11 @@ def _levels(region: Region, placement: Placement, by_task: bool) -> dict[tuple[O
             level = 0
             for source in sources:
                 here = where in placement.of[source]
-                crosses = not here or (
-                    by_task and None not in (after[op], after[source]) and after[op] != after[source]
+                crosses = (
+                    not here
+                    or (by_task and None not in (after[op], after[source]) and after[op] != after[source])
+                    # The backward pass of a slice waits for those of the slices behind it.
+                    or (region.num_slices > 1 and op.backward and not source.backward)
                 )
                 level = max(level, levels[source, where if here else placement.of[source][0]] + crosses)
             levels[op, where] = level

@@ -106,7 +106,14 @@ class _Flattener:
         self.regions.append(Region(tuple(self.ops)))
         self.ops = []
 
-    def _flatten(self, eqns: Sequence[Any], env: dict[Var, Atom], prefix: Any, into: list[Op] | None) -> None:
+    def _flatten(
+        self,
+        eqns: Sequence[Any],
+        env: dict[Var, Atom],
+        prefix: Any,
+        into: list[Op] | None,
+        callers: tuple[Any, ...] = (),
+    ) -> None:
         """Append equations in terms of the step's own variables.
 
         Args:
@@ -114,6 +121,7 @@ class _Flattener:
             env: Values of that jaxpr's variables in terms of the step's own; the equations' results are added.
             prefix: Name stack of the call whose body the jaxpr is.
             into: The list to append to; None at the step's own level, where a microbatch loop starts new regions.
+            callers: The calls in whose bodies the equations are, the innermost first.
         """
         for eqn in eqns:
             target = self.ops if into is None else into
@@ -138,7 +146,7 @@ class _Flattener:
                 operands = self._laid_out(eqn, eqn.invars, ins, into)
                 inner_env: dict[Var, Atom] = dict(zip(inner.invars, operands, strict=True))
                 self._bind_constants(inner, consts, inner_env)
-                self._flatten(inner.eqns, inner_env, stack, into)
+                self._flatten(inner.eqns, inner_env, stack, into, (eqn, *callers))
                 results = self._laid_out(eqn, [_read(inner_env, atom) for atom in inner.outvars], outs, into)
                 env.update((outer, atom) for outer, atom in zip(eqn.outvars, results, strict=True) if is_var(outer))
                 continue
@@ -150,7 +158,7 @@ class _Flattener:
                 else:
                     outvars.append(var)
             task, backward = self.finder.find(eqn)
-            op = Op(eqn.replace(outvars=outvars), task, backward)
+            op = Op(eqn.replace(outvars=outvars), task, backward, callers=callers)
             target.extend([op] if task is not None else self._cut_scan(op, stack))
 
     def _laid_out(

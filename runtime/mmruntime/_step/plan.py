@@ -46,6 +46,7 @@ from mmruntime._partition.stack_homes import astray_stacks, parts_laid_out_alike
 from mmruntime._partition.trace import trace
 from mmruntime._partition.variants import expand_replicas, expand_variants
 from mmruntime._processes.group import group_of
+from mmruntime._slices.body import slice_loops
 from mmruntime._step.fingerprint import fingerprint
 from mmruntime._step.outside_of_steps import explain_errors_about
 from mmruntime._step.signature import (
@@ -231,8 +232,12 @@ def _place_parts(step: Step, multimesh: MultiMesh) -> tuple[Step, Stacks, Placem
     left: set[int] = set()
     while True:
         parts, stacks = cut_stacks(step, multimesh, left)
-        parts = expand_replicas(expand_variants(parts, multimesh), multimesh)
+        whole = expand_replicas(expand_variants(parts, multimesh), multimesh)
+        parts = slice_loops(whole)
         parts, placement = place(parts, multimesh)
+        if len(placement.submeshes.meshes) == 1 and any(region.num_slices > 1 for region in parts.regions):
+            # There is no pipeline that slices would keep busy.
+            parts, placement = place(whole, multimesh)
         astray = astray_stacks(stacks, parts, placement, multimesh)
         if not astray:
             # What one equation has pulled to its place is said of that equation.

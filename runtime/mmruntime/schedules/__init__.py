@@ -25,6 +25,7 @@ from ._schedule import Schedule as Schedule
 from ._simulate import Event as Event
 from ._simulate import Simulation as Simulation
 from ._simulate import simulate as simulate
+from ._slices import sliced as sliced
 from ._text_timeline import draw as draw
 
 # The name that `SearchOptions` was published under.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ._action import Action
@@ -27,6 +27,8 @@ class Schedule:
             backward, as in DualPipe-V). A runtime may also run the two one after the other, which only takes longer.
         replicas: `replicas[stage]` are further submeshes that also hold the stage's weights and run it for some of the
             microbatches, as in DualPipe; `rows` say which microbatch runs where. Empty if no stage has replicas.
+        slices: Into how many slices of its sequence each microbatch is cut. Each slice then counts as a microbatch
+            everywhere here, in `num_microbatches`, actions and simulations.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Schedule:
     num_microbatches: int
     fused: frozenset[Action] = frozenset()
     replicas: tuple[tuple[int, ...], ...] = ()
+    slices: int = 1
 
     def __repr__(self) -> str:
         return (
@@ -93,7 +96,7 @@ class Schedule:
     def forward_only(self) -> "Schedule":
         """The order without its backward actions, for a step that takes no gradient."""
         rows = tuple(tuple(action for action in row if action.kind == "F") for row in self.rows)
-        return Schedule(self.name, rows, self.placement, self.num_stages, self.num_microbatches, replicas=self.replicas)
+        return replace(self, rows=rows, fused=frozenset())
 
     def validate(self, live_bound: float | Sequence[float] | None = None) -> None:
         """Check that the schedule can run and computes each gradient once.

@@ -1,0 +1,1 @@
+"""Sequence slices: a microbatch's loop body cut along the sequence, exactly."""

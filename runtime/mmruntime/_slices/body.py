@@ -1,0 +1,595 @@
+"""The body of a microbatch loop, once for each slice of the sequence.
+
+A pass over the traced equations, forward and backward, and not over the user's function before it is differentiated:
+the trace has the tasks and the backward pass marked, any function may be differentiated, and each rule is an identity
+of array operations, so that nothing is taken on trust of what the function means.
+
+Every value gets a form. It is the same for all slices, as parameters are; or each slice has its part of it; or each has
+an addend of it, as of losses and gradients. Attention pairs positions: a slice computes its own rows and the columns up
+to its end, reading keys and values of the slices before it, and only where a causal mask is proved to hide the columns
+behind. The forward passes of the slices go from the first to the last and the backward passes back, in which a
+slice adds up what those behind it give to its keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mmruntime import _compat
+from mmruntime._compat import Var, is_var
+from mmruntime._jaxpr.inline import inlined
+from mmruntime._jaxpr.ir import Op, Region, Step, at_line
+from mmruntime._slices.constants import Constants
+from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
+from mmruntime._slices.values import NotSliceableError, SequenceAxis, SlicedValue, even_axis
+
+# Axes of an operand, each with "own" or "upto".
+Wants = tuple[tuple[SequenceAxis, str], ...]
+
+
+def slice_loops(step: Step) -> Step:
+    """Cut the microbatches of the loops that ask for it into slices of the sequence.
+
+    Raises:
+        ValueError: Where what a slice computes is not known to be the slice of what the microbatch computes.
+    """
+    for index, region in enumerate(step.regions):
+        if region.loop is not None and region.loop.slices > 1:
+            step = _Slicer(step, index).step()
+    return step
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An opened equation, and how slices compute it."""
+
+    op: Op
+    rule: Application
+    late: bool
+
+
+class _Slicer:
+    def __init__(self, step: Step, index: int) -> None:
+        self.whole_step, self.index = step, index
+        self.region = step.regions[index]
+        assert self.region.loop is not None
+        self.loop = self.region.loop
+        self.count = self.loop.slices
+        if self.region.variant_of:
+            raise ValueError(
+                f"microbatch: slices={self.count} does not go with tasks or schedules that choose a submesh for each "
+                "microbatch. Leave slices= out, or give each task one submesh."
+            )
+        self.constants_of_step = dict(step.constants)
+        self.values: dict[Var, SlicedValue] = {}
+        self.maker: dict[Var, _Known] = {}
+        self.position: dict[Var, int] = {}
+        self.opened: list[Op] = [each for op in self.region.ops for each in self._opened(op)]
+        self.constants = Constants(self.constants_of_step)
+        for before in step.regions[:index]:
+            self.constants.add(op.eqn for op in before.ops)
+        self.constants.add(op.eqn for op in self.opened)
+        self.ops: list[Op] = []
+        self.pieces: dict[Var, Var] = {}
+        self._done: dict[Any, Any] = {}
+        self.axes_seen: list[SequenceAxis] = []
+
+    # What is known.
+
+    def _opened(self, op: Op) -> list[Op]:
+        """The equations of a call, with those of calls inside; captured arrays become the step's."""
+        eqn = op.eqn
+        name = eqn.primitive.name
+        body = None
+        if eqn.primitive is _compat.jit_p or eqn.primitive is _compat.remat_p:
+            body = eqn.params["jaxpr"]
+        elif name in ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"):
+            body = next((eqn.params[key] for key in ("call_jaxpr", "fun_jaxpr", "jaxpr") if key in eqn.params), None)
+        if body is None:
+            return [op]
+        inner, consts = _compat.split(body)
+        if consts:
+            fresh = [_compat.new_var(var.aval) for var in inner.constvars]
+            self.constants_of_step.update(zip(fresh, consts, strict=True))
+            inner = inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars])
+            operands = [*fresh, *eqn.invars]
+        else:
+            operands = list(eqn.invars)
+        eqns = inlined(inner, operands, eqn.outvars, eqn)
+        inside = replace(op, call=op.call or eqn, callers=(eqn, *op.callers))
+        return [each for new in eqns for each in self._opened(replace(inside, eqn=new))]
+
+    def step(self) -> Step:
+        """The step with this loop in slices."""
+        for piece in self.region.slices:
+            self.values[piece] = self._piece(piece)
+        for op in self.opened:
+            self._learn(op)
+        if not self.axes_seen:
+            raise ValueError(
+                f"microbatch: slices={self.count} found no dimension to cut: the sequence is dimension "
+                f"{self.loop.sequence_dim} of the arrays of a microbatch, behind the examples, and none has "
+                f"{self.count} entries or more there. Leave slices= out, or give the batch as (examples, positions, "
+                "...)."
+            )
+        return self._sliced()
+
+    def _piece(self, piece: Var) -> SlicedValue:
+        dim, shape = self.loop.sequence_dim, piece.aval.shape
+        is_float = jnp.issubdtype(piece.aval.dtype, jnp.floating)
+        # Where tokens are integers, their positions are the sequence: other arrays may have features there.
+        tokens = [
+            each.aval.shape[dim]
+            for each in self.region.slices
+            if len(each.aval.shape) > dim and jnp.issubdtype(each.aval.dtype, jnp.integer)
+        ]
+        fits = len(shape) > dim and shape[dim] >= self.count
+        if fits and tokens and is_float:
+            fits = any(abs(shape[dim] - length) <= 1 for length in tokens)
+        axes = (even_axis(dim, shape[dim], self.count),) if fits else ()
+        return SlicedValue(axes, free=True, plain=not is_float, whole=False)
+
+    def _value(self, atom: Any) -> SlicedValue:
+        """What is known of an atom."""
+        if not is_var(atom):
+            return SlicedValue(free=True)
+        found = self.values.get(atom)
+        if found is None:
+            # From outside of the loop: keys and numbers may be used by any slice, as the batch; parameters too, but
+            # what is made of them is worth cutting.
+            is_float = jnp.issubdtype(atom.aval.dtype, jnp.floating)
+            known = self.constants.find(atom) is not None
+            found = self.values[atom] = SlicedValue(free=known or not is_float)
+        return found
+
+    def _learn(self, op: Op) -> None:
+        ins = tuple(self._value(atom) for atom in op.eqn.invars)
+        late = op.backward or any(value.late for value in ins)
+        eqn = SlicedEquation(op.eqn, ins, tuple(self.constants.find(atom) for atom in op.eqn.invars), late, self.count)
+        if op.eqn.effects:
+            raise self._refused(op, NotSliceableError("has an effect, which would happen once for each slice"))
+        is_known = all(self.constants.find(var) is not None for var in op.writes())
+        rule = None
+        if not is_known:
+            try:
+                rule = apply_rule(eqn)
+            except NotSliceableError as error:
+                if not all(value.free for value in ins):
+                    raise self._refused(op, error) from None
+        if rule is None:
+            value = SlicedValue(suggested(eqn), whole=True, free=True, late=late, plain=all(v.plain for v in ins))
+            if is_known:
+                value = value.but(axes=())
+            rule = Application(value, [[] for _ in ins])
+        self.axes_seen.extend(rule.out.hard_axes[:1])
+        known = _Known(op, rule, late)
+        for var in op.writes():
+            self.values[var] = rule.out
+            self.maker[var] = known
+
+    def _refused(self, op: Op, error: NotSliceableError) -> ValueError:
+        origin = next(
+            (value.origin for atom in op.eqn.invars if (value := self._value(atom)).partial and value.origin), None
+        )
+        where = next((line for eqn in (op.eqn, *op.callers) if (line := at_line(eqn))), "")
+        reason = str(error)
+        if origin is not None and at_line(origin) not in ("", where):
+            reason += f", which is added up{at_line(origin)}"
+        label = op.eqn.primitive.name
+        return ValueError(f"microbatch: slices={self.count} cannot be kept{where}: `{label}` {reason}. {ADVICE}")
+
+    # What is emitted.
+
+    def _sliced(self) -> Step:
+        numbers = range(self.count)
+        for order, late in ((numbers, False), (reversed(numbers), True)):
+            for number in order:
+                for op in self.opened:
+                    var = next(op.writes(), None)
+                    if var is None or self.maker[var].late is not late:
+                        continue
+                    value = self.values[var]
+                    if len(value.axes) == 2 and not value.free:
+                        # Its readers say which of its dimensions are rows.
+                        continue
+                    if value.is_whole:
+                        self._whole(var, number)
+                    else:
+                        self._own(var, number)
+        sums: list[tuple[Var, Var]] = []
+        for total, result in self.region.sums:
+            value = self._value(result)
+            maker = self.maker.get(result)
+            like = Op(None, None, value.late) if maker is None else maker.op
+            for number in numbers:
+                if value.is_whole:
+                    if number == 0:
+                        sums.append((total, self._as_var(self._whole(result, number), like, number)))
+                    continue
+                found = self._own(result, number) if value.partial else self._spread(result, number, like)
+                sums.append((total, self._as_var(found, like, number)))
+        loop = replace(self.loop, proof=(*self.loop.proof, self._said()))
+        region = Region(
+            tuple(self.ops),
+            loop,
+            dict(self.pieces),
+            tuple(sums),
+            tuple(range(self.count)) * self.loop.count,
+            self.count,
+        )
+        whole = replace(self.whole_step, constants=self.constants_of_step)
+        return whole.with_region(self.index, region)
+
+    def _said(self) -> str:
+        length = self.axes_seen[0].length
+        return (
+            f"each microbatch in {self.count} slices of its {length} positions; what slices compute is proved to be "
+            "what the microbatch computes"
+        )
+
+    def _as_var(self, atom: Any, like: Op, number: int) -> Var:
+        """A variable that stands for one result only, as each is added up by itself."""
+        var: Var
+        if is_var(atom) and atom not in self.pieces and self._done.setdefault(("summed", atom), like) is like:
+            var = atom
+            return var
+        var = _compat.new_var(atom.aval)
+        self._emit(like, _compat.copy_eqn(atom, var), number, like.backward)
+        return var
+
+    def _emit(self, like: Op, eqn: Any, number: int, late: bool) -> None:
+        if like.eqn is not None:
+            eqn = eqn.replace(source_info=like.eqn.source_info)
+        self.ops.append(replace(like, eqn=eqn, backward=late, variant=number))
+
+    def _whole(self, atom: Any, number: int) -> Any:
+        """All of a value, computed by slice `number`."""
+        if not is_var(atom):
+            return atom
+        key = ("whole", atom, number)
+        if key in self._done:
+            return self._done[key]
+        if atom in self.region.slices:
+            var = _compat.new_var(atom.aval)
+            self.pieces[var] = self.region.slices[atom]
+            self._done[key] = var
+            return var
+        known = self.maker.get(atom)
+        if known is None:
+            return atom
+        ins = [self._whole(each, number) for each in known.op.eqn.invars]
+        outs = []
+        for var in known.op.eqn.outvars:
+            if is_var(var):
+                fresh = self._done["whole", var, number] = _compat.new_var(var.aval)
+                outs.append(fresh)
+            else:
+                outs.append(var)
+        self._emit(known.op, known.op.eqn.replace(invars=ins, outvars=outs), number, known.late)
+        return self._done[key]
+
+    def _own(self, atom: Any, number: int) -> Any:
+        """A slice's part of a value, or its addend."""
+        value = self._value(atom)
+        if value.is_whole:
+            return self._cut(self._whole(atom, number), tuple((axis, "own") for axis in value.axes), atom, number)
+        if atom in self.region.slices:
+            return self._read(atom, tuple((axis, "own") for axis in value.axes), number, None, False)
+        key = ("own", atom, number)
+        if key not in self._done:
+            known = self.maker[atom]
+            if known.rule.suffix:
+                self._suffix(known, number)
+            else:
+                modes = dict.fromkeys(range(len(value.axes)), "own")
+                self._apply(known, number, modes, "own")
+        return self._done[key]
+
+    def _pair(self, atom: Any, number: int, row: SequenceAxis, column: SequenceAxis) -> Any:
+        """A slice's rows of a value, and the columns up to its end."""
+        key = (("pair", row.dim, column.dim), atom, number)
+        if key not in self._done:
+            known = self.maker[atom]
+            modes = {k: "own" if axis.dim == row.dim else "upto" for k, axis in enumerate(known.rule.out.axes)}
+            self._apply(known, number, modes, key[0])
+        return self._done[key]
+
+    def _apply(self, known: _Known, number: int, modes: dict[int, str], form: Any) -> list[Any]:
+        op, rule = known.op, known.rule
+        atoms = []
+        for k, (atom, reads) in enumerate(zip(op.eqn.invars, rule.reads, strict=True)):
+            if self._value(atom).partial:
+                atoms.append(self._own(atom, number))
+            elif k in rule.once and number:
+                atoms.append(self._zeros(atom, op, number, known.late))
+            elif k in rule.spread:
+                atoms.append(self._spread(atom, number, op))
+            else:
+                wants = tuple((axis, modes[mode] if isinstance(mode, int) else mode) for axis, mode in reads)
+                atoms.append(self._read(atom, wants, number, known, known.late))
+        outs: list[Any] = []
+        fresh_outs: list[Any] = []
+        for var in op.eqn.outvars:
+            shape = list(var.aval.shape)
+            for k, axis in enumerate(rule.out.axes):
+                shape[axis.dim] = axis.size(number, modes[k])
+            fresh = _compat.new_var(var.aval.update(shape=tuple(shape)))
+            fresh_outs.append(fresh)
+            if is_var(var):
+                outs.append(fresh)
+                self._done[form, var, number] = fresh
+        try:
+            params = _adapted(op.eqn, atoms, [var.aval.shape for var in fresh_outs], rule, number, modes)
+        except NotSliceableError as error:
+            raise self._refused(op, error) from None
+        outvars = [new if is_var(old) else old for old, new in zip(op.eqn.outvars, fresh_outs, strict=True)]
+        self._emit(op, op.eqn.replace(invars=atoms, outvars=outvars, params=params), number, known.late)
+        return outs
+
+    def _suffix(self, known: _Known, number: int) -> None:
+        """What a slice and those behind it give to the slice's own positions."""
+        (axis,) = known.rule.out.axes
+        (var,) = known.op.writes()
+        for each in range(self.count - 1, number - 1, -1):
+            key = ("sum", var, each)
+            if key in self._done:
+                continue
+            (given,) = self._apply(known, each, {0: "upto"}, "given")
+            if each + 1 < self.count:
+                behind = self._done["sum", var, each + 1]
+                behind = self._slice_of(behind, axis.dim, 0, axis.bounds[each + 1], known.op, each, True)
+                total = _compat.new_var(given.aval)
+                self._emit(known.op, _compat.add_eqn(given, behind, total), each, True)
+                given = total
+            self._done[key] = given
+        own = self._slice_of(
+            self._done["sum", var, number],
+            axis.dim,
+            axis.bounds[number],
+            axis.bounds[number + 1],
+            known.op,
+            number,
+            True,
+        )
+        self._done["own", var, number] = own
+
+    def _read(self, atom: Any, wants: Wants, number: int, reader: _Known | None, late: bool) -> Any:
+        """Positions of an operand, for slice `number`."""
+        if not is_var(atom) or (not wants and self._value(atom).is_whole):
+            return self._whole(atom, number)
+        value = self._value(atom)
+        known = self.maker.get(atom)
+        like = known.op if reader is None and known is not None else reader.op if reader is not None else None
+        asked = {axis.dim: (axis, mode) for axis, mode in wants}
+        axes = value.axes
+        matches = all(axis.dim in asked and asked[axis.dim][0] == axis for axis in axes)
+        if value.is_whole or (value.free and not matches) or atom in self.region.slices:
+            return self._cut(self._whole(atom, number), wants, atom, number, like, late)
+        if not matches:
+            assert reader is not None
+            if value.whole or value.free:
+                return self._cut(self._whole(atom, number), wants, atom, number, like, late)
+            raise self._refused(reader.op, NotSliceableError("reads positions of several slices at once"))
+        if len(axes) == 1:
+            axis, mode = asked[axes[0].dim]
+            if mode == "own":
+                found = self._own(atom, number)
+            elif value.free:
+                return self._cut(self._whole(atom, number), wants, atom, number, like, late)
+            else:
+                found = self._upto(atom, axis, number, reader, late)
+        elif value.free:
+            return self._cut(self._whole(atom, number), wants, atom, number, like, late)
+        else:
+            rows = [axis for axis in axes if asked[axis.dim][1] == "own"]
+            columns = [axis for axis in axes if asked[axis.dim][1] == "upto"]
+            if len(rows) != 1 or len(columns) != 1:
+                assert reader is not None
+                raise self._refused(reader.op, NotSliceableError("reads pairs of positions at one position"))
+            found = self._pair(atom, number, rows[0], columns[0])
+        rest = tuple((axis, mode) for axis, mode in wants if value.axis(axis.dim) is None)
+        return self._cut(found, rest, atom, number, like, late)
+
+    def _upto(self, atom: Any, axis: SequenceAxis, number: int, reader: _Known | None, late: bool) -> Any:
+        """A value at all positions up to the end of a slice."""
+        known = self.maker[atom]
+        assert reader is not None
+        if known.late and number:
+            raise self._refused(
+                reader.op,
+                NotSliceableError(
+                    "reads positions before it that the backward pass computes, whose slices run from the last to the "
+                    "first, as of keys that jax.checkpoint has it compute again"
+                ),
+            )
+        if not axis.is_plain:
+            raise self._refused(reader.op, NotSliceableError("reads positions that are not next to each other"))
+        if number == 0:
+            return self._own(atom, 0)
+        key = ("upto", atom, number, late)
+        if key not in self._done:
+            parts = [self._own(atom, each) for each in range(number + 1)]
+            shape = list(atom.aval.shape)
+            shape[axis.dim] = axis.bounds[number + 1]
+            var = _compat.new_var(atom.aval.update(shape=tuple(shape)))
+            self._emit(reader.op, _TEMPLATES.concatenate(parts, var, axis.dim), number, late)
+            self._done[key] = var
+        return self._done[key]
+
+    def _cut(
+        self, found: Any, wants: Wants, atom: Any, number: int, like: Op | None = None, late: bool | None = None
+    ) -> Any:
+        """Positions of what is there whole along the wanted axes."""
+        if not wants:
+            return found
+        known = self.maker.get(atom)
+        if like is None:
+            like = known.op if known is not None else Op(None)
+        late = (known.late if known is not None else False) if late is None else late
+        key = ("cut", found, number, wants, late)
+        if key in self._done:
+            return self._done[key]
+        result = found
+        for axis, mode in wants:
+            start = axis.bounds[number] if mode == "own" else 0
+            end = axis.bounds[number + 1]
+            if (start, end) == (0, axis.length):
+                continue
+            if axis.is_plain:
+                result = self._slice_of(result, axis.dim, start, end, like, number, late)
+                continue
+            # As (runs, positions, entries).
+            shape = list(result.aval.shape)
+            opened = [*shape[: axis.dim], axis.outer, axis.length, axis.inner, *shape[axis.dim + 1 :]]
+            result = self._reshaped(result, opened, like, number, late)
+            result = self._slice_of(result, axis.dim + 1, start, end, like, number, late)
+            shape[axis.dim] = axis.outer * (end - start) * axis.inner
+            result = self._reshaped(result, shape, like, number, late)
+        self._done[key] = result
+        return result
+
+    def _slice_of(self, atom: Any, dim: int, start: int, end: int, like: Op, number: int, late: bool) -> Any:
+        shape = list(atom.aval.shape)
+        if (start, end) == (0, shape[dim]):
+            return atom
+        starts, limits = [0] * len(shape), list(shape)
+        starts[dim], limits[dim] = start, end
+        shape[dim] = end - start
+        var = _compat.new_var(atom.aval.update(shape=tuple(shape)))
+        self._emit(like, _TEMPLATES.slice(atom, var, starts, limits), number, late)
+        return var
+
+    def _reshaped(self, atom: Any, shape: Sequence[int], like: Op, number: int, late: bool) -> Any:
+        var = _compat.new_var(_compat.aval_of_shape(atom.aval, tuple(shape)))
+        self._emit(like, _TEMPLATES.reshape(atom, var), number, late)
+        return var
+
+    def _zeros(self, atom: Any, like: Op, number: int, late: bool) -> Any:
+        aval = atom.aval
+        key = ("zeros", aval.shape, aval.dtype, number, late, like.task)
+        if key not in self._done:
+            var = _compat.new_var(aval)
+            self._emit(like, _TEMPLATES.zeros(var), number, late)
+            self._done[key] = var
+        return self._done[key]
+
+    def _spread(self, atom: Any, number: int, like: Op) -> Any:
+        """A slice's part among zeros, as an addend of the whole value."""
+        value = self._value(atom)
+        known = self.maker.get(atom)
+        if len(value.axes) != 1:
+            assert known is not None
+            raise self._refused(known.op, NotSliceableError("gives pairs of positions as a result"))
+        key = ("spread", atom, number)
+        if key not in self._done:
+            (axis,) = value.axes
+            own = self._own(atom, number)
+            late = value.late
+            shape = list(own.aval.shape)
+            full = tuple(atom.aval.shape)
+            if not axis.is_plain:
+                shape = [*shape[: axis.dim], axis.outer, -1, axis.inner, *shape[axis.dim + 1 :]]
+                shape[axis.dim + 1] = axis.bounds[number + 1] - axis.bounds[number]
+                own = self._reshaped(own, shape, like, number, late)
+            dim = axis.dim + (not axis.is_plain)
+            config = [(0, 0, 0)] * len(shape)
+            config[dim] = (axis.bounds[number], axis.length - axis.bounds[number + 1], 0)
+            shape[dim] = axis.length
+            var = _compat.new_var(own.aval.update(shape=tuple(shape)))
+            self._emit(like, _TEMPLATES.pad(own, var, config), number, late)
+            found = var
+            if not axis.is_plain:
+                found = self._reshaped(var, full, like, number, late)
+            self._done[key] = found
+        return self._done[key]
+
+
+class _Templates:
+    """Equations to copy, by primitive: their parameters differ between versions of JAX."""
+
+    def _template(self, function: Any, *shapes: Any) -> Any:
+        return _compat.split(jax.make_jaxpr(function)(*shapes))[0].eqns[-1]
+
+    def concatenate(self, parts: Sequence[Any], out: Var, dim: int) -> Any:
+        like = [jax.ShapeDtypeStruct((1,), np.float32)] * 2
+        eqn = self._template(lambda *each: jax.lax.concatenate(each, 0), *like)
+        return eqn.replace(invars=list(parts), outvars=[out], params={**eqn.params, "dimension": dim})
+
+    def slice(self, atom: Any, out: Var, start: Sequence[int], limit: Sequence[int]) -> Any:
+        eqn = self._template(lambda x: jax.lax.slice(x, (0,), (1,)), jax.ShapeDtypeStruct((2,), np.float32))
+        params = {**eqn.params, "start_indices": tuple(start), "limit_indices": tuple(limit)}
+        return eqn.replace(invars=[atom], outvars=[out], params=params)
+
+    def reshape(self, atom: Any, out: Var) -> Any:
+        eqn = self._template(lambda x: jax.lax.reshape(x, (1, 2)), jax.ShapeDtypeStruct((2,), np.float32))
+        return eqn.replace(invars=[atom], outvars=[out], params={**eqn.params, "new_sizes": tuple(out.aval.shape)})
+
+    def zeros(self, out: Var) -> Any:
+        aval = out.aval
+        eqn = self._template(lambda: jax.lax.broadcast(np.zeros((), aval.dtype), (2,)))
+        params = {**eqn.params, "shape": tuple(aval.shape), "broadcast_dimensions": ()}
+        return eqn.replace(outvars=[out], params=params)
+
+    def pad(self, atom: Any, out: Var, config: Sequence[tuple[int, int, int]]) -> Any:
+        dtype = atom.aval.dtype
+        like = jax.ShapeDtypeStruct((2,), dtype)
+        eqn = self._template(lambda x: jax.lax.pad(x, np.zeros((), dtype), [(0, 1, 0)]), like)
+        return eqn.replace(
+            invars=[atom, eqn.invars[1]], outvars=[out], params={**eqn.params, "padding_config": tuple(config)}
+        )
+
+
+_TEMPLATES = _Templates()
+
+
+def _adapted(
+    eqn: Any, atoms: Sequence[Any], shapes: Sequence[tuple[int, ...]], rule: Application, number: int, modes: Any
+) -> Any:
+    """The parameters of an equation for a slice's operands and results."""
+    name, params = eqn.primitive.name, dict(eqn.params)
+    (shape, *_) = shapes
+    if rule.out.partial and not rule.once and name not in ("dot_general", "reduce_sum"):
+        return params
+    if name == "broadcast_in_dim":
+        params["shape"] = tuple(shape)
+    elif name == "reshape":
+        params["new_sizes"] = tuple(shape)
+    elif name == "slice":
+        before, new = eqn.invars[0].aval.shape, atoms[0].aval.shape
+        starts, limits = list(params["start_indices"]), list(params["limit_indices"])
+        for axis, mode in rule.reads[0]:
+            dim = axis.dim
+            if (starts[dim], limits[dim]) == (0, before[dim]):
+                limits[dim] = new[dim]
+                continue
+            if (modes[mode] if isinstance(mode, int) else mode) != "own":
+                raise NotSliceableError("reads part of the positions before it")
+            start, end = axis.bounds[number], axis.bounds[number + 1]
+            low, high = max(start, starts[dim]), min(end, limits[dim])
+            starts[dim], limits[dim] = low - start, high - start
+        params |= {"start_indices": tuple(starts), "limit_indices": tuple(limits)}
+    elif name == "pad":
+        config = list(params["padding_config"])
+        for axis, mode in rule.reads[0]:
+            low, high, _ = config[axis.dim]
+            if (low, high) == (0, 0):
+                continue
+            if (modes[mode] if isinstance(mode, int) else mode) != "own":
+                raise NotSliceableError("reads part of the positions before it")
+            last = len(axis.bounds) - 2
+            config[axis.dim] = (low if number == 0 else 0, high if number == last else 0, 0)
+        params["padding_config"] = tuple(config)
+    elif name in ("dynamic_slice", "gather"):
+        sizes = list(params["slice_sizes"])
+        new = atoms[0].aval.shape
+        for axis, _ in rule.reads[0]:
+            if sizes[axis.dim] != 1 or eqn.invars[0].aval.shape[axis.dim] == 1:
+                sizes[axis.dim] = new[axis.dim]
+        params["slice_sizes"] = tuple(sizes)
+    return params

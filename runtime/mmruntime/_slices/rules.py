@@ -1,0 +1,692 @@
+"""Rules: for each primitive, how a slice of its results is computed from slices of its operands.
+
+A rule says which dimensions of the operands and of the results count the same positions, so that what is emitted is the
+same primitive on smaller arrays. Each rule is an identity; where there is none, it raises `NotSliceableError`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mmruntime._slices.constants import evaluate
+from mmruntime._slices.hidden import combined_fill, each_row_sees, is_constraint, is_hidden, shown_entries
+from mmruntime._slices.values import HIDDEN, NotSliceableError, SequenceAxis, SlicedValue, even_axis
+
+# How an operand is read: axes of its own, each with the number of the result's axis that says which positions, or with
+# "own" or "upto" for positions that are summed over.
+Reads = list[tuple[SequenceAxis, int | str]]
+
+
+@dataclass(frozen=True)
+class Application:
+    """What a rule says of an equation.
+
+    Attributes:
+        out: What is known of its results, which are alike.
+        reads: How each operand is read.
+        once: Operands that are the same for all slices, and count once in a sum of addends.
+        spread: Operands with a part for each slice, which becomes an addend with zeros elsewhere.
+        suffix: Whether slices have addends of all positions up to their end, so that a slice adds up those of the
+            slices behind it.
+    """
+
+    out: SlicedValue
+    reads: list[Reads]
+    once: frozenset[int] = frozenset()
+    spread: dict[int, SequenceAxis] = field(default_factory=dict)
+    suffix: bool = False
+
+
+@dataclass(frozen=True)
+class SlicedEquation:
+    """An equation with what is known of its operands.
+
+    Attributes:
+        eqn: The equation.
+        ins: What is known of the operands.
+        constants: Their values, where they are known.
+        late: Whether it is part of the backward pass.
+        count: How many slices there are.
+    """
+
+    eqn: Any
+    ins: tuple[SlicedValue, ...]
+    constants: tuple[np.ndarray[Any, Any] | None, ...]
+    late: bool
+    count: int
+
+    @property
+    def name(self) -> str:
+        """The primitive's name."""
+        return str(self.eqn.primitive.name)
+
+    @property
+    def params(self) -> Any:
+        """The primitive's parameters."""
+        return self.eqn.params
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """The shape of an operand."""
+        shape: tuple[int, ...] = self.eqn.invars[number].aval.shape
+        return shape
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """The shape of the first result."""
+        shape: tuple[int, ...] = self.eqn.outvars[0].aval.shape
+        return shape
+
+    def known(self, axes: Sequence[SequenceAxis] = (), **changes: Any) -> SlicedValue:
+        """A result with these axes."""
+        free = all(value.free for value in self.ins)
+        plain = all(value.plain for value in self.ins)
+        return SlicedValue(tuple(axes), free=free, late=self.late, plain=plain, **changes)
+
+
+_ENTRY_BY_ENTRY_NAMES = """
+    abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type cbrt
+    ceil clamp clz complex conj convert_element_type copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2
+    expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le lgamma log log1p log2 logistic lt
+    max min mul ne neg nextafter not one_minus_square optimization_barrier or polygamma population_count pow real
+    reduce_precision regularized_incomplete_beta rem round rsqrt select_n sharding_constraint shift_left
+    shift_right_arithmetic shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta
+"""
+_ENTRY_BY_ENTRY = frozenset(_ENTRY_BY_ENTRY_NAMES.split())
+_REDUCTIONS_NAMES = """
+    reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or argmax argmin
+"""
+_REDUCTIONS = frozenset(_REDUCTIONS_NAMES.split())
+_ALONG_NAMES = """
+    cumsum cumprod cummax cummin cumlogsumexp rev sort top_k split
+"""
+_ALONG = frozenset(_ALONG_NAMES.split())
+# What adds up to the same whether it is applied to addends or to their sum.
+_LINEAR_NAMES = """
+    neg convert_element_type reshape broadcast_in_dim transpose squeeze expand_dims reduce_sum slice copy copy_p
+    rev real imag cumsum split sharding_constraint conj reduce_precision
+"""
+_LINEAR = frozenset(_LINEAR_NAMES.split())
+_ADVICE = "Leave slices= out, or compute it of each position alone, or of those before it behind a causal mask."
+
+
+def apply_rule(eqn: SlicedEquation) -> Application:
+    """How slices of an equation's results are computed.
+
+    Raises:
+        NotSliceableError: If it is not known.
+    """
+    if any(value.partial for value in eqn.ins):
+        return _linear(eqn)
+    if not any(value.axes for value in eqn.ins):
+        return Application(eqn.known().but(plain=_stays_plain(eqn)), [[] for _ in eqn.ins])
+    if eqn.name in _ENTRY_BY_ENTRY or is_constraint(eqn.name):
+        if len(eqn.eqn.outvars) != 1:
+            raise NotSliceableError("is not known for slices of a sequence")
+        return _entry_by_entry(eqn)
+    if eqn.name in _REDUCTIONS:
+        return _reduction(eqn)
+    if eqn.name in _ALONG:
+        return _along(eqn)
+    rule = _RULES.get(eqn.name)
+    if rule is None:
+        raise NotSliceableError("is not known for slices of a sequence")
+    return rule(eqn)
+
+
+def _stays_plain(eqn: SlicedEquation) -> bool:
+    """Whether no entry of a result is hidden, as far as is known."""
+    if eqn.name in ("exp", "exp2", "logistic", "tanh", "is_finite", "eq", "lt", "gt", "ge", "le", "ne"):
+        return True
+    if eqn.name == "dot_general" and not all(value.free for value in eqn.ins):
+        return True
+    if eqn.name == "max":
+        # It is at least its plain operand.
+        pairs = zip(eqn.ins, eqn.constants, strict=True)
+        return any(value.plain if array is None else bool((array > HIDDEN).all()) for value, array in pairs)
+    constants = [array for array in eqn.constants if array is not None and array.dtype.kind == "f"]
+    return all(value.plain for value in eqn.ins) and not any((abs(array) >= -HIDDEN).any() for array in constants)
+
+
+# Axes.
+
+
+def _united(found: Sequence[tuple[SequenceAxis, bool]]) -> list[SequenceAxis]:
+    """The axes of a result, from those of operands and whether they are more than a suggestion."""
+    axes: dict[int, SequenceAxis] = {}
+    firm: dict[int, bool] = {}
+    for axis, is_firm in sorted(found, key=lambda each: not each[1]):
+        known = axes.setdefault(axis.dim, axis)
+        firm.setdefault(axis.dim, is_firm)
+        if known != axis and is_firm:
+            raise NotSliceableError("reads positions of several slices at once")
+    if len(axes) > 2:
+        raise NotSliceableError("has positions in three dimensions")
+    firm_axes = [axis for dim, axis in axes.items() if firm[dim]]
+    chosen = list(axes.values())
+    if len(chosen) == 2 and len(firm_axes) == 1 and not all(axis.is_plain for axis in chosen):
+        return firm_axes
+    return chosen
+
+
+def _of(value: SlicedValue) -> list[tuple[SequenceAxis, bool]]:
+    return [(axis, bool(value.hard_axes)) for axis in value.axes]
+
+
+def _entry_by_entry(eqn: SlicedEquation) -> Application:
+    rank = len(eqn.out_shape)
+    axes = _united([each for value in eqn.ins for each in _of(value)])
+    # Operands may have one entry where the result has several.
+    reads: list[Reads] = [
+        [
+            (axis, number)
+            for number, axis in enumerate(axes)
+            if len(eqn.shape(k)) == rank and eqn.shape(k)[axis.dim] == eqn.out_shape[axis.dim]
+        ]
+        for k in range(len(eqn.ins))
+    ]
+    out = eqn.known(axes).but(plain=_stays_plain(eqn))
+    if len(axes) == 2:
+        fills = {}
+        for row, column in (axes, axes[::-1]):
+            if row.is_plain and column.is_plain:
+                fill = combined_fill(eqn.eqn, eqn.ins, eqn.constants, row, column)
+                if fill is not None:
+                    fills[row.dim, column.dim] = fill
+        out = out.but(fills=fills)
+        if not out.plain:
+            out = out.but(shown=shown_entries(eqn.eqn, eqn.ins, eqn.constants))
+    return Application(out, reads)
+
+
+def _moved(eqn: SlicedEquation, where: Callable[[SequenceAxis], SequenceAxis | None], **changes: Any) -> Application:
+    """An equation of one operand whose axes lie elsewhere in the result."""
+    (value, *rest) = eqn.ins
+    pairs = [(axis, where(axis)) for axis in value.axes]
+    if any(value.hard_axes and there is None for _, there in pairs):
+        raise NotSliceableError("has positions of several slices come together")
+    kept = [(axis, there) for axis, there in pairs if there is not None]
+    dims = {axis.dim: there.dim for axis, there in kept}
+    fills = {(dims[r], dims[c]): fill for (r, c), fill in value.fills.items() if r in dims and c in dims}
+    shown = None if value.shown is None else evaluate(eqn.eqn, [np.broadcast_to(value.shown, eqn.shape(0))])
+    out = eqn.known([there for _, there in kept]).but(fills=fills, shown=shown, plain=value.plain, **changes)
+    return Application(out, [[(axis, number) for number, (axis, _) in enumerate(kept)], *([] for _ in rest)])
+
+
+# Reductions.
+
+
+def _reduction(eqn: SlicedEquation) -> Application:
+    reduced = set(eqn.params["axes"])
+    (value,) = eqn.ins
+    meeting = [axis for axis in value.axes if axis.dim in reduced]
+
+    def after(axis: SequenceAxis) -> SequenceAxis:
+        return axis.at(axis.dim - sum(dim < axis.dim for dim in reduced))
+
+    if not meeting:
+        moved = _moved(eqn, after)
+        changes: dict[str, Any] = {"shown": None}
+        if eqn.name not in ("reduce_sum", "reduce_max", "reduce_min"):
+            changes["fills"] = {}
+        elif eqn.name == "reduce_sum":
+            changes["fills"] = {pair: fill for pair, fill in moved.out.fills.items() if fill == 0}
+        return replace(moved, out=moved.out.but(**changes))
+    if eqn.name not in ("reduce_sum", "reduce_max"):
+        raise NotSliceableError("compares all positions")
+    kept = [axis for axis in value.axes if axis.dim not in reduced]
+    if eqn.name == "reduce_sum":
+        return _summed(eqn, [(axis.dim, [(0, axis)]) for axis in meeting], [(0, axis, after(axis)) for axis in kept])
+    if len(meeting) == 2 or not kept:
+        raise NotSliceableError("takes the maximum over all positions")
+    (column,), (row,) = meeting, kept
+    if not is_hidden(value.fills.get((row.dim, column.dim))) or not each_row_sees(value, eqn.shape(0), row, column):
+        raise NotSliceableError(_unmasked(value, row, column, "takes the maximum over"))
+    out = eqn.known([after(row)]).but(plain=True)
+    return Application(out, [[(row, 0), (column, "upto")]])
+
+
+def _unmasked(value: SlicedValue, row: SequenceAxis, column: SequenceAxis, verb: str) -> str:
+    """Why the columns behind a slice may not be left out."""
+    if is_hidden(value.fills.get((row.dim, column.dim))):
+        return (
+            f"{verb} positions of which a row may have none that is visible (its mask is not known before the step "
+            "runs, or hides whole rows), and such a row reads positions behind it"
+        )
+    return f"{verb} positions behind it, which no causal mask is known to hide"
+
+
+def _summed(
+    eqn: SlicedEquation,
+    sums: Sequence[tuple[int, Sequence[tuple[int, SequenceAxis]]]],
+    kept: Sequence[tuple[int, SequenceAxis, SequenceAxis]],
+) -> Application:
+    """A sum over positions.
+
+    Args:
+        eqn: The equation.
+        sums: For each dimension that is summed over, the operands and their axes there.
+        kept: Axes that stay: the operand, its axis, and the axis of the result.
+    """
+    reads: list[Reads] = [[] for _ in eqn.ins]
+    outs: list[SequenceAxis] = []
+    for operand, axis, there in kept:
+        if there not in outs:
+            outs.append(there)
+        reads[operand].append((axis, outs.index(there)))
+    if len({there.dim for there in outs}) != len(outs) or len(outs) > 1:
+        raise NotSliceableError("adds up positions of several slices")
+    for _, members in sums:
+        if len({(axis.bounds, axis.outer, axis.inner) for _, axis in members}) != 1:
+            raise NotSliceableError("reads positions of several slices at once")
+    if all(value.free for value in eqn.ins):
+        # What the batch alone decides, such as the number of tokens, is computed whole.
+        raise NotSliceableError("adds up all positions")
+    if len(sums) == 1 and not outs:
+        for operand, axis in sums[0][1]:
+            reads[operand].append((axis, "own"))
+        return Application(eqn.known(partial=True, origin=eqn.eqn).but(plain=True), reads)
+    pairs = {k: value for k, value in enumerate(eqn.ins) if len(value.axes) == 2}
+    if len(sums) == 2 and not outs:
+        for value in pairs.values():
+            for row, column in (value.axes, value.axes[::-1]):
+                if value.fills.get((row.dim, column.dim)) == 0:
+                    of_row = next(s for s in sums if any(axis == row and eqn.ins[k] is value for k, axis in s[1]))
+                    for number, (_, members) in enumerate(sums):
+                        mode = "own" if sums[number] is of_row else "upto"
+                        for operand, axis in members:
+                            reads[operand].append((axis, mode))
+                    return Application(eqn.known(partial=True, origin=eqn.eqn).but(plain=True), reads)
+        raise NotSliceableError("adds up positions behind it, which no causal mask is known to hide")
+    if len(sums) != 1 or len(outs) != 1:
+        raise NotSliceableError("adds up positions of several slices")
+    (_, members), out = sums[0], outs[0]
+    message = "adds up positions behind it, which no causal mask is known to hide"
+    for k, value in pairs.items():
+        inner = next((axis for operand, axis in members if operand == k), None)
+        stays = next((axis for operand, axis, _ in kept if operand == k), None)
+        if inner is None or stays is None:
+            continue
+        if value.fills.get((stays.dim, inner.dim)) == 0:
+            for operand, axis in members:
+                reads[operand].append((axis, "upto"))
+            return Application(eqn.known([out]).but(plain=True), reads)
+        if value.fills.get((inner.dim, stays.dim)) == 0:
+            if not eqn.late or not out.is_plain:
+                message = "adds up what positions behind it give, as no causal model does"
+                continue
+            for operand, axis in members:
+                reads[operand].append((axis, "own"))
+            return Application(eqn.known([out]).but(plain=True), reads, suffix=True)
+        message = _unmasked(value, stays, inner, "adds up")
+    raise NotSliceableError(message)
+
+
+def _dot_general(eqn: SlicedEquation) -> Application:
+    ((lc, rc), (lb, rb)) = eqn.params["dimension_numbers"]
+    ranks = [len(eqn.shape(0)), len(eqn.shape(1))]
+    contracted, batch = (lc, rc), (lb, rb)
+    free = [[d for d in range(ranks[k]) if d not in contracted[k] and d not in batch[k]] for k in (0, 1)]
+    sums: dict[int, list[tuple[int, SequenceAxis]]] = {}
+    found: list[tuple[SequenceAxis, bool]] = []
+    for k in (0, 1):
+        for axis in eqn.ins[k].axes:
+            if axis.dim in contracted[k]:
+                sums.setdefault(contracted[k].index(axis.dim), []).append((k, axis))
+                continue
+            if axis.dim in batch[k]:
+                there = batch[k].index(axis.dim)
+            else:
+                there = len(lb) + (len(free[0]) if k else 0) + free[k].index(axis.dim)
+            found.append((axis.at(there), bool(eqn.ins[k].hard_axes)))
+    outs = _united(found)
+    for position, members in sums.items():
+        # What is the same for all slices, or may be computed whole, follows the other operand.
+        firm = [each for each in members if eqn.ins[each[0]].hard_axes] or members[:1]
+        like = firm[0][1]
+        if any(axis != like.at(axis.dim) for _, axis in firm):
+            raise NotSliceableError("reads positions of several slices at once")
+        sums[position] = [(k, like.at(contracted[k][position])) for k in (0, 1)]
+
+    def dim_in(k: int, axis: SequenceAxis) -> int | None:
+        if axis.dim < len(lb):
+            return int(batch[k][axis.dim])
+        at = axis.dim - len(lb) - (len(free[0]) if k else 0)
+        return free[k][at] if 0 <= at < len(free[k]) else None
+
+    kept = [(k, axis.at(dim), axis) for axis in outs for k in (0, 1) if (dim := dim_in(k, axis)) is not None]
+    if sums:
+        return _summed(eqn, list(sums.items()), kept)
+    reads: list[Reads] = [[], []]
+    for k, axis, there in kept:
+        reads[k].append((axis, outs.index(there)))
+    out = eqn.known(outs).but(plain=_stays_plain(eqn))
+    if len(outs) == 2:
+        zero = {}
+        for k in (0, 1):
+            dims = {axis.dim: there.dim for each, axis, there in kept if each == k}
+            zero.update(
+                {
+                    (dims[r], dims[c]): 0.0
+                    for (r, c), fill in eqn.ins[k].fills.items()
+                    if fill == 0 and {r, c} <= {*dims}
+                }
+            )
+        out = out.but(fills=zero)
+    return Application(out, reads)
+
+
+# Shapes.
+
+
+def _broadcast(eqn: SlicedEquation) -> Application:
+    dims = eqn.params["broadcast_dimensions"]
+    return _moved(eqn, lambda axis: axis.at(dims[axis.dim]))
+
+
+def _transpose(eqn: SlicedEquation) -> Application:
+    return _moved(eqn, lambda axis: axis.at(list(eqn.params["permutation"]).index(axis.dim)))
+
+
+def _squeeze(eqn: SlicedEquation) -> Application:
+    gone = {dim % len(eqn.shape(0)) for dim in eqn.params["dimensions"]}
+    return _moved(
+        eqn, lambda axis: None if axis.dim in gone else axis.at(axis.dim - sum(dim < axis.dim for dim in gone))
+    )
+
+
+def _reshape(eqn: SlicedEquation) -> Application:
+    if eqn.params.get("dimensions") is not None:
+        raise NotSliceableError("is not known for slices of a sequence")
+    before, after = eqn.shape(0), eqn.out_shape
+
+    def where(axis: SequenceAxis) -> SequenceAxis | None:
+        runs = math.prod(before[: axis.dim]) * axis.outer
+        for dim, size in enumerate(after):
+            lead = math.prod(after[:dim])
+            if lead and runs % lead == 0 and size and size % (runs // lead) == 0:
+                outer = runs // lead
+                if (size // outer) % axis.length == 0:
+                    return SequenceAxis(dim, axis.bounds, outer, size // outer // axis.length)
+        return None
+
+    return _moved(eqn, where)
+
+
+def _along(eqn: SlicedEquation) -> Application:
+    """What goes along a dimension, and treats the others alike."""
+    if eqn.name == "rev":
+        dims = set(eqn.params["dimensions"])
+    elif eqn.name == "top_k":
+        dims = {eqn.params.get("axis", -1) % len(eqn.shape(0))}
+    else:
+        dims = {eqn.params["dimension"] if eqn.name == "sort" else eqn.params["axis"]}
+    axes = _united([each for value in eqn.ins for each in _of(value)])
+    if any(axis.dim in dims for axis in axes):
+        raise NotSliceableError("goes along the sequence")
+    reads: list[Reads] = [[(axis, number) for number, axis in enumerate(axes)] for _ in eqn.ins]
+    out = eqn.known(axes)
+    if len(axes) == 2 and eqn.name in ("cumsum", "rev", "split"):
+        out = out.but(fills={pair: fill for pair, fill in eqn.ins[0].fills.items() if fill == 0})
+    return Application(out, reads)
+
+
+def _concatenate(eqn: SlicedEquation) -> Application:
+    axes = _united([each for value in eqn.ins for each in _of(value)])
+    if any(axis.dim == eqn.params["dimension"] for axis in axes):
+        raise NotSliceableError("joins sequences")
+    reads: list[Reads] = [[(axis, number) for number, axis in enumerate(axes)] for _ in eqn.ins]
+    out = eqn.known(axes)
+    if len(axes) == 2:
+        shared = set.intersection(*[{p for p, fill in value.fills.items() if fill == 0} for value in eqn.ins])
+        out = out.but(fills=dict.fromkeys(shared, 0.0))
+    return Application(out, reads)
+
+
+def _slice(eqn: SlicedEquation) -> Application:
+    start, limit = eqn.params["start_indices"], eqn.params["limit_indices"]
+    steps = eqn.params["strides"] or (1,) * len(start)
+    shape = eqn.shape(0)
+
+    def where(axis: SequenceAxis) -> SequenceAxis | None:
+        dim = axis.dim
+        if (start[dim], limit[dim], steps[dim]) == (0, shape[dim], 1):
+            return axis
+        if not axis.is_plain or steps[dim] != 1 or len(eqn.ins[0].axes) > 1:
+            return None
+        bounds = tuple(min(max(bound - start[dim], 0), limit[dim] - start[dim]) for bound in axis.bounds)
+        return replace(axis, bounds=bounds) if _increases(bounds) else None
+
+    return _moved(eqn, where)
+
+
+def _pad(eqn: SlicedEquation) -> Application:
+    config = eqn.params["padding_config"]
+
+    def where(axis: SequenceAxis) -> SequenceAxis | None:
+        low, high, interior = config[axis.dim]
+        if (low, high, interior) == (0, 0, 0):
+            return axis
+        if not axis.is_plain or interior or low < 0 or high < 0 or len(eqn.ins[0].axes) > 1:
+            return None
+        bounds = [bound + low for bound in axis.bounds]
+        bounds[0], bounds[-1] = 0, bounds[-1] + high
+        return replace(axis, bounds=tuple(bounds))
+
+    if eqn.ins[1].axes:
+        raise NotSliceableError("is not known for slices of a sequence")
+    padded = _moved(eqn, where)
+    zero = eqn.constants[1] is not None and not eqn.constants[1].any()
+    fills = {pair: fill for pair, fill in padded.out.fills.items() if fill == 0 and zero}
+    return replace(padded, out=padded.out.but(fills=fills))
+
+
+def _increases(bounds: Sequence[int]) -> bool:
+    return all(one < other for one, other in itertools.pairwise(bounds))
+
+
+def _dynamic_slice(eqn: SlicedEquation) -> Application:
+    if any(value.axes for value in eqn.ins[1:]):
+        raise NotSliceableError("reads at an index that depends on the sequence")
+    shape, sizes = eqn.shape(0), eqn.params["slice_sizes"]
+    # The start of a dimension that is taken whole is clamped to zero.
+    moved = _moved(eqn, lambda axis: axis if sizes[axis.dim] == shape[axis.dim] else None)
+    return replace(moved, out=moved.out.but(fills={}))
+
+
+def _dynamic_update_slice(eqn: SlicedEquation) -> Application:
+    if any(value.axes for value in eqn.ins[2:]):
+        raise NotSliceableError("writes at an index that depends on the sequence")
+    axes = _united([each for value in eqn.ins[:2] for each in _of(value)])
+    if len(axes) > 1 or any(eqn.shape(0)[axis.dim] != eqn.shape(1)[axis.dim] for axis in axes):
+        raise NotSliceableError("writes some positions of a sequence")
+    both: Reads = [(axis, number) for number, axis in enumerate(axes)]
+    return Application(eqn.known(axes), [both, list(both), *([] for _ in eqn.ins[2:])])
+
+
+# Indices.
+
+
+def _gather(eqn: SlicedEquation) -> Application:
+    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    operand_shape, rank = eqn.shape(0), len(eqn.out_shape)
+    batching, indices_batching = numbers.operand_batching_dims, numbers.start_indices_batching_dims
+    batch_dims = [dim for dim in range(rank) if dim not in numbers.offset_dims]
+    windows = [
+        dim for dim in range(len(operand_shape)) if dim not in numbers.collapsed_slice_dims and dim not in batching
+    ]
+    found: list[tuple[SequenceAxis, bool]] = []
+    for axis in eqn.ins[0].axes:
+        firm = bool(eqn.ins[0].hard_axes)
+        if axis.dim in batching:
+            found.append((axis.at(batch_dims[indices_batching[list(batching).index(axis.dim)]]), firm))
+        elif axis.dim in windows and sizes[axis.dim] == operand_shape[axis.dim]:
+            if axis.dim in numbers.start_index_map:
+                raise NotSliceableError("reads positions by their number")
+            found.append((axis.at(numbers.offset_dims[windows.index(axis.dim)]), firm))
+        elif firm:
+            raise NotSliceableError("reads positions by their number")
+    for axis in eqn.ins[1].axes:
+        if axis.dim < len(batch_dims):
+            found.append((axis.at(batch_dims[axis.dim]), bool(eqn.ins[1].hard_axes)))
+        elif eqn.ins[1].hard_axes:
+            raise NotSliceableError("reads at an index that depends on the sequence")
+    axes = _united(found)
+    if len(axes) > 1:
+        raise NotSliceableError("reads positions for positions")
+    reads: list[Reads] = [[], []]
+    for number, axis in enumerate(axes):
+        if axis.dim in batch_dims:
+            at = batch_dims.index(axis.dim)
+            reads[1].append((axis.at(at), number))
+            if at in indices_batching:
+                reads[0].append((axis.at(batching[list(indices_batching).index(at)]), number))
+        else:
+            reads[0].append((axis.at(windows[list(numbers.offset_dims).index(axis.dim)]), number))
+    return Application(eqn.known(axes).but(plain=eqn.ins[0].plain), reads)
+
+
+def _scatter(eqn: SlicedEquation) -> Application:
+    numbers = eqn.params["dimension_numbers"]
+    shape, update_rank = eqn.shape(0), len(eqn.shape(2))
+    batching, indices_batching = numbers.operand_batching_dims, numbers.scatter_indices_batching_dims
+    scatter_dims = [dim for dim in range(update_rank) if dim not in numbers.update_window_dims]
+    windows = [dim for dim in range(len(shape)) if dim not in numbers.inserted_window_dims and dim not in batching]
+    operand, indices, updates = eqn.ins
+    # In terms of the updates' dimensions.
+    found = _of(updates)
+    for axis in indices.axes:
+        if axis.dim < len(scatter_dims):
+            found.append((axis.at(scatter_dims[axis.dim]), bool(indices.hard_axes)))
+        elif indices.hard_axes:
+            raise NotSliceableError("writes at an index that depends on the sequence")
+    for axis in operand.axes:
+        if axis.dim in batching:
+            at = scatter_dims[indices_batching[list(batching).index(axis.dim)]]
+        elif axis.dim in windows:
+            at = numbers.update_window_dims[windows.index(axis.dim)]
+        elif operand.hard_axes:
+            raise NotSliceableError("writes positions by their number")
+        else:
+            continue
+        found.append((axis.at(at), bool(operand.hard_axes)))
+    axes = _united(found)
+    if len(axes) != 1:
+        raise NotSliceableError("writes positions for positions")
+    (axis,) = axes
+    if axis.dim in scatter_dims:
+        at = scatter_dims.index(axis.dim)
+        if at in indices_batching:
+            there = batching[list(indices_batching).index(at)]
+            reads: list[Reads] = [[(axis.at(there), 0)], [(axis.at(at), 0)], [(axis, 0)]]
+            return Application(eqn.known([axis.at(there)]), reads)
+        if eqn.name != "scatter-add" or operand.axes:
+            raise NotSliceableError("writes what several positions give to one place")
+        reads = [[], [(axis.at(at), "own")], [(axis, "own")]]
+        return Application(eqn.known(partial=True, origin=eqn.eqn).but(plain=True), reads, once=frozenset({0}))
+    there = windows[list(numbers.update_window_dims).index(axis.dim)]
+    if there in numbers.scatter_dims_to_operand_dims or eqn.shape(2)[axis.dim] != shape[there]:
+        raise NotSliceableError("writes positions by their number")
+    return Application(eqn.known([axis.at(there)]), [[(axis.at(there), 0)], [], [(axis, 0)]])
+
+
+_RULES: dict[str, Callable[[SlicedEquation], Application]] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _concatenate,
+    "dot_general": _dot_general,
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "gather": _gather,
+    "pad": _pad,
+    "reshape": _reshape,
+    "scatter": _scatter,
+    "scatter-add": _scatter,
+    "slice": _slice,
+    "squeeze": _squeeze,
+    "transpose": _transpose,
+}
+
+
+# Sums over positions, of which slices have addends.
+
+
+def _linear(eqn: SlicedEquation) -> Application:
+    partial = [k for k, value in enumerate(eqn.ins) if value.partial]
+    others = [k for k in range(len(eqn.ins)) if k not in partial]
+    origin = eqn.ins[partial[0]].origin
+    none: list[Reads] = [[] for _ in eqn.ins]
+    out = eqn.known(partial=True, origin=origin).but(free=False)
+
+    def whole(numbers: Sequence[int]) -> bool:
+        return all(eqn.ins[k].is_whole or eqn.ins[k].free for k in numbers)
+
+    is_inexact = all(
+        np.issubdtype(np.dtype(atom.aval.dtype), np.inexact) or str(atom.aval.dtype).startswith(("bfloat", "float"))
+        for atom in (eqn.eqn.invars[partial[0]], eqn.eqn.outvars[0])
+    )
+    keeps = eqn.name in _LINEAR or is_constraint(eqn.name)
+    if eqn.name == "convert_element_type" and not is_inexact:
+        widens = eqn.eqn.outvars[0].aval.dtype.kind in "iuf" and eqn.eqn.invars[0].aval.dtype.kind in "iu"
+        keeps = bool(widens)
+    if keeps:
+        return Application(out, none)
+    if eqn.name == "mul" and len(partial) == 1 and whole(others):
+        return Application(out, none)
+    if eqn.name == "div" and partial == [0] and whole(others) and is_inexact:
+        return Application(out, none)
+    if eqn.name == "dot_general" and len(partial) == 1 and whole(others):
+        return Application(out, none)
+    if eqn.name in ("add", "sub", "add_any"):
+        spread, once = {}, set()
+        for k in others:
+            if len(eqn.ins[k].hard_axes) == 1:
+                spread[k] = eqn.ins[k].hard_axes[0]
+            elif eqn.ins[k].is_whole or eqn.ins[k].free:
+                once.add(k)
+            else:
+                raise NotSliceableError("adds sums over positions to pairs of positions")
+        return Application(out, none, frozenset(once), spread)
+    if eqn.name == "pad" and partial == [0] and eqn.constants[1] is not None and not eqn.constants[1].any():
+        return Application(out, none)
+    if eqn.name == "concatenate" and whole(others):
+        return Application(out, none, frozenset(others))
+    if eqn.name == "select_n" and 0 not in partial and whole(others):
+        return Application(out, none, frozenset(k for k in others if k))
+    if eqn.name == "dynamic_slice" and partial == [0] and whole(others):
+        return Application(out, none)
+    if eqn.name == "dynamic_update_slice" and not any(k > 1 for k in partial) and whole(others):
+        return Application(out, none, frozenset(k for k in others if k < 2))
+    if eqn.name == "scatter-add" and 1 not in partial and whole(others):
+        return Application(out, none, frozenset(k for k in others if k != 1))
+    if eqn.name == "gather" and partial == [0] and whole(others):
+        return Application(out, none)
+    raise NotSliceableError("reads a sum over all positions")
+
+
+def suggested(eqn: SlicedEquation) -> tuple[SequenceAxis, ...]:
+    """Axes for a result that slices compute whole: those of its operands, where dimensions stay."""
+    rank = len(eqn.out_shape)
+    for k, value in enumerate(eqn.ins):
+        if len(value.axes) == 1 and len(eqn.shape(k)) == rank and value.axes[0].is_plain:
+            dim = value.axes[0].dim
+            if eqn.out_shape[dim] >= eqn.count and eqn.name in (
+                "slice",
+                "pad",
+                "concatenate",
+                "rev",
+                "dynamic_slice",
+                "cumsum",
+                "cummax",
+                "gather",
+                "sort",
+            ):
+                return (even_axis(dim, eqn.out_shape[dim], eqn.count),)
+    return ()
+
+
+ADVICE = _ADVICE

@@ -1,0 +1,106 @@
+"""What is known of a value of a loop's body: where its positions are, and what each slice has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+# A number at or below this, added to a score or in its place, hides the position: its `exp` is zero beside any score
+# that is not hidden itself.
+HIDDEN = -1e9
+
+# For a pair of dimensions, the slice's own rows and the columns up to its end: what all later columns hold.
+Fills = Mapping[tuple[int, int], float]
+
+
+class NotSliceableError(Exception):
+    """What an equation computes of a slice is not known to be the slice of what it computes."""
+
+
+@dataclass(frozen=True)
+class SequenceAxis:
+    """A dimension that counts positions.
+
+    Attributes:
+        dim: The dimension. Its entries are `outer` runs of positions, each position `inner` entries.
+        bounds: Where slices begin, and where the last one ends.
+        outer: How many runs.
+        inner: How many entries.
+    """
+
+    dim: int
+    bounds: tuple[int, ...]
+    outer: int = 1
+    inner: int = 1
+
+    @property
+    def length(self) -> int:
+        """How many positions."""
+        return self.bounds[-1]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each entry of the dimension is a position."""
+        return self.outer == self.inner == 1
+
+    def at(self, dim: int) -> SequenceAxis:
+        """The same positions in another dimension."""
+        return replace(self, dim=dim)
+
+    def size(self, number: int, mode: str) -> int:
+        """How many entries slice `number` has: its "own", or "upto" its end."""
+        start = self.bounds[number] if mode == "own" else 0
+        return self.outer * (self.bounds[number + 1] - start) * self.inner
+
+
+def even_axis(dim: int, length: int, count: int) -> SequenceAxis:
+    """An axis of `length` positions in `count` slices as equal as can be, the longer ones first."""
+    short, longer = divmod(length, count)
+    return SequenceAxis(dim, tuple(number * short + min(number, longer) for number in range(count + 1)))
+
+
+@dataclass(frozen=True)
+class SlicedValue:
+    """A value of the body.
+
+    Attributes:
+        axes: Its dimensions that count positions, at most two. With two, a slice has its own rows of one, and the
+            columns of the other up to its end.
+        partial: Whether slices have addends of it, rather than parts.
+        whole: Whether slices compute all of it, and take what they need.
+        free: Whether it comes of the batch, keys and numbers alone, so that any slice may compute all of it.
+        late: Whether it comes of the backward pass, whose last slice runs first.
+        plain: Whether none of its entries is known to be hidden by a large negative number.
+        fills: As `Fills`; pairs that are missing hold anything.
+        shown: Where it is not plain, a mask of entries that are not hidden; None if none is known.
+        origin: The equation that made it partial.
+    """
+
+    axes: tuple[SequenceAxis, ...] = ()
+    partial: bool = False
+    whole: bool = False
+    free: bool = False
+    late: bool = False
+    plain: bool = True
+    fills: Fills = field(default_factory=dict)
+    shown: Any = None
+    origin: Any = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the same for all slices."""
+        return not self.partial and (self.whole or not self.axes)
+
+    @property
+    def hard_axes(self) -> tuple[SequenceAxis, ...]:
+        """Its axes, unless they are only a suggestion."""
+        return () if self.free or self.whole else self.axes
+
+    def axis(self, dim: int) -> SequenceAxis | None:
+        """The axis in a dimension."""
+        return next((axis for axis in self.axes if axis.dim == dim), None)
+
+    def but(self, **changes: Any) -> SlicedValue:
+        """The value with some attributes changed."""
+        return replace(self, **changes)
