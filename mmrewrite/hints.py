@@ -124,6 +124,7 @@ def microbatch(
     batch_stats: str | None = None,
     sync: str | None = None,
     all_gather: str | None = None,
+    slices: int | None = None,
     rng: Positions = None,
 ) -> _Value: ...
 @overload
@@ -140,6 +141,7 @@ def microbatch(
     batch_stats: str | None = None,
     sync: str | None = None,
     all_gather: str | None = None,
+    slices: int | None = None,
     rng: Positions = None,
 ) -> Mark: ...
 def microbatch(*subject: Any, **details: Any) -> Any:

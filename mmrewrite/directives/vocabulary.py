@@ -285,6 +285,7 @@ DIRECTIVES = {
                 _text("batch_stats", "microbatch"),
                 _text("sync", "step", "microbatch"),
                 _text("all_gather"),
+                _whole("slices", 1, "{value} slices of a sequence are none; `{name}` must be 1 or more"),
                 Parameter(
                     "rng",
                     (int, str, type(None)),

@@ -233,6 +233,7 @@ class _CallReader:
             argument("count"),
             argument("schedule", 6),
             argument("custom_schedule") is not None,
+            argument("slices"),
         )
         self.loops.append(FoundSite(self.facts, statement, site))
 

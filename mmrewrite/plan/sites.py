@@ -99,3 +99,4 @@ class LoopSite:
     count: Value | None
     schedule: Value | None
     custom: bool
+    slices: Value | None = None

@@ -197,7 +197,16 @@ def _timeline(loop: LoopSite, stages: _Stages | None, microbatches: int | None) 
         if name == schedules.AUTO:
             options["memory"] = schedules.Auto().memory_bound(size, count, stages.placement)
             notes.append("searched with unit costs; the program itself searches with the operations of its stages")
-        schedule = schedules.make(name, size, count, placement=stages.placement, **options)
+        slices = 1 if loop.slices is None else loop.slices.number
+        if slices is None:
+            return undrawn(*notes, f"not drawn: slices={loop.slices} is an expression; use --entry")
+        if slices == 1:
+            schedule = schedules.make(name, size, count, placement=stages.placement, **options)
+        else:
+            if stages.placement is not None and stages.placement != tuple(range(size)):
+                return undrawn(*notes, "this does not run: slices of a sequence need one stage on each submesh")
+            schedule = schedules.sliced(name, size, count, slices)
+            notes.append(f"each microbatch is drawn as its {slices} slices")
     except ValueError as error:
         return undrawn(*notes, f"this does not run: {error}")
     if stages.placement is None and schedule.num_stages != size:

@@ -191,7 +191,7 @@ class _Slicer:
         for order, late in ((numbers, False), (reversed(numbers), True)):
             for number in order:
                 for op in self.opened:
-                    var = next(op.writes(), None)
+                    var = next(iter(op.writes()), None)
                     if var is None or self.maker[var].late is not late:
                         continue
                     value = self.values[var]
