@@ -49,6 +49,12 @@ _TOLD: dict[str, tuple[str, str, str]] = {
     "cost": ("jax", "0.4.38", "`cost_analysis()` gives the dictionary itself and no list; leave the `[0]` out"),
     "device": ("jax", "0.4.31", "`device` of an array is a property; write `x.device`"),
     "client": ("jax", "0.10.0", "devices of a CPU are called `cpu:0` and no more `TFRT_CPU_0`"),
+    "protocol": (
+        "jax",
+        "0.8.0",
+        "compiled functions, such as `jnp.dot`, take no argument by its `__jax_array__`; give them `jnp.asarray(x)`, "
+        "or register the class as a node of trees",
+    ),
     "names": ("flax", "0.12.4", "`sharding_names` of variables is `out_sharding`"),
     "attention": (
         "flax",
@@ -69,7 +75,14 @@ class ReportChangedMeanings(ModernizeCodemod):
 
     extra_markers: ClassVar[tuple[bytes, ...]] = (
         *(b".addressable_", b".global_shards", b".device_buffers", b".device()", b"cost_analysis", b"TFRT_CPU"),
-        *(b"sharding_names", b"EarlyStopping", b"DotProductAttention", b"MultiHeadAttention", b"SelfAttention"),
+        *(
+            b"__jax_array__",
+            b"sharding_names",
+            b"EarlyStopping",
+            b"DotProductAttention",
+            b"MultiHeadAttention",
+            b"SelfAttention",
+        ),
     )
 
     @classmethod
@@ -93,6 +106,8 @@ class ReportChangedMeanings(ModernizeCodemod):
                 kind = _kind(module, node)
                 if kind is not None:
                     yield Location(module, node, part=_DEVICE if kind == "device" else "")
+        if age.is_before(*_TOLD["protocol"][:2]):
+            yield from (Location(module, node) for node in module.methods.get("__jax_array__", ()))
 
     def rewrite(self) -> None:
         """Report the place."""
@@ -116,7 +131,7 @@ class ReportChangedMeanings(ModernizeCodemod):
         site.leave(text)
 
 
-Kind = Literal["shards", "cost", "device", "client", "names", "attention", "stopping"]
+Kind = Literal["shards", "cost", "device", "client", "protocol", "names", "attention", "stopping"]
 
 
 def _maps(module: ModuleUses) -> bool:
@@ -159,7 +174,7 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
         is_cost = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
         return "cost" if is_cost and value.func.attr == "cost_analysis" else None  # type: ignore[attr-defined]
     if not isinstance(node, ast.Call):
-        return None
+        return "protocol" if isinstance(node, ast.FunctionDef) else None
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
         is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)
         resolved = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
