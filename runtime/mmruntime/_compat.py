@@ -172,6 +172,34 @@ def coordinator_address() -> str | None:
     return address
 
 
+def let_gloo_listen_on(host: str) -> None:
+    """Have gloo, JAX's collectives between CPUs of several processes, listen on an address of this host.
+
+    By itself it takes the address that the host's name stands for, which on Debian is one of the loopback device. JAX
+    has no setting for it. To be called before the backends are started; a JAX without these parts keeps its own choice.
+    """
+    try:
+        # Private: `jax.extend.backend` has no public way to give arguments to a backend.
+        from jax._src import distributed, xla_bridge  # noqa: PLC0415
+        from jax._src.lib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        make_collectives: Callable[..., Any] = _jax.make_gloo_tcp_collectives
+        make_client: Callable[..., Any] = xla_bridge.make_cpu_client
+        register: Callable[..., None] = xla_bridge.register_backend_factory
+    except (ImportError, AttributeError) as error:
+        log.debug("gloo listens where the host's name says: %s", error)
+        return
+
+    def client() -> Any:
+        chosen: Any = jax.config
+        joined = distributed.global_state.client
+        if joined is None or chosen.jax_cpu_collectives_implementation != "gloo":
+            return make_client()
+        return make_client(make_collectives(distributed_client=joined, hostname=host))
+
+    register("cpu", client, priority=0, fail_quietly=False)
+
+
 def split(jaxpr: Any) -> tuple[Any, list[Any]]:
     """The open jaxpr and its constants. JAX 0.12 merged `Jaxpr` and `ClosedJaxpr`, which 0.10 has as two classes."""
     if hasattr(jaxpr, "consts"):

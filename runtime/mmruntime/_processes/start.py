@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -13,7 +14,8 @@ from typing import Any
 
 import jax
 
-from mmruntime import _check
+from mmruntime import _check, _compat
+from mmruntime._processes.exchange import own_host
 from mmruntime._processes.launchers import Environment, Launched, find_launched
 from mmruntime._processes.watch import start_watch
 
@@ -86,6 +88,10 @@ def start_processes(arguments: ProcessArguments, environment: MutableMapping[str
     if arguments.distributed is not False and not jax.distributed.is_initialized():
         _initialize(arguments, environment, timeout)
     if jax.distributed.is_initialized():
+        # Without a way to the coordinator nothing will work, and what says so comes later.
+        with contextlib.suppress(OSError):
+            if not _compat.backends_started():
+                _compat.let_gloo_listen_on(own_host())
         start_watch(timeout)
 
 
