@@ -6,6 +6,7 @@ thread that watches over faults reads it whenever it likes; it may see a state t
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,6 +126,7 @@ class Progress:
 
     Attributes:
         call: How many calls of steps over several processes it has begun.
+        thread: The thread that began the last one; None before the first.
         inside: Whether it is inside of one now; else user code runs, or `blocked` says for what it waits.
         itinerary: The step that was called last; None before the first.
         index: The instruction that is issued now, or was issued last.
@@ -137,6 +139,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.call = 0
+        self.thread: int | None = None
         self.inside = False
         self.itinerary: Itinerary | None = None
         self.index = 0
@@ -153,6 +156,7 @@ class Progress:
         """Note that a step is called."""
         self.index = 0
         self.itinerary = itinerary
+        self.thread = threading.get_ident()
         self.call += 1
         self.calls.append(record)
         self.last[record.group] = record

@@ -211,11 +211,24 @@ class FaultWatch:
                 # This process may have been stopped or very busy: then it was not able to listen, and nobody is silent.
                 elapsed, ticked = min(now - ticked, 2 * beat), now
                 self._activity.look()
+                self._look_for_the_end(now)
                 for peer in self._node.tick(elapsed, now):
                     self._look_at(peer, now)
         if self._node.verdict is not None:
             self._end(self._node.verdict)
         self._flush_links(time.monotonic() + self._limits.collect)
+
+    def _look_for_the_end(self, now: float) -> None:
+        """Tell the others that the program has ended while Python still waits for its threads, before any exit handler.
+
+        Such as that of a checkpoint, which waits for all processes to write theirs.
+        """
+        main = threading.main_thread()
+        if main.is_alive() or self._node.has_left or self._exit_status is not None:
+            return
+        # Another thread may run the steps, and go on.
+        if self._progress.thread == main.ident:
+            self._node.leave(tuple(self._progress.last.values()), now)
 
     def _read(self, key: selectors.SelectorKey) -> None:
         found: Any = key.fileobj
@@ -420,11 +433,15 @@ def _of_block(blocked: Blocked) -> tuple[float, tuple[int, ...], str]:
 
 
 def _place() -> list[Any]:
-    """This machine, with its name space of processes, and the number of this process there."""
+    """This machine, with its name spaces of processes and of networks, and the number of this process there.
+
+    Of one in another network it would say nothing that it lives: it may be cut off all the same.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             machine = file.read().strip()
-        return [machine, os.readlink("/proc/self/ns/pid"), os.getpid()]
+        spaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net"))
+        return [machine, spaces, os.getpid()]
     except OSError:
         return ["", "", os.getpid()]
 
