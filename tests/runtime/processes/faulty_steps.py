@@ -1,8 +1,9 @@
-"""Training steps that come to grief: `python faulty_steps.py FAULT VICTIM WHEN READ`, run by test_faults.py.
+"""Training steps that come to grief: `python faulty_steps.py FAULT VICTIM WHEN READ [FOLDER]`, run by test_faults.py.
 
-WHEN is in the life of the victim: while it traces or compiles, in front of a step, within one, or at the end of the
-program. Losses are read every READ steps; never with 0. With `placed` for WHEN, all arrays lie where the step wants
-them, so that only a number that it does not read tells one call from another; with `equal` that number is constant.
+WHEN is in the life of the victim: while it traces or compiles, in front of a step, within one, while all save a
+checkpoint in FOLDER, as soon as that call has returned and Orbax writes, or at the end of the program. Losses are read
+every READ steps; never with 0. With `placed` for WHEN, all arrays lie where the step wants them, so that only a number
+that it does not read tells one call from another; with `equal` that number is constant.
 """
 
 import os
@@ -65,6 +66,13 @@ batch = {name: np.ones((16, 16), np.float32) for name in "xy"}
 if HERE and WHEN == "compile":
     step.plan(state, batch, 0)
     threading.Timer(0.1, bring_about).start()
+if WHEN in ("saving", "saved"):
+    import orbax.checkpoint as ocp
+
+    import mmruntime.orbax
+
+    mmruntime.orbax.register()
+    manager = ocp.CheckpointManager(sys.argv[5])
 placed = batch
 for number in range(60):
     if HERE and number == 20:
@@ -72,6 +80,12 @@ for number in range(60):
             bring_about()
         elif WHEN == "within":
             threading.Timer(0.002, bring_about).start()
+    if number == 20 and WHEN in ("saving", "saved"):
+        if HERE and WHEN == "saving":
+            threading.Timer(0.02, bring_about).start()
+        manager.save(number, args=ocp.args.StandardSave(state))
+        if HERE and WHEN == "saved":
+            bring_about()
     batch = placed if WHEN in ("placed", "equal") else {name: np.full((16, 16), number, np.float32) for name in "xy"}
     if HERE and FAULT in ("skip", "repeat") and number == 20:
         print("fault", flush=True)

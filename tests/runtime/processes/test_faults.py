@@ -182,10 +182,12 @@ def test_python_that_is_held_up_is_not_dead(start):
         *itertools.product(("kill", "stop"), ("within",), (1, 50, 0), (0, 1)),
         *itertools.product(("kill", "stop"), ("compile",), (0,), (0, 1)),
         *itertools.product(("kill", "stop", "raise"), ("end",), (0,), (0, 1)),
+        *itertools.product(("kill", "stop"), ("saving",), (1, 0), (0, 1)),
+        *itertools.product(("kill", "stop", "raise", "exit", "loop"), ("saved",), (0,), (0, 1)),
     ],
 )
-def test_each_fault_in_steps(start, fault, when, read, victim):
-    job = start(fault, victim, (when, read), 2, FAULTY_STEPS)
+def test_each_fault_in_steps(start, fault, when, read, victim, tmp_path):
+    job = start(fault, victim, (when, read, tmp_path / "checkpoints"), 2, FAULTY_STEPS)
     (other,) = bring_about(job, victim)
     text = job.text(other)
     said = SAID[fault].replace("faulty", "faulty_steps")
