@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import warnings
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 import pytest
@@ -22,7 +23,8 @@ from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.engine.settings import HintSettings
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.project.project import Project
-from mmrewrite.results import Edit, HintReference, Rewrite
+from mmrewrite.project.reach import Reach
+from mmrewrite.results import Edit, HintReference, Refusal, Rewrite
 from mmrewrite.source.text import SourceText
 
 pytestmark = pytest.mark.python
@@ -178,6 +180,18 @@ class TestSelfChecks:
         assert "ZeroDivisionError: here, at test_engine.py:" in one.failure
         assert other.failure is None
 
+    def test_a_review_that_raises_is_our_bug_and_nothing_is_rewritten(self) -> None:
+        codemods = {**REGISTRY, "crashing_review": CrashingReview}
+        for result in rewrite_project(files(one=HINTED, other=HINTED), codemods):
+            assert not result.changed
+            assert "ZeroDivisionError: in review, at test_engine.py:" in (result.failure or "")
+
+    def test_a_second_run_that_fails_is_our_bug(self) -> None:
+        refused = "z = f(1) + f(2)  # mm: task(stage=0)\n"
+        result = rewrite_source(HINTED + refused, {**REGISTRY, "crashing_review": CrashesOnResults})
+        assert not result.changed
+        assert "(a second run over the result fails)" in (result.failure or "")
+
     def test_a_form_feed_is_kept(self) -> None:
         result = rewrite_source("def f(x, y):\n    return x\n\n\nz = f(1,\n\f2)  # mm: task(stage=0)\n", REGISTRY)
         assert b"(1,\n\f2)\n" in result.result
@@ -234,6 +248,22 @@ class Crash(MeshCodemod):
 
     def rewrite(self) -> None:
         raise ZeroDivisionError("here")
+
+
+class CrashingReview(MeshCodemod):
+    directive = "none"
+
+    @classmethod
+    def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
+        raise ZeroDivisionError("in review")
+
+
+class CrashesOnResults(CrashingReview):
+    @classmethod
+    def review(cls, project: Project, reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:
+        if any("mmruntime" in facts.source.text for facts in modules):
+            raise ZeroDivisionError("in review")
+        return iter(())
 
 
 class TestEdits:

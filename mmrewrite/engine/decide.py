@@ -147,14 +147,24 @@ def _decide(
     settings: HintSettings,
     unreadable: Sequence[Unreadable] = (),
 ) -> dict[str, Outcome]:
-    """Decide all hints: the outcome of every module once refusals have stopped spreading."""
-    decider = _Decider(
-        modules,
-        Project(modules, load, codemods.keys(), by_name=settings.by_name, axes=settings.axes),
-        in_order(codemods),
-        settings,
-    )
-    stale = list(modules)
+    """Decide all hints: the outcome of every module once refusals have stopped spreading.
+
+    What fails about the project as a whole, such as a codemod's review, leaves every module as it is.
+    """
+    ordered = in_order(codemods)
+    try:
+        project = Project(modules, load, codemods.keys(), by_name=settings.by_name, axes=settings.axes)
+        return _decided(_Decider(modules, project, ordered, settings), unreadable)
+    except Exception as error:
+        from mmrewrite.engine.workers import WorkerDied
+
+        if isinstance(error, WorkerDied):
+            raise
+        return {facts.path: Outcome(failure=failure_of(error)) for facts in modules}
+
+
+def _decided(decider: _Decider, unreadable: Sequence[Unreadable]) -> dict[str, Outcome]:
+    stale = list(decider.modules)
     while stale:
         decider.draft(stale)
         stale = decider.spread_refusals()
@@ -170,6 +180,7 @@ class _Decider:
     the project withholds, so the rounds end at a fixed point, which does not depend on the order of the modules.
 
     Attributes:
+        modules: The modules of the run.
         drafts: The latest draft of each module.
         excluded: The offsets of the hints to leave alone, by module.
         causes: Why a hint is refused.
@@ -177,7 +188,7 @@ class _Decider:
     """
 
     def __init__(self, modules: Sequence[Facts], project: Project, codemods: Codemods, settings: HintSettings) -> None:
-        self._modules, self._project, self._codemods, self._settings = modules, project, codemods, settings
+        self.modules, self._project, self._codemods, self._settings = modules, project, codemods, settings
         self.drafts: dict[str, Drafted] = {}
         self.causes: dict[HintKey, Refusal] = {}
         self.excluded: dict[str, set[int]] = {facts.path: set() for facts in modules}
@@ -192,7 +203,7 @@ class _Decider:
 
     def _open_hints(self) -> Iterator[tuple[HintKey, tuple[Facts, Hint]]]:
         """The hints to rewrite; the others are left alone."""
-        for facts in self._modules:
+        for facts in self.modules:
             for hint in facts.hints.hints:
                 reason = _reason_to_leave(hint, facts.path, self._codemods, self._settings)
                 if reason is None:
@@ -218,9 +229,7 @@ class _Decider:
 
     def _around(self, paths: Collection[str]) -> set[str]:
         """Modules, and those that are connected with them by imports."""
-        return {
-            other.path for facts in self._modules if facts.path in paths for other in self._project.connected(facts)
-        }
+        return {other.path for facts in self.modules if facts.path in paths for other in self._project.connected(facts)}
 
     def draft(self, modules: Sequence[Facts], importers: HintImporters | None = None) -> None:
         """Run the codemods on the hints of some modules that are not excluded."""
@@ -249,7 +258,7 @@ class _Decider:
         broken = self._broken()
         lost = {
             mesh.hint
-            for facts in self._modules
+            for facts in self.modules
             for mesh in facts.meshes
             if mesh.hint is not None and (facts.path in broken or mesh.hint.start in self.excluded[facts.path])
         } - self._project.withheld
@@ -261,15 +270,15 @@ class _Decider:
                 self.excluded[path].add(start)
                 self.causes[path, start] = refusal
         # Modules that import a mesh which is no longer written have to do without.
-        stale = {facts.path for facts in self._modules} if lost else {path for path, _ in refused}
-        return [facts for facts in self._modules if facts.path in stale - broken]
+        stale = {facts.path for facts in self.modules} if lost else {path for path, _ in refused}
+        return [facts for facts in self.modules if facts.path in stale - broken]
 
     def _broken(self) -> set[str]:
         """Modules that stay as they are, whatever else happens."""
         drafts = self.drafts
         return {
             facts.path
-            for facts in self._modules
+            for facts in self.modules
             if facts.hints.errors or drafts[facts.path].errors or drafts[facts.path].failure is not None
         }
 
@@ -320,23 +329,23 @@ class _Decider:
                 for called in facts.hints.calls
                 if facts.path not in broken and called.hint.start not in self.excluded[facts.path]
             ]
-            for facts in self._modules
+            for facts in self.modules
         }
-        importers = HintImporters(self._modules, consumed, unreadable)
-        stale = [facts for facts in self._modules if facts.path not in broken and importers.is_reexporter(facts)]
+        importers = HintImporters(self.modules, consumed, unreadable)
+        stale = [facts for facts in self.modules if facts.path not in broken and importers.is_reexporter(facts)]
         self.draft(stale, importers)
 
     def outcomes(self) -> dict[str, Outcome]:
         """The outcome of every module, after its last draft."""
-        refusals: dict[str, list[Refusal]] = {facts.path: [] for facts in self._modules}
+        refusals: dict[str, list[Refusal]] = {facts.path: [] for facts in self.modules}
         for key, refusal in self.causes.items():
             # A hint that nobody wrote is not worth a report when it stays only with its region.
             if not (self._is_implied(key) and refusal.reason.startswith(_TOGETHER)):
                 refusals[key[0]].append(refusal)
         for codemod in self._codemods.values():
-            for refusal in codemod.review(self._project, self._reach, tuple(self._modules)):
+            for refusal in codemod.review(self._project, self._reach, tuple(self.modules)):
                 refusals.setdefault(refusal.path, []).append(refusal)
-        return {facts.path: self._outcome(facts, refusals[facts.path]) for facts in self._modules}
+        return {facts.path: self._outcome(facts, refusals[facts.path]) for facts in self.modules}
 
     def _outcome(self, facts: Facts, refusals: Sequence[Refusal]) -> Outcome:
         drafted = self.drafts[facts.path]

@@ -53,7 +53,9 @@ def self_check(
         again.append(second)
     if any(result.changed for result in checked.values()):
         for path, second_result in run.rewrite(again).items():
-            if checked[path].changed and second_result.changed:
+            if checked[path].changed and second_result.failure is not None:
+                checked[path] = _failed(checked[path], "a second run over the result fails")
+            elif checked[path].changed and second_result.changed:
                 checked[path] = _failed(checked[path], "a second run would change the file again")
     return checked
 
