@@ -361,6 +361,25 @@ class TestSettings:
         assert "y = mm.task(\n" in result.result.decode()
 
 
+def test_a_refusal_takes_back_what_its_site_registered_and_nothing_else() -> None:
+    text = "def f(x):\n    return x\n\n\n"
+    parts = [f"y{number} = f({number})  # mm: task(stage=0)\n" for number in range(4)]
+    both = "".join(f"{part}z{number} = f(1) + f(2)  # mm: task(stage=1)\n" for number, part in enumerate(parts))
+    refused, plain = rewrite_source(text + both, REGISTRY), rewrite_source(text + "".join(parts), REGISTRY)
+    assert [refusal.line for refusal in refused.refusals] == [6, 8, 10, 12]
+    kept = [line for line in refused.result.decode().splitlines() if not line.startswith("z")]
+    assert kept == plain.result.decode().splitlines()
+    attempts = []
+
+    class Counting(REGISTRY["place_task"]):  # type: ignore[misc]
+        def rewrite(self) -> None:
+            attempts.append(self.site.line)
+            super().rewrite()
+
+    rewrite_source(text + both, {"place_task": Counting})
+    assert len(attempts) <= 3 * 8
+
+
 def test_draft_leaves_out_what_is_excluded() -> None:
     facts = read_facts(files(module=HINTED)[0], tuple(REGISTRY))
     assert isinstance(facts, Facts)

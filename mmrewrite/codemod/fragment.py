@@ -11,7 +11,7 @@ import ast
 import bisect
 import itertools
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -109,6 +109,14 @@ class Fragment:
         if len(self.calls) != len(positions):
             raise NotReproduced("the calls of this statement are not where `ast` has them")
         return self.calls[positions.index(wanted)]
+
+    def keep_only(self, hints: Collection[HintReference]) -> None:
+        """Drop the codemods of other hints."""
+        kept = [each for each in zip(self.codemods, self.hints, self.names, strict=True) if each[1] in hints]
+        if len(kept) < len(self.codemods):
+            self.codemods = [codemod for codemod, _, _ in kept]
+            self.hints = [hint for _, hint, _ in kept]
+            self.names = [name for _, _, name in kept]
 
     def render(self, runtime: str, width: int, unit: str, newline: str) -> str:
         """The text of the statement after every codemod, within `width` columns if its calls can be broken so."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.project.facts import RUNTIME, Facts
-from mmrewrite.source.names import Binding, Scope, numbered
+from mmrewrite.source.names import Binding, Scope, dotted_name, numbered
 from mmrewrite.source.spans import first_line
 from mmrewrite.source.text import SourceText
 
@@ -42,6 +42,15 @@ class Imports:
         self._assigned: dict[Scope, list[tuple[str, Binding]]] = {}
         self._chosen: dict[str, str] = {}
         self.new: dict[str, NewImport] = {}
+
+    def checkpoint(self) -> Callable[[], None]:
+        """A function that forgets what is chosen from now on."""
+        chosen, new = self._chosen.copy(), self.new.copy()
+
+        def take_back() -> None:
+            self._chosen, self.new = chosen, new
+
+        return take_back
 
     def chosen(self, module: str) -> str | None:
         """The name that generated code uses for a module, None if it does not use the module."""
@@ -121,7 +130,11 @@ class Imports:
         for holder in scope.chain():
             if holder not in self._assigned:
                 firsts = ((name, bindings[0]) for name, bindings in holder.bindings.items())
-                self._assigned[holder] = [each for each in firsts if each[1].kind in ("import", "value")]
+                self._assigned[holder] = [
+                    (name, binding)
+                    for name, binding in firsts
+                    if binding.kind == "import" or (binding.kind == "value" and dotted_name(binding.value) is not None)
+                ]
             for name, binding in self._assigned[holder]:
                 if binding.statement is None:
                     continue

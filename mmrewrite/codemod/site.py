@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -99,6 +100,25 @@ class Draft:
 
     def __post_init__(self) -> None:
         self.imports = Imports(self.facts)
+
+    def checkpoint(self) -> Callable[[], None]:
+        """A function that takes back what is registered from now on, but for fragments, which only are parsed."""
+        kept = {name: copy.copy(getattr(self, name)) for name in _REGISTERED}
+        imports = self.imports.checkpoint()
+
+        def take_back() -> None:
+            for name, value in kept.items():
+                setattr(self, name, value)
+            imports()
+            done = {hint.reference for hint in self.done}
+            for fragment in self.fragments.values():
+                fragment.keep_only(done)
+
+        return take_back
+
+
+# What codemods add to a draft besides fragments and imports.
+_REGISTERED = ("inserts", "indices", "tasks", "done", "names", "local_names", "second_names", "uses_runtime")
 
 
 class Site:

@@ -70,22 +70,34 @@ def _run(
     refused: dict[int, Refusal],
     errors: list[HintError],
 ) -> set[int]:
-    """Decide every site. At the first refusal or mistake, return the offsets of the hints to leave out next time."""
-    facts = draft.facts
+    """Decide every site. Returns the offsets of the hints to leave out next time: those of refusals, or of a mistake.
+
+    What a refused site has registered is taken back, so each is decided as if the refused ones before it were left out.
+    """
+    facts, stopped = draft.facts, set[int]()
     for name, codemod in codemods.items():
         for hint in active:
-            if hint.directive != codemod.directive or hint.kind not in codemod.kinds:
+            if hint.directive != codemod.directive or hint.kind not in codemod.kinds or hint.start in stopped:
                 continue
+            take_back = draft.checkpoint()
             problem = _attempt(draft, hint, name, codemod)
             if isinstance(problem, Refusal):
                 refused[hint.start] = problem
                 together = _same_site(hint, active)
-                rest = [other for other in active if other.start in together and other not in draft.done]
+                site = [other for other in active if other.start in together]
+                rest = [other for other in site if other not in draft.done]
                 _collect(draft, [other for other in rest if other is not hint], codemods, refused, errors)
-                return together
+                stopped |= together
+                if len(rest) < len(site) or errors:
+                    # Others were decided while a part of this site was there.
+                    return stopped
+                take_back()
+                continue
             if problem is not None:
                 errors.append(problem)
-                return {hint.start}
+                return stopped | {hint.start}
+    if stopped:
+        return stopped
     for hint in active:
         owner = hint.record.part_of
         if owner is not None and hint not in draft.done:
