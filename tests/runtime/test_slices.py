@@ -119,11 +119,6 @@ def distances():
     return np.arange(LENGTH)[:, None] - np.arange(LENGTH)
 
 
-def kept(scores):
-    """Zeros after `exp`, in place of large negative numbers before."""
-    return jnp.log(jnp.exp(scores) * lower() + 1e-30)
-
-
 ACCEPTED = {
     "causal": model(),
     "minus infinity": model(lambda s: masked(s, low=-jnp.inf)),
@@ -193,6 +188,7 @@ REFUSED = {
     "not low enough": (model(lambda s: masked(s, low=-1e4)), "behind it"),
     "padding as well": (padded, "none that is visible"),
     "padding before": (padded_before, "none that is visible"),
+    "scores that may be minus infinity": (model(lambda s: masked(jnp.log(jax.nn.relu(s)))), "none that is visible"),
     "padding as a bias": (bias_of_data, "none that is visible"),
     "weights of parameters": (model(lambda s: masked(s, lower()) * 0 + s), "behind it"),
     "the mean of positions": (model(before=lambda x, p: x - x.mean(1, keepdims=True)), "sum over all positions"),

@@ -76,8 +76,8 @@ class Constants:
             return self._values.get(atom)
         self._checked.add(atom)
         value = self._captured[atom]
-        numeric = getattr(value, "dtype", None) is not None and np.dtype(bool) is not None
-        if numeric and np.size(value) <= _MOST_ENTRIES and getattr(value, "is_fully_addressable", True):
+        has_type = getattr(value, "dtype", None) is not None
+        if has_type and np.size(value) <= _MOST_ENTRIES and getattr(value, "is_fully_addressable", True):
             try:
                 array = np.asarray(value)
             except TypeError:

@@ -145,6 +145,9 @@ def _stays_plain(eqn: SlicedEquation) -> bool:
         return True
     if eqn.name == "dot_general" and not all(value.free for value in eqn.ins):
         return True
+    if eqn.name in ("log", "log2"):
+        # That of a zero is minus infinity.
+        return False
     if eqn.name == "max":
         # It is at least its plain operand.
         pairs = zip(eqn.ins, eqn.constants, strict=True)
@@ -664,7 +667,10 @@ def _linear(eqn: SlicedEquation) -> Application:
     if eqn.name == "scatter-add" and 1 not in partial and whole(others):
         return Application(out, none, frozenset(k for k in others if k != 1))
     if eqn.name == "gather" and partial == [0] and whole(others):
-        return Application(out, none)
+        # What it gives outside of its operand is NaN of floats unless told otherwise, which adds up to itself.
+        fill = eqn.params["fill_value"]
+        if fill == 0 or (is_inexact and (fill is None or fill != fill)):
+            return Application(out, none)
     raise NotSliceableError("reads a sum over all positions")
 
 
