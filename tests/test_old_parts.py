@@ -146,13 +146,18 @@ MEANINGS = {
         "a = nn.MultiHeadDotProductAttention(2)(x, x, mask)",
     ],
     "report_partition_callbacks": ["p.def_partition(f, infer_sharding_from_operands=f)"],
+    "replace_tree_functions": ['jax.tree_util.tree_map(f, {"w": w, "b": None}, u)'],
 }
+# Those that ask how old a project is, by its other names.
+OF_OLD_PROJECTS = ("replace_tree_functions",)
 
 
 @pytest.mark.parametrize("codemod", sorted(MEANINGS))
 def test_text_of_another_meaning_is_not_passed_over(codemod: str) -> None:
     head = "import jax, flax\nfrom flax import nnx, linen as nn\nfrom jax.sharding import PartitionSpec as P\n"
     head += "from jax.experimental.custom_partitioning import custom_partitioning\np = custom_partitioning(abs)\n"
+    if codemod in OF_OLD_PROJECTS:
+        head += "from jax import ShapedArray\n"
     for text in MEANINGS[codemod]:
         (result,) = modernize_project(source_files({"a.py": f"{head}{text}\n".encode()}), REGISTRY)
         assert max(seen(result), default=0) > head.count("\n"), text
