@@ -179,6 +179,7 @@ CASES = {
             "batch_stats": "none",
             "sync": "none",
             "all_gather": "none text nothing names",
+            "slices": "none integer",
         },
     ),
     "microbatch_scan": (

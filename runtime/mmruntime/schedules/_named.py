@@ -1,6 +1,6 @@
 """A named schedule for given sizes and placement."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ._action import Action
 from ._named_schedule import ScheduleSizes
@@ -14,6 +14,11 @@ def check_sizes(num_submeshes: int, num_microbatches: int, chunks: int | None) -
     numbers = {"num_stages": num_submeshes, "num_microbatches": num_microbatches}
     if chunks is not None:
         numbers["chunks"] = chunks
+    check_counts(numbers)
+
+
+def check_counts(numbers: Mapping[str, int]) -> None:
+    """Raise ValueError unless these parameters are whole numbers of at least 1."""
     for parameter, number in numbers.items():
         if not isinstance(number, int) or number < 1:
             raise ValueError(f"{parameter} must be a whole number of at least 1; got {number!r}.")

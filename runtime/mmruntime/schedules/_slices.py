@@ -8,6 +8,7 @@ Model Training", https://arxiv.org/abs/2406.03488.
 """
 
 from ._action import Action, Rows
+from ._named import check_counts
 from ._registry import canonical_name
 from ._schedule import Schedule
 
@@ -38,13 +39,7 @@ def sliced(name: str, num_stages: int, num_microbatches: int, slices: int) -> Sc
             f"{name} has no order for slices of a sequence; {' and '.join(SLICED)} have. Write one of these, or leave "
             "slices out."
         )
-    for parameter, number in (
-        ("num_stages", num_stages),
-        ("num_microbatches", num_microbatches),
-        ("slices", slices),
-    ):
-        if not isinstance(number, int) or number < 1:
-            raise ValueError(f"{parameter} must be a whole number of at least 1; got {number!r}.")
+    check_counts({"num_stages": num_stages, "num_microbatches": num_microbatches, "slices": slices})
     units = num_microbatches * slices
     rows: list[tuple[Action, ...]] = []
     for stage in range(num_stages):
