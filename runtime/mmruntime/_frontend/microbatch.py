@@ -105,8 +105,8 @@ def microbatch(
             left out, each program of a stage gathers what it reads, and scatters its gradients.
         slices: Slices of the sequence, the dimension behind the examples, into which each microbatch is cut for the
             pipeline (Seq1F1B). A slice passes through the stages like a microbatch of its own and reads keys and values
-            of the slices before it, so the step is idle for 1/slices of the time, and holds less. The traced program
-            proves that no position needs those behind it, or an error names the line. With `schedule` "1f1b" or
+            of the slices before it, so the pipeline fills and drains in 1/slices of the time and holds less. The traced
+            program proves that no position needs those behind it, or an error names the line. With `schedule` "1f1b" or
             "gpipe", and one stage on each submesh. Without a pipeline it has no effect.
 
     Returns:
