@@ -170,12 +170,15 @@ def test_the_report_says_what_was_searched_for_and_why(inputs, oracle):
     [
         # Residuals of the two layers of a submesh; the last one's backward is part of its forward program.
         (False, 300, (192, 0)),
-        # More: weight halves read inputs and activations of both products, and cotangents of their results.
-        (True, 500, (352, 384)),
+        # In halves a microbatch keeps more, 352 and 384: weight halves read inputs and activations of both products, and
+        # cotangents of their results. Two with whole backward passes keep no more than that, and are done sooner.
+        (True, 500, (384, 0)),
+        # Halves are done sooner still, where there is room for two of them.
+        (True, 800, (704, 768)),
     ],
 )
 def test_a_bound_in_bytes_counts_what_is_kept(split, bound, peaks, inputs):
-    """There is no room for a second microbatch."""
+    """There is no room for another microbatch."""
     _, report = run((0, 0, 1, 1), inputs, schedule=schedules.Auto(memory_bytes=bound, split=split, recompute=False))
     assert report.loops[0].choice.simulation.peak_bytes == peaks
 
