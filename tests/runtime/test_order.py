@@ -170,8 +170,8 @@ def test_the_report_says_what_was_searched_for_and_why(inputs, oracle):
     [
         # Residuals of the two layers of a submesh; the last one's backward is part of its forward program.
         (False, 300, (192, 0)),
-        # In halves a microbatch keeps more, 352 and 384: weight halves read inputs and activations of both products, and
-        # cotangents of their results. Two with whole backward passes keep no more than that, and are done sooner.
+        # In halves a microbatch keeps more, 352 and 384: weight halves read inputs and activations of both products,
+        # and cotangents of their results. Two with whole backward passes keep no more than that, and are done sooner.
         (True, 500, (384, 0)),
         # Halves are done sooner still, where there is room for two of them.
         (True, 800, (704, 768)),
