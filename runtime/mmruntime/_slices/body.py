@@ -369,23 +369,16 @@ class _Slicer:
         asked = {axis.dim: (axis, mode) for axis, mode in wants}
         axes = value.axes
         matches = all(axis.dim in asked and asked[axis.dim][0] == axis for axis in axes)
-        if value.is_whole or (value.free and not matches) or atom in self.region.slices:
+        is_own = matches and len(axes) == 1 and asked[axes[0].dim][1] == "own"
+        if value.is_whole or atom in self.region.slices or (value.free and not is_own):
             return self._cut(self._whole(atom, number), wants, atom, number, like, late)
         if not matches:
             assert reader is not None
-            if value.whole or value.free:
-                return self._cut(self._whole(atom, number), wants, atom, number, like, late)
             raise self._refused(reader.op, NotSliceableError("reads positions of several slices at once"))
-        if len(axes) == 1:
-            axis, mode = asked[axes[0].dim]
-            if mode == "own":
-                found = self._own(atom, number)
-            elif value.free:
-                return self._cut(self._whole(atom, number), wants, atom, number, like, late)
-            else:
-                found = self._upto(atom, axis, number, reader, late)
-        elif value.free:
-            return self._cut(self._whole(atom, number), wants, atom, number, like, late)
+        if is_own:
+            found = self._own(atom, number)
+        elif len(axes) == 1:
+            found = self._upto(atom, axes[0], number, reader, late)
         else:
             rows = [axis for axis in axes if asked[axis.dim][1] == "own"]
             columns = [axis for axis in axes if asked[axis.dim][1] == "upto"]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from mmruntime._slices.constants import evaluate
@@ -112,7 +113,7 @@ _LINEAR_NAMES = """
     rev real imag cumsum split sharding_constraint conj reduce_precision
 """
 _LINEAR = frozenset(_LINEAR_NAMES.split())
-_ADVICE = "Leave slices= out, or compute it of each position alone, or of those before it behind a causal mask."
+ADVICE = "Leave slices= out, or compute it of each position alone, or of those before it behind a causal mask."
 
 
 def apply_rule(eqn: SlicedEquation) -> Application:
@@ -629,8 +630,7 @@ def _linear(eqn: SlicedEquation) -> Application:
         return all(eqn.ins[k].is_whole or eqn.ins[k].free for k in numbers)
 
     is_inexact = all(
-        np.issubdtype(np.dtype(atom.aval.dtype), np.inexact) or str(atom.aval.dtype).startswith(("bfloat", "float"))
-        for atom in (eqn.eqn.invars[partial[0]], eqn.eqn.outvars[0])
+        jnp.issubdtype(atom.aval.dtype, jnp.inexact) for atom in (eqn.eqn.invars[partial[0]], eqn.eqn.outvars[0])
     )
     keeps = eqn.name in _LINEAR or is_constraint(eqn.name)
     if eqn.name == "convert_element_type" and not is_inexact:
@@ -693,6 +693,3 @@ def suggested(eqn: SlicedEquation) -> tuple[SequenceAxis, ...]:
             ):
                 return (even_axis(dim, eqn.out_shape[dim], eqn.count),)
     return ()
-
-
-ADVICE = _ADVICE
