@@ -1067,14 +1067,20 @@ def _device_axes(eqn: Any, aval: Any) -> tuple[str, ...]:
     return tuple(manual)
 
 
-def aval_of_devices(eqn: Any, aval: Any) -> Any:
-    """The type of the array of all devices' values, along a new first dimension, of a type inside of a `shard_map`."""
-    count = math.prod(dict(eqn.params["mesh"].shape)[axis] for axis in _device_axes(eqn, aval))
-    plain = jax.ShapeDtypeStruct((count, *aval.shape), aval.dtype, weak_type=aval.weak_type)
+def array_aval(shape: tuple[int, ...], dtype: Any, weak_type: bool = False) -> Any:
+    """The type of an array."""
+    plain = jax.ShapeDtypeStruct(shape, dtype, weak_type=weak_type)
     return split(jax.make_jaxpr(lambda x: x)(plain))[0].invars[0].aval
 
 
-def _reshape_eqn(source: Any, target: Var) -> Any:
+def aval_of_devices(eqn: Any, aval: Any) -> Any:
+    """The type of the array of all devices' values, along a new first dimension, of a type inside of a `shard_map`."""
+    count = math.prod(dict(eqn.params["mesh"].shape)[axis] for axis in _device_axes(eqn, aval))
+    return array_aval((count, *aval.shape), aval.dtype, aval.weak_type)
+
+
+def reshape_eqn(source: Any, target: Var) -> Any:
+    """An equation that gives an atom the shape of a variable."""
     plain = jax.ShapeDtypeStruct(source.aval.shape, source.aval.dtype)
     template = split(jax.make_jaxpr(lambda x: jax.lax.reshape(x, target.aval.shape))(plain))[0].eqns[-1]
     return template.replace(invars=[source], outvars=[target])
@@ -1093,7 +1099,7 @@ def with_device_inputs(eqn: Any, jaxpr: Any, arrays: Sequence[Any]) -> Any:
     for var in jaxpr.invars[count:]:
         taken.append(new_var(var.aval.update(shape=(1, *var.aval.shape))))
         specs.append(PartitionSpec(_device_axes(eqn, var.aval)))
-        eqns.append(_reshape_eqn(taken[-1], var))
+        eqns.append(reshape_eqn(taken[-1], var))
     changed = jaxpr.replace(invars=[*jaxpr.invars[:count], *taken], eqns=[*eqns, *jaxpr.eqns])
     params = eqn.params | {"jaxpr": changed, "in_specs": (*eqn.params["in_specs"], *specs)}
     return eqn.replace(invars=[*eqn.invars, *arrays], params=params)
@@ -1112,7 +1118,7 @@ def with_device_results(eqn: Any, jaxpr: Any, taken: Sequence[Any], made: Mappin
     for atom in made.values():
         results.append(new_var(atom.aval.update(shape=(1, *atom.aval.shape))))
         specs.append(PartitionSpec(_device_axes(eqn, atom.aval)))
-        eqns.append(_reshape_eqn(atom, results[-1]))
+        eqns.append(reshape_eqn(atom, results[-1]))
     changed = jaxpr.replace(eqns=[*jaxpr.eqns, *eqns], outvars=[*jaxpr.outvars, *results])
     params = eqn.params | {
         "jaxpr": changed,
@@ -1140,12 +1146,6 @@ def copy_eqn(source: Any, target: Var) -> Any:
     abstract = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
     template = split(jax.make_jaxpr(lambda x: jnp.array(x, copy=True))(abstract))[0].eqns[-1]
     return template.replace(invars=[source], outvars=[target])
-
-
-def aval_of_shape(like: Any, shape: tuple[int, ...]) -> Any:
-    """A type of another shape, which may have another number of dimensions."""
-    fresh = jax.make_jaxpr(lambda x: x)(jax.ShapeDtypeStruct(shape, like.dtype, weak_type=like.weak_type))
-    return split(fresh)[0].invars[0].aval
 
 
 def constraint_eqn(source: Any, target: Var, sharding: Any) -> Any:

@@ -597,9 +597,7 @@ def reduced(terms: Var, total: Var, layout: NamedSharding | None) -> list[Any]:
     return _traced(add_up, [terms], [total], None)
 
 
-@functools.lru_cache(maxsize=1024)
-def _aval(shape: tuple[int, ...], dtype: Any) -> Any:
-    return _compat.split(jax.make_jaxpr(lambda x: x)(jax.ShapeDtypeStruct(shape, dtype)))[0].invars[0].aval
+_aval = functools.lru_cache(maxsize=1024)(_compat.array_aval)
 
 
 def _leading(axes: Axes, rank: int) -> PartitionSpec:

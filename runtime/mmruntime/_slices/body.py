@@ -17,14 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
+from mmruntime._slices import equations
 from mmruntime._slices.constants import Constants
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
 from mmruntime._slices.values import NotSliceableError, SequenceAxis, SlicedValue, even_axis
@@ -325,7 +324,9 @@ class _Slicer:
                 outs.append(fresh)
                 self._done[form, var, number] = fresh
         try:
-            params = _adapted(op.eqn, atoms, [var.aval.shape for var in fresh_outs], rule, number, modes)
+            params = equations.adapted_params(
+                op.eqn, atoms, [var.aval.shape for var in fresh_outs], rule, number, modes
+            )
         except NotSliceableError as error:
             raise self._refused(op, error) from None
         outvars = [new if is_var(old) else old for old, new in zip(op.eqn.outvars, fresh_outs, strict=True)]
@@ -411,7 +412,7 @@ class _Slicer:
             shape = list(atom.aval.shape)
             shape[axis.dim] = axis.bounds[number + 1]
             var = _compat.new_var(atom.aval.update(shape=tuple(shape)))
-            self._emit(reader.op, _TEMPLATES.concatenate(parts, var, axis.dim), number, late)
+            self._emit(reader.op, equations.concatenate(parts, var, axis.dim), number, late)
             self._done[key] = var
         return self._done[key]
 
@@ -455,12 +456,12 @@ class _Slicer:
         starts[dim], limits[dim] = start, end
         shape[dim] = end - start
         var = _compat.new_var(atom.aval.update(shape=tuple(shape)))
-        self._emit(like, _TEMPLATES.slice(atom, var, starts, limits), number, late)
+        self._emit(like, equations.section(atom, var, starts, limits), number, late)
         return var
 
     def _reshaped(self, atom: Any, shape: Sequence[int], like: Op, number: int, late: bool) -> Any:
-        var = _compat.new_var(_compat.aval_of_shape(atom.aval, tuple(shape)))
-        self._emit(like, _TEMPLATES.reshape(atom, var), number, late)
+        var = _compat.new_var(_compat.array_aval(tuple(shape), atom.aval.dtype, atom.aval.weak_type))
+        self._emit(like, _compat.reshape_eqn(atom, var), number, late)
         return var
 
     def _zeros(self, atom: Any, like: Op, number: int, late: bool) -> Any:
@@ -468,7 +469,7 @@ class _Slicer:
         key = ("zeros", aval.shape, aval.dtype, number, late, like.task)
         if key not in self._done:
             var = _compat.new_var(aval)
-            self._emit(like, _TEMPLATES.zeros(var), number, late)
+            self._emit(like, equations.zeros(var), number, late)
             self._done[key] = var
         return self._done[key]
 
@@ -495,94 +496,9 @@ class _Slicer:
             config[dim] = (axis.bounds[number], axis.length - axis.bounds[number + 1], 0)
             shape[dim] = axis.length
             var = _compat.new_var(own.aval.update(shape=tuple(shape)))
-            self._emit(like, _TEMPLATES.pad(own, var, config), number, late)
+            self._emit(like, equations.pad(own, var, config), number, late)
             found = var
             if not axis.is_plain:
                 found = self._reshaped(var, full, like, number, late)
             self._done[key] = found
         return self._done[key]
-
-
-class _Templates:
-    """Equations to copy, by primitive: their parameters differ between versions of JAX."""
-
-    def _template(self, function: Any, *shapes: Any) -> Any:
-        return _compat.split(jax.make_jaxpr(function)(*shapes))[0].eqns[-1]
-
-    def concatenate(self, parts: Sequence[Any], out: Var, dim: int) -> Any:
-        like = [jax.ShapeDtypeStruct((1,), np.float32)] * 2
-        eqn = self._template(lambda *each: jax.lax.concatenate(each, 0), *like)
-        return eqn.replace(invars=list(parts), outvars=[out], params={**eqn.params, "dimension": dim})
-
-    def slice(self, atom: Any, out: Var, start: Sequence[int], limit: Sequence[int]) -> Any:
-        eqn = self._template(lambda x: jax.lax.slice(x, (0,), (1,)), jax.ShapeDtypeStruct((2,), np.float32))
-        params = {**eqn.params, "start_indices": tuple(start), "limit_indices": tuple(limit)}
-        return eqn.replace(invars=[atom], outvars=[out], params=params)
-
-    def reshape(self, atom: Any, out: Var) -> Any:
-        eqn = self._template(lambda x: jax.lax.reshape(x, (1, 2)), jax.ShapeDtypeStruct((2,), np.float32))
-        return eqn.replace(invars=[atom], outvars=[out], params={**eqn.params, "new_sizes": tuple(out.aval.shape)})
-
-    def zeros(self, out: Var) -> Any:
-        aval = out.aval
-        eqn = self._template(lambda: jax.lax.broadcast(np.zeros((), aval.dtype), (2,)))
-        params = {**eqn.params, "shape": tuple(aval.shape), "broadcast_dimensions": ()}
-        return eqn.replace(outvars=[out], params=params)
-
-    def pad(self, atom: Any, out: Var, config: Sequence[tuple[int, int, int]]) -> Any:
-        dtype = atom.aval.dtype
-        like = jax.ShapeDtypeStruct((2,), dtype)
-        eqn = self._template(lambda x: jax.lax.pad(x, np.zeros((), dtype), [(0, 1, 0)]), like)
-        return eqn.replace(
-            invars=[atom, eqn.invars[1]], outvars=[out], params={**eqn.params, "padding_config": tuple(config)}
-        )
-
-
-_TEMPLATES = _Templates()
-
-
-def _adapted(
-    eqn: Any, atoms: Sequence[Any], shapes: Sequence[tuple[int, ...]], rule: Application, number: int, modes: Any
-) -> Any:
-    """The parameters of an equation for a slice's operands and results."""
-    name, params = eqn.primitive.name, dict(eqn.params)
-    (shape, *_) = shapes
-    if rule.out.partial and not rule.once and name not in ("dot_general", "reduce_sum"):
-        return params
-    if name == "broadcast_in_dim":
-        params["shape"] = tuple(shape)
-    elif name == "reshape":
-        params["new_sizes"] = tuple(shape)
-    elif name == "slice":
-        before, new = eqn.invars[0].aval.shape, atoms[0].aval.shape
-        starts, limits = list(params["start_indices"]), list(params["limit_indices"])
-        for axis, mode in rule.reads[0]:
-            dim = axis.dim
-            if (starts[dim], limits[dim]) == (0, before[dim]):
-                limits[dim] = new[dim]
-                continue
-            if (modes[mode] if isinstance(mode, int) else mode) != "own":
-                raise NotSliceableError("reads part of the positions before it")
-            start, end = axis.bounds[number], axis.bounds[number + 1]
-            low, high = max(start, starts[dim]), min(end, limits[dim])
-            starts[dim], limits[dim] = low - start, high - start
-        params |= {"start_indices": tuple(starts), "limit_indices": tuple(limits)}
-    elif name == "pad":
-        config = list(params["padding_config"])
-        for axis, mode in rule.reads[0]:
-            low, high, _ = config[axis.dim]
-            if (low, high) == (0, 0):
-                continue
-            if (modes[mode] if isinstance(mode, int) else mode) != "own":
-                raise NotSliceableError("reads part of the positions before it")
-            last = len(axis.bounds) - 2
-            config[axis.dim] = (low if number == 0 else 0, high if number == last else 0, 0)
-        params["padding_config"] = tuple(config)
-    elif name in ("dynamic_slice", "gather"):
-        sizes = list(params["slice_sizes"])
-        new = atoms[0].aval.shape
-        for axis, _ in rule.reads[0]:
-            if sizes[axis.dim] != 1 or eqn.invars[0].aval.shape[axis.dim] == 1:
-                sizes[axis.dim] = new[axis.dim]
-        params["slice_sizes"] = tuple(sizes)
-    return params
