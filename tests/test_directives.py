@@ -151,6 +151,16 @@ def test_one_that_is_about_the_whole_module_is_a_statement_of_its_own() -> None:
             id="its argument's name",
         ),
         pytest.param(
+            "g = jit(f)  # mm: mjit(verify=make)\n",
+            "`mjit` has no argument `verify`; `verify` is a hint of its own: `verify(args=make_example_args)`",
+            id="another hint as its argument",
+        ),
+        pytest.param(
+            'g = jit(f)  # mm: mjit(schedule="1f1b")\n',
+            "`mjit` has no argument `schedule`; it is an argument of `microbatch`",
+            id="another hint's argument",
+        ),
+        pytest.param(
             'y = f(1)  # mm: offload("disc")\n',
             '`memory` must be "host" or "disk", not \'disc\'; did you mean `disk`?',
             id="its argument's choices",

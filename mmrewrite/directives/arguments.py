@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.directives.vocabulary import DIRECTIVES, IGNORE, SWITCHES, Directive, Parameter, closest, nearest
@@ -140,13 +140,23 @@ def _arguments(written: Written, directive: Directive, text: str) -> Iterator[Ar
         parameter = directive.parameter(keyword.arg)
         if parameter is None:
             known = [parameter.name for parameter in directive.parameters]
-            message = f"`{directive.name}` has no argument `{keyword.arg}`{nearest(keyword.arg, known)}"
+            message = f"`{directive.name}` has no argument `{keyword.arg}`{_instead(keyword.arg, known)}"
             raise Problem(name_start, len(keyword.arg), message, closest(keyword.arg, known))
         if keyword.arg in present:
             raise Problem(name_start, len(keyword.arg), f"`{keyword.arg}` is given twice")
         _check_value(written, directive, parameter, keyword.arg, keyword.value)
         present.add(keyword.arg)
         yield Argument(keyword.arg, text[start:end], keyword.value, start)
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
+    """What to write for an argument that a directive does not have, as the end of a message."""
+    if name in DIRECTIVES:
+        return f"; `{name}` is a hint of its own: `{DIRECTIVES[name].example}`"
+    owners = [f"`{each.name}`" for each in DIRECTIVES.values() if any(one.name == name for one in each.parameters)]
+    if owners and closest(name, known) is None:
+        return f"; it is an argument of {' and of '.join(owners)}"
+    return nearest(name, known)
 
 
 def _check_value(written: Written, directive: Directive, parameter: Parameter, name: str, value: ast.expr) -> None:

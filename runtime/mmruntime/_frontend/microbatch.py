@@ -16,6 +16,7 @@ from mmruntime._core.marks import LOOPS, LoopSpec, Rows
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._frontend.constraint import check_specs, constrain
+from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loop_keys import LoopKeys
 from mmruntime._frontend.loop_state import update_state
 from mmruntime._frontend.microbatch_exact import (
@@ -273,11 +274,6 @@ def microbatch(
         return result
 
     return accumulate
-
-
-def label_of(fun: Any) -> str:
-    """The name of a function in messages and marks."""
-    return getattr(fun, "__name__", type(fun).__name__)
 
 
 _KINDS = ("exact", "sum", "mean", "concat", "max", "min")

@@ -15,9 +15,10 @@ from mmruntime import _check, _compat, schedules
 from mmruntime._core.marks import LoopSpec
 from mmruntime._core.switches import transforms_ignored
 from mmruntime._frontend.align_iterations import Iteration, align
+from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loop_carry import Addend, CarryChange, changes, needed, open_helpers
 from mmruntime._frontend.loop_results import extreme_of, in_row, loop_summary, whole_summary
-from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, check_sync, label_of
+from mmruntime._frontend.microbatch import accumulate_pieces, check_schedule, check_sync
 
 
 def microbatch_loop(
