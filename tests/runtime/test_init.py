@@ -1,5 +1,6 @@
 """`mm.init`: what it sets, when that is too late, and what it says has no effect."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -8,14 +9,13 @@ import jax
 import pytest
 
 import mmruntime as mm
+from mmruntime._processes import scheduling
 
 pytestmark = pytest.mark.family
 
 
 def run(program: str, **environment: str) -> str:
     """Run a program in a fresh interpreter, without device counts in the environment."""
-    import os
-
     clean = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
@@ -129,6 +129,7 @@ def test_says_what_has_no_effect() -> None:
         pytest.param(
             {"distributed": "mpi"}, TypeError, r"init: distributed must be True or False, got 'mpi'", id="flag"
         ),
+        pytest.param({"sched_batch": 1}, TypeError, r"init: sched_batch must be True or False, got 1", id="policy"),
     ],
 )
 def test_mistakes(arguments, error, message) -> None:
@@ -141,3 +142,47 @@ def test_what_is_there_already_is_accepted() -> None:
     mm.init(cpus=len(jax.devices()))
     mm.init()
     mm.init(gpus=0)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has this policy")
+def test_threads_get_the_policy_of_programs_that_compute(monkeypatch) -> None:
+    given = []
+    threads = {"1": os.SCHED_OTHER, "2": os.SCHED_BATCH, "3": os.SCHED_FIFO, "4": None, "5": os.SCHED_OTHER}
+
+    def policy_of(thread):
+        policy = threads[str(thread or 5)]
+        if policy is None:
+            raise ProcessLookupError
+        return policy
+
+    def give(thread, policy, parameters):
+        given.append((thread, policy, parameters.sched_priority))
+        threads[str(thread)] = policy
+
+    monkeypatch.setattr(scheduling.os, "listdir", lambda _: list(threads))
+    monkeypatch.setattr(scheduling.os, "sched_getscheduler", policy_of)
+    monkeypatch.setattr(scheduling.os, "sched_setscheduler", give)
+    for left_alone in ({"sched_batch": False}, {}):
+        monkeypatch.setenv("MMRUNTIME_SCHED_BATCH", "1" if left_alone else "0")
+        mm.init(**left_alone)
+        assert not given
+    # The argument comes before the variable. Another policy than the default was chosen by somebody.
+    mm.init(sched_batch=True)
+    assert given == [(1, os.SCHED_BATCH, 0), (5, os.SCHED_BATCH, 0)]
+    monkeypatch.setenv("MMRUNTIME_SCHED_BATCH", "yes")
+    with pytest.raises(ValueError, match=r"init: MMRUNTIME_SCHED_BATCH must be 0 or 1, got 'yes'"):
+        mm.init()
+
+
+def test_a_policy_that_cannot_be_had_is_no_error(monkeypatch) -> None:
+    if hasattr(os, "SCHED_BATCH"):
+
+        def forbidden(*_):
+            raise PermissionError
+
+        monkeypatch.setattr(scheduling.os, "sched_getscheduler", lambda _: os.SCHED_OTHER)
+        monkeypatch.setattr(scheduling.os, "sched_setscheduler", forbidden)
+        assert not scheduling.schedule_as_batch()
+        monkeypatch.delattr(os, "SCHED_BATCH")
+    assert not scheduling.schedule_as_batch()
+    mm.init()

@@ -31,7 +31,16 @@ mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(jax.sharding.Axi
 rows = jax.make_array_from_callback((8,), NamedSharding(mesh, P("x")), lambda index: np.arange(8.0)[index])
 total = jax.jit(lambda rows: rows.sum())(rows)
 threads = os.environ.get("PJRT_NPROC", "")
-print("job", jax.process_count(), jax.local_device_count(), float(total), threads.isdigit() and int(threads) >= 4)
+
+def is_batch(thread):
+    try:
+        return os.sched_getscheduler(int(thread)) == os.SCHED_BATCH
+    except ProcessLookupError:  # it has ended
+        return True
+
+batch = not hasattr(os, "SCHED_BATCH") or all(map(is_batch, os.listdir("/proc/self/task")))
+enough = threads.isdigit() and int(threads) >= 4
+print("job", jax.process_count(), jax.local_device_count(), float(total), enough, "batch" if batch else "other")
 """
 
 
@@ -47,12 +56,12 @@ def run(tmp_path, *arguments):
 
 
 def test_processes_of_our_launcher(tmp_path):
-    assert run(tmp_path) == ["[0] job 2 2 28.0 True", "[1] job 2 2 28.0 True"]
+    assert run(tmp_path) == ["[0] job 2 2 28.0 True batch", "[1] job 2 2 28.0 True batch"]
 
 
 def test_after_the_users_own_initialize(tmp_path):
-    # What it chose for the CPU stays.
-    assert run(tmp_path, "own") == ["[0] job 2 2 28.0 False", "[1] job 2 2 28.0 False"]
+    # What it chose for the CPU stays; the scheduling policy is set for the threads that it has started, too.
+    assert run(tmp_path, "own") == ["[0] job 2 2 28.0 False batch", "[1] job 2 2 28.0 False batch"]
 
 
 def test_a_process_that_does_not_come():
