@@ -160,6 +160,18 @@ def test_an_entry_of_another_module_leads_through_its_imports(calls: list[Call])
     ]
 
 
+def test_a_step_that_is_given_its_model_does_not_cover_other_steps(calls: list[Call]) -> None:
+    step = STEP.replace("def step(x):\n    return model(x)", "def step(model, x):\n    return model(x)").replace(
+        "(SIZE,)", "model, SIZE"
+    )
+    Path("train.py").write_text(f"{step}\n\n@jax.jit  # mm: mjit\ndef evaluate(x):\n    return model(x)\n")
+    found = json.loads(run("--format", "json").stdout)
+    assert found["not_covered"][:2] == [
+        "train.py:20: `mjit` is rewritten, and no function proved equal reaches it",
+        "other arguments: each function was called once, with one set of arguments",
+    ]
+
+
 def test_what_was_refused_is_not_proved(calls: list[Call]) -> None:
     Path("train.py").write_text(STEP.replace("x = layer(x)  # mm", "x = layer(x) + layer(x)  # mm"))
     result = run("--entry", "train:other", "--args", "train:example")

@@ -132,6 +132,11 @@ class Directive:
         return self.role in (Role.COMPILE, Role.MICROBATCH)
 
     @property
+    def stands_in_models(self) -> bool:
+        """Whether it may stand in the code of a model, which a step may be given as an argument."""
+        return self.role in (Role.PLACE, Role.LAYOUT)
+
+    @property
     def changes_statement(self) -> bool:
         """Whether its rewrite changes what the statement that it stands on does."""
         return self.role is not Role.PROOF and not self.whole_module

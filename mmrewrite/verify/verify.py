@@ -198,9 +198,11 @@ class _Coverage:
             return frozenset()
         found = self._inside(facts, self._starts(facts, name.partition(".")[0]))
         if not any(self._directives[place].places_code for place in found):
-            # The step takes its model as an argument: any code that its module reaches may be that model.
+            # The step takes its model as an argument: any code that its module reaches may be that model. Other steps
+            # and what stands beside them are not.
             for other in (facts, *self._project.imported(facts)):
-                found |= self._inside(other, other.tree.body)
+                inside = self._inside(other, other.tree.body)
+                found |= {place for place in inside if self._directives[place].stands_in_models}
         return found & self.rewritten
 
     def draws(self, entry: Entry) -> bool:
