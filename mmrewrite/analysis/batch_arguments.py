@@ -170,6 +170,7 @@ class _Chooser:
             and not isinstance(argument, ast.Constant)
             and self.parameter_name(index) not in keys
             and not self.is_one_key(index, argument)
+            and not self.is_called(self.parameter_name(index))
         ]
         data = self.step_data(call)
         candidates = [index for index in candidates if data.may_be_batch(call.args[index])] or candidates
@@ -180,6 +181,7 @@ class _Chooser:
             and keyword.arg not in keys
             and not isinstance(keyword.value, ast.Constant)
             and not looks_like_key(keyword.arg)
+            and not self.is_called(keyword.arg)
         ]
         if not candidates and len(named) == 1 and named[0] in self.parameters:
             return [named[0]]
@@ -199,14 +201,20 @@ class _Chooser:
 
     def step_data(self, call: ast.Call) -> StepData:
         """What the names of the step are made of."""
-        return StepData(
-            self.site, [argument for index, argument in enumerate(call.args) if index in self.gradient.argnums]
-        )
+        differentiated = [argument for index, argument in enumerate(call.args) if index in self.gradient.argnums]
+        return StepData(self.site, call, differentiated)
 
     def is_one_key(self, index: int, argument: ast.expr) -> bool:
         """Whether the argument or its parameter is named like one random key; several may be one per example."""
         name = argument.attr if isinstance(argument, ast.Attribute) else getattr(argument, "id", "")
         return names_one_key(name) or names_one_key(self.parameter_name(index) or "")
+
+    def is_called(self, name: str | None) -> bool:
+        """Whether the loss calls its parameter `name`, such as the `apply_fn` of a model: no array, so no batch."""
+        return self.loss is not None and any(
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+            for node in self.loss.nodes()
+        )
 
     def parameter_name(self, index: int) -> str | None:
         return self.parameters[index] if index < len(self.parameters) else None

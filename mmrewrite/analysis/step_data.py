@@ -21,11 +21,13 @@ class StepData:
 
     Args:
         site: The site of a hint in the step.
-        differentiated: The expressions that are differentiated.
+        call: The call of the gradient function. What it returns holds no examples, though it is made of them: neither
+            does a state that is updated with it.
+        differentiated: The arguments of the call that are differentiated.
     """
 
-    def __init__(self, site: Site, differentiated: Iterable[ast.expr]) -> None:
-        self._site, self._function = site, site.function()
+    def __init__(self, site: Site, call: ast.Call, differentiated: Iterable[ast.expr]) -> None:
+        self._site, self._function, self._call = site, site.function(), call
         self._settings = frozenset(_settings(site, self._function)) if self._function is not None else frozenset()
         self._state = frozenset(root for node in differentiated for root in self._roots(node))
 
@@ -43,7 +45,7 @@ class StepData:
         seen: set[str] = set()
         queue = [node]
         while queue:
-            for name in _names(queue.pop(), scope):
+            for name in self._names(queue.pop(), scope):
                 if name in seen:
                     continue
                 seen.add(name)
@@ -52,9 +54,13 @@ class StepData:
                 for binding in scope.bindings.get(name, ()):
                     queue += _sources(binding.statement)
 
-
-def _names(node: ast.expr, scope: Scope) -> Iterator[str]:
-    return (each.id for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in scope.bindings)
+    def _names(self, node: ast.AST, scope: Scope) -> Iterator[str]:
+        """The names in an expression, without those in the call of the gradient function."""
+        if isinstance(node, ast.Name) and node.id in scope.bindings:
+            yield node.id
+        if node is not self._call:
+            for child in ast.iter_child_nodes(node):
+                yield from self._names(child, scope)
 
 
 def _sources(statement: ast.stmt | None) -> list[ast.expr]:

@@ -57,5 +57,33 @@ def test_local_names(body: str, expected: set[str]) -> None:
     assert {name for name in names & {"x", "y", "lr", "graph", "rest"} if data.may_be_batch(ast.Name(name))} == expected
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param("g = {call}\n    state = state.apply(g)", {"x", "y"}, id="afterwards"),
+        pytest.param("state = state.apply({call})", {"x", "y"}, id="by the same statement"),
+        pytest.param(
+            "for i in xs:\n        (l, m), g = {call}\n        state = join(g, i)", {"x", "y"}, id="in a loop"
+        ),
+        pytest.param("state = join(state, x)\n    g = {call}", {"y"}, id="by an argument"),
+    ],
+)
+def test_a_state_that_is_updated_does_not_hold_the_batch(body: str, expected: set[str]) -> None:
+    call = "jax.grad(f)(state.params, x, y)"
+    text = (
+        f"{HEAD}def step(state, xs, x, y):\n    {body.format(call=call)}  # mm: microbatch(size=2)\n    return state\n"
+    )
+    data = data_of(text)
+    assert {name for name in ("x", "y") if data.may_be_batch(ast.Name(name))} == expected
+    assert not data.may_be_batch(ast.parse("state.apply_fn", mode="eval").body)
+
+
 def data_of(text: str) -> StepData:
-    return StepData(site_of(text), [ast.parse("state.params", mode="eval").body])
+    """Of a step whose gradient is in `state.params`."""
+    site = site_of(text)
+    call = next(
+        node
+        for node in ast.walk(site.facts.tree)
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.args[0]) == "state.params"
+    )
+    return StepData(site, call, call.args[:1])
