@@ -140,7 +140,7 @@ def test_mean_and_mixed_reductions():
         ({"size": 3}, r"a batch of 8 examples along dim=0 cannot be cut evenly by size=3"),
         ({"count": 3}, r"cannot be cut evenly by count=3"),
         ({"size": 16}, r"cannot be cut evenly by size=16"),
-        ({"size": 2, "dim": 2}, r"dim=2 is out of range for batch of shape \(8, 4\)"),
+        ({"size": 2, "dim": 2}, r"dim=2 is out of range for argument 1 of <lambda>, whose shape is \(8, 4\)"),
         ({"size": 2, "argnum": 2}, r"argnum=2 is the argument to slice"),
     ],
     ids=str,

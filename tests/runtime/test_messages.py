@@ -187,7 +187,7 @@ def test_microbatch_options(options, error, message):
             lambda b: b["x"].sum(),
             {"x": np.ones((4, 2)), "y": np.ones(6)},
             ValueError,
-            r"the leaves of the sliced argument differ in size along dim=0: batch\['x'\]: 4, batch\['y'\]: 6",
+            r"what is sliced of <lambda> differs in size along dim=0: argument 0\['x'\]: 4, argument 0\['y'\]: 6",
         ),
         (lambda b: 1.0, {}, ValueError, r"the argument to slice of <lambda> has no arrays"),
         (lambda b: (b > 0).any(), np.ones(4), TypeError, r"of <lambda> is bool\[\], which cannot be added up over"),
@@ -204,6 +204,16 @@ def test_microbatch_arguments_and_results(fun, batch, error, message):
     for call in (mm.microbatch(fun, count=2), mm.mjit(mm.microbatch(fun, count=2), mesh=stages(2))):
         with pytest.raises(error, match=message):
             call(batch)
+
+
+def test_a_function_is_no_batch():
+    def loss(w, apply, x):
+        return apply(w, x).sum()
+
+    with pytest.raises(
+        TypeError, match=r"argnum=\(1, 2\) says that argument 1 of .*loss is cut .* it is no array: <fun"
+    ):
+        mm.microbatch(loss, count=2, argnum=(1, 2))(np.ones(4), lambda w, x: w * x, np.ones((4, 4)))
 
 
 def test_integers_have_no_mean():

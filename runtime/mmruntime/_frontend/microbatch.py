@@ -191,7 +191,7 @@ def microbatch(
         batch = args[sliced[0]] if is_one else tuple(args[position] for position in sliced)
         if arg_shardings is not None:
             batch = constrain(batch, arg_shardings, "microbatch: arg_shardings")
-        pieces, num_microbatches = _slice(batch, dim, size, count, label_of(fun))
+        pieces, num_microbatches = _slice(batch, sliced[0] if is_one else sliced, dim, size, count, label_of(fun))
         rest = [None if position in sliced else arg for position, arg in enumerate(args)]
 
         loop_keys = LoopKeys(args, keys)
@@ -300,22 +300,34 @@ def _kinds_of_leaves(how: Any, tree: Any) -> list[str]:
     return jax.tree.leaves(spread)
 
 
-def _slice(batch: Any, dim: int, size: int | None, count: int | None, label: str) -> tuple[Any, int]:
-    """The batch with a new leading dimension of microbatches, and how many there are."""
-    leaves = jax.tree_util.tree_leaves_with_path(batch)
-    if not leaves:
-        raise ValueError(f"microbatch: the argument to slice of {label} has no arrays.")
+def _slice(
+    batch: Any, argnum: int | Sequence[int], dim: int, size: int | None, count: int | None, label: str
+) -> tuple[Any, int]:
+    """The batch with a new leading dimension of microbatches, and how many there are.
+
+    With several positions in `argnum` the batch is a tuple of these arguments.
+    """
     sizes: dict[str, int] = {}
-    for path, leaf in leaves:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        position, inside = (argnum, path) if isinstance(argnum, int) else (argnum[path[0].idx], path[1:])
+        name = f"argument {position}{jax.tree_util.keystr(inside)}"
+        if not hasattr(leaf, "shape") and not isinstance(leaf, (bool, int, float, complex)):
+            raise TypeError(
+                f"microbatch: {argnum=} says that {name} of {label} is cut into microbatches, and it is no array: "
+                f"{_check.shown(leaf)}. Leave it out of argnum."
+            )
         rank = np.ndim(leaf)
         if not -rank <= dim < rank:
             raise ValueError(
-                f"microbatch: {dim=} is out of range for batch{jax.tree_util.keystr(path)} of shape {np.shape(leaf)}."
+                f"microbatch: {dim=} is out of range for {name} of {label}, whose shape is {np.shape(leaf)}. Leave out "
+                "of argnum what has no row for each example."
             )
-        sizes[jax.tree_util.keystr(path)] = np.shape(leaf)[dim]
+        sizes[name] = np.shape(leaf)[dim]
+    if not sizes:
+        raise ValueError(f"microbatch: the argument to slice of {label} has no arrays.")
     if len(set(sizes.values())) > 1:
-        listed = ", ".join(f"batch{path}: {length}" for path, length in sizes.items())
-        raise ValueError(f"microbatch: the leaves of the sliced argument differ in size along {dim=}: {listed}.")
+        listed = ", ".join(f"{name}: {length}" for name, length in sizes.items())
+        raise ValueError(f"microbatch: what is sliced of {label} differs in size along {dim=}: {listed}.")
     (length,) = set(sizes.values())
     what, each = ("size", size) if size is not None else ("count", count)
     assert each is not None
