@@ -245,6 +245,14 @@ def test_a_phone_scrolls_in_one_direction(browser: Browser, pages: dict[str, Pat
               .filter(node => node.tabIndex !== 0 || !node.getAttribute('aria-label')).map(node => node.outerHTML)"""
         )
         assert wide == []
+        # Tables do not scroll: their cells stand below each other, each with its head.
+        page.set_viewport_size({"width": 320, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") == 320
+        cut = "node => node.scrollWidth > node.clientWidth + 1"
+        assert page.evaluate(f"[...document.querySelectorAll('.wide:has(> table)')].filter({cut}).length") == 0
+        for cell in page.locator(".wide > table:not(.mesh) td").all()[:9]:
+            shown = cell.evaluate("node => getComputedStyle(node, '::before').content")
+            assert shown.startswith(f'"{cell.get_attribute("data-head")}: "')
 
 
 def test_tables_fit_the_paper_and_leave_out_what_says_nothing(browser: Browser, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mmrewrite.plan.sections import PlanTable
 
-# A table with more columns scrolls on a narrow screen, and so must be reachable by keyboard.
+# The cells of a table with more columns stand below each other on a phone. Where a screen is little wider it scrolls,
+# so it must be reachable by keyboard.
 _FITTING_COLUMNS = 3
 # A table with more rows is unfolded on request, and in print.
 _SHOWN_ROWS = 40
@@ -73,6 +74,15 @@ th { font-weight: 600; color: var(--quiet); }
 .wide { overflow-x: auto; margin: 0 0 .6rem; }
 footer { margin-top: 3rem; color: var(--quiet); font-size: .9rem; }
 @media (max-width: 700px) { body { padding-top: 1rem; } h1 { font-size: 1.3rem; } .wide table { font-size: .88rem; } }
+@media screen and (max-width: 480px) {
+  .wide > table:not(.mesh), .wide > table:not(.mesh) :is(tbody, tr, td) { display: block; }
+  .wide > table:not(.mesh) thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
+    clip-path: inset(50%); }
+  .wide > table:not(.mesh) tr { border-bottom: 1px solid var(--line); padding: .35rem 0; }
+  .wide > table:not(.mesh) td { border: 0; padding: .05rem 0; text-align: left; white-space: normal;
+    overflow-wrap: anywhere; }
+  td[data-head]::before { content: attr(data-head) ": "; content: attr(data-head) ": " / ""; color: var(--quiet); }
+}
 @media print {
   body { max-width: none; padding: 0; font-size: 10.5pt; } .skip, nav { display: none; } a { color: inherit; }
   h2, h3, h4 { break-after: avoid; } tr, .box, svg { break-inside: avoid; }
@@ -122,11 +132,13 @@ def page(title: str, head: str, main: Iterable[str], style: str) -> str:
 
 
 def inline(text: str) -> str:
-    """Escaped text, with backquoted parts as code."""
+    """Escaped text, with backquoted parts as code; paths outside of code may break after each folder."""
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:
         return "`".join(pieces)
-    return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces))
+    return "".join(
+        f"<code>{piece}</code>" if index % 2 else piece.replace("/", "/<wbr>") for index, piece in enumerate(pieces)
+    )
 
 
 def code(text: str) -> str:
@@ -170,14 +182,16 @@ def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]], numeri
     """
     marks = [' class="number"' if number else "" for number in numeric] or [""] * len(head)
     heads = "".join(f'<th scope="col"{mark}>{escape(name)}</th>' for name, mark in zip(head, marks, strict=True))
+    fits = len(head) <= _FITTING_COLUMNS
+    if not fits:
+        # Where cells stand below each other, each says what it is.
+        marks = [f'{mark} data-head="{escape(name)}"' for name, mark in zip(head, marks, strict=True)]
     body = "\n".join(
         "<tr>" + "".join(f"<td{mark}>{cell}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
         for row in rows
     )
     text = f"<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>"
-    if len(head) > _FITTING_COLUMNS:
-        return region(f"<table>{text}", label)
-    return f'<table aria-label="{escape(label)}">{text}'
+    return f'<table aria-label="{escape(label)}">{text}' if fits else region(f"<table>{text}", label)
 
 
 def plan_table(shown: PlanTable, level: int) -> str:

@@ -36,6 +36,8 @@ _STYLE = """
 dl { display: grid; grid-template-columns: minmax(8rem, max-content) auto; gap: .15rem 1.2rem; margin: .4rem 0 1rem; }
 dt { color: var(--quiet); } dd { margin: 0; font-variant-numeric: tabular-nums; font-weight: 600; }
 @media (max-width: 700px) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .4rem; } }
+@media (max-width: 480px) { .mesh { border-spacing: 2px; margin-left: -2px; }
+  .mesh td:not(:empty) { min-width: 0; padding: .3rem .15rem; font-size: .8rem; } }
 @media print { .whole > svg { min-width: 0; } .wide > svg { width: 100%; height: auto; } }
 """.strip()
 
