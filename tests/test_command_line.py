@@ -59,7 +59,7 @@ class TestSince:
         assert shown(run("diff")) == ["edited.py", "pkg/new.py", "pkg/other.py", "same.py"]
         result = run("diff", "--since", "HEAD")
         assert shown(result) == ["edited.py", "pkg/new.py", "pkg/other.py"]
-        assert "1 other file would change, and are as they were in HEAD" in result.stderr
+        assert "1 other file would change, and is as in HEAD" in result.stderr
         os.chdir("pkg")
         assert shown(run("diff", "--since", "HEAD", "..")) == ["edited.py", "pkg/new.py", "pkg/other.py"]
         assert run("check", "--since", "HEAD", "../same.py").exit_code == 0
@@ -162,7 +162,10 @@ class TestConfiguration:
         assert "tests/c.py:5:17: `task(stage=0)` left alone: place_task is ignored in this file" in result.stderr
         assert shown(run("modernize", "--diff")) == ["a_b_old.py", "a_old.py"]
         put("pyproject.toml", "[tool.mmrewrite.per-file-ignores]\n'a.py' = ['place_taks']\n")
-        assert "There is no codemod `place_taks`; did you mean `place_task`?" in run("diff").stderr
+        message = f"Error: {Path.cwd()}/pyproject.toml: There is no codemod `place_taks`; did you mean `place_task`?\n"
+        assert run("diff").stderr == message
+        put("pyproject.toml", "[tool.mmrewrite]\nignore = ['place_taks']\n")
+        assert run("diff").stderr == message
         put("pyproject.toml", "[tool.mmrewrite.per-file-ignores]\n'[z-a]' = ['all']\n")
         assert "'[z-a]' is no pattern" in run("diff").stderr
 

@@ -139,11 +139,13 @@ def test_mistakes(options: tuple[str, ...], message: str) -> None:
     assert message in result.stderr
 
 
-def test_a_target_that_is_no_string_is_a_mistake(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text("[tool.mmrewrite]\ntarget-jax = 0.10\n")
-    result = modernize()
-    assert result.exit_code == 2
-    assert '`target-jax` must be a version in quotes such as "0.10", not 0.1' in result.stderr
+@pytest.mark.parametrize(("target", "shown"), [("0.10", "0.1"), ("'new'", "'new'")])
+def test_a_target_that_is_no_version_is_a_mistake(folder: Path, target: str, shown: str) -> None:
+    (folder / "pyproject.toml").write_text(f"[tool.mmrewrite]\ntarget-jax = {target}\n")
+    for command in ("modernize", "diff"):
+        result = CliRunner().invoke(cli, [command])
+        assert result.exit_code == 2
+        assert f'`target-jax` must be a version in quotes such as "0.10", not {shown}' in result.stderr
 
 
 def test_what_does_not_parse_does_not_stop_the_others(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,13 @@ class ConfigError(ValueError):
 
 
 class UnknownCodemod(ConfigError):
-    """A codemod that does not exist is selected or ignored."""
+    """A codemod, `name`, that does not exist is selected or ignored."""
+
+    def __init__(self, name: str, known: Collection[str]) -> None:
+        from mmrewrite.directives.vocabulary import nearest
+
+        super().__init__(f"There is no codemod `{name}`{nearest(name, known)}")
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class Config:
 
 
 _LISTS = ("include", "exclude", "select", "ignore")
+# A version of JAX.
+VERSION = re.compile(r"\d+(\.\d+){1,3}")
 KEYS = (*_LISTS, "out", "axes", "target-jax", "jaxtyping", "per-file-ignores")
 
 
@@ -139,9 +148,7 @@ def ignored_codemods(
 def _check_codemods(names: Iterable[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
-            from mmrewrite.directives.vocabulary import nearest
-
-            raise UnknownCodemod(f"There is no codemod `{name}`{nearest(name, known)}")
+            raise UnknownCodemod(name, known)
 
 
 def find_config(start: Path) -> Path | None:
@@ -199,7 +206,7 @@ def _config(path: Path, table: dict[str, Any], prefix: str, width: int) -> Confi
             raise ConfigError(f"{path}: axes.{logical} must be a device axis, or false for replicated, not {device!r}")
         pairs.append((logical, device or None))
     target = table.get("target-jax")
-    if target is not None and not isinstance(target, str):
+    if target is not None and not (isinstance(target, str) and VERSION.fullmatch(target)):
         raise ConfigError(f'{path}: `target-jax` must be a version in quotes such as "0.10", not {target!r}')
     jaxtyping = table.get("jaxtyping", False)
     if not isinstance(jaxtyping, bool):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import ClassVar, NoReturn
 
 import click
 
 from mmrewrite.cli.cache import Watched, cached
+from mmrewrite.cli.config import VERSION
 from mmrewrite.cli.reports import formats_of
 from mmrewrite.cli.session import Session
 from mmrewrite.cli.source_options import SourceOptions
@@ -21,7 +21,6 @@ from mmrewrite.modernize.settings import DEFAULT_TARGET, ModernizeSettings
 from mmrewrite.modernize.upgrade import upgrade_of
 from mmrewrite.results import Change, Rewrite
 
-_VERSION = re.compile(r"\d+(\.\d+){1,3}")
 # The name of the report among those of commands.
 _UPGRADE = "modernize --upgrade-to"
 
@@ -69,7 +68,7 @@ def _wanted_release(text: str) -> tuple[str, str]:
         click.UsageError: If `text` has neither form, or the index does not know the package.
     """
     package, _, release = text.replace("==", "=").rpartition("=")
-    if not _VERSION.fullmatch(release):
+    if not VERSION.fullmatch(release):
         raise click.UsageError(f"`--upgrade-to` must be a release such as 0.11.0 or flax==0.12.0, not {text!r}.")
     name = package.strip().lower().replace("-", ".").replace("_", ".") or "jax"
     name = "orbax.checkpoint" if name == "orbax" else name
@@ -137,6 +136,6 @@ def parse_target(text: str | None) -> tuple[int, ...]:
     """
     if text is None:
         return DEFAULT_TARGET
-    if not _VERSION.fullmatch(text):
+    if not VERSION.fullmatch(text):
         raise click.UsageError(f"`target-jax` must be a version of JAX such as 0.10 or 0.4.30, not {text!r}.")
     return tuple(int(part) for part in text.split("."))

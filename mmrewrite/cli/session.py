@@ -18,6 +18,7 @@ from mmrewrite.cli.config import (
     Config,
     ConfigError,
     UnknownCodemod,
+    find_config,
     ignored_codemods,
     read_config,
     selected_codemods,
@@ -82,7 +83,9 @@ class Session:
                 self.selection: Selection = self._select()
                 results = self._rewrite()
         except UnknownCodemod as error:
-            raise click.UsageError(str(error)) from None
+            if error.name in separated((*options.select, *options.ignore)):
+                raise click.UsageError(str(error)) from None
+            _stop(f"{options.config or find_config(Path.cwd())}: {error}")
         except (ConfigError, BadPattern) as error:
             _stop(str(error))
         self.results: tuple[Rewrite, ...] = self._reported(results)
@@ -390,8 +393,8 @@ class Session:
             folders = ", ".join(f"{path} ({marker})" for path, marker in self.selection.passed_over)
             yield f"{_count(len(self.selection.passed_over), 'folder')} passed over: {folders}; name one to read it"
         if self.unreported:
-            other = "other file" if self.unreported == 1 else "other files"
-            yield f"{self.unreported} {other} would change, and are as they were in {self.options.since}"
+            others = "other file would change, and is" if self.unreported == 1 else "other files would change, and are"
+            yield f"{self.unreported} {others} as in {self.options.since}"
         refusals = sum(len(result.refusals) for result in self.results)
         errors = sum(len(result.errors) + (result.failure is not None) for result in self.results)
         errors += len(self.unwritten) + len(self.selection.unreadable)

@@ -25,6 +25,8 @@ _SHOWN_ROWS = 40
 # What a cell has that says nothing, and a number of bytes, which stays on one line.
 _NOTHING = "-"
 _SIZE = re.compile(r"([\d.,]+) ((?:[KMGT]i)?B)")
+# Behind which a path may go on in the next line; not that of a tag.
+_SLASH = re.compile("(?<!<)/")
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --paper: #fff; --quiet: #57606a; --line: #d0d7de; --band: #f6f8fa;
@@ -132,13 +134,11 @@ def page(title: str, head: str, main: Iterable[str], style: str) -> str:
 
 
 def inline(text: str) -> str:
-    """Escaped text, with backquoted parts as code; paths outside of code may break after each folder."""
+    """Escaped text, with backquoted parts as code."""
     pieces = escape(text).split("`")
     if len(pieces) % 2 == 0:
         return "`".join(pieces)
-    return "".join(
-        f"<code>{piece}</code>" if index % 2 else piece.replace("/", "/<wbr>") for index, piece in enumerate(pieces)
-    )
+    return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(pieces))
 
 
 def code(text: str) -> str:
@@ -194,6 +194,10 @@ def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]], numeri
     return f'<table aria-label="{escape(label)}">{text}' if fits else region(f"<table>{text}", label)
 
 
+def _cell(text: str) -> str:
+    return _SLASH.sub("/<wbr>", _SIZE.sub(r"\1&nbsp;\2", inline(text)))
+
+
 def plan_table(shown: PlanTable, level: int) -> str:
     """A table of a plan, under its title, without columns that say nothing of any row."""
     columns = [(number, [row[number] for row in shown.rows]) for number in range(len(shown.head))]
@@ -203,7 +207,7 @@ def plan_table(shown: PlanTable, level: int) -> str:
         for number, cells in kept.items()
     ]
     head = [shown.head[number] for number in kept]
-    rows = [[_SIZE.sub(r"\1&nbsp;\2", inline(row[number])) for number in kept] for row in shown.rows]
+    rows = [[_cell(row[number]) for number in kept] for row in shown.rows]
     text = table(shown.title, head, rows, numeric)
     if len(rows) > _SHOWN_ROWS:
         text = f"<details><summary>All {len(rows)} rows</summary>\n{text}</details>"
