@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmrewrite.mirror.child_process import NotRun, run_module
+from mmrewrite.mirror.child_process import NotRun, environment, run_module
 from mmrewrite.mirror.limits import EndedProgram, ProgramLimits, run_within
 
 pytestmark = [pytest.mark.python, pytest.mark.both_versions("processes and signals of Python")]
@@ -29,6 +29,17 @@ def test_standard_input_is_empty() -> None:
         run("print(repr(input()) if 0 else repr(__import__('sys').stdin.read()))", ProgramLimits()).stdout.strip()
         == "''"
     )
+
+
+@pytest.mark.parametrize("devices", [None, 2])
+def test_programs_do_not_look_for_other_processes(monkeypatch: pytest.MonkeyPatch, devices: int | None) -> None:
+    """Those of the job that this command is run in would never come."""
+    for name, value in (("JAX_COORDINATOR_ADDRESS", "far:1"), ("JAX_NUM_PROCESSES", "4"), ("JAX_PROCESS_ID", "3")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    kept = environment(devices)
+    assert kept["JAX_ENABLE_X64"] == "1"
+    assert not {"JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"} & kept.keys()
 
 
 def test_time() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from mmrewrite.files.select import Rules
 from mmrewrite.files.walk import MANIFEST
+from mmrewrite.launch.environment import JOB
 from mmrewrite.mirror.build import NotBuilt, build_mirror
 from mmrewrite.mirror.limits import USUAL, ProgramLimits, run_within
 from mmrewrite.results import Rewrite
@@ -114,7 +115,7 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
 
 
 def environment(devices: int | None) -> dict[str, str]:
-    """Environment variables for the process: this tool's own runtime, and virtual devices.
+    """Environment variables for the process: this tool's own runtime, virtual devices, and no other processes.
 
     Args:
         devices: Number of virtual CPU devices; None for the real ones, as the user has set them up.
@@ -126,7 +127,9 @@ def environment(devices: int | None) -> dict[str, str]:
         assert spec.origin is not None
         homes.append(os.path.dirname(os.path.dirname(os.path.abspath(spec.origin))))
     path = [*dict.fromkeys(homes), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+    # A program that joins the processes of a job would wait for the others.
+    own = {name: value for name, value in os.environ.items() if name not in JOB}
+    variables = own | {"PYTHONPATH": os.pathsep.join(path)}
     if devices is None:
         return variables
     flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if _DEVICE_COUNT not in flag]

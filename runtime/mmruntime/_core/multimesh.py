@@ -16,6 +16,7 @@ from mmruntime._core.logical_axes import Pairs, normalize_pairs
 from mmruntime._core.mesh import TaskMesh, auto_mesh, current_mesh, using
 from mmruntime._core.registry import Context, Registration, TaskCallback
 from mmruntime._core.task import Task
+from mmruntime._processes.alone import check_others
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,6 +42,11 @@ class MultiMesh(Mesh):
         TypeError: If sizes and devices, or names are missing, or something is of another type.
         ValueError: If the axes need more devices than there are, an array of devices has another shape than these, or a
             pair names an unknown axis.
+        RuntimeError: If `JAX_NUM_PROCESSES` names several processes, as under `mmrewrite run`, and `mm.init` was not
+            called.
+
+    Warns:
+        UserWarning: If another launcher has started several processes, and `mm.init` was not called.
     """
 
     # Annotations only: `__new__` sets them past JAX's class, which refuses assignments.
@@ -62,6 +68,7 @@ class MultiMesh(Mesh):
         logical_axes: Iterable[Sequence[str | None]] | Mapping[str, Any] | None = None,
     ) -> Self:
         """A new object each time."""
+        check_others("MultiMesh", 2)
         if global_mesh is None:
             global_mesh = _lay_out(axis_sizes, axis_names, devices)
         elif not isinstance(global_mesh, Mesh):

@@ -18,6 +18,7 @@ NUM_PROCESSES = "JAX_NUM_PROCESSES"
 PROCESS_ID = "JAX_PROCESS_ID"
 # Set by `mmrewrite run` only.
 NUM_DEVICES = "MMREWRITE_DEVICES_PER_PROCESS"
+RESTART = "MMREWRITE_RESTART"
 
 # Where nobody has chosen a port, every process must arrive at the same one: one of the last 4096, by the job's number,
 # as JAX does it.

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 
 from mmruntime import _check, _compat
+from mmruntime._processes.alone import said
 from mmruntime._processes.exchange import own_host
 from mmruntime._processes.launchers import Environment, Launched, find_launched
 from mmruntime._processes.watch import start_watch
@@ -85,6 +86,7 @@ def start_processes(arguments: ProcessArguments, environment: MutableMapping[str
         ValueError: If not enough is known, or what the launcher has set is malformed.
     """
     timeout = fault_timeout(arguments.fault_timeout, environment)
+    said.alone = arguments.distributed is False
     if arguments.distributed is not False and not jax.distributed.is_initialized():
         _initialize(arguments, environment, timeout)
     if jax.distributed.is_initialized():
