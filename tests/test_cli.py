@@ -383,11 +383,13 @@ class TestBuild:
         before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
         run("build", "src/pkg", "--out", "out")
         assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
-        assert run("check", "src/pkg", "--out", "out").exit_code == 0
+        result = run("check", "src/pkg", "--out", "out")
+        assert (result.exit_code, result.stderr) == (0, "0 files of out would change\n")
         put("src/pkg/model.py", MODEL + "# more\n")
         result = run("check", "src/pkg", "--out", "out")
         assert result.exit_code == 1
         assert "out/pkg/model.py: out of date; run `mmrewrite build`" in result.stderr
+        assert result.stderr.endswith("1 file of out would change\n")
 
     def test_check_of_a_mirror_prints_a_patch_to_what_build_writes(self, repository: Path) -> None:
         self.package()

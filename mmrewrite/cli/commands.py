@@ -150,7 +150,7 @@ def check(out: str | None, **options: Any) -> None:
     session.show_rewrites("check", shows_patch=False, mirror=found)
     for sentence in found.problems:
         session.say(sentence)
-    session.print_messages("would change")
+    session.print_messages(f"of {out} would change", len(found.problems))
     session.exit(found=bool(found.problems) or session.refused)
 
 
