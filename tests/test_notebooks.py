@@ -94,6 +94,45 @@ def test_only_changed_cells_are_written() -> None:
     assert "\"x = 'a\\\\u00e4b'\\n\"" in Path("train.ipynb").read_text()
 
 
+def test_lines_of_a_cell_that_stay_are_no_change() -> None:
+    put(IMPORTS, f"{MESH}\n", MODEL, STEP)
+    patch = run("diff", "-q").stdout
+    assert [line[1:].strip() for line in patch.splitlines() if line.startswith("-    ")] == [
+        json.dumps(line) + "," * (not is_last)
+        for line, is_last in (
+            ("import jax.numpy as jnp\n", True),
+            ("# mm: mesh(stage=2)\n", False),
+            ("    for w in params:  # mm: stages\n", False),
+            ("@jax.jit  # mm: mjit\n", False),
+            ('    return jax.grad(model)(params, x)  # mm: microbatch(count=2, reduce="mean")', True),
+        )
+    ]
+    page = run("diff", "--format", "markdown").stdout
+    reasons = [line for line in page.splitlines() if "because of" in line or line.startswith("- imports")]
+    assert [line.partition("(cell")[0] for line in reasons] == [
+        "- imports for `compile_for_mesh`, `microbatch_grad`, `stage_loop`, `declare_mesh`",
+        "- `declare_mesh`, because of line 1: `mesh(stage=2) ",
+        "- `stage_loop`, because of line 2: `stages ",
+        "- `compile_for_mesh`, because of line 1: `mjit ",
+        '- `microbatch_grad`, because of line 3: `microbatch(count=2, reduce="mean") ',
+    ]
+
+
+def test_lines_in_any_layout_of_the_file() -> None:
+    put(f"import jax\nimport jax.numpy as jnp\n\n{MESH}", MODEL, STEP)
+    text = Path("train.ipynb").read_text()
+    # All in one line of the file, or some lines in one, or further apart.
+    layouts = [text, json.dumps(json.loads(text)), *(text.replace('",\n', f'",{gap}', 9) for gap in (" ", "   \n\n  "))]
+    found = []
+    for layout in layouts:
+        assert json.loads(layout) == json.loads(text)
+        Path("train.ipynb").write_text(layout)
+        assert run("apply", "-q").exit_code == 0
+        found.append(cells())
+    assert "import mmruntime as mm" in found[0][0]
+    assert found == [found[0]] * 4
+
+
 def test_mistakes_and_refusals_name_the_cell() -> None:
     put(IMPORTS, MESH, STEP.replace("mm: mjit", "MM: mjit"))
     result = run("diff")

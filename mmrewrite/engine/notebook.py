@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import bisect
+import difflib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -142,9 +144,41 @@ class Notebook:
         for index in sorted(by_cell):
             cell = self.cells[index]
             new = self._edited(cell, by_cell[index])
-            names = tuple(dict.fromkeys(name for edit in by_cell[index] for name in edit.codemods))
-            hints = tuple(dict.fromkeys(self._reference(hint) for edit in by_cell[index] for hint in edit.hints))
-            yield Edit(cell.start, cell.end, self._as_json(cell, new), names, hints)
+            if not cell.is_list or not cell.lines or not new:
+                yield self._with_reasons(cell.start, cell.end, self._as_json(cell, new), by_cell[index])
+            else:
+                yield from self._line_edits(cell, new, by_cell[index])
+
+    def _line_edits(self, cell: _Cell, new: str, edits: Sequence[Edit]) -> Iterator[Edit]:
+        """The edits of a cell, `edits`, that make it `new`, in its list of lines: those that stay are left alone."""
+        old, lines = [line.value for line in cell.lines], new.splitlines(keepends=True)
+        starts = list(itertools.accumulate(map(len, old), initial=cell.offset))
+        between = self._between(cell)
+        # So that what is inserted or deleted are whole lines of the file, where each line has one of its own.
+        lead = between[between.rfind("\n") + 1 :] if "\n" in between else ""
+        matcher = difflib.SequenceMatcher(None, old, lines, autojunk=False)
+        for kind, i1, i2, j1, j2 in matcher.get_opcodes():
+            if kind == "equal":
+                continue
+            because = [edit for edit in edits if edit.start <= starts[i2] and starts[i1] <= edit.end] or edits
+            written = self._written(cell, lines[j1:j2])
+            if kind == "replace":
+                start, end, text = cell.lines[i1].start, cell.lines[i2 - 1].end, between.join(written)
+            elif i2 < len(old):
+                # The separator behind each line comes and goes with it.
+                shifts = all(self.json.endswith(lead, 0, cell.lines[index].start) for index in (i1, i2))
+                shift = len(lead) if shifts else 0
+                start, end = cell.lines[i1].start - shift, cell.lines[i2].start - shift
+                text = "".join(lead[:shift] + line + between.removesuffix(lead[:shift]) for line in written)
+            else:
+                start, end = cell.lines[i1 - 1].end, cell.lines[i2 - 1].end
+                text = "".join(between + line for line in written)
+            yield self._with_reasons(start, end, text, because)
+
+    def _with_reasons(self, start: int, end: int, text: str, because: Sequence[Edit]) -> Edit:
+        names = tuple(dict.fromkeys(name for edit in because for name in edit.codemods))
+        hints = tuple(dict.fromkeys(self._reference(hint) for edit in because for hint in edit.hints))
+        return Edit(start, end, text, names, hints)
 
     def _cell_of(self, edit: Edit) -> int:
         offsets = [cell.offset for cell in self.cells]
@@ -170,18 +204,27 @@ class Notebook:
         return text if cell.text.endswith("\n") else text.rstrip("\n")
 
     def _as_json(self, cell: _Cell, text: str) -> str:
-        raw = {line.value: self.json[line.start : line.end] for line in cell.lines}
-        ascii_only = self.json.isascii() and "\\u" in self.json
-        lines = text.splitlines(keepends=True) if cell.is_list else [text]
-        written = [raw.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in lines]
+        """The whole source of a cell, in the form that it has."""
+        written = self._written(cell, text.splitlines(keepends=True) if cell.is_list else [text])
         if not cell.is_list:
             return written[0]
         if not cell.lines:
             return f"[{', '.join(written)}]"
         opening = self.json[cell.start : cell.lines[0].start]
         closing = self.json[cell.lines[-1].end : cell.end]
-        between = self.json[cell.lines[0].end : cell.lines[1].start] if len(cell.lines) > 1 else f",{opening[1:]}"
-        return opening + between.join(written) + closing
+        return opening + self._between(cell).join(written) + closing
+
+    def _written(self, cell: _Cell, lines: Iterable[str]) -> list[str]:
+        """Lines as JSON strings, with the escapes that the notebook has."""
+        raw = {line.value: self.json[line.start : line.end] for line in cell.lines}
+        ascii_only = self.json.isascii() and "\\u" in self.json
+        return [raw.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in lines]
+
+    def _between(self, cell: _Cell) -> str:
+        """What separates the lines of a cell."""
+        if len(cell.lines) > 1:
+            return self.json[cell.lines[0].end : cell.lines[1].start]
+        return f",{self.json[cell.start + 1 : cell.lines[0].start]}"
 
     def _reference(self, hint: HintReference) -> HintReference:
         number, line = self._line(hint.line)

@@ -166,7 +166,8 @@ def checks(edits: tuple[Edit, ...]) -> list[str]:
 
 
 def _is_import(edit: Edit) -> bool:
-    return edit.start == edit.end and edit.text.lstrip().startswith(("import ", "from "))
+    # In a notebook a line stands in quotes, behind a comma if it is the last.
+    return edit.start == edit.end and edit.text.lstrip(' \t\r\n,"').startswith(("import ", "from "))
 
 
 _to_check = functools.cache(to_check)
