@@ -182,12 +182,15 @@ class _LoopSums:
         of, near, floating = dict(self.placement.of), dict(self.placement.near), set(self.placement.floating)
         instead: dict[Op, list[Op]] = {}
         terms: dict[Var, Var] = {}
+        place = {op: number for number, op in enumerate(self.region.ops)}
         for segment in self.segments:
             wanted = [var for var in self._candidates(segment) if self.results[var][0] in self.delayed]
             found = self.terms[segment]
             if found.axes.keys() & found.wanted != set(wanted):
                 found = self._terms(segment, wanted)
-            eqns, own = found.rewritten()
+            # A program's equations stand in another order than those of the loop.
+            places = [place[op] for op in segment.ops]
+            eqns, own = found.rewritten(sorted(range(len(places)), key=places.__getitem__))
             terms |= own
             for op, new in zip(segment.ops, eqns, strict=True):
                 if len(new) != 1 or new[0] is not op.eqn:

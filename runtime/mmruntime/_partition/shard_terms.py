@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -232,8 +232,12 @@ class ShardTerms:
         left = {name for var in eqn.outvars for entry in self._spec(var) or () for name in _names(entry)}
         return any(self.body.mesh.shape.get(name, 1) > 1 for name in axes - left)
 
-    def rewritten(self) -> tuple[list[list[Any]], dict[Var, Var]]:
+    def rewritten(self, order: Iterable[int] | None = None) -> tuple[list[list[Any]], dict[Var, Var]]:
         """The body with all of `axes` in terms.
+
+        Args:
+            order: The indices of the equations in the order in which they will stand: an operand that several share is
+                cut with the first of them. As they are in the body, if left out.
 
         Returns:
             For each equation those that take its place; and the variables that take the place of others.
@@ -242,15 +246,16 @@ class ShardTerms:
             var: _compat.new_var(_aval((self._count(axes), *var.aval.shape), var.aval.dtype))
             for var, axes in self.axes.items()
         }
-        result: list[list[Any]] = []
+        result = [[eqn] for eqn in self.body.eqns]
         shards: dict[Any, Var] = {}
-        for index, eqn in enumerate(self.body.eqns):
+        for index in range(len(result)) if order is None else order:
+            (eqn,) = result[index]
             if not any(var in terms for var in eqn.outvars):
-                result.append([eqn])
-            elif index in self._calls:
-                result.append(self._calls[index].rewritten(terms))
+                continue
+            if index in self._calls:
+                result[index] = self._calls[index].rewritten(terms)
             else:
-                result.append(self._equation(index, eqn, terms, shards))
+                result[index] = self._equation(index, eqn, terms, shards)
         return result, terms
 
     def _count(self, axes: Axes) -> int:
