@@ -204,12 +204,56 @@ def once_more(path: str) -> None:
     mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"), devices=jax.devices()[:4])
     step, state, losses = trained(mesh, mm.schedules.Schedule.from_csv(ONCE_MORE), stage_of=(0, 0, 1, 1))
     assert any("once more" in row.kind for row in step.explain().programs)
-    leaves = jax.tree.leaves((state, losses))
+    same_as_one_process(path, (state, losses))
+
+
+def same_as_one_process(path: str, results) -> None:
+    """In one process, save the results; in several, they are what that has saved, bit for bit."""
+    leaves = jax.tree.leaves(results)
     if jax.process_count() == 1:
         np.savez(path, *map(np.asarray, leaves))
     else:
         saved = np.load(path)
         assert same_shards(leaves, [saved[f"arr_{index}"] for index in range(len(leaves))], exact=True)
+
+
+def sliced(path: str, order: str = "") -> None:
+    """Slices of sequences: their state is carried from slice to slice, in either direction."""
+    mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"), devices=devices(order)[:4])
+
+    def attention(p, x):
+        x = mm.with_sharding_constraint(x, P("batch", None, None))
+        scores = jnp.einsum("btd,bsd->bts", x @ p[0], x @ p[1])
+        earlier = jnp.tril(jnp.ones((6, 6), bool))
+        mixed = jnp.einsum("bts,bsd->btd", jax.nn.softmax(jnp.where(earlier[None], scores, -jnp.inf), -1), x @ p[2])
+        return x + mixed
+
+    def loss(params, batch):
+        x = batch["x"]
+        for stage, p in enumerate(params):
+            task = mm.Task(name=f"layer_{stage}", mesh_slice={"stage": stage}, logical_axes=[("batch", "data")])
+            x = mm.task(attention, task=task)(p, x)
+        return jnp.square(x - batch["y"]).mean()
+
+    params = [[normal(4, 4, seed=3 * stage + i, dtype=np.float32) for i in range(3)] for stage in range(2)]
+    batch = {name: normal(8, 6, 4, seed=seed, dtype=np.float32) for seed, name in enumerate("xy", 10)}
+    results = []
+    for schedule in ("gpipe", "1f1b"):
+
+        def step(params, batch, schedule=schedule):
+            gradient = jax.value_and_grad(loss)
+            value, grads = mm.microbatch(gradient, count=2, argnum=1, schedule=schedule, slices=3)(params, batch)
+            return jax.tree.map(lambda p, g: p - np.float32(0.1) * g, params, grads), value
+
+        run = mm.mjit(step, mesh=mesh, donate_argnums=0)
+        state, losses = params, []
+        for _ in range(2):
+            state, value = run(state, batch)
+            losses.append(value)
+        (loop,) = run.explain().loops
+        assert (loop.num_microbatches, loop.slices) == (2, 3)
+        results.append((state, losses))
+    same_as_one_process(path, results)
 
 
 def save_trained(path: str) -> None:

@@ -51,6 +51,14 @@ def test_forward_passes_that_run_once_more(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("order", ["", "0,2,1,3"])
+def test_slices_of_sequences(tmp_path, order):
+    path = str(tmp_path / "steps.npz")
+    run_all("checks:sliced", 1, 4, path)
+    run_all("checks:sliced", 2, 2, path, order)
+
+
+@pytest.mark.nightly
 def test_every_transport(saved):
     calls = [f"with_transport={name}=kinds" for name in ("sockets", "collectives")]
     calls += ["with_transport=sockets=held_back"]
