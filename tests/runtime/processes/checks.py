@@ -256,6 +256,36 @@ def sliced(path: str, order: str = "") -> None:
     same_as_one_process(path, results)
 
 
+def other_tasks(path: str, order: str = "") -> None:
+    """Tasks whose submesh depends on the microbatch, tasks within tasks, and stages that two submeshes have."""
+    mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"), devices=devices(order)[:4])
+    logical = [("batch", "data")]
+    roaming = mm.Task(name="roaming", loop_dependent_mesh_slice=lambda k: {"stage": k % 2}, logical_axes=logical)
+
+    def within(w, x):
+        return mm.task(dense, task=mm.Task(name="inner", mesh_slice={"stage": 0}, logical_axes=logical))(w, x) + x
+
+    def loss(params, batch):
+        x = mm.task(dense, task=roaming)(params[0], batch["x"])
+        for stage, w in enumerate(params[1:]):
+            task = mm.Task(name=f"layer_{stage}", mesh_slice={"stage": stage}, logical_axes=logical)
+            x = mm.task(dense if stage else within, task=task)(w, x)
+        return squares(x, batch["y"])
+
+    def in_two_stages(params, batch):
+        return squares(in_stages(params, batch["x"], 2), batch["y"])
+
+    results = []
+    for each, schedule, count in ((loss, "1f1b", 3), (in_two_stages, "dualpipe", 2)):
+        step = mm.mjit(adam_step(each, schedule=schedule), mesh=mesh, donate_argnums=0)
+        state, losses = adam_state(weights(count)), []
+        for batch in batches(2):
+            state, value = step(state, batch)
+            losses.append(value)
+        results.append((state, losses))
+    same_as_one_process(path, results)
+
+
 def save_trained(path: str) -> None:
     """What one process computes, for `same_as_saved`."""
     arrays = {}
@@ -460,7 +490,8 @@ def crossings(count: str = "40", *names: str) -> None:
     """
     rng = random.Random(0)
     me, every = jax.process_index(), jax.devices()
-    dtypes = [np.float32, np.float16, np.int8, np.bool_, np.uint32, jnp.bfloat16, jnp.float8_e4m3fn, np.complex64]
+    dtypes = [np.float32, np.float16, np.int8, np.bool_, np.uint32, np.complex64]
+    dtypes += [jnp.bfloat16, jnp.float8_e4m3fn, jnp.int4, jnp.uint4]
     for number in range(int(count)):
         channel = channels.channel((names or NAMES)[number % len(names or NAMES)])
         sources, targets, values = [], [], []

@@ -52,10 +52,10 @@ def test_forward_passes_that_run_once_more(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("order", ["", "0,2,1,3"])
-def test_slices_of_sequences(tmp_path, order):
-    path = str(tmp_path / "steps.npz")
-    run_all("checks:sliced", 1, 4, path)
-    run_all("checks:sliced", 2, 2, path, order)
+def test_slices_of_sequences_and_tasks_of_other_kinds(tmp_path, order):
+    calls = [f"{name}={tmp_path / name}.npz" for name in ("sliced", "other_tasks")]
+    run_all("checks:several", 1, 4, *calls)
+    run_all("checks:several", 2, 2, *(f"{call}={order}" for call in calls))
 
 
 @pytest.mark.nightly
