@@ -5,6 +5,7 @@ import random
 import pytest
 
 from mmruntime import schedules
+from mmruntime._inspect.shared_cores import SharedCores
 from mmruntime._inspect.simulate_step import simulate_step
 from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
 
@@ -22,9 +23,10 @@ def program(instructions, inputs=(), outputs=()):
     return Program(0, tuple(instructions), places, {}, (), tuple(outputs), (), (), {})
 
 
-def simulated(instructions, seconds, devices=((0,), (1,)), *, inputs=(), outputs=()):
+def simulated(instructions, seconds, devices=((0,), (1,)), *, inputs=(), outputs=(), **options):
     carried = dict(enumerate(range(len(outputs))))
-    return simulate_step(program(instructions, inputs, outputs), [set(ids) for ids in devices], carried, seconds)
+    made = program(instructions, inputs, outputs)
+    return simulate_step(made, [set(ids) for ids in devices], carried, seconds, **options)
 
 
 def instructions_of(schedule, costs):
@@ -101,3 +103,58 @@ def test_submeshes_that_share_a_device_take_turns():
     found = simulated(made, [1.0, 2.0, 4.0], [(0, 1), (1, 2), (3,)])
     assert found.starts == (0.0, 1.0, 0.0)
     assert found.busy == {0: 1.0, 1: 2.0, 2: 4.0}
+
+
+def sharing(slowdown, count, *, places=2, counts=(1, 2)):
+    return SharedCores(places, counts, [(1.0, *slowdown)] * count)
+
+
+def test_programs_that_run_at_once_slow_each_other_down_for_as_long_as_both_run():
+    made = [run(0, [], [0]), run(1, [], [1])]
+    found = simulated(made, [1.0, 3.0], cores=sharing([2.0], 2))
+    # Until 2 both run at half their rate; the longer one has 2 of 3 seconds left then.
+    assert found.ends == (2.0, 4.0)
+    assert found.makespan == 4.0
+    assert found.busy == {0: 2.0, 1: 4.0}
+    assert simulated(made, [1.0, 3.0], cores=sharing([1.5], 2)).ends == (1.5, 3.5)
+
+
+def test_programs_of_one_device_that_shares_cores_run_at_once_where_there_are_places():
+    made = [run(0, [], [0]), run(0, [], [1]), run(0, [], [2])]
+    assert simulated(made, [1.0, 1.0, 1.0], cores=sharing([1.0], 3)).ends == (1.0, 1.0, 2.0)
+    assert simulated(made, [1.0, 1.0, 1.0], cores=sharing([1.0], 3, places=1)).ends == (1.0, 2.0, 3.0)
+    # Beyond what was measured the line goes on: three take three times as long.
+    assert simulated(made, [1.0, 1.0, 1.0], cores=sharing([2.0], 3, places=3)).ends == (3.0, 3.0, 3.0)
+    assert simulated(made, [1.0] * 3, cores=sharing([1.0, 3.0], 3, places=3, counts=(1, 2, 4))).ends == (2.0,) * 3
+
+
+def test_transfers_need_no_place_and_lose_nothing():
+    made = [run(0, [], [0]), run(1, [], [1]), transfer(0, 1, [0], [2]), transfer(0, 1, [0], [3])]
+    found = simulated(made, [1.0, 3.0, 0.5, 0.5], cores=sharing([1.0], 4))
+    assert found.ends == (1.0, 3.0, 1.5, 2.0)
+
+
+@pytest.mark.parametrize("cores", [None, sharing([1.0], 4, places=4)])
+def test_nothing_starts_before_it_is_issued(cores):
+    made = [run(0, [0], [1]), transfer(0, 1, [1], [2]), run(1, [2], [3]), run(0, [], [4])]
+    found = simulated(made, [1.0, 0.5, 2.0, 1.0], issue=[0.25, 2.0, 0.25, 0.25], cores=cores)
+    assert found.starts == (0.0, 1.0, 2.25, 2.5)
+    assert found.makespan == 4.25
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shared_cores_without_loss_are_devices_apart_and_a_full_loss_is_one_core(seed):
+    """The programs of each device wait for each other, so a device is a queue in both simulations."""
+    draw = random.Random(seed)
+    made, seconds, last = [], [], {}
+    for number in range(12):
+        where = draw.randrange(2)
+        args = [slot for slot in (last.get(where), draw.choice([*last.values(), None])) if slot is not None]
+        made.append(run(where, args, [number]))
+        seconds.append(draw.uniform(0.5, 2))
+        last[where] = number
+    apart = simulated(made, seconds)
+    without = simulated(made, seconds, cores=sharing([1.0], 12))
+    assert without.starts == pytest.approx(apart.starts)
+    assert without.ends == pytest.approx(apart.ends)
+    assert simulated(made, seconds, cores=sharing([2.0], 12)).makespan == pytest.approx(sum(seconds))

@@ -126,8 +126,16 @@ def test_measure_gives_each_stage_a_cost(stepped):
     assert (0, 1) in measured.transfers
     found = measured.simulated
     assert 0 < max(found.busy.values()) <= found.makespan
-    # One program after the other, as they were measured, is the most that a step can take.
+    assert measured.apart.makespan > 0
+    # Something runs or is issued at any time.
     assert found.makespan <= sum(end - start for start, end in zip(found.starts, found.ends, strict=True)) + 1e-9
+
+
+def test_submeshes_of_several_devices_are_not_taken_to_share_cores():
+    mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"))
+    step = mm.mjit(lambda x: mm.task(jnp.sin, task=mm.Task(mesh_slice={"stage": 1}))(x), mesh=mesh)
+    measured = step.measure(jnp.ones(4))
+    assert measured.simulated is measured.apart
 
 
 def test_a_failure_is_raised_and_no_thread_stays(monkeypatch):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import statistics
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -18,6 +20,7 @@ from mmruntime import schedules
 from mmruntime._execution.own_parts import copied
 from mmruntime._execution.run import StepRunner
 from mmruntime._inspect.gather import Times, gather
+from mmruntime._inspect.shared_cores import SharedCores
 from mmruntime._inspect.simulate_step import simulate_step
 from mmruntime._inspect.timeline import Measurement, Span, StageCost, Timeline
 from mmruntime._partition.instructions import Instruction, Program, RunInstruction
@@ -26,6 +29,8 @@ from mmruntime._partition.segment import Segment
 
 # Steps that `measure` runs; each program's shortest time counts.
 _REPEATS = 3
+# Threads at most that run a step at once to see what programs lose to each other. Each has a copy of the inputs.
+_CROWD = 8
 
 
 def record(name: str, runner: StepRunner, program: Program, inputs: Sequence[Any]) -> Timeline:
@@ -95,7 +100,8 @@ def measure(
 ) -> Measurement:
     """Time every instruction alone, waiting for each; the shortest of a few steps counts.
 
-    Over several processes, all of them have the times of all.
+    Over several processes, all of them have the times of all. Where devices share the cores of this machine, as those
+    of XLA's CPU client do, instructions are also timed while others run.
 
     Args:
         runner: The compiled step.
@@ -104,22 +110,22 @@ def measure(
         meshes: The submeshes.
         carried: Positions of inputs that are state, and of the output that is their next value.
     """
-    best = [float("inf")] * len(program.instructions)
+    runs: list[list[float]] = [[] for _ in program.instructions]
+    issue: list[float] | None = [float("inf")] * len(program.instructions)
     for _ in range(_REPEATS):
-        times: dict[int, tuple[float, float]] = {}
-
-        def waited(index: int, values: Sequence[Any], issued: float, times: dict[int, Any] = times) -> None:
-            jax.block_until_ready([value for value in values if value is not None])
-            times[index] = issued, time.perf_counter()
-
-        runner.run_watched(_copies(inputs), waited)
+        times, returned = _waited(runner, _copies(inputs))
         joined: Times = times
         if (group := runner.group) is not None:
             found, _ = gather(times, group, f"measure {group.calls}", everybody=True)
             joined = _joined(found or [])
+            # Each process issues its own part.
+            issue = None
         for index, (start, end) in joined.items():
             # Clocks of two processes may differ by more than a small transfer takes.
-            best[index] = min(best[index], max(end - start, 0.0))
+            runs[index].append(max(end - start, 0.0))
+            if issue is not None:
+                issue[index] = min(issue[index], returned[index] - start)
+    best = [min(each) for each in runs]
     once: dict[int, float] = defaultdict(float)
     transfers: dict[tuple[int, int], float] = defaultdict(float)
     for item, seconds in zip(program.instructions, best, strict=True):
@@ -128,8 +134,96 @@ def measure(
         elif item.microbatch is None:
             once[item.spec.submesh] += seconds
     devices = [{device.id for device in mesh.devices.flat} for mesh in meshes]
-    simulated = simulate_step(program, devices, carried, _typical(program, best))
-    return Measurement(tuple(_stage_costs(program, best, min)), dict(once), dict(transfers), simulated)
+    alone, issued = _typical(program, best), None if issue is None else _typical(program, issue)
+    apart = simulate_step(program, devices, carried, alone, issue=issued)
+    cores = _shared_cores(runner, program, inputs, meshes, runs)
+    simulated = apart if cores is None else simulate_step(program, devices, carried, alone, issue=issued, cores=cores)
+    return Measurement(tuple(_stage_costs(program, best, min)), dict(once), dict(transfers), simulated, apart)
+
+
+def _waited(runner: StepRunner, inputs: Sequence[Any]) -> tuple[Times, dict[int, float]]:
+    """When each instruction of a step was issued and had its results, one after the other, and when its call returned.
+
+    Args:
+        runner: The compiled step.
+        inputs: Its flat inputs, which it may donate.
+    """
+    times: dict[int, tuple[float, float]] = {}
+    returned: dict[int, float] = {}
+
+    def waited(index: int, values: Sequence[Any], issued: float) -> None:
+        returned[index] = time.perf_counter()
+        jax.block_until_ready([value for value in values if value is not None])
+        times[index] = issued, time.perf_counter()
+
+    runner.run_watched(inputs, waited)
+    return times, returned
+
+
+def _shared_cores(
+    runner: StepRunner, program: Program, inputs: Sequence[Any], meshes: Sequence[Mesh], runs: Sequence[Sequence[float]]
+) -> SharedCores | None:
+    """How much slower instructions are while others of the step run; None where devices are taken to share nothing.
+
+    Several threads run the step at once, each waiting for every instruction, so that any instruction is timed while as
+    many others run as there are other threads, of all kinds. That needs programs of one device each: of those of
+    several devices, two at once may wait for each other's collectives. Effects would mix.
+
+    Args:
+        runner: The compiled step.
+        program: Its instructions.
+        inputs: Its flat inputs.
+        meshes: The submeshes.
+        runs: The times of each instruction alone.
+    """
+    devices = {device for mesh in meshes for device in mesh.devices.flat}
+    effects = any(
+        op.eqn.effects
+        for item in program.instructions
+        if isinstance(item, RunInstruction) and item.spec.segment is not None
+        for op in item.spec.segment.ops
+    )
+    if (
+        runner.group is not None
+        or effects
+        or len(devices) == 1
+        or any(mesh.size > 1 or mesh.devices.flat[0].platform != "cpu" for mesh in meshes)
+    ):
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = min(len(devices), _CROWD)
+    counts = sorted({1, min(cores, most), most})
+    slowdowns = [[1.0] for _ in program.instructions]
+    # Medians of both, as the shortest time in a crowd is that of a moment when the others waited.
+    alone = _typical(program, [statistics.median(each) for each in runs])
+    for count in counts[1:]:
+        crowded = _typical(program, _crowded(runner, inputs, count, len(program.instructions)))
+        for known, seconds, together in zip(slowdowns, alone, crowded, strict=True):
+            known.append(max(1.0, together / seconds) if seconds else 1.0)
+    # XLA's CPU client has so many threads for programs: as many as cores, or as devices.
+    places = max(cores, len(jax.devices("cpu")))
+    return SharedCores(places, tuple(counts), slowdowns)
+
+
+def _crowded(runner: StepRunner, inputs: Sequence[Any], count: int, instructions: int) -> list[float]:
+    """The median time of each instruction while so many threads run the step at once."""
+    times: list[list[float]] = [[] for _ in range(instructions)]
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(_REPEATS):
+            copies = [_copies(inputs) for _ in range(count)]
+            jax.block_until_ready(copies)
+            together = threading.Barrier(count)
+
+            def run(own: Sequence[Any], together: threading.Barrier = together) -> Times:
+                together.wait()
+                # As for `measure` itself: such settings hold in their own thread.
+                with jax.disable_jit(False):
+                    return _waited(runner, own)[0]
+
+            for found in pool.map(run, copies):
+                for index, (start, end) in found.items():
+                    times[index].append(end - start)
+    return [statistics.median(each) for each in times]
 
 
 def _typical(program: Program, seconds: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Simulate a whole step: its instructions in simulated time, from the seconds that each takes alone.
+"""Simulate a whole step: its instructions in simulated time, from the seconds that each takes.
 
 A schedule knows the passes of one microbatch loop. A step has more: programs that do forward and backward at once, what
 is computed before, between and after loops, transfers in flight, replicas of stages, submeshes that share devices, and
@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from mmruntime._inspect.shared_cores import InstructionRun, SharedCores, run_shared
 from mmruntime._partition.instructions import Program, RunInstruction
 
 # Steps that follow each other until their time is taken for that of the long run, and those that it is taken over.
 _WARM, _COUNTED = 3, 3
+
+_ROUNDS = _WARM + _COUNTED + 1
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -38,28 +44,64 @@ class SimulatedStep:
 
 
 def simulate_step(
-    program: Program, devices: Sequence[Collection[int]], carried: Mapping[int, int], seconds: Sequence[float]
+    program: Program,
+    devices: Sequence[Collection[int]],
+    carried: Mapping[int, int],
+    seconds: Sequence[float],
+    *,
+    issue: Sequence[float] | None = None,
+    cores: SharedCores | None = None,
 ) -> SimulatedStep:
     """Run the instructions of a step in simulated time.
 
-    A device runs its programs in order of issue, each as soon as its arguments are there. A link, one direction between
-    two submeshes, carries one transfer at a time, while devices compute. The calling thread is taken to be ahead.
+    A device runs its programs in order of issue, each as soon as its arguments are there; devices that share cores run
+    them as `run_shared` says. A link, one direction between two submeshes, carries one transfer at a time, while
+    devices compute.
 
     Args:
         program: The instructions.
         devices: The ids of the devices of each submesh.
         carried: Positions of inputs that are state, and of the output that is their next value.
         seconds: How long each instruction takes alone, in order of issue.
+        issue: For how long the calling thread issues each; None if it is taken to be ahead. An instruction does not
+            start before those in front of it are issued.
+        cores: What devices share; None if nothing.
     """
+    issue = [0.0] * len(program.instructions) if issue is None else issue
+    count = len(program.instructions)
+    if cores is None:
+        starts, ends = many = _apart(program, devices, carried, seconds, issue)
+    else:
+        # Alone first: programs of the next step take cores from this one where they can start.
+        starts, ends = _sharing(program, devices, carried, seconds, issue, cores, rounds=1)
+        many = _sharing(program, devices, carried, seconds, issue, cores, rounds=_ROUNDS)
+    finished = [max(many[1][at * count : (at + 1) * count], default=0.0) for at in range(_ROUNDS)]
+    busy: dict[int, float] = defaultdict(float)
+    for item, start, end in zip(program.instructions, starts, ends, strict=False):
+        if isinstance(item, RunInstruction):
+            busy[item.spec.submesh] += end - start
+    makespan = max(ends[:count], default=0.0)
+    step_time = (finished[-1] - finished[-1 - _COUNTED]) / _COUNTED
+    return SimulatedStep(makespan, step_time, dict(busy), tuple(starts[:count]), tuple(ends[:count]))
+
+
+def _apart(
+    program: Program,
+    devices: Sequence[Collection[int]],
+    carried: Mapping[int, int],
+    seconds: Sequence[float],
+    issue: Sequence[float],
+) -> tuple[list[float], list[float]]:
+    """The times of some steps' instructions, one step after the other, on devices that share nothing."""
     free: dict[int, float] = defaultdict(float)
     links: dict[tuple[int, int], float] = defaultdict(float)
     ready: dict[int, float] = {}
-    first: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    finished = []
-    for _ in range(_WARM + _COUNTED + 1):
-        starts, ends = [], []
-        for item, cost in zip(program.instructions, seconds, strict=True):
+    starts, ends, issued = [], [], 0.0
+    for _ in range(_ROUNDS):
+        for item, cost, own in zip(program.instructions, seconds, issue, strict=True):
             start = max((ready[slot] for slot in item.args if slot in ready), default=0.0)
+            start = max(start, issued)
+            issued += own
             if isinstance(item, RunInstruction):
                 on = devices[item.spec.submesh]
                 start = max(start, *(free[device] for device in on))
@@ -71,22 +113,44 @@ def simulate_step(
             starts.append(start)
             ends.append(start + cost)
             ready.update(dict.fromkeys(item.results, start + cost))
-        if first is None:
-            first = tuple(starts), tuple(ends)
-        finished.append(max(ends, default=0.0))
         ready = _handed_on(program, carried, ready)
-    assert first is not None
-    busy: dict[int, float] = defaultdict(float)
-    for item, cost in zip(program.instructions, seconds, strict=True):
-        if isinstance(item, RunInstruction):
-            busy[item.spec.submesh] += cost
-    step_time = (finished[-1] - finished[-1 - _COUNTED]) / _COUNTED
-    return SimulatedStep(finished[0], step_time, dict(busy), *first)
+    return starts, ends
 
 
-def _handed_on(program: Program, carried: Mapping[int, int], ready: Mapping[int, float]) -> dict[int, float]:
-    """When the state that a step is given by the one before is there, by the slot that it is loaded into."""
-    after: dict[int, float] = {}
+def _sharing(
+    program: Program,
+    devices: Sequence[Collection[int]],
+    carried: Mapping[int, int],
+    seconds: Sequence[float],
+    issue: Sequence[float],
+    cores: SharedCores,
+    *,
+    rounds: int,
+) -> tuple[list[float], list[float]]:
+    """The same on devices that share cores, each submesh one of them."""
+    assert all(len(on) == 1 for on in devices), "programs of several devices are not taken to share cores"
+    links: dict[tuple[int, int], int] = {}
+    made: dict[int, int] = {}
+    jobs: list[InstructionRun] = []
+    issued = 0.0
+    for _ in range(rounds):
+        for index, (item, cost, own) in enumerate(zip(program.instructions, seconds, issue, strict=True)):
+            after = {made[slot] for slot in item.args if slot in made}
+            shares = isinstance(item, RunInstruction)
+            if not isinstance(item, RunInstruction):
+                link = item.source, item.target
+                after.update({links[link]} if link in links else ())
+                links[link] = len(jobs)
+            made.update(dict.fromkeys(item.results, len(jobs)))
+            jobs.append(InstructionRun(index, cost, frozenset(after), issued, shares))
+            issued += own
+        made = _handed_on(program, carried, made)
+    return run_shared(jobs, cores)
+
+
+def _handed_on(program: Program, carried: Mapping[int, int], ready: Mapping[int, _T]) -> dict[int, _T]:
+    """When state that the step before hands on is there, or what made it, by the slot that it is loaded into."""
+    after: dict[int, _T] = {}
     for position, output in carried.items():
         place, made = program.inputs[position], program.outputs[output]
         if place is not None and made is not None and made in ready:

@@ -202,13 +202,17 @@ class Measurement:
         loops: Per microbatch loop, the cost of each stage in pipeline order.
         once: Seconds of all programs outside of loops, per submesh.
         transfers: Seconds of the slowest transfer between each pair of submeshes.
-        simulated: The whole step in simulated time, from these seconds.
+        simulated: The whole step in simulated time, from these seconds, on this machine: CPU devices share its cores,
+            and what programs lose to each other is measured as well, unless a submesh has several devices, the
+            step has effects, or it runs over several processes.
+        apart: The same if devices shared nothing, as accelerators do; equal to `simulated` where nothing is shared.
     """
 
     loops: tuple[tuple[StageCost, ...], ...]
     once: Mapping[int, float]
     transfers: Mapping[tuple[int, int], float]
     simulated: SimulatedStep
+    apart: SimulatedStep
 
     def auto(self, loop: int = 0, **options: Any) -> schedules.Auto:
         """A search for the best order of a loop under the measured times, for `microbatch(schedule=...)`.
