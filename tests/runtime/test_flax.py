@@ -165,7 +165,11 @@ Total Parameters: 160 (640 B)
 
 @pytest.mark.parametrize("is_task", [True, False], ids=["task", "plain"])
 def test_tabulate_is_the_documented_table(is_task, monkeypatch) -> None:
-    """Character for character, but for colors and for the spaces that centre the first and the last line."""
+    """Character for character, but for colors and for where the lines above and below the box stand.
+
+    Rich centres these in the width of the box and fills them with blanks. The documents show them elsewhere: 40 and 32
+    blanks before the titles, where no rule gives both (the middle of the boxes would be at 37 and 38).
+    """
     monkeypatch.setenv("COLUMNS", "120")
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
     if is_task:
@@ -173,9 +177,10 @@ def test_tabulate_is_the_documented_table(is_task, monkeypatch) -> None:
     else:
         model = nn.Dense(features=16, kernel_init=mm.flax.shard_axes("batch", "model"))
     table = re.sub(r"\x1b\[[0-9;]*m", "", model.tabulate(jax.random.key(0), jnp.ones((16, 9))))
-    assert [line.strip() for line in table.strip().splitlines()] == (
-        TASK_TABLE if is_task else PLAIN_TABLE
-    ).splitlines()
+    title, *box, empty, total = (TASK_TABLE if is_task else PLAIN_TABLE).splitlines()
+    width = len(box[0])
+    around = [f"{' ' * ((width - len(line)) // 2)}{line}".ljust(width) for line in (title, empty, total)]
+    assert table.strip("\n").split("\n") == [around[0], *box, *around[1:]]
 
 
 def test_class_decorator_keeps_name_and_can_be_pickled_subclassed_and_rematerialised() -> None:
