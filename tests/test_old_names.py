@@ -90,6 +90,88 @@ def test_a_use_is_said_at_its_line_or_gone(name: str, form: str) -> None:
         assert is_reported or (result.changed and name not in result.result.decode())
 
 
+# Ways by which an old name is reached that no chain of names shows: programs below `import jax`, and the lines told.
+UNSEEN: dict[str, tuple[dict[str, str], set[tuple[str, int]]]] = {
+    name: ({"a.py": f"import jax\n{text}"}, {("a.py", line) for line in lines})
+    for name, text, lines in (
+        ("class", "class C:\n    j = jax\n\nC.j.tree_map(abs, 1)\n", [5]),
+        ("part of a class", "class C:\n    trees = jax.tree_util\n\nC.trees.tree_multimap(abs, 1)\n", [5]),
+        ("base", "class B:\n    j = jax\nclass C(B):\n    def f(self):\n        self.j.tree_map(abs, 1)\n", [6]),
+        ("object", "def f(self):\n    self.jax = jax\n\n\ndef g(self):\n    self.jax.tree_map(abs, 1)\n", [7]),
+        ("property", "class C:\n    xp = property(lambda self: jax)\n\n\nC().xp.tree_map(abs, 1)\n", [6]),
+        ("parameter", "def f(j):\n    return j.tree_map(abs, 1)\n\n\nf(jax)\n", [3]),
+        ("default", "def f(j=jax):\n    return j.tree_map(abs, 1)\n", [3]),
+        ("result", "def get():\n    return jax\n\n\nget().tree_map(abs, 1)\n", [6]),
+        ("table", "of = {'j': jax}\nof['j'].tree_map(abs, 1)\n", [3]),
+        ("loop", "for j in (jax,):\n    j.tree_map(abs, 1)\n", [3]),
+        ("choice", "import numpy\nx = (jax if len(numpy.e) else numpy).tree_map\n", [3]),
+        ("lookup", "x = getattr(jax, 'experimental').maps\n", [2]),
+        ("two lookups", "x = getattr(getattr(jax, 'tree_util'), 'tree_multimap')\n", [2]),
+        ("names in a loop", "x = [getattr(jax, name) for name in ('tree_map', 'jit')]\n", [2]),
+        ("start of a name", "def f(of):\n    return getattr(jax, f'tree_{of}')\n\n\nx = 'jax.tree_map'\n", [3, 6]),
+        ("dictionary", "x = jax.__dict__['tree_map']\n", [2]),
+        ("vars", "x = vars(jax)['tree_map']\n", [2]),
+        ("attrgetter", "import operator\nx = operator.attrgetter('tree_map')(jax)\n", [3]),
+        ("import_module", "import importlib\nimportlib.import_module('jax').tree_map(abs, 1)\n", [3]),
+        ("relative", "import importlib\nx = importlib.import_module('.maps', 'jax.experimental')\n", [3]),
+        ("sys.modules", "import sys\nx = sys.modules['jax'].tree_map\n", [3]),
+        ("__import__", "x = __import__('jax').tree_map\n", [2]),
+        ("type comment", "x = None  # type: jax.random.KeyArray\n", [2]),
+        ("signature", "def f(x):\n    # type: (int) -> jax.random.KeyArray\n    return x\n", [3]),
+        ("doctest", "'''\n>>> from jax import tree_map\n'''\n", [3]),
+        ("doctest by alias", "import jax.numpy as jnp\n'''\n>>> jnp.DeviceArray\n'''\n", [4]),
+        ("text of code", "exec('from jax import tree_map')\n", [2]),
+    )
+}
+UNSEEN["star of a star"] = (
+    {"pkg/__init__.py": "from jax import *\n", "a.py": "from pkg import *  # jax\ntree_map(abs, 1)\n"},
+    {("a.py", 2)},
+)
+UNSEEN["module of a star"] = (
+    {
+        "pkg/__init__.py": "",
+        "pkg/old.py": "from jax import *\n",
+        "a.py": "from pkg import old as jax\njax.tree_map(abs, 1)\n",
+    },
+    {("a.py", 2)},
+)
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_what_no_chain_of_names_shows_is_reported(case: str) -> None:
+    texts, places = UNSEEN[case]
+    files = {path: text.encode() for path, text in texts.items()}
+    results = modernize_project(source_files(files), REGISTRY, load=lambda path: files.get(path.removeprefix("./")))
+    assert places <= {(result.path, item.line) for result in results for item in result.left}
+    assert not any(result.changed for result in results)
+
+
+def test_a_module_of_another_package_is_no_alias() -> None:
+    """`utils.jax` is JAX itself, wherever it is imported."""
+    own = "from pkg import utils\nx = utils.jax.tree_map\n"
+    files = {"pkg/__init__.py": b"", "pkg/utils.py": b"import jax\n", "a.py": own.encode()}
+    results = modernize_project(source_files(files), REGISTRY, load=lambda path: files.get(path.removeprefix("./")))
+    (changed,) = (result for result in results if result.changed)
+    assert changed.result == b"import jax\nfrom pkg import utils\nx = jax.tree.map\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # The members of these are the project's own.
+        "class Tree:\n    def tree_map(self, f):\n        return f\n\n\ndef f(x):\n    return x.tree_map(jax)\n",
+        # Nothing is kept of the module.
+        "print(jax)\n\n\ndef f(x):\n    return x.tree_map(abs)\n",
+        "def f(x):\n    return x.tree_map(abs)\n",
+        "def f(x, name):\n    return getattr(jax, name)(x)\n",
+    ],
+)
+def test_attributes_that_are_no_module_of_jax_are_not_reported(text: str) -> None:
+    (result,) = modernize_project(source_files({"a.py": b"import jax\n" + text.encode()}), REGISTRY)
+    assert not result.changed
+    assert result.left == ()
+
+
 def test_every_row_says_since_when_and_what_to_write() -> None:
     for row in old_names().values():
         assert row.changes

@@ -5,26 +5,34 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 
+from mmrewrite.modernize.analysis.own_members import OwnMembers
+from mmrewrite.modernize.analysis.passed_modules import PassedModules
+from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.name_index import old_names as index
+from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
 from mmrewrite.results import LeftAlone
-from mmrewrite.source.names import Binding, Scope, dotted_name
+from mmrewrite.source.names import Binding, Scope, absolute_import, dotted_name
 from mmrewrite.source.spans import span
 
 _MAY_BE_NAMES = (ast.Name, ast.Attribute, ast.IfExp, ast.BoolOp)
 
 
-def names_by_star(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
-    """Uses of `names` that come by `from jax import *`, and such imports of modules that are gone."""
-    source = module.facts.source
-    stars = {star.module: star for star in module.facts.names.stars if not star.level and star.module}
-    for origin, star in stars.items():
-        known = index().get(origin or "")
+def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+    """Uses of old names that come by `from jax import *`, here or in a module of the project, and of gone modules."""
+    names, source, path = context.owners, module.facts.source, module.facts.path
+    stars: dict[str, str] = {}
+    for star in module.facts.names.stars:
+        where = f"`from {'.' * star.level}{star.module or ''} import *` on line {star.lineno}"
+        stars |= dict.fromkeys(_origins(module.facts, star, context.project, frozenset()), where)
+        known = index().get(star.module or "") if not star.level else None
         if known is not None and known.is_gone and guard_of(module, star) is None:
             line, column = source.position(span(source, star)[0])
-            reason = f"`{origin}` {known.history}, so this import fails; {known.advice}"
-            yield LeftAlone(module.facts.path, line, column, source.line(line).strip(), reason)
+            reason = f"`{star.module}` {known.history}, so this import fails; {known.advice}"
+            yield LeftAlone(path, line, column, source.line(line).strip(), reason)
     for head, chain in module.chains if stars else ():
         if module.scope_of(head).owner(head.id) is not None:
             continue
@@ -32,9 +40,43 @@ def names_by_star(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAl
             found = next((origin for origin in stars if f"{origin}.{dotted_text(node)}" in names), None)
             if found is not None:
                 line, column = source.position(span(source, node)[0])
-                reason = f"it comes by `from {found} import *` on line {stars[found].lineno}; import it by name"
-                yield LeftAlone(module.facts.path, line, column, ast.unparse(node), reason)
+                reason = f"it comes by {stars[found]}; import it by name"
+                yield LeftAlone(path, line, column, ast.unparse(node), reason)
                 break
+    yield from _of_modules_with_stars(module, context)
+
+
+def _origins(facts: Facts, star: ast.ImportFrom, project: Project, seen: frozenset[str]) -> Iterator[str]:
+    """The modules out of the project whose names an `import *` gives, also by way of the project's own."""
+    origin = absolute_import(facts.names.name, facts.names.is_package, star.module, star.level)
+    inner = project.module(origin, facts) if origin is not None and origin not in seen else None
+    if inner is not None and origin is not None:
+        for each in inner.names.stars:
+            yield from _origins(inner, each, project, seen | {origin})
+    elif origin is not None and not origin.startswith("."):
+        yield origin
+
+
+def _of_modules_with_stars(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+    """Old names that a module of the project gives without naming them, as it has `from jax import *`."""
+    source, names = module.facts.source, context.owners
+    given: dict[str, str] = {}
+    imported = {item.name for item in module.imported}
+    for name in imported | {name.rpartition(".")[0] for name in imported}:
+        inner = context.project.module(name, module.facts) if name.partition(".")[0] not in TITLES else None
+        for star in inner.names.stars if inner is not None else ():
+            for origin in _origins(inner, star, context.project, frozenset()) if inner is not None else ():
+                if origin.partition(".")[0] in TITLES:
+                    given |= {name + old.removeprefix(origin): old for old in names if old.startswith(f"{origin}.")}
+    if not given:
+        return
+    places: dict[ast.AST, str] = {item.alias: given[item.name] for item in module.imported if item.name in given}
+    places |= {use.node: given[use.name] for use in module.uses(given)}
+    for node, name in places.items():
+        if guard_of(module, node) is None:
+            line, column = source.position(span(source, node)[0])  # type: ignore[arg-type]
+            reason = f"it is `{name}`, which a module of the project gives by `import *`; import it by name"
+            yield LeftAlone(module.facts.path, line, column, ast.unparse(node), reason)
 
 
 def unclear_uses(module: ModuleUses, names: Collection[str]) -> Iterator[LeftAlone]:
@@ -145,3 +187,58 @@ def _and_above(name: str) -> Iterator[str]:
     while "." in name:
         name = name.rpartition(".")[0]
         yield name
+
+
+def members_of_passed(module: ModuleUses, context: ModernizeContext, names: Collection[str]) -> Iterator[LeftAlone]:
+    """Attributes of objects that may be modules which the project passes on."""
+    places = context.analysis(PassedModules).places
+    for node in module.nodes_of(ast.Attribute) if places else ():
+        holder = module.parents[node]
+        if not isinstance(node.ctx, ast.Load) or isinstance(holder, ast.Attribute):
+            continue
+        chain: list[ast.Attribute] = [node]
+        while isinstance(chain[-1].value, ast.Attribute):
+            chain.append(chain[-1].value)
+        if not _may_be_any(module, context, node):
+            continue
+        found = _longest(chain, places, names)
+        if found is None or guard_of(module, node) is not None:
+            continue
+        name, home, part = found
+        if part.attr not in context.analysis(OwnMembers).names:
+            line, column = module.facts.source.position(span(module.facts.source, part)[0])
+            reason = (
+                f"it may be `{name}`, as `{home}` is passed on as a value at {places[home]}; see what it means today"
+            )
+            yield LeftAlone(module.facts.path, line, column, ast.unparse(part), reason)
+
+
+def _may_be_any(module: ModuleUses, context: ModernizeContext, node: ast.Attribute) -> bool:
+    """Whether no name says what an attribute is: its object is computed, or is an attribute of a class or an object."""
+    resolved = module.facts.names.resolve(node, module.scope_of(node))
+    if resolved is None:
+        return True
+    dotted = dotted_name(node)
+    head = dotted.partition(".")[0] if dotted is not None else ""
+    binding = module.facts.names.binding(head, module.scope_of(node))
+    if binding is None:
+        return False
+    if binding.kind == "class":
+        return True
+    found = context.project.definition(binding.target, module.facts) if binding.target is not None else None
+    return found is not None and found[1].kind == "class"
+
+
+def _longest(
+    chain: list[ast.Attribute], places: Collection[str], names: Collection[str]
+) -> tuple[str, str, ast.Attribute] | None:
+    """The longest old name that a chain of attributes may end in: the name, its module, and the node."""
+    for part in chain:
+        attributes: list[str] = []
+        for node in chain[chain.index(part) :]:
+            attributes.insert(0, node.attr)
+            for home in places:
+                name = ".".join((home, *attributes))
+                if name in names:
+                    return name, home, part
+    return None

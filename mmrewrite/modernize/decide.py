@@ -11,7 +11,7 @@ from mmrewrite.engine.edits import ordered_edits, without_repeats
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread
 from mmrewrite.engine.self_check import SecondRun, self_check
-from mmrewrite.modernize.ambiguous_names import names_by_star, unclear_uses
+from mmrewrite.modernize.ambiguous_names import members_of_passed, names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.analysis.patched_names import PatchedNames
 from mmrewrite.modernize.analysis.xmap_chains import leave_chains
@@ -19,7 +19,7 @@ from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
-from mmrewrite.modernize.names_in_strings import mentions
+from mmrewrite.modernize.names_in_strings import looked_up, mentions
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, group_by_name
@@ -307,7 +307,7 @@ def _outcome(
     refusals = tuple(sorted({decision.refusal for decision in decisions if decision.refusal is not None}))
     left = {decision.left for decision in decisions if decision.left is not None}
     reported = {*((item.line, item.column) for item in refusals), *((item.line, item.column) for item in left)}
-    left |= set(_unseen_names(module, context.owners, reported))
+    left |= set(_unseen_names(module, context, reported))
     try:
         edits, broken, compat = _draft(module, decisions, context, codemods)
     except Exception as error:
@@ -316,13 +316,19 @@ def _outcome(
 
 
 def _unseen_names(
-    module: ModuleUses, owners: Mapping[str, str], reported: Collection[tuple[int, int]]
+    module: ModuleUses, context: ModernizeContext, reported: Collection[tuple[int, int]]
 ) -> Iterator[LeftAlone]:
-    """Old names in strings, and names that may be old ones, where nothing else is reported."""
-    in_strings = list(mentions(module, owners))
-    reported = {*reported, *((item.line, item.column) for item in in_strings)}
-    yield from in_strings
-    unclear = (*unclear_uses(module, owners), *names_by_star(module, owners))
+    """Old names in text, and names that may be old ones, where nothing else is reported."""
+    names = context.owners
+    in_text = list(mentions(module, names))
+    reported = {*reported, *((item.line, item.column) for item in in_text)}
+    yield from in_text
+    unclear = (
+        *unclear_uses(module, names),
+        *names_by_star(module, context),
+        *looked_up(module, context),
+        *members_of_passed(module, context, names),
+    )
     yield from (item for item in unclear if (item.line, item.column) not in reported)
 
 

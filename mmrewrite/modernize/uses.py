@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TypeVar, overload
 
 from mmrewrite.project.facts import Facts
@@ -313,9 +314,11 @@ class ModuleUses:
             target = targets.pop() if len(targets) == 1 else None
             written = target + meaning.dotted.removeprefix(head.id) if target is not None else None
             if written != meaning.name and isinstance(meaning.node, ast.Attribute):
-                # `tree = jax.tree_util`, and then `tree.tree_map`: only the module comes by another name.
-                module = self.facts.names.resolve(head, scope)
-                is_prefix = meaning.name.startswith(f"{module}.") and module not in wanted
+                # `tree = jax.tree_util`, then `tree.tree_map`, or `utils.jax.tree_map`: only a module of another
+                # package comes by another name.
+                prefixes = accumulate(meaning.dotted.split(".")[:-1], "{}.{}".format)
+                modules = (self.facts.names.resolve_dotted(prefix, scope) for prefix in prefixes)
+                is_prefix = any(meaning.name.startswith(f"{module}.") and module not in wanted for module in modules)
                 written = meaning.name if is_prefix else written
             yield OldNameUse(meaning.node, meaning.name, written, scope, self.statement_of(head))
 
