@@ -27,7 +27,7 @@ class ChangedMeaning:
         arguments: How many arguments by position a call has at least, to mean something else.
         is_common: Whether programs of today use the names as much. Then they are reported only in projects that use
             names that were gone in the release, and for an upgrade.
-        beside: Words that show a module to be of today.
+        beside: Words that show a module to be of today, or that it is not concerned.
     """
 
     names: tuple[str, ...]
@@ -52,6 +52,26 @@ _OF_TODAY = ("out_sharding", "sharding_names", "eager_sharding")
 _CARRIES = ("LSTMCell", "OptimizedLSTMCell", "GRUCell", "ConvLSTMCell")
 
 CHANGED_MEANINGS = (
+    ChangedMeaning(
+        ("jax.jit",),
+        "jax",
+        "0.4.13",
+        "warns about `backend=`; put the arguments there with `jax.device_put`, without it",
+        keyword="backend",
+        is_common=False,
+        # There, another codemod takes it out.
+        beside=("multimesh", "legate"),
+    ),
+    ChangedMeaning(
+        ("jax.jit",),
+        "jax",
+        "0.4.13",
+        "warns about `device=`; put the arguments there with `jax.device_put`, without it",
+        keyword="device",
+        is_common=False,
+        # There, another codemod takes it out.
+        beside=("multimesh", "legate"),
+    ),
     ChangedMeaning(
         tuple(f"jax.random.{name}" for name in _GAMMAS),
         "jax",

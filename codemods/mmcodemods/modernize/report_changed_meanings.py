@@ -21,6 +21,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from mmrewrite.modernize.analysis.old_names import PARTIALS
 from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.analysis.value_classes import ARRAY, PMAP_RESULT, class_of
 from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS, ChangedMeaning, meaning_words
@@ -150,13 +151,22 @@ def _meets(module: ModuleUses, use: OldNameUse, row: ChangedMeaning, age: Projec
     if any(word in module.facts.source.text for word in row.beside):
         return False
     call = module.parents.get(use.node)
-    if not isinstance(call, ast.Call) or call.func is not use.node:
+    if not isinstance(call, ast.Call) or not (call.func is use.node or _is_partial(module, call, use.node)):
         return not row.keyword and not row.arguments
     keywords = {keyword.arg for keyword in call.keywords}
+    if call.func is not use.node:
+        # What is not given here may be given in the call.
+        return not row.arguments and row.keyword in ("", *keywords)
     if row.keyword.endswith("=None"):
         return row.keyword.removesuffix("=None") not in keywords
     by_place = len(call.args) + len(keywords) if row.arguments else 0
     return (not row.keyword or row.keyword in keywords) and by_place >= row.arguments
+
+
+def _is_partial(module: ModuleUses, call: ast.Call, function: ast.expr) -> bool:
+    """Whether a call is `functools.partial(function, ...)`."""
+    is_first = call.args[:1] == [function]
+    return is_first and module.facts.names.resolve(call.func, module.scope_of(call)) in PARTIALS
 
 
 def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
