@@ -11,7 +11,13 @@ import pytest
 import mmruntime as mm
 from mmruntime import schedules
 from mmruntime._core.task import cut
-from mmruntime._partition.cut_layers import LayerWork, best_cut
+from mmruntime._partition import cut_layers
+from mmruntime._partition.cut_layers import LayerWork
+
+
+def best_cut(work, stages, times):
+    """The best cut by times of stages instead of bounds."""
+    return cut_layers.best_cut(work, stages, [lambda bounds, of=of: of(work.of_stages(bounds)) for of in times])
 
 
 def simulated(name, stages, count):
@@ -166,3 +172,56 @@ def test_fewer_layers_than_stages_are_the_same_error():
 
     with pytest.raises(ValueError, match="3 layers cannot be dealt out over 4 slices of axis 'stage'"):
         mm.mjit(chain, mesh=mesh)(jnp.ones(4))
+
+
+WIDE, NARROW = 64, 8
+
+
+def uneven(weights_of, schedule):
+    """Six layers of equal work; the first two keep eight times as much until their backward pass."""
+
+    def wide(w, x):
+        # Many cheap numbers that only a dear function makes.
+        kept = jnp.exp(jnp.sin(jnp.tile(x, (1, WIDE // NARROW))))
+        return jnp.tanh(x @ w) + kept[:, :NARROW] * kept[:, -NARROW:] + kept.sum(1, keepdims=True)
+
+    def loss(params, x):
+        for index, w in enumerate(params):
+            task = mm.stage(index, 6, weights=weights_of)
+            x = mm.task(wide if index < 2 else layer, task=task)(w, x)
+        return jnp.mean(x * x)
+
+    def step(params, x):
+        microbatch = mm.microbatch(jax.value_and_grad(loss), argnum=1, count=6, schedule=schedule, reduce="mean")
+        return microbatch(params, x)
+
+    rng = np.random.default_rng(0)
+    return step, [rng.normal(size=(NARROW, NARROW)) / 3 for _ in range(6)], rng.normal(size=(12, NARROW))
+
+
+def planned(weights, bound):
+    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
+    step, params, x = uneven(weights, schedules.Auto(memory_bytes=bound, recompute=False, effort=0.05))
+    report = mm.mjit(step, mesh=mesh).plan(params, x)
+    homes = [row.submesh for row in report.inputs if row.name.startswith("params")]
+    return report.loops[0].choice.simulation, homes
+
+
+def by_hand(start):
+    return [1 / start] * start + [1 / (6 - start)] * (6 - start)
+
+
+def test_the_cut_counts_the_bytes_that_a_search_is_bounded_by():
+    # Two layers before the cut would be the shortest, and hold more than that in the first stage.
+    with pytest.raises(ValueError, match=r"One microbatch takes 1736 of the memory of submesh 0, which has 900\."):
+        planned(by_hand(2), 900)
+    found, homes = planned("auto", 900)
+    assert homes == [0, 1, 1, 1, 1, 1]
+    assert max(found.peak_bytes) <= 900
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("bound", [2200, 3000, 6000])
+def test_no_cut_by_hand_is_shorter_within_the_bytes(bound):
+    times = [planned(by_hand(start), bound)[0].step_time for start in range(1, 6)]
+    assert planned("auto", bound)[0].step_time == min(times)

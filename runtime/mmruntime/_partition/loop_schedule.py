@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -65,7 +65,7 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
     assert isinstance(requested, schedules.Auto)
     costs = [_stage_cost(stage, region, placed, every) for stage in stages]
 
-    def searched(wish: schedules.Auto, sizes: tuple[list[float], list[float]]) -> schedules.Choice:
+    def searched(wish: schedules.Auto, sizes: Sizes) -> schedules.Choice:
         is_bounded = wish.memory_bytes is not None and wish.recompute
         return wish.choose(
             len(used),
@@ -81,16 +81,39 @@ def make_schedule(index: int, step: Step, placed: Placement, every: Segments) ->
 
     in_halves = _activation_bytes(stages, region, every, requested.split)
     undivided = _activation_bytes(stages, region, every, split=False)
-    if requested.memory_bytes is None or in_halves[0] == undivided[0]:
-        choice = searched(requested, in_halves)
-    else:
-        # What weight halves need counts from the forward on, so that whole backward passes have room for more.
-        choice = searched(replace(requested, split=False), undivided)
-        with contextlib.suppress(ValueError):
-            halved = searched(requested, in_halves)
-            if halved.simulation.step_time < choice.simulation.step_time * (1 - 1e-9):
-                choice = halved
+    choice = best_choice(requested, searched, in_halves, undivided)
     return LoopSchedule(choice.schedule, choice)
+
+
+Sizes = tuple[list[float], list[float]]
+
+
+def best_choice(
+    requested: schedules.Auto,
+    searched: Callable[[schedules.Auto, Sizes], schedules.Choice],
+    halved: Sizes,
+    whole: Sizes,
+) -> schedules.Choice:
+    """The shorter of an order in which backward passes may run in halves, and of one in which they are whole.
+
+    Args:
+        requested: The search that the user asks for.
+        searched: Runs a search where stages hold these bytes: all, and what input halves leave for weight halves.
+        halved: The bytes if backward passes run in halves.
+        whole: Those if they do not. What weight halves need counts from the forward on, so there is room for more.
+
+    Raises:
+        ValueError: If the memory cannot hold a microbatch.
+    """
+    if requested.memory_bytes is None or halved[0] == whole[0]:
+        return searched(requested, halved)
+    choice = searched(replace(requested, split=False), whole)
+    if requested.split:
+        with contextlib.suppress(ValueError):
+            other = searched(requested, halved)
+            if other.simulation.step_time < choice.simulation.step_time * (1 - 1e-9):
+                return other
+    return choice
 
 
 def _schedule_of_slices(loop: LoopSpec, placement: tuple[int, ...]) -> schedules.Schedule:
