@@ -203,9 +203,7 @@ def _timeline(loop: LoopSite, stages: _Stages | None, microbatches: int | None) 
         if slices == 1:
             schedule = schedules.make(name, size, count, placement=stages.placement, **options)
         else:
-            if stages.placement is not None and stages.placement != tuple(range(size)):
-                return undrawn(*notes, "this does not run: slices of a sequence need one stage on each submesh")
-            schedule = schedules.sliced(name, size, count, slices)
+            schedule = schedules.sliced(name, size, count, slices, placement=stages.placement)
             notes.append(f"each microbatch is drawn as its {slices} slices")
     except ValueError as error:
         return undrawn(*notes, f"this does not run: {error}")

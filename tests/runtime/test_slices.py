@@ -1,5 +1,6 @@
 """Sequence slices: exact where they are accepted, refused at the line where they would not be."""
 
+import dataclasses
 import re
 
 import jax
@@ -9,13 +10,26 @@ import pytest
 
 import mmruntime as mm
 from mmruntime import schedules
-from mmruntime._compat import as_fun, close, is_var
-from mmruntime._partition.trace import trace
-from mmruntime._slices.body import slice_loops
 from mmruntime.schedules._slices import check_slices
-from tests.runtime.helpers import normal, on, stages
-
-EXAMPLES, LENGTH, WIDTH, WORDS = 4, 6, 4, 5
+from tests.runtime.helpers import normal, stages
+from tests.runtime.sliced_programs import (
+    EXAMPLES,
+    LENGTH,
+    WIDTH,
+    WORDS,
+    agree,
+    attention,
+    data,
+    distances,
+    embedded,
+    in_slices,
+    losses,
+    lower,
+    masked,
+    model,
+    of_the_night,
+    parameters,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -23,57 +37,6 @@ def promotion():
     """The programs are written as users write them."""
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
-
-
-def parameters():
-    sizes = {
-        "embed": (WORDS, WIDTH), "place": (LENGTH + 2, WIDTH), "q": (WIDTH, WIDTH), "k": (WIDTH, WIDTH),
-        "v": (WIDTH, WIDTH), "up": (WIDTH, WIDTH), "out": (WIDTH, WORDS), "mix": (LENGTH, LENGTH),
-    }  # fmt: skip
-    return {name: 0.5 * normal(*size, seed=number) for number, (name, size) in enumerate(sizes.items())}
-
-
-def data():
-    rng = np.random.default_rng(7)
-    ids = rng.integers(0, WORDS, (EXAMPLES, LENGTH + 1), np.int32)
-    return {
-        "x": ids[:, :-1],
-        "y": ids[:, 1:],
-        "ids": ids,
-        "weight": rng.integers(0, 2, (EXAMPLES, LENGTH)).astype(parameters()["q"].dtype),
-    }
-
-
-def lower(length=LENGTH, below=0):
-    return jnp.tril(jnp.ones((length, length), bool), below)
-
-
-def masked(scores, shown=None, low=-1e30):
-    return jnp.where(lower(scores.shape[-1]) if shown is None else shown, scores, low)
-
-
-def attention(p, x, mask=masked):
-    scores = jnp.einsum("btd,bsd->bts", x @ p["q"], x @ p["k"])
-    return x + jnp.einsum("bts,bsd->btd", jax.nn.softmax(mask(scores), -1), x @ p["v"])
-
-
-def embedded(p, ids):
-    return p["embed"][ids] + p["place"][: ids.shape[1]]
-
-
-def losses(p, x, y):
-    logp = jax.nn.log_softmax(jnp.tanh(x @ p["up"]) @ p["out"])
-    return -jnp.take_along_axis(logp, y[..., None], -1)[..., 0]
-
-
-def model(mask=masked, before=lambda x, p: x, after=lambda x, p: x):
-    """A loss of a model with one layer of attention."""
-
-    def loss(p, batch):
-        x = after(attention(p, before(embedded(p, batch["x"]), p), mask), p)
-        return losses(p, x, batch["y"]).mean()
-
-    return loss
 
 
 def heads(p, batch):
@@ -113,10 +76,6 @@ def turned(x, p):
     angles = np.arange(LENGTH)[:, None] / 10.0 ** np.arange(WIDTH // 2)
     one, other = jnp.split(x, 2, -1)
     return jnp.concatenate([one * np.cos(angles) - other * np.sin(angles), one * np.sin(angles) + other], -1)
-
-
-def distances():
-    return np.arange(LENGTH)[:, None] - np.arange(LENGTH)
 
 
 ACCEPTED = {
@@ -210,59 +169,7 @@ REFUSED = {
     "the first position": (model(before=lambda x, p: x - x[:, :1]), "slices"),
     "a spectrum": (model(before=lambda x, p: jnp.fft.fft(x, axis=1).real), "not known"),
     "a loss of the loss": (perplexity, "sum over all positions"),
-    "keys computed again": (model(after=lambda x, p: jax.checkpoint(lambda y: attention(p, y))(x)), "backward pass"),
 }  # fmt: skip
-
-
-def looped(loss, slices, count=2):
-    return mm.microbatch(jax.value_and_grad(loss), count=count, argnum=1, slices=slices)
-
-
-def evaluate(step, args):
-    """The results of a step, of which each slice computes what it may."""
-    env = dict(zip(step.invars, jax.tree.leaves(args), strict=True)) | dict(step.constants)
-
-    def read(atom):
-        return env[atom] if is_var(atom) else atom.val
-
-    for region in step.regions:
-        variant = {var: op for op in region.ops for var in op.writes()}
-        for op in region.ops if region.num_slices > 1 else ():
-            for var in op.reads():
-                other = variant.get(var)
-                if other is not None and op.backward:
-                    assert not other.backward or other.variant >= op.variant
-                elif other is not None:
-                    assert other.variant <= op.variant and not other.backward
-        written = {var for op in region.ops for var in op.writes()}
-        reads = tuple(dict.fromkeys(var for op in region.ops for var in op.reads() if var not in written))
-        body = as_fun(close(step.like, reads, tuple(written), [op.eqn for op in region.ops]))
-        env.update({total: jnp.zeros(total.aval.shape, total.aval.dtype) for total, _ in region.sums})
-        for number in range(1 if region.loop is None else region.loop.count):
-            env.update({piece: env[stacked][number] for piece, stacked in region.slices.items()})
-            env.update(zip(written, body(*map(read, reads)), strict=True))
-            for total, result in region.sums:
-                env[total] = env[total] + env[result]
-    return [read(atom) for atom in step.outvars]
-
-
-def in_slices(loss, slices, args=None):
-    """The results of a loss and its gradient in slices, and of the same loop without."""
-    args = (parameters(), data()) if args is None else args
-    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(args)]
-    tree = jax.tree.structure(args)
-    step, _ = trace(lambda *leaves: looped(loss, slices)(*jax.tree.unflatten(tree, leaves)), shapes, [])
-    sliced = slice_loops(step)
-    return jax.jit(lambda args: (evaluate(sliced, args), jax.tree.leaves(looped(loss, 1)(*args))))(args)
-
-
-def agree(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
-
-
-def of_the_night(names, by_day):
-    return [name if name in by_day else pytest.param(name, marks=pytest.mark.nightly) for name in names]
 
 
 @pytest.mark.parametrize("name", of_the_night(ACCEPTED, ("as in GPT-2",)))
@@ -343,7 +250,7 @@ def test_random_programs_are_exact_or_refused(number):
 def test_orders_of_slices_have_the_published_idle_time_and_activations(name, stages, microbatches, slices):
     order = schedules.sliced(name, stages, microbatches, slices)
     order.validate()
-    check_slices(order.rows, slices)
+    check_slices(order)
     run = schedules.simulate(order, 1 / slices, 1 / slices, 1 / slices)
     assert run.makespan - max(run.busy) == pytest.approx((stages - 1) * 3 / slices)
     units = microbatches * slices
@@ -351,25 +258,64 @@ def test_orders_of_slices_have_the_published_idle_time_and_activations(name, sta
     assert list(run.live) == held
 
 
+@pytest.mark.parametrize(("stages", "microbatches", "slices"), [(2, 3, 4), (4, 2, 3), (8, 16, 4)])
+def test_zero_bubble_orders_of_slices_have_a_third_of_the_idle_time(stages, microbatches, slices):
+    order = schedules.sliced("zb-h1", stages, microbatches, slices)
+    order.validate()
+    check_slices(order)
+    run = schedules.simulate(order, 1 / slices, 1 / slices, 1 / slices)
+    assert run.makespan - max(run.busy) == pytest.approx((stages - 1) / slices)
+    assert list(run.live) == [stages + slices - 1] * stages
+
+
+@pytest.mark.parametrize("chunks", [2, 3])
+@pytest.mark.parametrize(("stages", "microbatches", "slices"), [(2, 3, 4), (4, 2, 3), (3, 1, 5), (4, 8, 2), (8, 1, 2)])
+def test_interleaved_orders_of_slices_have_a_share_of_the_idle_time(stages, microbatches, slices, chunks):
+    order = schedules.sliced("interleaved-1f1b", stages, microbatches, slices, chunks)
+    order.validate()
+    check_slices(order)
+    run = schedules.simulate(order, 1 / slices, 1 / slices, 1 / slices)
+    idle = run.makespan - max(run.busy)
+    if microbatches * slices >= stages:
+        assert idle == pytest.approx((stages - 1) * 3 / slices / chunks)
+    else:
+        assert idle < (stages - 1) * 3 / slices
+
+
 def test_orders_that_break_the_order_of_slices_are_refused():
-    plain = schedules.make("1f1b", 2, 4)
-    with pytest.raises(ValueError, match="from the last to the first"):
-        check_slices(plain.rows, 2)
+    for name in ("1f1b", "zb-h1"):
+        with pytest.raises(ValueError, match="from the last to the first"):
+            check_slices(dataclasses.replace(schedules.make(name, 2, 4), slices=2))
     with pytest.raises(ValueError, match="has no order for slices"):
-        schedules.sliced("zb-h1", 2, 4, 2)
+        schedules.sliced("zb-h2", 2, 4, 2)
+    with pytest.raises(ValueError, match="one stage on each submesh"):
+        schedules.sliced("zb-h1", 2, 4, 2, 2)
+    with pytest.raises(ValueError, match="round-robin"):
+        schedules.sliced("interleaved-1f1b", 2, 4, 2, placement=(0, 1, 1, 0))
+    again = (schedules.Action("R", 0, 1), *schedules.sliced("gpipe", 1, 1, 2).rows[0])
+    with pytest.raises(ValueError, match=r"jax\.checkpoint"):
+        check_slices(dataclasses.replace(schedules.sliced("gpipe", 1, 1, 2), rows=(again,)))
     with pytest.raises(ValueError, match="at least 1"):
         schedules.sliced("1f1b", 2, 0, 2)
 
 
-def tasks(p, batch):
-    x = embedded(p, batch["x"])
-    for stage in range(2):
-        x = mm.task(attention, task=on(stage))(p["layers"][stage], x)
-    return losses(p, x, batch["y"]).mean()
+def of_tasks(layer=attention, chunks=1):
+    def loss(p, batch):
+        x = embedded(p, batch["x"])
+        for number in range(2 * chunks):
+            stage = mm.stage(number, 2 * chunks, axis="stage", chunks=chunks)
+            x = mm.task(layer, task=stage)(p["layers"][number], x)
+        return losses(p, x, batch["y"]).mean()
+
+    return loss
+
+
+tasks = of_tasks()
 
 
 def deep_parameters():
-    return parameters() | {"layers": [parameters(), {name: 1.1 * leaf for name, leaf in parameters().items()}]}
+    layers = [{name: scale * leaf for name, leaf in parameters().items()} for scale in (1, 1.1, 0.9, 1)]
+    return parameters() | {"layers": layers}
 
 
 def pipelined(loss, slices, schedule, mesh=None):
@@ -381,15 +327,27 @@ def pipelined(loss, slices, schedule, mesh=None):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", schedules.sliced("1f1b", 2, 2, 3)])
-def test_pipelines_of_slices_give_the_results_of_one_device(schedule):
-    step = pipelined(tasks, 3, schedule)
+@pytest.mark.parametrize(
+    ("schedule", "loss", "chunks"),
+    [
+        ("gpipe", tasks, 1),
+        ("1f1b", tasks, 1),
+        (schedules.sliced("1f1b", 2, 2, 3), tasks, 1),
+        ("1f1b", of_tasks(jax.checkpoint(attention)), 1),
+        ("zb-h1", tasks, 1),
+        ("zb-h1", of_tasks(jax.checkpoint(attention)), 1),
+        ("interleaved-1f1b", of_tasks(chunks=2), 2),
+    ],
+)
+def test_pipelines_of_slices_give_the_results_of_one_device(schedule, loss, chunks):
+    step = pipelined(loss, 3, schedule)
     args = deep_parameters(), data()
-    agree(jax.tree.leaves(step(*args)), jax.tree.leaves(jax.value_and_grad(tasks)(*args)))
+    agree(jax.tree.leaves(step(*args)), jax.tree.leaves(jax.value_and_grad(loss)(*args)))
     report = step.explain()
     (loop,) = report.loops
     assert (loop.num_microbatches, loop.slices) == (2, 3)
-    assert list(loop.live) == list(schedules.simulate(loop.order).live)
+    if not loop.order.splits_backward:
+        assert list(loop.live) == [chunks * live for live in schedules.simulate(loop.order).live]
     assert "each in 3 slices" in str(report)
     assert "slices of its 6 positions" in str(report)
 
@@ -406,7 +364,7 @@ def test_slices_add_up_over_devices_once_per_step(embedding):
         # Without an embedding, the first layer has gradients of its weights alone, which share an operand.
         x = embedded(p, batch["x"]) if embedding else batch["h"]
         for stage in range(2):
-            x = mm.task(cut, task=on(stage))(p["layers"][stage], x)
+            x = mm.task(cut, task=mm.stage(stage, 2, axis="stage"))(p["layers"][stage], x)
         return losses(p, x, batch["y"]).mean()
 
     batch = data()
@@ -417,7 +375,7 @@ def test_slices_add_up_over_devices_once_per_step(embedding):
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("schedule", "message"),
-    [("zb-h1", "no order for slices"), ("auto", "not with a search"), (schedules.make("1f1b", 2, 6), "in 1 slices")],
+    [("zb-h2", "no order for slices"), ("auto", "not with a search"), (schedules.make("1f1b", 2, 6), "in 1 slices")],
 )
 def test_schedules_without_an_order_of_slices_are_refused(schedule, message):
     with pytest.raises(ValueError, match=message):

@@ -107,8 +107,9 @@ def microbatch(
         slices: Slices of the sequence, the dimension behind the examples, into which each microbatch is cut for the
             pipeline (Seq1F1B). A slice passes through the stages like a microbatch of its own and reads keys and values
             of the slices before it, so the pipeline fills and drains in 1/slices of the time and holds less. The traced
-            program proves that no position needs those behind it, or an error names the line. With `schedule` "1f1b" or
-            "gpipe", and one stage on each submesh. Without a pipeline it has no effect.
+            program proves that no position needs those behind it, or an error names the line. With `schedule` "gpipe",
+            "1f1b" or "zb-h1" and one stage on each submesh, or "interleaved-1f1b" and several. Without a pipeline it
+            has no effect.
 
     Returns:
         A function with the signature of `fun`.

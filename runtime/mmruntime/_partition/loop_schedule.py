@@ -119,11 +119,6 @@ def best_choice(
 def _schedule_of_slices(loop: LoopSpec, placement: tuple[int, ...]) -> schedules.Schedule:
     """The schedule of a loop whose microbatches are cut into slices of their sequence."""
     requested = loop.schedule
-    if placement != tuple(range(len(placement))):
-        raise ValueError(
-            f"microbatch: slices={loop.slices} needs one stage on each submesh, but the tasks make stages on submeshes "
-            f"{placement}. Leave chunks= out of mm.stage or of the hint stages(...), or leave slices= out."
-        )
     if isinstance(requested, schedules.Schedule):
         count = loop.count * loop.slices
         if requested.slices != loop.slices:
@@ -132,15 +127,20 @@ def _schedule_of_slices(loop: LoopSpec, placement: tuple[int, ...]) -> schedules
                 f"slices={loop.slices}. Give schedules.sliced(..., slices={loop.slices})."
             )
         made = _check_fit(requested, placement, count)
-        check_slices(made.rows, loop.slices)
+        check_slices(made)
         return made
     if not isinstance(requested, str) or loop.custom is not None or requested == schedules.AUTO:
         raise ValueError(
-            f"microbatch: slices={loop.slices} goes with the schedules gpipe and 1f1b, or with one of "
-            "schedules.sliced(...), not with a search or with rows of task names. Write one of these, or leave slices= "
-            "out."
+            f"microbatch: slices={loop.slices} goes with the schedules gpipe, 1f1b, interleaved-1f1b and zb-h1, or "
+            "with one of schedules.sliced(...), not with a search or with rows of task names. Write one of these, or "
+            "leave slices= out."
         )
-    return schedules.sliced(requested, len(placement), loop.count, loop.slices)
+    try:
+        made = schedules.sliced(requested, len(set(placement)), loop.count, loop.slices, placement=placement)
+    except ValueError as error:
+        raise ValueError(f"microbatch: slices={loop.slices}: {error}") from None
+    _check_interleaves(made.name, placement)
+    return made
 
 
 def _check_stages(loop: LoopSpec, placement: tuple[int, ...]) -> None:

@@ -13,10 +13,11 @@ slice adds up what those behind it give to its keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from mmruntime import _compat
@@ -68,12 +69,15 @@ class _Slicer:
         self.constants_of_step = dict(step.constants)
         self.values: dict[Var, SlicedValue] = {}
         self.maker: dict[Var, _Known] = {}
-        self.position: dict[Var, int] = {}
-        self.opened: list[Op] = [each for op in self.region.ops for each in self._opened(op)]
+        self.opened: list[Op] = []
+        # Of results of scans over layers: what each turn has made.
+        self.stacked: dict[Var, tuple[Op, list[Any]]] = {}
+        self.turns: dict[tuple[Var, int], Var] = {}
         self.constants = Constants(self.constants_of_step)
         for before in step.regions[:index]:
             self.constants.add(op.eqn for op in before.ops)
-        self.constants.add(op.eqn for op in self.opened)
+        # The slice whose backward pass is written.
+        self.running = 0
         self.ops: list[Op] = []
         self.pieces: dict[Var, Var] = {}
         self._done: dict[Any, Any] = {}
@@ -81,8 +85,11 @@ class _Slicer:
 
     # What is known.
 
-    def _opened(self, op: Op) -> list[Op]:
-        """The equations of a call, with those of calls inside; captured arrays become the step's."""
+    def _opened(self, op: Op) -> Iterator[Op]:
+        """The equations of a call or of a scan over layers, with those inside; captured arrays become the step's.
+
+        What comes before an equation is learned before it is asked for.
+        """
         eqn = op.eqn
         name = eqn.primitive.name
         body = None
@@ -90,26 +97,88 @@ class _Slicer:
             body = eqn.params["jaxpr"]
         elif name in ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"):
             body = next((eqn.params[key] for key in ("call_jaxpr", "fun_jaxpr", "jaxpr") if key in eqn.params), None)
+        elif name == "scan" and self._is_of_layers(eqn):
+            yield from self._turns(op)
+            return
         if body is None:
-            return [op]
+            for atom in eqn.invars:
+                yield from self._stack(atom)
+            yield op
+            return
+        inner, captured = self._body(body)
+        for new in inlined(inner, [*captured, *eqn.invars], eqn.outvars, eqn):
+            yield from self._opened(replace(op, call=op.call or eqn, callers=(eqn, *op.callers), eqn=new))
+
+    def _body(self, body: Any) -> tuple[Any, list[Var]]:
+        """A body whose captured arrays are its first arguments, and variables of the step for them."""
         inner, consts = _compat.split(body)
-        if consts:
-            fresh = [_compat.new_var(var.aval) for var in inner.constvars]
-            self.constants_of_step.update(zip(fresh, consts, strict=True))
-            inner = inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars])
-            operands = [*fresh, *eqn.invars]
-        else:
-            operands = list(eqn.invars)
-        eqns = inlined(inner, operands, eqn.outvars, eqn)
+        captured = [_compat.new_var(var.aval) for var in inner.constvars] if consts else []
+        self.constants_of_step.update(zip(captured, consts, strict=True))
+        return inner.replace(constvars=[], invars=[*inner.constvars, *inner.invars]), captured
+
+    def _is_of_layers(self, eqn: Any) -> bool:
+        """Whether the turns of a scan work on sequences, rather than on a position each."""
+        first = sum(_compat.scan_counts(eqn))
+        values = [None if is_var(atom) and atom in self.stacked else self._value(atom) for atom in eqn.invars]
+        over_positions = any(value is not None and value.axis(0) is not None for value in values[first:])
+        return not over_positions and any(value is None or value.hard_axes or value.partial for value in values)
+
+    def _turns(self, op: Op) -> Iterator[Op]:
+        """The equations of a scan, turn by turn."""
+        eqn = op.eqn
+        num_consts, num_carry = _compat.scan_counts(eqn)
+        first = num_consts + num_carry
+        consts, carried, stacks = eqn.invars[:num_consts], list(eqn.invars[num_consts:first]), eqn.invars[first:]
+        inner, captured = self._body(eqn.params["jaxpr"])
+        numbers = range(eqn.params["length"])
+        made: list[list[Any]] = [[None] * len(numbers) for _ in eqn.outvars[num_carry:]]
         inside = replace(op, call=op.call or eqn, callers=(eqn, *op.callers))
-        return [each for new in eqns for each in self._opened(replace(inside, eqn=new))]
+        for number in reversed(numbers) if eqn.params["reverse"] else numbers:
+            rows = []
+            for atom in stacks:
+                row, ops = self._row(atom, number, op)
+                rows.append(row)
+                yield from ops
+            outs = [_compat.new_var(atom.aval) for atom in inner.outvars]
+            for new in inlined(inner, [*captured, *consts, *carried, *rows], outs, eqn):
+                yield from self._opened(replace(inside, eqn=new))
+            carried = list(outs[:num_carry])
+            for found, out in zip(made, outs[num_carry:], strict=True):
+                found[number] = out
+        for var, atom in zip(eqn.outvars, carried, strict=False):
+            if is_var(var):
+                yield replace(op, eqn=_compat.copy_eqn(atom, var))
+        self.stacked.update((var, (op, pieces)) for var, pieces in zip(eqn.outvars[num_carry:], made, strict=True))
+
+    def _row(self, atom: Any, number: int, like: Op) -> tuple[Any, list[Op]]:
+        """What a scan reads of a stack in a turn, and the equations that take it."""
+        if atom in self.stacked:
+            return self.stacked[atom][1][number], []
+        if (atom, number) in self.turns:
+            return self.turns[atom, number], []
+        var, eqns = equations.of(lambda x: jax.lax.index_in_dim(x, number, keepdims=False), [atom])
+        self.turns[atom, number] = var
+        return var, [replace(like, eqn=eqn) for eqn in eqns]
+
+    def _stack(self, atom: Any) -> Iterator[Op]:
+        """The equations that join what the turns of a scan have made, where another equation reads it."""
+        if not is_var(atom) or atom not in self.stacked or atom in self.maker:
+            return
+        like, pieces = self.stacked[atom]
+        var, eqns = equations.of(lambda *each: jnp.stack(each), pieces)
+        for eqn in (*eqns, _compat.copy_eqn(var, atom)):
+            yield replace(like, eqn=eqn)
 
     def step(self) -> Step:
         """The step with this loop in slices."""
         for piece in self.region.slices:
             self.values[piece] = self._piece(piece)
-        for op in self.opened:
-            self._learn(op)
+        for op in self.region.ops:
+            for each in self._opened(op):
+                self._learn(each)
+        for _, result in self.region.sums:
+            for each in self._stack(result):
+                self._learn(each)
         if not self.axes_seen:
             raise ValueError(
                 f"microbatch: slices={self.count} found no dimension to cut: the sequence is dimension "
@@ -148,9 +217,13 @@ class _Slicer:
         return found
 
     def _learn(self, op: Op) -> None:
+        self.opened.append(op)
+        self.constants.add([op.eqn])
         ins = tuple(self._value(atom) for atom in op.eqn.invars)
         late = op.backward or any(value.late for value in ins)
-        eqn = SlicedEquation(op.eqn, ins, tuple(self.constants.find(atom) for atom in op.eqn.invars), late, self.count)
+        constants = tuple(self.constants.find(atom) for atom in op.eqn.invars)
+        known = tuple(self.constants.find_partly(atom) for atom in op.eqn.invars)
+        eqn = SlicedEquation(op.eqn, ins, constants, known, late, self.count)
         if op.eqn.effects:
             raise self._refused(op, NotSliceableError("has an effect, which would happen once for each slice"))
         is_known = all(self.constants.find(var) is not None for var in op.writes())
@@ -166,11 +239,13 @@ class _Slicer:
             if is_known:
                 value = value.but(axes=())
             rule = Application(value, [[] for _ in ins])
+        if late and not rule.suffix and all(value.again or not value.late for value in ins):
+            rule = replace(rule, out=rule.out.but(again=True))
         self.axes_seen.extend(rule.out.hard_axes[:1])
-        known = _Known(op, rule, late)
+        made = _Known(op, rule, late)
         for var in op.writes():
             self.values[var] = rule.out
-            self.maker[var] = known
+            self.maker[var] = made
 
     def _refused(self, op: Op, error: NotSliceableError) -> ValueError:
         origin = next(
@@ -189,6 +264,7 @@ class _Slicer:
         numbers = range(self.count)
         for order, late in ((numbers, False), (reversed(numbers), True)):
             for number in order:
+                self.running = number if late else 0
                 for op in self.opened:
                     var = next(iter(op.writes()), None)
                     if var is None or self.maker[var].late is not late:
@@ -245,7 +321,9 @@ class _Slicer:
     def _emit(self, like: Op, eqn: Any, number: int, late: bool) -> None:
         if like.eqn is not None:
             eqn = eqn.replace(source_info=like.eqn.source_info)
-        self.ops.append(replace(like, eqn=eqn, backward=late, variant=number))
+        # What is made again of slices before this one, it makes for them.
+        variant = max(number, self.running) if late else number
+        self.ops.append(replace(like, eqn=eqn, backward=late, variant=variant))
 
     def _whole(self, atom: Any, number: int) -> Any:
         """All of a value, computed by slice `number`."""
@@ -394,12 +472,12 @@ class _Slicer:
         """A value at all positions up to the end of a slice."""
         known = self.maker[atom]
         assert reader is not None
-        if known.late and number:
+        if known.late and number and not self._value(atom).again:
             raise self._refused(
                 reader.op,
                 NotSliceableError(
                     "reads positions before it that the backward pass computes, whose slices run from the last to the "
-                    "first, as of keys that jax.checkpoint has it compute again"
+                    "first"
                 ),
             )
         if not axis.is_plain:

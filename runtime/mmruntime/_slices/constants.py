@@ -1,10 +1,16 @@
-"""Values of a step that no input decides, such as causal masks, computed with NumPy while it is planned."""
+"""Values of a step that no input decides, such as causal masks, computed with NumPy while it is planned.
+
+Of a mask that the batch decides in part, such as a causal mask of packed sequences, the other entries are known.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from mmruntime._compat import Var, is_var
@@ -39,6 +45,37 @@ _ENTRY_BY_ENTRY: dict[str, Any] = {
 }
 
 
+# What an entry is compared to itself gives, of numbers that are not floats.
+_OF_ITSELF = {"eq": True, "ge": True, "le": True, "ne": False, "gt": False, "lt": False}
+# Entries go elsewhere and are not changed.
+_MOVES = frozenset(("broadcast_in_dim", "transpose", "squeeze", "expand_dims", "slice", "reshape", "copy", "copy_p"))
+
+
+@dataclass(frozen=True)
+class PartlyKnown:
+    """A value of which some entries are the same whatever the inputs are.
+
+    Attributes:
+        known: A mask of these entries.
+        values: The value; entries that are not known hold anything.
+    """
+
+    known: np.ndarray[Any, Any]
+    values: np.ndarray[Any, Any]
+
+    def broadcast(self, shape: tuple[int, ...]) -> PartlyKnown:
+        """The value of an operand that is broadcast."""
+        return PartlyKnown(np.broadcast_to(self.known, shape), np.broadcast_to(self.values, shape))
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A value that holds entries of another one: for each of its dimensions that of the other, None if repeated."""
+
+    source: Any
+    dims: tuple[int | None, ...]
+
+
 class Constants:
     """Constants by their variables.
 
@@ -50,22 +87,37 @@ class Constants:
         self._captured = captured
         self._values: dict[Var, np.ndarray[Any, Any]] = {}
         self._checked: set[Var] = set()
+        self._partly: dict[Var, PartlyKnown] = {}
+        self._copies: dict[Var, _Copy] = {}
+        # Integers that are computed in the same way have one name.
+        self._names: dict[Var, Var] = {}
+        self._named: dict[Any, Var] = {}
 
     def add(self, eqns: Iterable[Any]) -> None:
-        """Evaluate the equations that read nothing but constants."""
+        """Evaluate the equations that read constants, or entries that are known."""
         for eqn in eqns:
             if eqn.effects or len(eqn.outvars) != 1 or not is_var(eqn.outvars[0]):
                 continue
-            ins = []
-            for atom in eqn.invars:
-                value = self.find(atom)
-                if value is None:
-                    break
-                ins.append(value)
-            else:
-                found = evaluate(eqn, ins)
-                if found is not None and found.shape == eqn.outvars[0].aval.shape:
-                    self._values[eqn.outvars[0]] = found
+            (var,) = eqn.outvars
+            self._name(eqn)
+            ins = [self.find(atom) for atom in eqn.invars]
+            constants = [each for each in ins if each is not None]
+            if len(constants) == len(ins):
+                found = evaluate(eqn, constants)
+                if found is not None and found.shape == var.aval.shape:
+                    self._values[var] = found
+                continue
+            self._copies[var] = self._copy(eqn)
+            partly = self._partly_known(eqn)
+            if partly is not None and partly.known.any():
+                self._partly[var] = partly
+
+    def find_partly(self, atom: Any) -> PartlyKnown | None:
+        """The entries of an atom that are known: all of a constant's; None if there are none."""
+        value = self.find(atom)
+        if value is not None:
+            return PartlyKnown(np.asarray(True), value)
+        return self._partly.get(atom) if is_var(atom) else None
 
     def find(self, atom: Any) -> np.ndarray[Any, Any] | None:
         """The value of an atom; None if it is not known."""
@@ -83,9 +135,151 @@ class Constants:
             except TypeError:
                 # A typed key.
                 return None
-            if array.dtype.kind in "biuf":
+            if _is_real(array.dtype):
                 self._values[atom] = array
         return self._values.get(atom)
+
+    def _name(self, eqn: Any) -> None:
+        (var,) = eqn.outvars
+        if not _is_exact(var.aval.dtype):
+            return
+        operands = tuple(
+            self._names.get(atom, atom) if is_var(atom) else (str(atom.aval), str(atom)) for atom in eqn.invars
+        )
+        key = (eqn.primitive, tuple(sorted(eqn.params.items())), operands)
+        try:
+            self._names[var] = self._named.setdefault(key, var)
+        except TypeError:
+            # A parameter that cannot be hashed.
+            self._names[var] = var
+
+    def _copy_of(self, atom: Any) -> _Copy:
+        found = self._copies.get(atom)
+        return _Copy(self._names.get(atom, atom), tuple(range(len(atom.aval.shape)))) if found is None else found
+
+    def _copy(self, eqn: Any) -> _Copy:
+        (var,) = eqn.outvars
+        name = eqn.primitive.name
+        if name not in _MOVES or not is_var(eqn.invars[0]):
+            return _Copy(self._names.get(var, var), tuple(range(len(var.aval.shape))))
+        copy, before, after = self._copy_of(eqn.invars[0]), eqn.invars[0].aval.shape, var.aval.shape
+        if name == "broadcast_in_dim":
+            dims: list[int | None] = [None] * len(after)
+            for dim, there in enumerate(eqn.params["broadcast_dimensions"]):
+                dims[there] = copy.dims[dim] if before[dim] == after[there] else None
+            return _Copy(copy.source, tuple(dims))
+        if name == "transpose":
+            return _Copy(copy.source, tuple(copy.dims[dim] for dim in eqn.params["permutation"]))
+        if before == after and name != "slice":
+            return copy
+        large = [dim for dim, size in zip(copy.dims, before, strict=True) if size != 1]
+        if name in ("squeeze", "expand_dims", "reshape") and [s for s in before if s != 1] == [
+            s for s in after if s != 1
+        ]:
+            # Dimensions with one entry come and go.
+            rest = iter(large)
+            return _Copy(copy.source, tuple(None if size == 1 else next(rest) for size in after))
+        return _Copy(self._names.get(var, var), tuple(range(len(after))))
+
+    def _partly_known(self, eqn: Any) -> PartlyKnown | None:
+        name, var = eqn.primitive.name, eqn.outvars[0]
+        if not _is_real(var.aval.dtype) or not all(_is_real(atom.aval.dtype) for atom in eqn.invars):
+            return None
+        if name in _OF_ITSELF and all(is_var(atom) and _is_exact(atom.aval.dtype) for atom in eqn.invars):
+            return self._compared(eqn)
+        partly = [self.find_partly(atom) for atom in eqn.invars]
+        if all(each is None for each in partly):
+            return None
+        operands = [
+            found or PartlyKnown(np.asarray(False), np.zeros((), atom.aval.dtype))
+            for atom, found in zip(eqn.invars, partly, strict=True)
+        ]
+        if name in _MOVES:
+            known, values = evaluate(eqn, [operands[0].known]), evaluate(eqn, [operands[0].values])
+            return None if values is None or known is None else PartlyKnown(known, values)
+        return _entries_known(eqn, operands)
+
+    def _compared(self, eqn: Any) -> PartlyKnown | None:
+        """The entries of a comparison that compare an entry of one array with itself."""
+        one, other = (self._copy_of(atom) for atom in eqn.invars)
+        shape = eqn.outvars[0].aval.shape
+        if one.source is not other.source or len(one.dims) != len(shape) or len(other.dims) != len(shape):
+            return None
+        same = np.broadcast_to(np.True_, shape)
+        for dim, size in enumerate(one.source.aval.shape):
+            if size == 1:
+                continue
+            if dim not in one.dims or dim not in other.dims:
+                return None
+            places = one.dims.index(dim), other.dims.index(dim)
+            if places[0] != places[1]:
+                rows, columns = (
+                    np.arange(size).reshape([-1 if each == place else 1 for each in range(len(shape))])
+                    for place in places
+                )
+                same = np.broadcast_to(same[_once(same)] & (rows == columns), shape)
+        return PartlyKnown(same, np.broadcast_to(np.asarray(_OF_ITSELF[eqn.primitive.name]), shape))
+
+
+# An operand's entry that decides the result's, whatever the others are as long as they are finite, and what it then is.
+_ABSORBING: dict[str, tuple[Any, Any]] = {
+    "add": (-np.inf, -np.inf),
+    "and": (0, 0),
+    "mul": (0, 0),
+    "or": (True, True),
+}
+
+
+def _entries_known(eqn: Any, operands: Sequence[PartlyKnown]) -> PartlyKnown | None:
+    """What is known of a function of the entries at one position."""
+    name, aval = eqn.primitive.name, eqn.outvars[0].aval
+    if name == "select_n":
+        function = _selected
+    elif name in _ENTRY_BY_ENTRY or name == "convert_element_type":
+        absorbing = _ABSORBING.get(name)
+        if (name == "or" and aval.dtype != np.bool_) or (name == "add" and not np.issubdtype(aval.dtype, np.inexact)):
+            absorbing = None
+
+        def function(known: Sequence[Any], values: Sequence[Any]) -> tuple[Any, Any]:
+            found = values[0].astype(aval.dtype) if name == "convert_element_type" else _ENTRY_BY_ENTRY[name](*values)
+            all_known = functools.reduce(np.logical_and, known)
+            if absorbing is None:
+                return all_known, found
+            entry, result = absorbing
+            decided = functools.reduce(np.logical_or, [k & (v == entry) for k, v in zip(known, values, strict=True)])
+            return all_known | decided, np.where(decided & ~all_known, np.asarray(result, aval.dtype), found)
+    else:
+        return None
+    entries = [each for operand in operands for each in (operand.known, operand.values)]
+    known, values = (
+        _on_entries(lambda *each, part=part: function(each[::2], each[1::2])[part], entries, aval.shape)
+        for part in (0, 1)
+    )
+    return None if known is None or values is None else PartlyKnown(known, values)
+
+
+def _selected(known: Sequence[Any], values: Sequence[Any]) -> tuple[Any, Any]:
+    """What is known of a choice: known cases that are known to be chosen, or that are alike."""
+    cases = values[1:]
+    which = np.where(known[0], values[0].astype(np.int32), 0)
+    alike = functools.reduce(np.logical_and, [*known[1:], *(case == cases[0] for case in cases)])
+    chosen = [known[0] & (which == number) & each for number, each in enumerate(known[1:])]
+    return functools.reduce(np.logical_or, [alike, *chosen]), np.choose(which, cases)
+
+
+def _is_exact(dtype: Any) -> bool:
+    """Whether values of a type are integers or truths, each of which equals itself."""
+    return bool(dtype == np.bool_ or jnp.issubdtype(dtype, jnp.integer))
+
+
+def _is_real(dtype: Any) -> bool:
+    """Whether values of a type are numbers that have an order, or truths."""
+    return _is_exact(dtype) or bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def _once(array: np.ndarray[Any, Any]) -> tuple[slice, ...]:
+    """One entry of each dimension in which an array repeats itself."""
+    return tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)
 
 
 def evaluate(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:

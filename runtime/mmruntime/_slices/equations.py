@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from mmruntime import _compat
-from mmruntime._compat import Var
+from mmruntime._compat import Atom, Var
+from mmruntime._jaxpr.inline import inlined
+from mmruntime._jaxpr.ir import abstract
 from mmruntime._slices.rules import Application
 from mmruntime._slices.values import NotSliceableError
 
@@ -44,6 +46,19 @@ def pad(atom: Any, out: Var, config: Sequence[tuple[int, int, int]]) -> Any:
     return eqn.replace(
         invars=[atom, eqn.invars[1]], outvars=[out], params={**eqn.params, "padding_config": tuple(config)}
     )
+
+
+def of(function: Callable[..., Any], operands: Sequence[Atom]) -> tuple[Var, list[Any]]:
+    """The variable of a function's result, and its equations on these operands.
+
+    Args:
+        function: What to trace; it captures no arrays.
+        operands: Its arguments.
+    """
+    traced, captured = _compat.split(jax.make_jaxpr(function)(*map(abstract, operands)))
+    assert not captured, "what is traced reads its operands only"
+    out = _compat.new_var(traced.outvars[0].aval)
+    return out, inlined(traced, operands, [out], traced.eqns[0])
 
 
 def _template(function: Any, *shapes: Any) -> Any:

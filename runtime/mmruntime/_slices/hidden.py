@@ -6,14 +6,15 @@ may be left out of a sum if all of them are known to hold zero, and out of a max
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from mmruntime._slices.constants import once_each
-from mmruntime._slices.values import HIDDEN, SequenceAxis, SlicedValue
+from mmruntime._slices.constants import PartlyKnown, once_each
+from mmruntime._slices.values import HIDDEN, LOW, Fill, SequenceAxis, SlicedValue
 
 _SAME = frozenset(("copy", "copy_p", "convert_element_type", "stop_gradient", "reduce_precision"))
 _FUNCTIONS: dict[str, Any] = {
@@ -50,19 +51,31 @@ def fill_of_constant(array: np.ndarray[Any, Any], row: SequenceAxis, column: Seq
     """What all entries of an array hold in columns behind each row's slice; None if they are not the same."""
     if array.ndim == 0:
         return float(array)
-    small = once_each(array, (row.dim, column.dim))
     found: float | None = None
-    for start, end, behind in zip(row.bounds[:-1], row.bounds[1:], column.bounds[1:], strict=True):
-        index = [slice(None)] * array.ndim
-        index[row.dim], index[column.dim] = slice(start, end), slice(behind, None)
-        block = small[tuple(index)]
-        if not block.size:
-            continue
+    for block in _behind(array, row, column):
         first = block.flat[0]
         if not (block == first).all() or (found is not None and found != float(first)):
             return None
         found = float(first)
     return found
+
+
+def _behind(array: np.ndarray[Any, Any], row: SequenceAxis, column: SequenceAxis) -> Iterator[np.ndarray[Any, Any]]:
+    """For each slice, its rows and the columns behind it, where there are such."""
+    small = once_each(array, (row.dim, column.dim))
+    for start, end, behind in zip(row.bounds[:-1], row.bounds[1:], column.bounds[1:], strict=True):
+        index = [slice(None)] * array.ndim
+        index[row.dim], index[column.dim] = slice(start, end), slice(behind, None)
+        block = small[tuple(index)]
+        if block.size:
+            yield block
+
+
+def _fill_of_known(partly: PartlyKnown, row: SequenceAxis, column: SequenceAxis) -> float | None:
+    """What a value holds in columns behind each row's slice; None if it is not known of all of them."""
+    if not all(block.all() for block in _behind(partly.known, row, column)):
+        return None
+    return fill_of_constant(partly.values, row, column)
 
 
 def rows_see(shown: np.ndarray[Any, Any], row: SequenceAxis, column: SequenceAxis) -> bool:
@@ -80,9 +93,9 @@ def rows_see(shown: np.ndarray[Any, Any], row: SequenceAxis, column: SequenceAxi
     return True
 
 
-def is_hidden(fill: float | None) -> bool:
+def is_hidden(fill: Fill | None) -> bool:
     """Whether columns that hold this are hidden."""
-    return fill is not None and fill <= HIDDEN
+    return fill is LOW or (fill is not None and fill <= HIDDEN)
 
 
 def each_row_sees(value: SlicedValue, shape: tuple[int, ...], row: SequenceAxis, column: SequenceAxis) -> bool:
@@ -92,34 +105,43 @@ def each_row_sees(value: SlicedValue, shape: tuple[int, ...], row: SequenceAxis,
     return value.shown is not None and rows_see(np.broadcast_to(value.shown, shape), row, column)
 
 
-def shown_entries(
-    eqn: Any, ins: Sequence[SlicedValue], constants: Sequence[np.ndarray[Any, Any] | None]
-) -> np.ndarray[Any, Any] | None:
-    """A mask of entries of a result that are not hidden, entry by entry; None if none is known."""
+def shown_entries(eqn: Any, ins: Sequence[SlicedValue], known: Sequence[PartlyKnown | None]) -> Any:
+    """A mask of entries of a result that are not hidden, entry by entry; None if none is known.
+
+    Args:
+        eqn: The equation.
+        ins: What is known of its operands.
+        known: Entries of them that no input decides.
+    """
     name = eqn.primitive.name
     if name == "select_n":
-        which = constants[0]
-        if which is None:
-            return None
-        found: Any = False
-        for number, (case, constant) in enumerate(zip(ins[1:], constants[1:], strict=True)):
-            found = found | ((which.astype(np.int32) == number) & _shown(case, constant))
+        which = known[0]
+        cases = [_shown(case, entries) for case, entries in zip(ins[1:], known[1:], strict=True)]
+        found: Any = functools.reduce(np.logical_and, cases)
+        for number, case in enumerate(cases):
+            if which is None:
+                break
+            found = found | (which.known & (which.values.astype(np.int32) == number) & case)
         return np.asarray(found)
-    if name in _SAME or is_constraint(name):
-        return np.asarray(_shown(ins[0], constants[0]))
-    if name in ("add", "add_any", "sub"):
-        second = constants[1]
-        later = _shown(ins[1], second)
-        if name == "sub" and second is not None:
-            later = second < -HIDDEN
-        return np.asarray(_shown(ins[0], constants[0]) & later)
+    if is_same(name):
+        return np.asarray(_shown(ins[0], known[0]))
+    if name in ("add", "add_any"):
+        return np.asarray(_shown(ins[0], known[0]) & _shown(ins[1], known[1]))
+    if name == "sub":
+        later = known[1]
+        small = _shown(ins[1], None) if later is None else later.known & (later.values < -HIDDEN)
+        return np.asarray(_shown(ins[0], known[0]) & small)
     return None
 
 
-def _shown(value: SlicedValue, constant: np.ndarray[Any, Any] | None) -> Any:
-    if constant is not None:
-        return constant > HIDDEN
-    return np.True_ if value.plain else np.False_ if value.shown is None else value.shown
+def _shown(value: SlicedValue, entries: PartlyKnown | None) -> Any:
+    found = np.True_ if value.plain else np.False_ if value.shown is None else value.shown
+    return found if entries is None else np.where(entries.known, entries.values > HIDDEN, found)
+
+
+def is_same(name: str) -> bool:
+    """Whether a result's entries are those of the operand."""
+    return name in _SAME or is_constraint(name)
 
 
 def is_constraint(name: str) -> bool:
@@ -130,42 +152,39 @@ def is_constraint(name: str) -> bool:
 def combined_fill(
     eqn: Any,
     ins: Sequence[SlicedValue],
-    constants: Sequence[np.ndarray[Any, Any] | None],
+    known: Sequence[PartlyKnown | None],
     row: SequenceAxis,
     column: SequenceAxis,
-) -> float | None:
+) -> Fill | None:
     """What the columns behind a slice hold of an equation's result, entry by entry; None if that is not known.
 
     Args:
         eqn: The equation.
         ins: What is known of its operands.
-        constants: Their values, where they are known.
+        known: Entries of them that no input decides.
         row: The axis of the slice's rows.
         column: That of the columns.
     """
     shape = eqn.outvars[0].aval.shape
-    fills: list[float | None] = []
-    for value, constant in zip(ins, constants, strict=True):
-        if constant is not None:
-            full = constant if constant.ndim == 0 else np.broadcast_to(constant, shape)
-            fills.append(fill_of_constant(full, row, column))
-        else:
-            fills.append(value.fills.get((row.dim, column.dim)))
+    fills: list[Fill | None] = []
+    for value, entries in zip(ins, known, strict=True):
+        fill = None if entries is None else _fill_of_known(entries.broadcast(shape), row, column)
+        fills.append(value.fills.get((row.dim, column.dim)) if fill is None else fill)
     name = eqn.primitive.name
     if name == "select_n":
         which, cases = fills[0], fills[1:]
-        if which is not None:
+        if isinstance(which, float):
             return cases[int(which)]
         # It may be any of them.
         return cases[0] if all(case == cases[0] for case in cases) else None
-    if name in _SAME or is_constraint(name):
+    if is_same(name):
         return fills[0]
     is_bool = eqn.outvars[0].aval.dtype == np.bool_
     if name in ("and", "mul") and any(fill == 0 for fill in fills):
         return 0.0
     if name == "or" and any(fill == 1 for fill in fills) and is_bool:
         return 1.0
-    if name == "not" and fills[0] is not None and is_bool:
+    if name == "not" and isinstance(fills[0], float) and is_bool:
         return 1.0 - fills[0]
     if name == "div" and fills[0] == 0 and fills[1] != 0:
         return 0.0
@@ -173,14 +192,13 @@ def combined_fill(
         return 0.0
     if name in ("exp", "exp2", "logistic") and is_hidden(fills[0]):
         return 0.0
-    known = [fill for fill in fills if fill is not None and math.isfinite(fill)]
-    if name in ("add", "add_any", "sub") and len(known) < len(fills):
+    numbers = [fill for fill in fills if isinstance(fill, float)]
+    if name in ("add", "add_any", "sub") and (len(numbers) < len(fills) or not all(map(math.isfinite, numbers))):
         return _of_hidden(name, ins, fills, shape, row, column)
-    # Minus infinity may stand for something else that is hidden, so nothing is computed of it.
-    if len(known) < len(fills) or name not in _FUNCTIONS:
+    if len(numbers) < len(fills) or name not in _FUNCTIONS:
         return None
     try:
-        found = float(_FUNCTIONS[name](*known))
+        found = float(_FUNCTIONS[name](*numbers))
     except (ValueError, OverflowError):
         return None
     return None if math.isnan(found) else found
@@ -189,18 +207,27 @@ def combined_fill(
 def _of_hidden(
     name: str,
     ins: Sequence[SlicedValue],
-    fills: Sequence[float | None],
+    fills: Sequence[Fill | None],
     shape: tuple[int, ...],
     row: SequenceAxis,
     column: SequenceAxis,
-) -> float | None:
-    """Minus infinity for what stays hidden in a sum or difference of something that is not known, else None."""
+) -> Fill | None:
+    """What stays hidden in a sum or difference of something that is not known; None if nothing does."""
     one, other = (is_hidden(fill) for fill in fills)
+    if math.inf in fills:
+        return None
     if name != "sub":
+        if -math.inf in fills:
+            return -math.inf
         stays = (one and (other or ins[1].plain)) or (other and ins[0].plain)
-        return -math.inf if stays else None
-    if fills[1] is not None and fills[1] >= -HIDDEN:
-        return -math.inf if one or ins[0].plain else None
-    # A row's maximum is hidden itself where all of the row is.
-    keeps = one and not other and ins[1].plain and each_row_sees(ins[0], shape, row, column)
-    return -math.inf if keeps else None
+        return LOW if stays else None
+    is_infinite = fills[0] == -math.inf
+    if isinstance(fills[1], float) and fills[1] >= -HIDDEN:
+        return -math.inf if is_infinite else LOW if one or ins[0].plain else None
+    if other or not one:
+        return None
+    # A row's maximum is minus infinity where all of the row is, and then all of the difference is NaN, here and there.
+    if is_infinite:
+        return -math.inf if ins[1].plain or (ins[1].peak and ins[1].axis(column.dim) is None) else None
+    # It is hidden itself where all of the row is.
+    return LOW if ins[1].plain and each_row_sees(ins[0], shape, row, column) else None

@@ -15,8 +15,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime._slices.constants import evaluate
-from mmruntime._slices.hidden import combined_fill, each_row_sees, is_constraint, is_hidden, shown_entries
+from mmruntime._slices.constants import PartlyKnown, evaluate
+from mmruntime._slices.hidden import combined_fill, each_row_sees, is_constraint, is_hidden, is_same, shown_entries
 from mmruntime._slices.values import HIDDEN, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
 # How an operand is read: axes of its own, each with the number of the result's axis that says which positions, or with
@@ -52,6 +52,7 @@ class SlicedEquation:
         eqn: The equation.
         ins: What is known of the operands.
         constants: Their values, where they are known.
+        known_entries: Those of their entries that are known.
         late: Whether it is part of the backward pass.
         count: How many slices there are.
     """
@@ -59,6 +60,7 @@ class SlicedEquation:
     eqn: Any
     ins: tuple[SlicedValue, ...]
     constants: tuple[np.ndarray[Any, Any] | None, ...]
+    known_entries: tuple[PartlyKnown | None, ...]
     late: bool
     count: int
 
@@ -110,7 +112,7 @@ _ALONG = frozenset(_ALONG_NAMES.split())
 # What adds up to the same whether it is applied to addends or to their sum.
 _LINEAR_NAMES = """
     neg convert_element_type reshape broadcast_in_dim transpose squeeze expand_dims reduce_sum slice copy copy_p
-    rev real imag cumsum split sharding_constraint conj reduce_precision
+    rev real imag cumsum split unstack sharding_constraint conj reduce_precision
 """
 _LINEAR = frozenset(_LINEAR_NAMES.split())
 ADVICE = "Leave slices= out, or compute it of each position alone, or of those before it behind a causal mask."
@@ -153,8 +155,16 @@ def _stays_plain(eqn: SlicedEquation) -> bool:
         # It is at least its plain operand.
         pairs = zip(eqn.ins, eqn.constants, strict=True)
         return any(value.plain if array is None else bool((array > HIDDEN).all()) for value, array in pairs)
-    constants = [array for array in eqn.constants if array is not None and array.dtype.kind == "f"]
+    constants = [array for array in eqn.constants if array is not None and jnp.issubdtype(array.dtype, jnp.floating)]
     return all(value.plain for value in eqn.ins) and not any((abs(array) >= -HIDDEN).any() for array in constants)
+
+
+def _stays_peak(eqn: SlicedEquation) -> bool:
+    """Whether a result is a row's largest entry, or another number in its place."""
+    if eqn.name == "select_n":
+        cases = eqn.ins[1:]
+        return any(case.peak for case in cases) and all(case.peak or case.plain for case in cases)
+    return (is_same(eqn.name) or eqn.name == "max") and any(value.peak for value in eqn.ins)
 
 
 # Axes.
@@ -194,17 +204,17 @@ def _entry_by_entry(eqn: SlicedEquation) -> Application:
         ]
         for k in range(len(eqn.ins))
     ]
-    out = eqn.known(axes).but(plain=_stays_plain(eqn))
+    out = eqn.known(axes).but(plain=_stays_plain(eqn), peak=_stays_peak(eqn))
     if len(axes) == 2:
         fills = {}
         for row, column in (axes, axes[::-1]):
             if row.is_plain and column.is_plain:
-                fill = combined_fill(eqn.eqn, eqn.ins, eqn.constants, row, column)
+                fill = combined_fill(eqn.eqn, eqn.ins, eqn.known_entries, row, column)
                 if fill is not None:
                     fills[row.dim, column.dim] = fill
         out = out.but(fills=fills)
         if not out.plain:
-            out = out.but(shown=shown_entries(eqn.eqn, eqn.ins, eqn.constants))
+            out = out.but(shown=shown_entries(eqn.eqn, eqn.ins, eqn.known_entries))
     return Application(out, reads)
 
 
@@ -218,7 +228,9 @@ def _moved(eqn: SlicedEquation, where: Callable[[SequenceAxis], SequenceAxis | N
     dims = {axis.dim: there.dim for axis, there in kept}
     fills = {(dims[r], dims[c]): fill for (r, c), fill in value.fills.items() if r in dims and c in dims}
     shown = None if value.shown is None else evaluate(eqn.eqn, [np.broadcast_to(value.shown, eqn.shape(0))])
-    out = eqn.known([there for _, there in kept]).but(fills=fills, shown=shown, plain=value.plain, **changes)
+    out = eqn.known([there for _, there in kept]).but(
+        fills=fills, shown=shown, plain=value.plain, peak=value.peak, **changes
+    )
     return Application(out, [[(axis, number) for number, (axis, _) in enumerate(kept)], *([] for _ in rest)])
 
 
@@ -249,9 +261,12 @@ def _reduction(eqn: SlicedEquation) -> Application:
     if len(meeting) == 2 or not kept:
         raise NotSliceableError("takes the maximum over all positions")
     (column,), (row,) = meeting, kept
-    if not is_hidden(value.fills.get((row.dim, column.dim))) or not each_row_sees(value, eqn.shape(0), row, column):
+    fill = value.fills.get((row.dim, column.dim))
+    sees = each_row_sees(value, eqn.shape(0), row, column)
+    # Nothing is below minus infinity.
+    if not is_hidden(fill) or not (sees or fill == -math.inf):
         raise NotSliceableError(_unmasked(value, row, column, "takes the maximum over"))
-    out = eqn.known([after(row)]).but(plain=True)
+    out = eqn.known([after(row)]).but(plain=sees, peak=not sees)
     return Application(out, [[(row, 0), (column, "upto")]])
 
 
@@ -260,7 +275,9 @@ def _unmasked(value: SlicedValue, row: SequenceAxis, column: SequenceAxis, verb:
     if is_hidden(value.fills.get((row.dim, column.dim))):
         return (
             f"{verb} positions of which a row may have none that is visible (its mask is not known before the step "
-            "runs, or hides whole rows), and such a row reads positions behind it"
+            "runs, as that of padding, or hides whole rows), and such a row reads positions behind it. Have each "
+            "position see itself (mask | jnp.eye(length, dtype=bool)), or put -jnp.inf in place of scores of later "
+            "positions"
         )
     return f"{verb} positions behind it, which no causal mask is known to hide"
 
@@ -452,6 +469,18 @@ def _concatenate(eqn: SlicedEquation) -> Application:
     return Application(out, reads)
 
 
+def _stack(eqn: SlicedEquation) -> Application:
+    new = eqn.params["axis"]
+    axes = _united([each for value in eqn.ins for each in _of(value)])
+    reads: list[Reads] = [[(axis, number) for number, axis in enumerate(axes)] for _ in eqn.ins]
+    return Application(eqn.known([axis.at(axis.dim + (axis.dim >= new)) for axis in axes]), reads)
+
+
+def _unstack(eqn: SlicedEquation) -> Application:
+    gone = eqn.params["axis"]
+    return _moved(eqn, lambda axis: None if axis.dim == gone else axis.at(axis.dim - (axis.dim > gone)))
+
+
 def _slice(eqn: SlicedEquation) -> Application:
     start, limit = eqn.params["start_indices"], eqn.params["limit_indices"]
     steps = eqn.params["strides"] or (1,) * len(start)
@@ -612,7 +641,9 @@ _RULES: dict[str, Callable[[SlicedEquation], Application]] = {
     "scatter-add": _scatter,
     "slice": _slice,
     "squeeze": _squeeze,
+    "stack": _stack,
     "transpose": _transpose,
+    "unstack": _unstack,
 }
 
 
@@ -656,7 +687,7 @@ def _linear(eqn: SlicedEquation) -> Application:
         return Application(out, none, frozenset(once), spread)
     if eqn.name == "pad" and partial == [0] and eqn.constants[1] is not None and not eqn.constants[1].any():
         return Application(out, none)
-    if eqn.name == "concatenate" and whole(others):
+    if eqn.name in ("concatenate", "stack") and whole(others):
         return Application(out, none, frozenset(others))
     if eqn.name == "select_n" and 0 not in partial and whole(others):
         return Application(out, none, frozenset(k for k in others if k))

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 # A number at or below this, added to a score or in its place, hides the position: its `exp` is zero beside any score
 # that is not hidden itself.
 HIDDEN = -1e9
 
+
+class Low(enum.Enum):
+    """What is known of numbers that hide their positions, if it is not which they are."""
+
+    LOW = "at most HIDDEN"
+
+
+LOW: Final = Low.LOW
+Fill = float | Low
+
 # For a pair of dimensions, the slice's own rows and the columns up to its end: what all later columns hold.
-Fills = Mapping[tuple[int, int], float]
+Fills = Mapping[tuple[int, int], Fill]
 
 
 class NotSliceableError(Exception):
@@ -71,7 +82,12 @@ class SlicedValue:
         whole: Whether slices compute all of it, and take what they need.
         free: Whether it comes of the batch, keys and numbers alone, so that any slice may compute all of it.
         late: Whether it comes of the backward pass, whose last slice runs first.
+        again: Whether it is late, but made of what the forward pass has left alone, as under `jax.checkpoint`. The
+            backward pass of the last slice then makes the parts of all slices that it reads, and leaves them to those
+            before it.
         plain: Whether none of its entries is known to be hidden by a large negative number.
+        peak: Whether it is the largest of each row of something whose columns behind the slice are minus infinity. It
+            may be that itself, where a row has nothing else.
         fills: As `Fills`; pairs that are missing hold anything.
         shown: Where it is not plain, a mask of entries that are not hidden; None if none is known.
         origin: The equation that made it partial.
@@ -82,7 +98,9 @@ class SlicedValue:
     whole: bool = False
     free: bool = False
     late: bool = False
+    again: bool = False
     plain: bool = True
+    peak: bool = False
     fills: Fills = field(default_factory=dict)
     shown: Any = None
     origin: Any = None
