@@ -173,3 +173,11 @@ def test_a_changed_argument_is_seen():
     for value, field in ((step, "carried"), (step.regions[0], "ops"), (next(step.ops()), "backward")):
         with pytest.raises(FrozenInstanceError):
             setattr(value, field, ())
+
+
+@pytest.mark.both_versions("which classes JAX has for variables")
+def test_variables_are_of_one_class_and_dropped_results_of_its_only_subclass():
+    var = jax.make_jaxpr(jnp.sin)(1.0).jaxpr.outvars[0]
+    (dropped,) = type(var).__subclasses__()
+    assert (is_var(var), is_var(dropped(var.aval)), dropped.__name__) == (True, False, "DropVar")
+    assert not dropped.__subclasses__()

@@ -369,7 +369,7 @@ def random_mask(rng, valid, documents):
         lambda: same(jnp.where(valid, documents, 0)),
         lambda: eye(),
         lambda: jnp.asarray(distances() < 3),
-        lambda: jnp.broadcast_to(valid[:, :1, None], (EXAMPLES, LENGTH, LENGTH)),
+        lambda: jnp.broadcast_to(valid[:, :1, None], (valid.shape[0], LENGTH, LENGTH)),
     ]
 
     def combined(depth):

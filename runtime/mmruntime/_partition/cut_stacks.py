@@ -23,7 +23,8 @@ from mmruntime._compat import Atom, Var, is_var
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.task import Task
 from mmruntime._jaxpr.inline import inlined
-from mmruntime._jaxpr.ir import Op, Region, Step, abstract
+from mmruntime._jaxpr.ir import Op, Region, Step
+from mmruntime._jaxpr.trace_equations import trace_equations
 from mmruntime._partition.dimension_ties import Tie, local_params, ties
 from mmruntime._partition.find_stacks import StackCut, StackCuts, WholeStack, find_stacks
 from mmruntime._partition.locations import body_of_call, fresh
@@ -207,10 +208,8 @@ class _Cutter:
 
     def _emit(self, function: Callable[..., Any], operands: Sequence[Atom], like: Op | None) -> Var:
         """Append the equations of a function, and return the variable of its result."""
-        traced, captured = _compat.split(jax.make_jaxpr(function)(*map(abstract, operands)))
-        assert not captured, "what is traced reads its operands only"
-        out = _compat.new_var(traced.outvars[0].aval)
-        for eqn in inlined(traced, operands, [out], traced.eqns[0]):
+        out, eqns = trace_equations(function, operands)
+        for eqn in eqns:
             if like is None:
                 self.ops.append(Op(eqn))
             else:

@@ -13,19 +13,21 @@ slice adds up what those behind it give to its keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
 from mmruntime._jaxpr.inline import inlined
 from mmruntime._jaxpr.ir import Op, Region, Step, at_line
-from mmruntime._slices import equations
+from mmruntime._jaxpr.trace_equations import trace_equations
 from mmruntime._slices.constants import Constants
+from mmruntime._slices.parameters import adapted_params
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
 from mmruntime._slices.values import NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
@@ -156,7 +158,7 @@ class _Slicer:
             return self.stacked[atom][1][number], []
         if (atom, number) in self.turns:
             return self.turns[atom, number], []
-        var, eqns = equations.of(lambda x: jax.lax.index_in_dim(x, number, keepdims=False), [atom])
+        var, eqns = trace_equations(lambda x: jax.lax.index_in_dim(x, number, keepdims=False), [atom])
         self.turns[atom, number] = var
         return var, [replace(like, eqn=eqn) for eqn in eqns]
 
@@ -165,7 +167,7 @@ class _Slicer:
         if not is_var(atom) or atom not in self.stacked or atom in self.maker:
             return
         like, pieces = self.stacked[atom]
-        var, eqns = equations.of(lambda *each: jnp.stack(each), pieces)
+        var, eqns = trace_equations(lambda *each: jnp.stack(each), pieces)
         for eqn in (*eqns, _compat.copy_eqn(var, atom)):
             yield replace(like, eqn=eqn)
 
@@ -325,6 +327,13 @@ class _Slicer:
         variant = max(number, self.running) if late else number
         self.ops.append(replace(like, eqn=eqn, backward=late, variant=variant))
 
+    def _made(self, function: Callable[..., Any], operands: Sequence[Any], like: Op, number: int, late: bool) -> Var:
+        """The result of a function, whose equations are emitted."""
+        out, eqns = trace_equations(function, operands)
+        for eqn in eqns:
+            self._emit(like, eqn, number, late)
+        return out
+
     def _whole(self, atom: Any, number: int) -> Any:
         """All of a value, computed by slice `number`."""
         if not is_var(atom):
@@ -402,9 +411,7 @@ class _Slicer:
                 outs.append(fresh)
                 self._done[form, var, number] = fresh
         try:
-            params = equations.adapted_params(
-                op.eqn, atoms, [var.aval.shape for var in fresh_outs], rule, number, modes
-            )
+            params = adapted_params(op.eqn, atoms, [var.aval.shape for var in fresh_outs], rule, number, modes)
         except NotSliceableError as error:
             raise self._refused(op, error) from None
         outvars = [new if is_var(old) else old for old, new in zip(op.eqn.outvars, fresh_outs, strict=True)]
@@ -487,11 +494,9 @@ class _Slicer:
         key = ("upto", atom, number, late)
         if key not in self._done:
             parts = [self._own(atom, each) for each in range(number + 1)]
-            shape = list(atom.aval.shape)
-            shape[axis.dim] = axis.bounds[number + 1]
-            var = _compat.new_var(atom.aval.update(shape=tuple(shape)))
-            self._emit(reader.op, equations.concatenate(parts, var, axis.dim), number, late)
-            self._done[key] = var
+            self._done[key] = self._made(
+                lambda *each: jax.lax.concatenate(each, axis.dim), parts, reader.op, number, late
+            )
         return self._done[key]
 
     def _cut(
@@ -527,28 +532,18 @@ class _Slicer:
         return result
 
     def _slice_of(self, atom: Any, dim: int, start: int, end: int, like: Op, number: int, late: bool) -> Any:
-        shape = list(atom.aval.shape)
-        if (start, end) == (0, shape[dim]):
+        if (start, end) == (0, atom.aval.shape[dim]):
             return atom
-        starts, limits = [0] * len(shape), list(shape)
-        starts[dim], limits[dim] = start, end
-        shape[dim] = end - start
-        var = _compat.new_var(atom.aval.update(shape=tuple(shape)))
-        self._emit(like, equations.section(atom, var, starts, limits), number, late)
-        return var
+        return self._made(lambda x: jax.lax.slice_in_dim(x, start, end, axis=dim), [atom], like, number, late)
 
     def _reshaped(self, atom: Any, shape: Sequence[int], like: Op, number: int, late: bool) -> Any:
-        var = _compat.new_var(_compat.array_aval(tuple(shape), atom.aval.dtype, atom.aval.weak_type))
-        self._emit(like, _compat.reshape_eqn(atom, var), number, late)
-        return var
+        return self._made(lambda x: jax.lax.reshape(x, tuple(shape)), [atom], like, number, late)
 
     def _zeros(self, atom: Any, like: Op, number: int, late: bool) -> Any:
         aval = atom.aval
         key = ("zeros", aval.shape, aval.dtype, number, late, like.task)
         if key not in self._done:
-            var = _compat.new_var(aval)
-            self._emit(like, equations.zeros(var), number, late)
-            self._done[key] = var
+            self._done[key] = self._made(lambda: jnp.zeros(aval.shape, aval.dtype), [], like, number, late)
         return self._done[key]
 
     def _spread(self, atom: Any, number: int, like: Op) -> Any:
@@ -572,11 +567,9 @@ class _Slicer:
             dim = axis.dim + (not axis.is_plain)
             config = [(0, 0, 0)] * len(shape)
             config[dim] = (axis.bounds[number], axis.length - axis.bounds[number + 1], 0)
-            shape[dim] = axis.length
-            var = _compat.new_var(own.aval.update(shape=tuple(shape)))
-            self._emit(like, equations.pad(own, var, config), number, late)
-            found = var
+            zero = np.zeros((), own.aval.dtype)
+            found = self._made(lambda x: jax.lax.pad(x, zero, config), [own], like, number, late)
             if not axis.is_plain:
-                found = self._reshaped(var, full, like, number, late)
+                found = self._reshaped(found, full, like, number, late)
             self._done[key] = found
         return self._done[key]
