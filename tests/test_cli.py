@@ -556,6 +556,7 @@ class TestPages:
         result = run("explain", "stage_lop")
         assert result.exit_code == 2
         assert "There is no codemod `stage_lop`; did you mean `stage_loop`?" in result.stderr
+        assert "Error: a.py is a file; name a line of it, as in a.py:1." in run("explain", "a.py").stderr
 
     def test_usage(self) -> None:
         assert run("frobnicate").exit_code == 2

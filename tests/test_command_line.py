@@ -353,6 +353,11 @@ class TestInit:
         assert set(tomllib.loads(Path("mmrewrite.toml").read_text())) == set(KEYS)
         assert run("diff").exit_code == 0
         assert "mmrewrite.toml is there already" in run("init").stderr
+        assert 'include = ["a.py"]' in run("init", "--print").stdout
+        os.unlink("mmrewrite.toml")
+        put("pyproject.toml", "[tool.mmrewrite]\n")
+        assert "has a section [tool.mmrewrite] already" in run("init").stderr
+        assert run("init", "--print").stdout.startswith("[tool.mmrewrite]\n")
 
     def test_it_can_be_looked_at_first(self) -> None:
         put("a.py", "import jax\n")

@@ -434,6 +434,8 @@ def explain(what: str, output_format: str) -> None:
     elif (page := page_of(what)) is not None:
         explanation = Explanation(what, tuple(page.split("\n")))
     else:
+        if what.endswith((".py", ".ipynb")):
+            raise click.UsageError(f"{what} is a file; name a line of it, as in {what}:1.")
         raise click.UsageError(f"There is no codemod `{what}`{nearest(what, codemod_names())}")
     click.echo(render("explain", output_format, explanation), nl=False)
 

@@ -8,6 +8,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from mmrewrite.cli.config import TOOL
 from mmrewrite.cli.reports._told import Initialized
@@ -34,6 +35,10 @@ def initialize(folder: str) -> Initialized:
         NotInitialized: If there is a section already, or the file cannot be read or written.
     """
     text, name = section(folder)
+    if name == OWN_FILE and os.path.lexists(os.path.join(folder, OWN_FILE)):
+        raise NotInitialized(f"{OWN_FILE} is there already; edit it, or remove it first")
+    if name == PYPROJECT and TOOL in _tools(_project(folder)):
+        raise NotInitialized(f"{PYPROJECT} has a section [tool.{TOOL}] already; edit that")
     path = os.path.abspath(os.path.join(folder, name))
     try:
         if name == OWN_FILE:
@@ -59,28 +64,34 @@ def said(initialized: Initialized) -> str:
 
 
 def section(folder: str) -> tuple[str, str]:
-    """The section, and the name of the file that it belongs into.
+    """The section, and the name of the file that it belongs into, whether or not there is one already.
 
     Raises:
-        NotInitialized: If there is a section already, or the file cannot be read.
+        NotInitialized: If pyproject.toml cannot be read.
     """
-    own, project = (os.path.join(folder, name) for name in (OWN_FILE, PYPROJECT))
-    if os.path.lexists(own):
-        raise NotInitialized(f"{OWN_FILE} is there already; edit it, or remove it first")
-    dependencies: list[str] = []
-    has_project = os.path.lexists(project)
-    if has_project:
-        try:
-            content = tomllib.loads(Path(project).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise NotInitialized(f"{PYPROJECT}: {error}") from None
-        tool = content.get("tool", {})
-        if isinstance(tool, dict) and TOOL in tool:
-            raise NotInitialized(f"{PYPROJECT} has a section [tool.{TOOL}] already; edit that")
-        dependencies = list(_strings(content.get("project")))
+    content = _project(folder)
+    has_own = os.path.lexists(os.path.join(folder, OWN_FILE))
+    in_project = content is not None and not has_own
+    dependencies = list(_strings((content or {}).get("project")))
     found = _Found(folder, dependencies)
-    head, prefix = (f"[tool.{TOOL}]", f"tool.{TOOL}.") if has_project else ("", "")
-    return "\n".join(_lines(found, head, prefix)) + "\n", PYPROJECT if has_project else OWN_FILE
+    head, prefix = (f"[tool.{TOOL}]", f"tool.{TOOL}.") if in_project else ("", "")
+    return "\n".join(_lines(found, head, prefix)) + "\n", PYPROJECT if in_project else OWN_FILE
+
+
+def _project(folder: str) -> dict[str, Any] | None:
+    """What pyproject.toml holds; None where there is none."""
+    path = os.path.join(folder, PYPROJECT)
+    if not os.path.lexists(path):
+        return None
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise NotInitialized(f"{PYPROJECT}: {error}") from None
+
+
+def _tools(content: dict[str, Any] | None) -> dict[str, Any]:
+    tools = (content or {}).get("tool")
+    return tools if isinstance(tools, dict) else {}
 
 
 def _strings(value: object) -> Iterator[str]:
