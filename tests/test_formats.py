@@ -365,7 +365,7 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in ("meta", "br", "input", "rect", "line", "path", "circle"):
+        if tag not in ("meta", "br", "wbr", "input", "rect", "line", "path", "circle"):
             self.open.append(tag)
         self.loads += [value or "" for name, value in attrs if name in ("src", "href")]
         if re.fullmatch("h[1-6]", tag):
