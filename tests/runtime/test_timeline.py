@@ -4,6 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import mmruntime as mm
@@ -136,6 +137,23 @@ def test_submeshes_of_several_devices_are_not_taken_to_share_cores():
     step = mm.mjit(lambda x: mm.task(jnp.sin, task=mm.Task(mesh_slice={"stage": 1}))(x), mesh=mesh)
     measured = step.measure(jnp.ones(4))
     assert measured.simulated is measured.apart
+
+
+def test_what_programs_lose_to_each_other_is_measured_with_the_settings_of_the_caller():
+    """Several threads run the step, in which settings of a context manager do not hold."""
+    mesh = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",))
+
+    def draw(key, w, x, factor):
+        x = mm.task(jnp.dot, task=mm.stage(0, 2))(x, w) * jax.random.uniform(key)
+        return mm.task(layer, task=mm.stage(1, 2))(w, x) * factor
+
+    step = mm.mjit(draw, mesh=mesh)
+    with jax.enable_x64(True):
+        args = jax.random.key(0), np.eye(4), np.ones((4, 4)), 2.5
+        assert step(*args).dtype == "float64"
+        measured = step.measure(*args)
+    assert measured.simulated is not measured.apart
+    assert measured.simulated.makespan > 0
 
 
 def test_a_failure_is_raised_and_no_thread_stays(monkeypatch):

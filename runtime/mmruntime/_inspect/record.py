@@ -206,11 +206,13 @@ def _shared_cores(
 
 
 def _crowded(runner: StepRunner, inputs: Sequence[Any], count: int, instructions: int) -> list[float]:
-    """The median time of each instruction while so many threads run the step at once."""
+    """The median time of each instruction while so many threads run the step at once, each on a copy of the inputs."""
     times: list[list[float]] = [[] for _ in range(instructions)]
     with ThreadPoolExecutor(count) as pool:
         for _ in range(_REPEATS):
-            copies = [_copies(inputs) for _ in range(count)]
+            # Types of NumPy arrays and numbers depend on settings of this thread.
+            placed = [value if isinstance(value, jax.Array) else jnp.asarray(value) for value in inputs]
+            copies = [_copies(placed) for _ in range(count)]
             jax.block_until_ready(copies)
             together = threading.Barrier(count)
 

@@ -204,7 +204,11 @@ class MeshFunction(Generic[P, R]):
             return record(self._name, plan.runner, plan.program, call.leaves)
 
     def measure(self, *args: P.args, **kwargs: P.kwargs) -> Measurement:
-        """Time each program of the step alone on these arguments: the shortest of its runs in a few steps."""
+        """Time each program of the step alone on these arguments: the shortest of its runs in a few steps.
+
+        On CPU devices, which share cores, also while others of the step run: as many threads as there are devices,
+        eight at most, run it at once then, each on a copy of the arguments.
+        """
         with jax.disable_jit(False):
             call = self._split(args, kwargs)
             plan = self._plan_of(call, to_run=True)
