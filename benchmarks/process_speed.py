@@ -4,9 +4,10 @@
 
 The step trains four layers on four stages with 1F1B and Adam. Wall time is from one result to the next, read by all;
 issue time is the CPU time of the thread that calls the step, in the process that needs most; CPU time is that of all
-threads of all processes, which bounds the wall time from below where cores are few. Each number of processes is a job
-of its own, and jobs take turns for several rounds; of each figure the median of a job counts, and of jobs the smallest.
-Machines are noisy, so read the ratios.
+threads of all processes, which bounds the wall time from below where cores are few. What the watch over the other
+processes costs is given as its share of the wall time; it looks once in a while, so time many steps for it. Each number
+of processes is a job of its own, and jobs take turns for several rounds; of each figure the median of a job counts, and
+of jobs the smallest. Machines are noisy, so read the ratios.
 
 On CPUs XLA has two kinds of collectives: in the memory of one process, and over sockets (gloo). A program of several
 processes has the second kind only, also between devices of one process. So `1g`, one process with gloo, tells what
@@ -22,6 +23,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -84,22 +86,34 @@ def child(options: argparse.Namespace) -> None:
         float(value)
     if options.realtime:
         before_all_others(os.SCHED_RR, 1)
-    walls, issues, used = [], [], time.process_time()
+    walls, issues, used, watched, began = [], [], time.process_time(), watch_time(), time.perf_counter()
     for _ in range(options.repeats):
         start, cpu = time.perf_counter(), time.thread_time()
         state, value = step(state, batch)
         issues.append(time.thread_time() - cpu)
         float(value)
         walls.append(time.perf_counter() - start)
+    share = (watch_time() - watched) / (time.perf_counter() - began)
     if options.realtime:
         before_all_others(os.SCHED_OTHER, 0)
     figures = {
         "wall": statistics.median(walls),
         "issue": statistics.median(issues),
         "cpu": (time.process_time() - used) / options.repeats,
+        "watch": share,
         "loss": float(value),
     }
     print(json.dumps(figures), flush=True)
+
+
+def watch_time() -> float:
+    """The CPU time of the threads that watch over other processes."""
+    clocks = [
+        time.pthread_getcpuclockid(each.ident)
+        for each in threading.enumerate()
+        if each.name.startswith("mmruntime") and each.ident is not None
+    ]
+    return sum(map(time.clock_gettime, clocks))
 
 
 def before_all_others(policy: int, priority: int) -> None:
@@ -169,19 +183,20 @@ def main() -> None:
                 "wall": max(each["wall"] for each in found),
                 "issue": max(each["issue"] for each in found),
                 "cpu": sum(each["cpu"] for each in found),
+                "watch": max(each["watch"] for each in found),
                 "loss": found[0]["loss"],
             }
             before = best.setdefault(kind, figures)
             best[kind] = {name: min(before[name], value) for name, value in figures.items()}
     print(f"{os.cpu_count()} cores, {options.devices} devices, transport {options.transport}")
-    print("processes   wall ms   ratio   issue ms   ratio   CPU ms   ratio   loss")
+    print("processes   wall ms   ratio   issue ms   ratio   CPU ms   ratio   watch %   loss")
     base = best[kinds[0]]
     for kind, figures in best.items():
         columns = [
             f"{figures[name] * 1e3:{width}.2f}   {figures[name] / base[name]:5.2f}"
             for name, width in (("wall", 7), ("issue", 8), ("cpu", 6))
         ]
-        print(f"{kind:>9}   {'   '.join(columns)}   {figures['loss']:.9g}")
+        print(f"{kind:>9}   {'   '.join(columns)}   {100 * figures['watch']:7.2f}   {figures['loss']:.9g}")
 
 
 if __name__ == "__main__":
