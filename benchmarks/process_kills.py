@@ -36,7 +36,7 @@ from mmrewrite.launch.environment import RESTART, environments, free_port
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "cluster" / "train.py"
 PROCESSES, STEPS = 2, 12
 # Seconds of the watch, of `mm.init`, and what a busy machine adds to either.
-WATCH, START, BUSY = 8, 15, 30
+WATCH, START, BUSY = 15, 20, 45
 CONNECTED = "connected"
 SAID = {signal.SIGKILL: "has died", signal.SIGSTOP: "is stopped|has said nothing"}
 
