@@ -220,8 +220,9 @@ class _Slicer:
 
     def _learn(self, op: Op) -> None:
         self.opened.append(op)
-        self.constants.add([op.eqn])
         ins = tuple(self._value(atom) for atom in op.eqn.invars)
+        if all(value.free for value in ins):
+            self.constants.add([op.eqn])
         late = op.backward or any(value.late for value in ins)
         constants = tuple(self.constants.find(atom) for atom in op.eqn.invars)
         known = tuple(self.constants.find_partly(atom) for atom in op.eqn.invars)

@@ -89,7 +89,7 @@ class Constants:
         self._checked: set[Var] = set()
         self._partly: dict[Var, PartlyKnown] = {}
         self._copies: dict[Var, _Copy] = {}
-        # Integers that are computed in the same way have one name.
+        # What is computed in the same way has one name.
         self._names: dict[Var, Var] = {}
         self._named: dict[Any, Var] = {}
 
@@ -99,7 +99,14 @@ class Constants:
             if eqn.effects or len(eqn.outvars) != 1 or not is_var(eqn.outvars[0]):
                 continue
             (var,) = eqn.outvars
-            self._name(eqn)
+            name = self._name(eqn)
+            if name is not var:
+                # Each layer may make its own mask.
+                tables: tuple[dict[Var, Any], ...] = (self._values, self._partly, self._copies)
+                for table in tables:
+                    if name in table:
+                        table[var] = table[name]
+                continue
             ins = [self.find(atom) for atom in eqn.invars]
             constants = [each for each in ins if each is not None]
             if len(constants) == len(ins):
@@ -139,19 +146,19 @@ class Constants:
                 self._values[atom] = array
         return self._values.get(atom)
 
-    def _name(self, eqn: Any) -> None:
+    def _name(self, eqn: Any) -> Var:
+        """The first variable that was computed in the same way."""
         (var,) = eqn.outvars
-        if not _is_exact(var.aval.dtype):
-            return
         operands = tuple(
             self._names.get(atom, atom) if is_var(atom) else (str(atom.aval), str(atom)) for atom in eqn.invars
         )
-        key = (eqn.primitive, tuple(sorted(eqn.params.items())), operands)
         try:
+            key = (eqn.primitive, tuple(sorted(eqn.params.items())), operands)
             self._names[var] = self._named.setdefault(key, var)
         except TypeError:
             # A parameter that cannot be hashed.
             self._names[var] = var
+        return self._names[var]
 
     def _copy_of(self, atom: Any) -> _Copy:
         found = self._copies.get(atom)
@@ -252,7 +259,7 @@ def _entries_known(eqn: Any, operands: Sequence[PartlyKnown]) -> PartlyKnown | N
         return None
     entries = [each for operand in operands for each in (operand.known, operand.values)]
     known, values = (
-        _on_entries(lambda *each, part=part: function(each[::2], each[1::2])[part], entries, aval.shape)
+        on_entries(lambda *each, part=part: function(each[::2], each[1::2])[part], entries, aval.shape)
         for part in (0, 1)
     )
     return None if known is None or values is None else PartlyKnown(known, values)
@@ -305,19 +312,19 @@ def evaluate(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, A
     if name == "reshape":
         return ins[0].reshape(shape) if ins[0].size <= _MOST_ENTRIES else None
     if name == "convert_element_type":
-        return _on_entries(lambda a: a.astype(aval.dtype), ins, shape)
+        return on_entries(lambda a: a.astype(aval.dtype), ins, shape)
     if name == "select_n":
 
         def choose(which: Any, *cases: Any) -> Any:
             return np.choose(which.astype(np.int32), np.broadcast_arrays(*cases))
 
-        return _on_entries(choose, ins, shape)
+        return on_entries(choose, ins, shape)
     if name in _ENTRY_BY_ENTRY:
-        return _on_entries(_ENTRY_BY_ENTRY[name], ins, shape)
+        return on_entries(_ENTRY_BY_ENTRY[name], ins, shape)
     return None
 
 
-def _on_entries(function: Any, ins: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+def on_entries(function: Any, ins: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
     """A function of the entries at one position; along dimensions in which all repeat themselves it is called once."""
     ins = [each if each.ndim == len(shape) else np.broadcast_to(each, shape) for each in ins]
     repeats = [all(each.strides[dim] == 0 or each.shape[dim] == 1 for each in ins) for dim in range(len(shape))]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mmruntime._slices.constants import PartlyKnown, once_each
+from mmruntime._slices.constants import PartlyKnown, on_entries, once_each
 from mmruntime._slices.values import HIDDEN, LOW, Fill, SequenceAxis, SlicedValue
 
 _SAME = frozenset(("copy", "copy_p", "convert_element_type", "stop_gradient", "reduce_precision"))
@@ -114,29 +114,27 @@ def shown_entries(eqn: Any, ins: Sequence[SlicedValue], known: Sequence[PartlyKn
         known: Entries of them that no input decides.
     """
     name = eqn.primitive.name
-    if name == "select_n":
-        which = known[0]
-        cases = [_shown(case, entries) for case, entries in zip(ins[1:], known[1:], strict=True)]
-        found: Any = functools.reduce(np.logical_and, cases)
-        for number, case in enumerate(cases):
-            if which is None:
-                break
-            found = found | (which.known & (which.values.astype(np.int32) == number) & case)
-        return np.asarray(found)
-    if is_same(name):
-        return np.asarray(_shown(ins[0], known[0]))
-    if name in ("add", "add_any"):
-        return np.asarray(_shown(ins[0], known[0]) & _shown(ins[1], known[1]))
-    if name == "sub":
-        later = known[1]
-        small = _shown(ins[1], None) if later is None else later.known & (later.values < -HIDDEN)
-        return np.asarray(_shown(ins[0], known[0]) & small)
-    return None
+    if name not in ("select_n", "add", "add_any", "sub") and not is_same(name):
+        return None
 
+    def shows(*arrays: Any) -> Any:
+        shown, is_known, values = arrays[::3], arrays[1::3], arrays[2::3]
+        here = [np.where(k, v > HIDDEN, s) for s, k, v in zip(shown, is_known, values, strict=True)]
+        if name == "select_n":
+            found = functools.reduce(np.logical_and, here[1:])
+            for number, case in enumerate(here[1:]):
+                found = found | (is_known[0] & (values[0].astype(np.int32) == number) & case)
+            return found
+        if name == "sub":
+            return here[0] & np.where(is_known[1], values[1] < -HIDDEN, shown[1])
+        return functools.reduce(np.logical_and, here)
 
-def _shown(value: SlicedValue, entries: PartlyKnown | None) -> Any:
-    found = np.True_ if value.plain else np.False_ if value.shown is None else value.shown
-    return found if entries is None else np.where(entries.known, entries.values > HIDDEN, found)
+    arrays = []
+    for value, entries in zip(ins, known, strict=True):
+        shown = value.plain if value.shown is None else value.shown
+        arrays.append(np.asarray(shown))
+        arrays += [np.asarray(False), np.asarray(0)] if entries is None else [entries.known, entries.values]
+    return on_entries(shows, arrays, eqn.outvars[0].aval.shape)
 
 
 def is_same(name: str) -> bool:

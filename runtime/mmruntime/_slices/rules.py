@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime._slices.constants import PartlyKnown, evaluate
+from mmruntime._slices.constants import PartlyKnown, evaluate, once_each
 from mmruntime._slices.hidden import combined_fill, each_row_sees, is_constraint, is_hidden, is_same, shown_entries
 from mmruntime._slices.values import HIDDEN, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
@@ -154,9 +154,13 @@ def _stays_plain(eqn: SlicedEquation) -> bool:
     if eqn.name == "max":
         # It is at least its plain operand.
         pairs = zip(eqn.ins, eqn.constants, strict=True)
-        return any(value.plain if array is None else bool((array > HIDDEN).all()) for value, array in pairs)
+        return any(
+            value.plain if array is None else bool((once_each(array, ()) > HIDDEN).all()) for value, array in pairs
+        )
     constants = [array for array in eqn.constants if array is not None and jnp.issubdtype(array.dtype, jnp.floating)]
-    return all(value.plain for value in eqn.ins) and not any((abs(array) >= -HIDDEN).any() for array in constants)
+    return all(value.plain for value in eqn.ins) and not any(
+        (abs(once_each(array, ())) >= -HIDDEN).any() for array in constants
+    )
 
 
 def _stays_peak(eqn: SlicedEquation) -> bool:
