@@ -102,10 +102,9 @@ class Constants:
             name = self._name(eqn)
             if name is not var:
                 # Each layer may make its own mask.
-                tables: tuple[dict[Var, Any], ...] = (self._values, self._partly, self._copies)
-                for table in tables:
-                    if name in table:
-                        table[var] = table[name]
+                _share(self._values, name, var)
+                _share(self._partly, name, var)
+                _share(self._copies, name, var)
                 continue
             ins = [self.find(atom) for atom in eqn.invars]
             constants = [each for each in ins if each is not None]
@@ -226,6 +225,12 @@ class Constants:
                 )
                 same = np.broadcast_to(same[_once(same)] & (rows == columns), shape)
         return PartlyKnown(same, np.broadcast_to(np.asarray(_OF_ITSELF[eqn.primitive.name]), shape))
+
+
+def _share(found: dict[Var, Any], name: Var, var: Var) -> None:
+    """Give a variable what was found of the one whose name it has."""
+    if name in found:
+        found[var] = found[name]
 
 
 # An operand's entry that decides the result's, whatever the others are as long as they are finite, and what it then is.
