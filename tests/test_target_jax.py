@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
+from fixture_files import source_files
 from test_modernize import CASES, modernize, read_case
+from test_old_names import program
 
 from mmrewrite.cli.modernize import parse_target
 from mmrewrite.modernize.name_index import numbers, old_names
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
@@ -17,21 +23,12 @@ from mmrewrite.project.facts import Facts, SourceFile, read_facts
 pytestmark = pytest.mark.python
 
 TARGETS = ("0.4.30", "0.6.0", "0.8.0", "0.12")
-# What modernize writes, below `jax`: the release since which the wheels have it, if that is after 0.4.30 ...
-SINCE: Mapping[str, str] = {
-    "mmruntime.compat": "0.10.0",
-    "jax.enable_x64": "0.8.0",
-    "jax.experimental.layout.Format": "0.6.2",
-    "jax.experimental.layout.with_layout_constraint": "0.6.1",
-    "jax.extend.backend.get_backend": "0.4.33",
-    "jax.extend.sharding": "0.7.0",
-    "jax.lax.pcast": "0.8.2",
-    "jax.set_mesh": "0.7.1",
-    "jax.shard_map": "0.6.1",
-    "jax.sharding.AxisType": "0.5.3",
-    "jax.typeof": "0.5.3",
-}
-# ... and names that are older.
+RELEASES, *_ROWS = map(
+    json.loads, Path(__file__).with_name("newer_names.jsonl").read_text(encoding="utf-8").splitlines()
+)
+# The names of JAX that came after 0.4.30, as `tools/index_names.py` reads them in the wheels, with their release ...
+SINCE: Mapping[str, str] = {"mmruntime.compat": "0.10.0", **{row["name"]: row["since"] for row in _ROWS}}
+# ... and names that modernize writes and that are older.
 # fmt: off
 OLDER = frozenset(
     f"jax.{name}"
@@ -104,3 +101,24 @@ def test_the_target_has_what_is_written(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_is_written_is_not_gone(target: str) -> None:
     assert {name for name in written(target) if name in old_names() and old_names()[name].is_gone} == set()
+
+
+def test_the_file_has_the_releases_that_can_be_asked_for() -> None:
+    assert {row["since"] for row in _ROWS} <= set(RELEASES["releases"])
+    assert "0.4.30" not in SINCE.values()
+    assert OLDER.isdisjoint(SINCE)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_name_of_the_index_gets_a_name_that_the_target_lacks(target: str) -> None:
+    """Every name that a codemod of its own moves, one by one: what takes its place is there, or it is refused."""
+    names = {name for codemod in ModernizeRegistry().values() for name in codemod.moved if name.startswith("jax.")}
+    text, _ = program("attribute", sorted(names))
+    settings = ModernizeSettings(target=parse_target(target))
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), ModernizeRegistry(), settings=settings)
+    assert result.failure is None
+    assert len(names) > 100
+    written_here = names_in(result.result) - names_in(text.encode())
+    assert "jax.tree.map" in written_here
+    assert {name for name in written_here if numbers(SINCE.get(name, "0")) > (*numbers(target), 99)} == set()

@@ -1,6 +1,7 @@
 """Write mmrewrite/modernize/old_names.jsonl: since when public names of JAX and its libraries warn, raise or are gone.
 
-Beside it, `old_parts.jsonl` has the keywords, members and flags that went, by `index_parts.py`.
+Beside it, `old_parts.jsonl` has the keywords, members and flags that went, by `index_parts.py`. A third file,
+`tests/newer_names.jsonl`, has the names that came after JAX 0.4.30, the oldest that `--target-jax` asks for.
 
     python tools/index_names.py [--wheels FOLDER] [--python INTERPRETER]
 
@@ -38,6 +39,7 @@ from index_parts import LOOK, Parts, part_rows, parts_of
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = ROOT / "mmrewrite" / "modernize" / "old_names.jsonl"
 PARTS = INDEX.with_name("old_parts.jsonl")
+NEWER = ROOT / "tests" / "newer_names.jsonl"
 
 # Distribution, package, and the first release to read; of orbax, the first and the last release of every minor version,
 # since there are more than a hundred.
@@ -412,8 +414,8 @@ def _read_wheel(wheel: Path, package: str) -> tuple[dict[str, Named], Parts]:
     return release.names, parts_of(release)
 
 
-def _index(folder: Path) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The rows of both files, each with whether it is about a part."""
+def _index(folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
+    """The rows of the files, each with its file."""
     for distribution, package, first in RELEASES:
         versions = _wanted(distribution, first)
         with ThreadPoolExecutor(4) as threads:
@@ -424,12 +426,29 @@ def _index(folder: Path) -> Iterator[tuple[dict[str, Any], bool]]:
                 print(f"{distribution} {version} has no wheel and is not read", file=sys.stderr)
         with ProcessPoolExecutor() as workers:
             read = list(workers.map(_read_wheel, wheels.values(), [package] * len(wheels)))
-        for is_part in (False, True):
-            yield {"package": package, "releases": list(wheels)}, is_part
-        for row in rows({version: names for version, (names, _) in zip(wheels, read, strict=True)}):
-            yield row, False
-        for row in part_rows({version: parts for version, (_, parts) in zip(wheels, read, strict=True)}):
-            yield row, True
+        names = {version: names for version, (names, _) in zip(wheels, read, strict=True)}
+        head = {"package": package, "releases": list(wheels)}
+        yield from ((head, path) for path in (INDEX, PARTS))
+        yield from ((row, INDEX) for row in rows(names))
+        parts = {version: parts for version, (_, parts) in zip(wheels, read, strict=True)}
+        yield from ((row, PARTS) for row in part_rows(parts))
+        if package == "jax":
+            yield from ((row, NEWER) for row in newer_rows(names))
+
+
+def newer_rows(releases: Mapping[str, Mapping[str, Named]], first: str = "0.4.30") -> Iterator[dict[str, Any]]:
+    """A row for each name that was offered after the release `first`, which lacks it, with its first release."""
+    later = {version: names for version, names in releases.items() if _numbers(version) >= _numbers(first)}
+    yield {"package": "jax", "releases": list(later)}
+    since: dict[str, str] = {}
+    offered: set[str] = set()
+    for version, names in later.items():
+        for name, named in names.items():
+            if named.state != "raises":
+                since.setdefault(name, version)
+            if named.state in ("there", "warns"):
+                offered.add(name)
+    yield from ({"name": name, "since": since[name]} for name in sorted(offered) if since[name] != first)
 
 
 # Prints, for each name of a list in JSON, whether it is there; null where the package is not installed.
@@ -507,8 +526,10 @@ def main() -> None:
         folder = given.wheels or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         found = list(_index(folder))
-    _write(INDEX, corrected([row for row, is_part in found if not is_part], given.python))
-    _write(PARTS, corrected_parts([row for row, is_part in found if is_part], given.python))
+    of = {path: [row for row, place in found if place == path] for path in (INDEX, PARTS, NEWER)}
+    _write(INDEX, corrected(of[INDEX], given.python))
+    _write(PARTS, corrected_parts(of[PARTS], given.python))
+    _write(NEWER, of[NEWER])
 
 
 def _write(path: Path, found: Iterable[Mapping[str, Any]]) -> None:
