@@ -124,6 +124,17 @@ def backends_started() -> bool:
     return bool(xla_bridge.backends_are_initialized())
 
 
+def platform_started() -> str | None:
+    """The platform that JAX runs on by default; None if it has not started.
+
+    It does not wait, as the public functions do, for a thread that is starting it, which may wait for other processes.
+    """
+    from jax._src import xla_bridge  # noqa: PLC0415  (private: the public functions take a lock)
+
+    backend = getattr(xla_bridge, "_default_backend", None)
+    return None if backend is None else str(backend.platform)
+
+
 class KeyValueClient(Protocol):
     """The part of JAX's distributed client that keeps texts for all processes. Its errors are `JaxRuntimeError`s."""
 

@@ -305,7 +305,7 @@ class FaultWatch:
         if blocked is not None and (awaited is None or blocked.since < awaited[0]):
             awaited = _of_block(blocked)
         since, processes, words = awaited or (now, (), "")
-        on_cpu = _compat.backends_started() and jax.default_backend() == "cpu"
+        on_cpu = _compat.platform_started() == "cpu"
         return ProcessStatus(
             self._process,
             tuple(process for process in processes if process != self._process),

@@ -142,6 +142,31 @@ def test_the_program_starts_when_all_are_connected(tmp_path):
     assert "process 1 of 2 cannot go on: process 0 has died" in other.stderr, other.stderr
 
 
+DEVICES = """
+import os, signal
+import mmruntime as mm
+mm.init()
+if os.environ["JAX_PROCESS_ID"] == "1":
+    print("fault", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+import jax
+jax.devices()
+"""
+
+
+@pytest.mark.nightly
+def test_a_fault_while_devices_are_looked_for_is_seen(tmp_path):
+    """There the main thread waits in JAX for the devices of all processes, and holds a lock of JAX."""
+    program = tmp_path / "program.py"
+    program.write_text(DEVICES)
+    job = Processes(tmp_path, program, 2)
+    try:
+        (other,) = bring_about(job, 1)
+        assert "cannot go on: process 1 is stopped (by SIGSTOP or a debugger)" in job.text(other)
+    finally:
+        job.kill()
+
+
 @pytest.mark.nightly
 def test_slow_is_not_dead(start):
     job = start("slow", 1, 3, 3)
