@@ -97,7 +97,14 @@ class _Slicer:
         body = None
         if eqn.primitive is _compat.jit_p or eqn.primitive is _compat.remat_p:
             body = eqn.params["jaxpr"]
-        elif name in ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"):
+        elif name in (
+            "closed_call",
+            "core_call",
+            "eval_jaxpr",
+            "custom_jvp_call",
+            "custom_vjp_call",
+            "custom_vjp_call_jaxpr",
+        ):
             body = next((eqn.params[key] for key in ("call_jaxpr", "fun_jaxpr", "jaxpr") if key in eqn.params), None)
         elif name == "scan" and self._is_of_layers(eqn):
             yield from self._turns(op)
