@@ -224,6 +224,32 @@ def test_stages_that_a_schedule_needs(schedule: str) -> None:
         assert (result.errors, result.refusals) == ((), ())
 
 
+ONE_DEVICE = {
+    "a decorator": "@jax.jit{}\ndef norm(state, x):\n    return state.apply_fn(x)\n",
+    "a call with a name": "def norm(state, x):\n    return state.apply_fn(x)\n\n\nnorm_of = jax.jit(norm){}\n",
+    "a call with a lambda": "norm_of = jax.jit(lambda state, x: state.apply_fn(x)){}\n",
+}
+STEP = """
+@jax.jit  # mm: mjit
+def step(w, x):
+    return model(w, x)
+"""
+
+
+@pytest.mark.parametrize("form", ONE_DEVICE)
+def test_a_function_for_one_device_can_be_left(form: str) -> None:
+    """`state.apply_fn` may be another model than the one with the tasks."""
+    text = program(STEP) + "\n\n" + ONE_DEVICE[form]
+    (refusal,) = rewrite(text.format("")).refusals
+    advice = re.search(r"or `(# mm: ignore\[\w+\])` if it is to run there", refusal.reason)
+    assert advice is not None
+    for left in (text.format(f"  {advice[1]}"), program(STEP) + "\n\n# mm: off\n" + ONE_DEVICE[form].format("")):
+        result = rewrite(left)
+        assert (result.refusals, result.errors, result.failure) == ((), (), None)
+    # Another codemod is not meant.
+    assert rewrite(text.format("  # mm: ignore[place_task]")).refusals
+
+
 def test_what_is_advised_for_evaluations_is_accepted() -> None:
     """A hint for the line of the report, or a line above it with a hint and a name to use."""
     folder = next(each for each in hint_cases("before.py") if each.name == "evaluation_beside_training")

@@ -117,7 +117,7 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
     given = {found.compiled: found for found in evaluations(project, modules) if found.compiled is not None}
     for facts in modules:
         hinted = {hint.statement for hint in facts.hints.hints if hint.record.role is Role.COMPILE}
-        for step in plain_steps(facts, hinted):
+        for step in plain_steps(facts, hinted, "compile_for_mesh"):
             if _only_initializes(step.argument or step.statement):
                 continue
             if _is_called_in(steps, facts, step.statement) and not _is_called_outside(steps, facts, step.statement):
@@ -134,7 +134,10 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
                     cause = (
                         f"{step.name} calls `{model}`, and if that is the model with the tasks, plain `jax.jit` would "
                     )
-                    reason = f"{cause}inline them: all of it runs where its arguments are; {_HINT}"
+                    reason = (
+                        f"{cause}inline them: all of it runs where its arguments are; {_HINT}, or "
+                        "`# mm: ignore[compile_for_mesh]` if it is to run there"
+                    )
                 elif step.statement in given:
                     cause = f"{given[step.statement].cause}, and {step.name} gets it"
                     reason = f"{cause}, while plain `jax.jit` takes arrays of one stage; {_HINT}"

@@ -26,7 +26,7 @@ from data import load_corpus, windows
 MICROBATCH_SIZE = 4  # as in the `microbatch` hint of train.py
 
 
-@jax.jit
+@jax.jit  # mm: ignore[compile_for_mesh]
 def microbatched_step(
     state: TrainState, batch: dict[str, jax.Array], key: jax.Array
 ) -> tuple[TrainState, dict[str, jax.Array]]:

@@ -45,13 +45,19 @@ class PlainStep:
             yield from reach.from_expression(self.facts, self.argument, self.facts.names.scopes[self.statement])
 
 
-def plain_steps(facts: Facts, hinted: set[ast.stmt]) -> Iterator[PlainStep]:
-    """What plain `jax.jit` compiles: as a decorator, or in a call with a name, a lambda or another expression."""
+def plain_steps(facts: Facts, hinted: set[ast.stmt], codemod: str) -> Iterator[PlainStep]:
+    """What plain `jax.jit` compiles: as a decorator, or in a call with a name, a lambda or another expression.
+
+    Args:
+        facts: The module.
+        hinted: Statements that are passed over.
+        codemod: Where `ignore` names this codemod, or hints are switched off, statements are passed over too.
+    """
     names = facts.names
     functions: dict[ast.FunctionDef, None] = {}
     expressions: list[PlainStep] = []
     for statement, scope in names.scopes.items():
-        if statement in hinted:
+        if statement in hinted or _is_left(facts, statement, codemod):
             continue
         if isinstance(statement, ast.FunctionDef):
             if any(is_jit_decorator(names, decorator, scope) for decorator in statement.decorator_list):
@@ -70,6 +76,14 @@ def plain_steps(facts: Facts, hinted: set[ast.stmt]) -> Iterator[PlainStep]:
                     expressions.append(PlainStep(facts, statement, node.args[0]))
     yield from (PlainStep(facts, function) for function in functions)
     yield from expressions
+
+
+def _is_left(facts: Facts, statement: ast.stmt, codemod: str) -> bool:
+    hints = facts.hints
+    if not hints.ignored and not hints.ignored_statements and not hints.switched_off:
+        return False
+    start, _ = span(facts.source, statement)
+    return hints.is_off_at(start) or codemod in hints.ignored_at(start, statement)
 
 
 def _initialises(argument: ast.expr) -> bool:
