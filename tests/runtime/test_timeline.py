@@ -1,6 +1,7 @@
 import json
 import threading
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +86,15 @@ def test_the_picture_of_a_recorded_step_has_every_program_and_transfer(stepped):
     assert "backward, weight half" not in words
     # The first submesh holds two microbatches, the last one what it works on.
     assert [each.text for each in root.iter(f"{SVG}text") if "peak" in each.text] == ["peak 2", "peak 1"]
+
+
+def test_programs_that_were_seen_for_an_instant_hold_activations(stepped):
+    """On a busy machine the ends of a transfer and of the program behind it may be seen at once."""
+    compiled, args = stepped
+    timeline = compiled.timeline(*args)
+    instant = tuple(replace(span, start=span.end) if span.submesh == 1 else span for span in timeline.spans)
+    root = ElementTree.fromstring(replace(timeline, spans=instant).svg(width=1000))
+    assert [each.text for each in root.iter(f"{SVG}text") if "peak" in each.text][1] == "peak 1"
 
 
 def test_the_page_of_a_recorded_step_needs_nothing_else_and_has_the_simulation_on_the_same_scale(stepped):

@@ -124,12 +124,20 @@ def _live(spans: list[Span], timeline: Timeline) -> list[tuple[float, float]]:
             start, end = held.get((span.stage, span.microbatch), (span.start, span.end))
             held[span.stage, span.microbatch] = min(start, span.start), max(end, span.end)
     changes: dict[float, float] = defaultdict(float)
+    # On a busy machine a program may be seen to end when its arguments are seen to come.
+    instants: dict[float, float] = defaultdict(float)
     for ((loop, _), _), (start, end) in held.items():
         schedule = timeline.simulations[loop].schedule
-        changes[start] += schedule.num_submeshes / schedule.num_stages
-        changes[end] -= schedule.num_submeshes / schedule.num_stages
+        share = schedule.num_submeshes / schedule.num_stages
+        changes[start] += share
+        changes[end] -= share
+        instants[start] += share if start == end else 0.0
     times = sorted(changes)
-    return list(zip(times, accumulate(changes[at] for at in times), strict=True))
+    found: list[tuple[float, float]] = []
+    for at, live in zip(times, accumulate(changes[at] for at in times), strict=True):
+        found += [(at, live + instants[at])] if instants[at] else []
+        found.append((at, live))
+    return found
 
 
 def _tip(span: Span) -> str:
