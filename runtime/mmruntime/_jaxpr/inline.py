@@ -43,7 +43,7 @@ def inlined(inner: Any, invars: Sequence[Atom], outvars: Sequence[Any], like: An
         inner: The jaxpr.
         invars: Values for its arguments.
         outvars: Variables for its results.
-        like: An equation whose name stack goes in front of those of the jaxpr's equations.
+        like: An equation whose name stack goes in front of those of the jaxpr's equations; None if it has none.
     """
     env: dict[Var, Any] = dict(zip(inner.invars, invars, strict=True))
     # A result of the call takes the place of the inner variable, if one inner equation writes it.

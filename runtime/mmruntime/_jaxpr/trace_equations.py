@@ -23,4 +23,5 @@ def trace_equations(function: Callable[..., Any], operands: Sequence[Atom]) -> t
     traced, captured = _compat.split(jax.make_jaxpr(function)(*map(abstract, operands)))
     assert not captured, "what is traced reads its operands only"
     out = _compat.new_var(traced.outvars[0].aval)
-    return out, inlined(traced, operands, [out], traced.eqns[0])
+    # Without equations the result is a number, as of `jnp.zeros(())`, or an operand.
+    return out, inlined(traced, operands, [out], next(iter(traced.eqns), None))
