@@ -105,9 +105,9 @@ def init(
             your program. If left out, JAX's own settings hold.
         sched_batch: Where JAX is told to use the CPU only (`cpus`, `gpus=0`, `JAX_PLATFORMS=cpu`), whether the threads
             of this process, and all that they start, get Linux's scheduling policy SCHED_BATCH: a woken thread does
-            not preempt the one that woke it. Steps are faster where devices outnumber cores. If left out, what
-            `MMRUNTIME_SCHED_BATCH` says, 0 or 1, or yes. On other systems, and where a sandbox forbids it, nothing
-            happens.
+            not preempt the one that woke it. Steps are faster where devices outnumber cores, but those of several
+            processes are slower where other programs keep all cores busy. If left out, what `MMRUNTIME_SCHED_BATCH`
+            says, 0 or 1, or yes. On other systems, and where a sandbox forbids it, nothing happens.
 
     Raises:
         RuntimeError: If JAX was used before, so that `cpus`, `gpus` or `dump` would come too late.
