@@ -222,9 +222,8 @@ class Notebook:
 
     def _between(self, cell: _Cell) -> str:
         """What separates the lines of a cell."""
-        if len(cell.lines) > 1:
-            return self.json[cell.lines[0].end : cell.lines[1].start]
-        return f",{self.json[cell.start + 1 : cell.lines[0].start]}"
+        first, *rest = cell.lines
+        return self.json[first.end : rest[0].start] if rest else f",{self.json[cell.start + 1 : first.start]}"
 
     def _reference(self, hint: HintReference) -> HintReference:
         number, line = self._line(hint.line)
