@@ -10,7 +10,7 @@ Model Training", https://arxiv.org/abs/2406.03488.
 from collections.abc import Sequence
 
 from ._action import Action, Rows
-from ._algorithms.interleaved import INTERLEAVED
+from ._algorithms.interleaved import INTERLEAVED, backward_unit, interleaved_rows
 from ._algorithms.zero_bubble import ZB_H1, fill_weights, peak_counts, with_input_halves
 from ._named import check_counts
 from ._placements import round_robin
@@ -72,7 +72,7 @@ def sliced(
             "leave chunks= out."
         )
     if chunks > 1:
-        rows = _interleaved(num_stages, num_microbatches, slices, chunks)
+        rows = interleaved_rows(num_stages, num_microbatches, chunks, slices)
     else:
         rows = _in_one_pass(num_stages, num_microbatches * slices, slices, eager=name == "gpipe")
     if name == ZB_H1.name:
@@ -90,42 +90,9 @@ def _in_one_pass(num_stages: int, units: int, slices: int, *, eager: bool) -> Ro
         for position in range(units):
             if ahead + position < units:
                 row.append(Action("F", stage, ahead + position))
-            row.append(Action("B", stage, _backward_unit(position, slices)))
+            row.append(Action("B", stage, backward_unit(position, slices)))
         rows.append(tuple(row))
     return tuple(rows)
-
-
-def _interleaved(num_submeshes: int, num_microbatches: int, slices: int, chunks: int) -> Rows:
-    """Interleaved 1F1B, as of microbatches, whose groups are of whole microbatches."""
-    groups = max(1, num_microbatches // -(-num_submeshes // slices))
-    forwards: list[tuple[int, int]] = []
-    backwards: list[tuple[int, int]] = []
-    first, largest = 0, -(-num_microbatches // groups) * slices
-    for group in range(groups):
-        units = range(first, first + (num_microbatches // groups + (group < num_microbatches % groups)) * slices)
-        for chunk in range(chunks):
-            forwards += ((chunk, unit) for unit in units)
-            backwards += ((chunks - 1 - chunk, _backward_unit(unit, slices)) for unit in units)
-        first = units.stop
-    rows = []
-    for submesh in range(num_submeshes):
-        ahead = min(len(forwards), (chunks - 1) * largest + 2 * (num_submeshes - submesh - 1) + slices - 1)
-        row = []
-        for step in range(len(forwards) + ahead):
-            if step < len(forwards):
-                chunk, unit = forwards[step]
-                row.append(Action("F", chunk * num_submeshes + submesh, unit))
-            if step >= ahead:
-                chunk, unit = backwards[step - ahead]
-                row.append(Action("B", chunk * num_submeshes + submesh, unit))
-        rows.append(tuple(row))
-    return tuple(rows)
-
-
-def _backward_unit(position: int, slices: int) -> int:
-    """The slice that goes back at a position: in each microbatch from the last to the first."""
-    microbatch, behind = divmod(position, slices)
-    return microbatch * slices + slices - 1 - behind
 
 
 def check_slices(schedule: Schedule) -> None:

@@ -1,6 +1,6 @@
 """Interleaved 1F1B: several chunks of the model on every submesh, dealt out round-robin."""
 
-from mmruntime.schedules._action import Action
+from mmruntime.schedules._action import Action, Rows
 from mmruntime.schedules._algorithms.one_forward_one_backward import one_forward_one_backward
 from mmruntime.schedules._named_schedule import ClosedForms, NamedSchedule, Order, ScheduleSizes
 from mmruntime.schedules._placements import ROUND_ROBIN
@@ -22,30 +22,51 @@ def interleaved(sizes: ScheduleSizes) -> Order:
     if chunks == 1:
         # With nothing to interleave, the formula below would warm up like eager 1F1B, in twice the memory.
         return one_forward_one_backward(sizes)
-    groups = max(1, m // p)
+    return Order(interleaved_rows(p, m, chunks))
+
+
+def interleaved_rows(num_submeshes: int, num_microbatches: int, chunks: int, slices: int = 1) -> Rows:
+    """The order of `interleaved`, in which each microbatch may be several slices of its sequence.
+
+    A slice is a unit of its own, number `microbatch * slices + slice`. Groups are of whole microbatches, with a slice
+    or more for each submesh; backward passes of a microbatch go from its last slice to its first, so the first of them
+    waits for `slices - 1` forwards more.
+
+    Args:
+        num_submeshes: Number of submeshes.
+        num_microbatches: Number of microbatches.
+        chunks: Stages on each submesh, at least two.
+        slices: Slices of each microbatch.
+    """
+    groups = max(1, num_microbatches // -(-num_submeshes // slices))
     forwards: list[tuple[int, int]] = []
     backwards: list[tuple[int, int]] = []
-    first = 0
+    first, largest = 0, -(-num_microbatches // groups) * slices
     for group in range(groups):
-        members = range(first, first + m // groups + (group < m % groups))
+        units = range(first, first + (num_microbatches // groups + (group < num_microbatches % groups)) * slices)
         for chunk in range(chunks):
-            forwards += ((chunk, microbatch) for microbatch in members)
-            backwards += ((chunks - 1 - chunk, microbatch) for microbatch in members)
-        first = members.stop
-    largest = -(-m // groups)
+            forwards += ((chunk, unit) for unit in units)
+            backwards += ((chunks - 1 - chunk, backward_unit(unit, slices)) for unit in units)
+        first = units.stop
     rows = []
-    for submesh in range(p):
-        warm_up = min(len(forwards), (chunks - 1) * largest + 2 * (p - submesh - 1))
+    for submesh in range(num_submeshes):
+        ahead = min(len(forwards), (chunks - 1) * largest + 2 * (num_submeshes - submesh - 1) + slices - 1)
         row = []
-        for step in range(len(forwards) + warm_up):
+        for step in range(len(forwards) + ahead):
             if step < len(forwards):
-                chunk, microbatch = forwards[step]
-                row.append(Action("F", chunk * p + submesh, microbatch))
-            if step >= warm_up:
-                chunk, microbatch = backwards[step - warm_up]
-                row.append(Action("B", chunk * p + submesh, microbatch))
+                chunk, unit = forwards[step]
+                row.append(Action("F", chunk * num_submeshes + submesh, unit))
+            if step >= ahead:
+                chunk, unit = backwards[step - ahead]
+                row.append(Action("B", chunk * num_submeshes + submesh, unit))
         rows.append(tuple(row))
-    return Order(tuple(rows))
+    return tuple(rows)
+
+
+def backward_unit(position: int, slices: int) -> int:
+    """The slice that goes back at a position: in each microbatch from the last to the first."""
+    microbatch, behind = divmod(position, slices)
+    return microbatch * slices + slices - 1 - behind
 
 
 INTERLEAVED = NamedSchedule(
