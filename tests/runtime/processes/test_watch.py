@@ -6,8 +6,10 @@ import re
 import socket
 import time
 
+import jax
 import pytest
 
+from mmruntime._compat import platform_started
 from mmruntime._processes.activity import Activity
 from mmruntime._processes.ports import PORTS, allowed_ports, listen
 from mmruntime._processes.progress import CallRecord
@@ -334,6 +336,12 @@ def test_the_tree_is_one():
         assert found == list(range(1, count))
         assert all(process in children_of(parent_of(process), count) for process in range(1, count))
     assert next_hop(0, 300) == 1 and next_hop(1, 300) == 18 and next_hop(18, 300) == 300
+
+
+def test_the_platform_is_known_without_a_lock():
+    """It comes from a private name, without which the watch would take every platform for an accelerator."""
+    platform = jax.default_backend()
+    assert platform_started() == platform
 
 
 def test_what_the_main_thread_does():
