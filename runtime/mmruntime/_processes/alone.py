@@ -27,10 +27,12 @@ def check_others(what: str, stacklevel: int) -> None:
         stacklevel: Where a warning points to, as for `warnings.warn` in the calling function.
 
     Raises:
-        RuntimeError: If `JAX_NUM_PROCESSES`, which is about JAX, names several processes, and JAX was not told.
+        RuntimeError: If `JAX_NUM_PROCESSES`, which is about JAX, names several processes, or cannot be read, and JAX
+            was not told.
 
     Warns:
-        UserWarning: If a launcher such as Slurm has started several, which may be apart on purpose.
+        UserWarning: If a launcher such as Slurm has started several, which may be apart on purpose, or does not say how
+            many there are.
     """
     if said.alone or jax.distributed.is_initialized():
         return
@@ -49,10 +51,11 @@ def check_others(what: str, stacklevel: int) -> None:
 def _who_is_missing(environment: Environment) -> str | None:
     try:
         found = find_launched(environment)
-    except ValueError:
-        # `mm.init` says what is malformed. Without it, nothing is known.
-        return None
-    if found is None or found.num_processes is None or found.num_processes < 2:
+    except ValueError as problem:
+        return f"this may be one of several processes ({str(problem).rstrip('.')})"
+    if found is None or found.num_processes == 1:
         return None
     launcher = "mmrewrite run" if RESTART in environment else found.launcher
+    if found.num_processes is None:
+        return f"this may be one of several processes by {launcher}"
     return f"this is one of {found.num_processes} processes by {launcher}"

@@ -55,9 +55,29 @@ def test_a_task_of_a_scheduler_is_warned(monkeypatch):
         make()
 
 
+def test_variables_that_cannot_be_read_are_not_passed_over(monkeypatch):
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "many")
+    with pytest.raises(
+        RuntimeError, match=r"may be one of several processes \(JAX_NUM_PROCESSES .* got 'many'\), and JAX"
+    ):
+        make()
+
+
 @pytest.mark.parametrize(
-    "variables", [{}, {"JAX_NUM_PROCESSES": "1"}, SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, {"JAX_NUM_PROCESSES": "many"}]
+    "variables",
+    [
+        pytest.param({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, id="pod of an indexed job"),
+        pytest.param({"JAX_COORDINATOR_ADDRESS": "node1:1234"}, id="an address alone"),
+    ],
 )
+def test_processes_of_an_unknown_number_are_warned(monkeypatch, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.warns(UserWarning, match=r"may be one of several processes by .*mm\.init\(distributed=False\)"):
+        make()
+
+
+@pytest.mark.parametrize("variables", [{}, {"JAX_NUM_PROCESSES": "1"}, SLURM | {"SLURM_STEP_NUM_TASKS": "1"}])
 def test_a_program_that_runs_alone_hears_nothing(monkeypatch, variables):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
