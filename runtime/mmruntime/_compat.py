@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import hashlib
 import importlib.metadata
 import inspect
 import logging
 import math
 import os
+import pickle
 import sys
 import threading
 import traceback
@@ -772,10 +775,12 @@ class CompiledProgram:
     Attributes:
         executable: The result of `lower(...).compile()`.
         cached: What it was lowered to, if it came out of the cache; None if XLA compiled it now.
+        serialized: The bytes that it was loaded from, if these are at hand.
     """
 
     executable: Any
     cached: Any = None
+    serialized: bytes | None = None
 
 
 def versions() -> str:
@@ -846,6 +851,8 @@ def _forget_packing(executable: Any) -> None:
 def _serialize(program: CompiledProgram, unloaded: Any) -> bytes | None:
     """The bytes of a program's executable, from which it can be loaded again; None if there are none."""
     backend = unloaded.backend
+    if program.serialized is not None:
+        return program.serialized
     if program.cached is None:
         serialized: bytes = backend.serialize_executable(unloaded.xla_executable)
         return serialized
@@ -892,8 +899,6 @@ def load_elsewhere(program: CompiledProgram, borders: Borders, elsewhere: Sequen
         A compiled program for each of `elsewhere`. All are None where JAX cannot copy the program: it has host
         callbacks, its platform compiles for a position in the topology (TPU), or devices belong to other processes.
     """
-    from jax._src import compiler  # noqa: PLC0415  (private: no public way to name the devices of a loaded program)
-
     compiled = program.executable
     unloaded = getattr(compiled._executable, "_unloaded_executable", None)
     if unloaded is None or not _can_move(compiled, unloaded, borders):
@@ -908,22 +913,93 @@ def load_elsewhere(program: CompiledProgram, borders: Borders, elsewhere: Sequen
         if serialized is None:
             return [None] * len(elsewhere)
         copies = []
-        for (ins, outs), devices in zip(elsewhere, places[1:], strict=True):
-            device_list = type(unloaded.device_list)(tuple(devices))
-            options = compiler.get_compile_options(
-                1, len(devices), np.array([[device.id for device in devices]]), backend=backend
-            )
-            loaded = backend.deserialize_executable(serialized, device_list, options)
-            copy = dataclasses.replace(
-                unloaded, xla_executable=loaded, device_list=device_list, input_shardings=ins, output_shardings=outs
-            )
-            executable = copy.load()
-            _forget_packing(executable)
+        for place, devices in zip(elsewhere, places[1:], strict=True):
+            executable = _load(unloaded, serialized, place, type(unloaded.device_list)(tuple(devices)))
             copies.append(jax.stages.Compiled(executable, [], compiled.args_info, compiled.out_tree))
     except (jax.errors.JaxRuntimeError, NotImplementedError, ImportError, AttributeError, TypeError) as error:
         log.debug("Cannot copy a compiled program to other devices, so it is compiled for each: %s", error)
         return [None] * len(elsewhere)
     return copies
+
+
+def _load(unloaded: Any, serialized: bytes, borders: Borders, device_list: Any) -> Any:
+    """The executable of a serialized program on some devices; `unloaded` says all else about it."""
+    from jax._src import compiler  # noqa: PLC0415  (private: no public way to name the devices of a loaded program)
+
+    backend = unloaded.backend
+    places = np.array([[device.id for device in device_list]])
+    options = compiler.get_compile_options(1, len(device_list), places, backend=backend)
+    loaded = backend.deserialize_executable(serialized, device_list, options)
+    ins, outs = borders
+    copy = dataclasses.replace(
+        unloaded, xla_executable=loaded, device_list=device_list, input_shardings=ins, output_shardings=outs
+    )
+    executable = copy.load()
+    _forget_packing(executable)
+    return executable
+
+
+# What an executable is loaded with anew. What its arguments are called is in errors alone, and a closure of JAX's.
+_OF_THE_PROCESS = ("xla_executable", "device_list", "backend", "input_shardings", "output_shardings", "all_args_info")
+
+
+def pack(program: CompiledProgram, borders: Borders) -> tuple[bytes, bytes] | None:
+    """A compiled program as bytes: what `unpack` needs to know about it, and its executable.
+
+    `jax.experimental.serialize_executable` is the public way; what it makes of an executable that came out of JAX's
+    cache cannot be run (see `_serialize`).
+
+    Args:
+        program: The program.
+        borders: The shardings of its arguments and results.
+
+    Returns:
+        None where a program cannot be loaded by another process, for the reasons of `load_elsewhere`.
+    """
+    compiled = program.executable
+    unloaded = getattr(compiled._executable, "_unloaded_executable", None)
+    if unloaded is None or not _can_move(compiled, unloaded, borders) or unloaded.keepalive:
+        return None
+    try:
+        serialized = _serialize(program, unloaded)
+        if serialized is None:
+            return None
+        fields = {field.name: getattr(unloaded, field.name) for field in dataclasses.fields(unloaded)}
+        kept = {name: value for name, value in fields.items() if name not in _OF_THE_PROCESS}
+        about = (type(unloaded), kept, jax.tree.leaves(compiled.args_info), compiled._no_kwargs)
+        return pickle.dumps(about), serialized
+    except (
+        jax.errors.JaxRuntimeError,
+        NotImplementedError,
+        ImportError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        pickle.PickleError,
+    ) as error:
+        log.debug("Cannot serialize a compiled program: %s", error)
+        return None
+
+
+def unpack(about: bytes, serialized: bytes, borders: Borders) -> CompiledProgram | None:
+    """A program of which `pack` made bytes; None if this process cannot load it."""
+    ins, outs = borders
+    # What the bytes say was written by another process: whatever it is, the program can be compiled instead.
+    try:
+        kind, kept, args_info, no_kwargs = pickle.loads(about)
+        device_list = (*ins, *outs)[0]._internal_device_list
+        client = device_list[0].client
+        absent = dict.fromkeys(_OF_THE_PROCESS)
+        unloaded = kind(**absent | kept | {"backend": client, "device_list": device_list})
+        executable = _load(unloaded, serialized, borders, device_list)
+        in_tree = jax.tree.structure(((0,) * len(ins), {}))
+        out_tree = jax.tree.structure([0] * len(outs))
+        info = jax.tree.unflatten(in_tree, args_info)
+        compiled = jax.stages.Compiled(executable, [], info, out_tree, no_kwargs=no_kwargs)
+    except Exception as error:
+        log.debug("Cannot load a kept program, so it is compiled: %s", error)
+        return None
+    return CompiledProgram(compiled, serialized=serialized)
 
 
 def _can_move(compiled: Any, unloaded: Any, borders: Borders) -> bool:
@@ -1207,3 +1283,132 @@ class ShardingByRank(NamedSharding):
         if other is None:
             return super()._to_sdy_sharding(num_dimensions, *args, **kwargs)
         return other._to_sdy_sharding(num_dimensions, *args, **kwargs)
+
+
+def content(value: Any) -> tuple[Any, ...] | None:
+    """All that a value of JAX's is, as values that name it in any process; None for a type that is not known here."""
+    known = _content_attributes().get(type(value))
+    if known is not None:
+        return tuple((name, getattr(value, name, "unset")) for name in known)
+    if any(value is single for single in _singletons()):
+        return (type(value).__name__,)
+    # The types of random keys. Nobody can register another implementation under these names.
+    impl = getattr(value, "_impl", None)
+    name = getattr(impl, "name", None)
+    if impl is not None and name in ("threefry2x32", "rbg", "unsafe_rbg"):
+        registered = getattr(sys.modules.get(type(value).__module__), "prngs", {})
+        if registered.get(name) is impl:
+            return ("keys", name)
+    return None
+
+
+@functools.cache
+def _content_attributes() -> dict[type, tuple[str, ...]]:
+    """The attributes that say all of a value, by its exact type; the slots where a type has nothing else."""
+    found: dict[type, tuple[str, ...]] = {
+        jax.sharding.AbstractMesh: ("axis_names", "axis_sizes", "axis_types", "abstract_device"),
+        NamedSharding: ("mesh", "spec", "memory_kind", "_logical_device_ids"),
+    }
+    # The second is what a weak type is without its weakness, once somebody has asked.
+    unread = ("__weakref__", "_stripped_weak_type")
+    for kind in (ShapedArray, PartitionSpec, core.JaxprEqnContext, core.ManualAxisType):
+        found[kind] = tuple(name for name in kind.__slots__ if name not in unread)
+    return found
+
+
+@functools.cache
+def _singletons() -> tuple[Any, ...]:
+    automatic = getattr(jax.typeof(np.float32(0)), "layout", None)
+    return (UNSPECIFIED, PartitionSpec.UNCONSTRAINED, *([] if automatic is None else [automatic]))
+
+
+# Modules whose primitives reach code that no jaxpr shows: functions of the host, of libraries, of other compilers.
+_FOREIGN = ("callback", "ffi", "debugging", "custom_partitioning", "pallas", "mosaic", "triton", "tpu_custom_call")
+
+
+def primitive_content(primitive: Any, platform: str) -> tuple[str, ...] | None:
+    """Where a primitive is defined; None if that, or a rule by which it is lowered, is neither JAX's nor ours."""
+    home = _homes().get(primitive)
+    if home is None:
+        return None
+    platforms = ("cuda", "rocm") if platform == "gpu" else (platform,)
+    tables = [mlir._lowerings, *[mlir._platform_specific_lowerings.get(each, {}) for each in platforms]]
+    rules = [table[primitive].rule for table in tables if primitive in table]
+    return (primitive.name, home) if rules and all(_is_known_code(rule, set()) for rule in rules) else None
+
+
+@functools.cache
+def _homes() -> dict[Any, str]:
+    """The module that defines each primitive."""
+    modules = [
+        (name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] in ("jax", "mmruntime")
+    ]
+    found: dict[Any, str] = {}
+    for name, module in sorted(modules):
+        for value in list(vars(module).values()):
+            if isinstance(value, Primitive):
+                found.setdefault(value, name)
+    return found
+
+
+def _is_known_code(rule: Any, seen: set[int]) -> bool:
+    """Whether a rule is JAX's or ours, with all functions that it holds; `lower_fun` wraps those of anybody."""
+    if id(rule) in seen:
+        return True
+    seen.add(id(rule))
+    if isinstance(rule, functools.partial):
+        return all(_is_known_code(each, seen) for each in (rule.func, *rule.args, *rule.keywords.values()))
+    if not callable(rule):
+        return True
+    module = getattr(rule, "__module__", None) or ""
+    names = module.split(".")
+    if names[0] not in ("builtins", "jax", "jaxlib", "mmruntime") or any(
+        name.lstrip("_") in _FOREIGN for name in names
+    ):
+        return False
+    held: list[Any] = [getattr(rule, "__wrapped__", None), *(getattr(rule, "__defaults__", None) or ())]
+    for cell in getattr(rule, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):
+            held.append(cell.cell_contents)
+    return all(_is_known_code(each, seen) for each in held)
+
+
+# Of JAX's settings, those that say what is kept, logged and shown, and not what is compiled.
+_NOT_OF_PROGRAMS = ("jax_compilation_cache_", "jax_persistent_cache_", "jax_log", "jax_traceback_filtering")
+
+
+def compilation_settings() -> tuple[Any, ...]:
+    """All that decides beside a program how JAX lowers it: settings, also those of this thread, and its context."""
+    values: Mapping[str, Any] = jax.config.values
+    read = [(name, value) for name, value in sorted(values.items()) if not name.startswith(_NOT_OF_PROGRAMS)]
+    return (*read, core.JaxprEqnContext())
+
+
+def device_content(devices: Sequence[Any]) -> str:
+    """A digest of the devices that a program is compiled for, their platform, and all that XLA knows of both."""
+    from jax._src import cache_key  # noqa: PLC0415  (private: what JAX's own cache distinguishes has no public name)
+
+    client = devices[0].client
+    found = hashlib.sha256()
+    cache_key._hash_accelerator_config(found, np.array(devices))
+    cache_key._hash_platform(found, client)
+    found.update(repr(cache_key.custom_hook()).encode())
+    places = [(device.id, device.process_index, device.device_kind) for device in devices]
+    found.update(repr((places, client.process_index(), [device.id for device in client.devices()])).encode())
+    return found.hexdigest()
+
+
+def lowest_time_kept() -> float | None:
+    """Seconds of compilation below which no program is kept on disk; None if none may be, or JAX shall decide alone.
+
+    JAX evicts what it keeps where its size is bounded, and does not see what is ours.
+    """
+    settings: Any = jax.config
+    folder = settings.jax_compilation_cache_dir
+    if not folder or "://" in folder or not settings.jax_enable_compilation_cache:
+        return None
+    # Names of programs and lines of their sources, which are asked for here, are none of the content of a program.
+    if settings.jax_compilation_cache_include_metadata_in_key or settings.jax_compilation_cache_max_size != -1:
+        return None
+    limit: float = settings.jax_persistent_cache_min_compile_time_secs
+    return 0.0 if limit == _DEFAULT_MIN_COMPILE_TIME else limit

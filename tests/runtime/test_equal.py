@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._execution import compile as _compile
+from mmruntime._execution.kept_programs import KeptPrograms
 from mmruntime._jaxpr.equal import form, layout, names_mesh
 from tests.runtime.helpers import adam, adam_state, batches, devices_of, layer, on, squares, stages, train, weights
 
@@ -103,6 +104,8 @@ def lowered(monkeypatch):
         return lower(spec, shardings, donated, name)
 
     monkeypatch.setattr(_compile, "_lower", counted)
+    # Those of another test would be taken from disk.
+    monkeypatch.setattr(KeptPrograms, "path_of", lambda *_: None)
     return names
 
 

@@ -96,8 +96,22 @@ def test_the_second_start_takes_its_programs_from_jaxs_cache(first_start):
     assert first["propagated"]
     for again in (second, third):
         assert not again["propagated"]
-        assert again["compile_requests_use_cache"] == first["compile_requests_use_cache"]
-        assert again["cache_hits"] == again["compile_requests_use_cache"]
+        # None is lowered, so that JAX is not asked for any.
+        assert not again["compile_requests_use_cache"]
+
+
+def test_what_only_jaxs_cache_has_is_taken_from_there(first_start):
+    first, cache = first_start
+    source = TRAIN.replace(
+        "import mmruntime as mm\n",
+        "import mmruntime as mm\n    from mmruntime._execution.kept_programs import KeptPrograms\n"
+        "    KeptPrograms.path_of = lambda *_: None\n",
+        1,
+    )
+    again = json.loads(run_script(source, cache))
+    assert first["values"] == again["values"]
+    assert again["compile_requests_use_cache"] == first["compile_requests_use_cache"]
+    assert again["cache_hits"] == again["compile_requests_use_cache"]
 
 
 @pytest.mark.nightly
@@ -106,6 +120,7 @@ def test_a_program_from_a_cache_that_has_lost_it_is_compiled_for_each_submesh(fi
     source = TRAIN.replace(
         "import mmruntime as mm\n",
         "import mmruntime as mm\n    from jax._src import compilation_cache\n"
+        "    from mmruntime._execution.kept_programs import KeptPrograms\n    KeptPrograms.path_of = lambda *_: None\n"
         "    compilation_cache.get_cache_key = lambda *_, real=compilation_cache.get_cache_key: "
         "'lost' + real(*_) if sys._getframe(1).f_globals['__name__'] == 'mmruntime._compat' else real(*_)\n",
         1,

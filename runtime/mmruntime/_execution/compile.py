@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +18,7 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._execution.donation import donations
+from mmruntime._execution.kept_programs import KeptPrograms
 from mmruntime._execution.own_parts import processes
 from mmruntime._execution.parcels import LARGEST_WITNESS
 from mmruntime._execution.transfer import DevicePutTransport, Send, TransferSpec, Transport
@@ -129,6 +132,7 @@ def _compile_all(
     for spec in specs:
         groups[_form(spec, shardings, donated[spec])].append(spec)
     programs: dict[ProgramSpec, Any] = {}
+    kept = KeptPrograms()
     # XLA compiles without the GIL, so threads are enough; tracing and lowering hold it and stay in this one. A worker
     # thread has no ambient mesh, which JAX would compare with the submesh and refuse. Warnings are switched off out
     # here because Python's filters are global to all threads. The one that matters is JAX's about donations that XLA
@@ -136,26 +140,50 @@ def _compile_all(
     with warnings.catch_warnings(), ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         warnings.simplefilter("ignore")
 
-        def start(spec: ProgramSpec, name: str) -> Future[Any]:
-            return pool.submit(_compat.compile_lowered, _lower(spec, shardings, donated[spec], name))
+        def start(spec: ProgramSpec, name: str, path: Path | None) -> Future[Any]:
+            lowered = _lower(spec, shardings, donated[spec], name)
+            return pool.submit(_compile, lowered, kept, path, _borders(spec, shardings))
 
         # The longest first (the LPT rule of list scheduling), so that no core ends with a long one alone.
-        ordered = sorted(groups.values(), key=lambda group: -_length(group[0]))
-        firsts = [(group, start(group[0], _name(group))) for group in ordered]
+        ordered = sorted(groups.items(), key=lambda item: -_length(item[1][0]))
+        firsts: list[tuple[list[ProgramSpec], Path | None, Future[Any]]] = []
+        for form, group in ordered:
+            first, borders = group[0], _borders(group[0], shardings)
+            path = kept.path_of(_lowered_form(first, form, _name(group)), borders)
+            if path is not None and path.is_file():
+                firsts.append((group, path, pool.submit(kept.read, path, borders)))
+            else:
+                firsts.append((group, path, start(first, _name(group), path)))
         rest: list[tuple[ProgramSpec, Future[Any]]] = []
-        for group, future in firsts:
+        for group, path, future in firsts:
             first, *others = group
-            compiled = future.result()
+            # What is kept but cannot be loaded is compiled after all.
+            compiled = future.result() or start(first, _name(group), path).result()
             programs[first] = compiled.executable
             places = [_borders(spec, shardings) for spec in others]
             copies = _compat.load_elsewhere(compiled, _borders(first, shardings), places) if others else []
             for spec, copy in zip(others, copies, strict=True):
                 if copy is None:
-                    rest.append((spec, start(spec, _name([spec]))))
+                    rest.append((spec, start(spec, _name([spec]), None)))
                 else:
                     programs[spec] = copy
         programs |= {spec: future.result().executable for spec, future in rest}
     return programs
+
+
+def _compile(lowered: Any, kept: KeptPrograms, path: Path | None, borders: _compat.Borders) -> _compat.CompiledProgram:
+    """Compile a lowered program, and keep it if it has a path."""
+    started = time.perf_counter()
+    compiled = _compat.compile_lowered(lowered)
+    if path is not None:
+        kept.write(path, compiled, borders, time.perf_counter() - started)
+    return compiled
+
+
+def _lowered_form(spec: ProgramSpec, form: Hashable, name: str) -> Hashable:
+    """All that `_lower` reads of a program, but for its borders; no digest names the function of a whole step."""
+    types = [tuple(var.aval for var in variables) for variables in (spec.reads, spec.writes)]
+    return name, spec.kind, form, tuple(types)
 
 
 def _form(spec: ProgramSpec, shardings: Shardings, donated: tuple[int, ...]) -> Hashable:

@@ -101,8 +101,9 @@ def init(
             connections of our own), "collectives" (programs on both sides, by NCCL or gloo), or "auto", the best for
             the platform. If left out, what `MMRUNTIME_TRANSPORT` says, or "auto". `explain()` names it.
         cache: Folder that keeps compiled programs for the next start: JAX's persistent compilation cache, for all
-            programs, also for those that compile in less than a second. Whoever can write to it can run code in
-            your program. If left out, JAX's own settings hold.
+            programs, also for those that compile in less than a second; its folder `mmruntime` keeps those of steps
+            so that an unchanged one need not be lowered either. Whoever can write to it can run code in your program:
+            trust it as you trust the program. Delete it to clear it. If left out, JAX's own settings hold.
         sched_batch: Where JAX is told to use the CPU only (`cpus`, `gpus=0`, `JAX_PLATFORMS=cpu`), whether the threads
             of this process, and all that they start, get Linux's scheduling policy SCHED_BATCH: a woken thread does
             not preempt the one that woke it. Steps are faster where devices outnumber cores, but those of several

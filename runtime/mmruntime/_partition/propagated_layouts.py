@@ -11,8 +11,6 @@ import functools
 import importlib.metadata
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
 from mmruntime._compat import Var
+from mmruntime._core.whole_file import write_whole
 from mmruntime._jaxpr.digest import digest
 from mmruntime._jaxpr.equal import form, layout
 from mmruntime._partition.propagate import Found, propagate
@@ -109,11 +108,6 @@ def _spec(entries: list[Any] | None, mesh: Mesh) -> PartitionSpec | None:
 def _write(path: Path, found: Found) -> None:
     text = json.dumps([[None if spec is None else list(spec) for spec in specs] for specs in found])
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Other processes read the folder: an entry is there as a whole, or not at all.
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
+        write_whole(path, text.encode())
     except OSError as error:
         log.debug("Layouts are not kept in %s: %s", path.parent, error)

@@ -1,0 +1,139 @@
+"""Executables kept beside those of JAX's persistent compilation cache, by what a program is before it is lowered.
+
+JAX looks its executables up by what a program is lowered to, so that every start lowers them all. Here they are found
+by a digest of all that lowering and XLA read: the canonical form, types, layouts, devices, donations, settings,
+versions and this library's own source. A program of which something cannot be named so is lowered, as is one whose
+entry is missing, damaged or unreadable.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import zlib
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from mmruntime import _compat
+from mmruntime._core.whole_file import write_whole
+from mmruntime._jaxpr.content import content_digest
+
+log = logging.getLogger(__name__)
+
+# The first bytes of an entry, a digest of the rest, and the length of its first part.
+_HEAD = b"mmruntime program 1\n"
+_PREFIXES = ("XLA_", "TF_", "LIBTPU_", "TPU_", "CUDA_", "NVIDIA_", "NCCL_")
+
+
+class KeptPrograms:
+    """The programs of one folder, which belongs to JAX's cache; none where JAX keeps nothing on disk."""
+
+    def __init__(self) -> None:
+        config: Any = jax.config
+        self._limit = _compat.lowest_time_kept()
+        self._folder = None if self._limit is None else Path(config.jax_compilation_cache_dir) / "mmruntime"
+        self._around: dict[tuple[Any, ...], Hashable] = {}
+
+    def path_of(self, program: Hashable, borders: _compat.Borders) -> Path | None:
+        """The file of a program; None if nothing is kept, or it cannot be named.
+
+        Args:
+            program: All that is lowered but for `borders`.
+            borders: The shardings of its arguments and results, all on the same devices.
+        """
+        ins, outs = borders
+        if self._folder is None or not (ins or outs):
+            return None
+        devices = tuple((*ins, *outs)[0].mesh.devices.flat)
+        client = devices[0].client
+        if any(device.process_index != client.process_index() for device in devices):
+            return None
+        if devices not in self._around:
+            self._around[devices] = _surroundings(devices)
+        around = self._around[devices]
+        name = None if around is None else content_digest((around, program, _shardings(borders)), client.platform)
+        return None if name is None else self._folder / f"{name}.program"
+
+    def read(self, path: Path, borders: _compat.Borders) -> _compat.CompiledProgram | None:
+        """The program in a file; None if there is none that can be loaded."""
+        try:
+            text = path.read_bytes()
+            head, rest = text[: len(_HEAD) + 32], text[len(_HEAD) + 32 :]
+            if head != _HEAD + hashlib.sha256(rest).digest():
+                raise ValueError("it is damaged")
+            size = int.from_bytes(rest[:8], "big")
+            about, serialized = rest[8 : 8 + size], zlib.decompress(rest[8 + size :])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, zlib.error) as error:
+            log.debug("%s is not used: %s", path, error)
+            return None
+        return _compat.unpack(about, serialized, borders)
+
+    def write(self, path: Path, program: _compat.CompiledProgram, borders: _compat.Borders, seconds: float) -> None:
+        """Keep a program that took so long to compile, if JAX would keep it."""
+        if self._limit is None or seconds < self._limit:
+            return
+        packed = _compat.pack(program, borders)
+        if packed is None:
+            return
+        about, serialized = packed
+        # The fastest level: the code of a program is a seventh of its size then, and a higher level saves little.
+        rest = len(about).to_bytes(8, "big") + about + zlib.compress(serialized, 1)
+        try:
+            write_whole(path, _HEAD + hashlib.sha256(rest).digest() + rest)
+        except OSError as error:
+            log.debug("A program is not kept in %s: %s", path.parent, error)
+
+
+def _shardings(borders: _compat.Borders) -> Hashable:
+    """The shardings of a program, but for their devices, which are the same for all."""
+    return tuple(
+        (sharding.mesh.axis_names, sharding.mesh.axis_sizes, sharding.mesh.axis_types, sharding.spec, kind)
+        for part in borders
+        for sharding in part
+        for kind in [(sharding.memory_kind, type(sharding))]
+    )
+
+
+def _surroundings(devices: tuple[Any, ...]) -> Hashable:
+    """All beside a program that decides what it is compiled to; None if that is not known."""
+    variables = tuple((name, value) for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES))
+    try:
+        known, settings = _compat.device_content(devices), _compat.compilation_settings()
+        return _compat.versions(), _own_source(), _processor(), known, settings, variables
+    except (ImportError, AttributeError, TypeError, OSError) as error:
+        # Another JAX, or a library that lies in an archive.
+        log.debug("Programs are not kept: %s", error)
+        return None
+
+
+@functools.cache
+def _own_source() -> str:
+    """A digest of this library, whose version does not change while it is worked on."""
+    found = hashlib.sha256()
+    folder = Path(__file__).parents[1]
+    files = sorted(folder.rglob("*.py"))
+    if not files:
+        raise OSError(f"{folder} is no folder")
+    for file in files:
+        found.update(f"{file.relative_to(folder)} ".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()
+
+
+@functools.cache
+def _processor() -> str:
+    """What XLA compiles for on CPUs: the instructions that this machine has, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    said = {line.partition("\t")[0].strip(": "): line for line in lines}
+    return "\n".join(
+        said.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "flags", "Features")
+    )

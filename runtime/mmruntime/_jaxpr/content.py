@@ -1,0 +1,119 @@
+"""Digests that name a program by its content: two programs with one digest compute the same, in any process.
+
+`digest` names canonical forms for what may be out of date, and takes the word of a `repr` for it. Here every value is
+of a type on a short list, and spelled out in full; anything else has no digest.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from jax.extend.core import Primitive
+
+from mmruntime import _compat
+
+# Whose types, members of enumerations and named tuples are known by their names: what they mean goes with a version.
+_PACKAGES = frozenset({"builtins", "numpy", "ml_dtypes", "jax", "jaxlib", "mmruntime"})
+
+
+class _UnnamedError(Exception):
+    """A value that has no content which another process could compare."""
+
+
+def content_digest(form: Hashable, platform: str) -> str | None:
+    """The digest of a canonical form, of `mmruntime._jaxpr.equal` for example.
+
+    Args:
+        form: Numbers, strings, types, members of enumerations, tuples of these, and the primitives, abstract values,
+            contexts and specs of JAX.
+        platform: Where it is to run: a primitive must have lowering rules of JAX's own, or of ours, for it.
+
+    Returns:
+        None if something in it is of any other type, an effect or a function for example.
+    """
+    try:
+        return hashlib.sha256(_Writer(platform).text(form)).hexdigest()
+    except _UnnamedError:
+        return None
+
+
+class _Writer:
+    """Spells values out. What it has seen it keeps, so that no two of them have one identity."""
+
+    def __init__(self, platform: str) -> None:
+        self._platform = platform
+        self._seen: dict[int, tuple[Any, bytes]] = {}
+
+    def text(self, form: Any) -> bytes:
+        """The bytes of a value, which no other value has."""
+        seen = self._seen
+        pieces: list[bytes] = []
+
+        def write(value: Any) -> None:
+            kind = type(value)
+            if kind is tuple or kind is list:
+                pieces.append(b"%c%d:" % (b"t" if kind is tuple else b"l", len(value)))
+                for item in value:
+                    write(item)
+                return
+            known = seen.get(id(value))
+            if known is None:
+                known = seen[id(value)] = (value, self._leaf(value))
+            pieces.append(known[1])
+
+        write(form)
+        return b"".join(pieces)
+
+    def _leaf(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind is str:
+            return _tagged("str", value.encode("utf-8", "surrogatepass"))
+        if kind is bytes:
+            return _tagged("bytes", value)
+        if value is None or kind is bool or kind is int:
+            return _tagged(kind.__name__, str(value).encode())
+        if kind is float:
+            return _tagged("float", struct.pack("<d", value))
+        if kind is complex:
+            return _tagged("complex", struct.pack("<dd", value.real, value.imag))
+        if isinstance(value, type):
+            return _tagged("type", _known(value).encode())
+        if isinstance(value, enum.Enum):
+            return _tagged("member", f"{_known(kind)} {value.name}".encode())
+        if isinstance(value, np.dtype):
+            if value.hasobject or value.fields is not None or value.subdtype is not None:
+                raise _UnnamedError
+            return _tagged("dtype", f"{value.str} {value.name}".encode())
+        if isinstance(value, np.generic):
+            return _tagged("number", self._leaf(value.dtype) + value.tobytes())
+        if kind is frozenset or kind is set:
+            # Their order is another in every process.
+            return _tagged(kind.__name__, b"".join(sorted(map(self.text, value))))
+        if kind is dict:
+            return _tagged("dict", b"".join(sorted(self.text(item) for item in value.items())))
+        if isinstance(value, tuple) and hasattr(kind, "_fields"):
+            return _tagged(_known(kind), self.text(tuple(value)))
+        if isinstance(value, Primitive):
+            return _tagged("primitive", self.text(_required(_compat.primitive_content(value, self._platform))))
+        return _tagged(_known(kind), self.text(_required(_compat.content(value))))
+
+
+def _tagged(kind: str, text: bytes) -> bytes:
+    return b"%s %d:%s" % (kind.encode(), len(text), text)
+
+
+def _known(kind: type) -> str:
+    if kind.__module__.partition(".")[0] not in _PACKAGES or "<locals>" in kind.__qualname__:
+        raise _UnnamedError
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _required(found: Any) -> Any:
+    if found is None:
+        raise _UnnamedError
+    return found
