@@ -42,13 +42,13 @@ def update(states: Any, grads: Any) -> Any:
     return [adam(state, grad) for state, grad in zip(states, grads, strict=True)]
 
 
-def make_step(loss: Callable[..., Any], microbatches: int) -> Callable[..., Any]:
+def make_step(loss: Callable[..., Any], microbatches: int, schedule: str = "1f1b") -> Callable[..., Any]:
     """A training step in microbatches."""
 
     def step(states: Any, batch: Any) -> Any:
         size = batch[0].shape[0] // microbatches
         params = [state[0] for state in states]
-        value, grads = mm.microbatch(jax.value_and_grad(loss), size=size, argnum=1, schedule="1f1b", reduce="mean")(
+        value, grads = mm.microbatch(jax.value_and_grad(loss), size=size, argnum=1, schedule=schedule, reduce="mean")(
             params, batch
         )
         return update(states, grads), value
