@@ -28,6 +28,7 @@ from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._jaxpr.trace_equations import trace_equations
 from mmruntime._slices.constants import Constants
 from mmruntime._slices.parameters import adapted_params
+from mmruntime._slices.reach import ANYTHING, ORDINARY, reach_of_constant, shows
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
 from mmruntime._slices.values import NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
@@ -54,6 +55,15 @@ class _Known:
     op: Op
     rule: Application
     late: bool
+
+
+def _with_reach(eqn: SlicedEquation, out: SlicedValue) -> SlicedValue:
+    """A result with its reach, which is plain if nothing in it hides an entry."""
+    reach = eqn.reach
+    if eqn.name == "reduce_max" and out.plain:
+        # The largest entry of a row that sees something.
+        reach = max(reach[0], ORDINARY[0]), max(reach[1], ORDINARY[0])
+    return out.but(reach=reach, plain=out.plain and shows(reach))
 
 
 class _Slicer:
@@ -215,15 +225,22 @@ class _Slicer:
     def _value(self, atom: Any) -> SlicedValue:
         """What is known of an atom."""
         if not is_var(atom):
-            return SlicedValue(free=True)
+            return self._of_constant(atom)
         found = self.values.get(atom)
         if found is None:
             # From outside of the loop: keys and numbers may be used by any slice, as the batch; parameters too, but
             # what is made of them is worth cutting.
             is_float = jnp.issubdtype(atom.aval.dtype, jnp.floating)
             known = self.constants.find(atom) is not None
-            found = self.values[atom] = SlicedValue(free=known or not is_float)
+            found = self._of_constant(atom) if known else SlicedValue(free=not is_float)
+            self.values[atom] = found
         return found
+
+    def _of_constant(self, atom: Any) -> SlicedValue:
+        """What is known of an atom that is a number, or known to the last entry."""
+        array = self.constants.find(atom)
+        reach = ANYTHING if array is None else reach_of_constant(array)
+        return SlicedValue(free=True, plain=shows(reach), reach=reach)
 
     def _learn(self, op: Op) -> None:
         self.opened.append(op)
@@ -246,9 +263,12 @@ class _Slicer:
                     raise self._refused(op, error) from None
         if rule is None:
             value = SlicedValue(suggested(eqn), whole=True, free=True, late=late, plain=all(v.plain for v in ins))
-            if is_known:
-                value = value.but(axes=())
             rule = Application(value, [[] for _ in ins])
+        if is_known:
+            known_value = self._of_constant(op.eqn.outvars[0])
+            rule = replace(rule, out=rule.out.but(axes=(), plain=known_value.plain, reach=known_value.reach))
+        else:
+            rule = replace(rule, out=_with_reach(eqn, rule.out))
         if late and not rule.suffix and all(value.again or not value.late for value in ins):
             rule = replace(rule, out=rule.out.but(again=True))
         self.axes_seen.extend(rule.out.hard_axes[:1])

@@ -255,6 +255,8 @@ def _entries_known(eqn: Any, operands: Sequence[PartlyKnown]) -> PartlyKnown | N
         def function(known: Sequence[Any], values: Sequence[Any]) -> tuple[Any, Any]:
             found = values[0].astype(aval.dtype) if name == "convert_element_type" else _ENTRY_BY_ENTRY[name](*values)
             all_known = functools.reduce(np.logical_and, known)
+            if name == "convert_element_type":
+                return all_known & _fits(values[0], aval.dtype), found
             if absorbing is None:
                 return all_known, found
             entry, result = absorbing
@@ -317,6 +319,9 @@ def evaluate(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, A
     if name == "reshape":
         return ins[0].reshape(shape) if ins[0].size <= _MOST_ENTRIES else None
     if name == "convert_element_type":
+        # Beyond the ends of an integer type XLA saturates and NumPy wraps round.
+        if not _fits(once_each(ins[0], ()), aval.dtype).all():
+            return None
         return on_entries(lambda a: a.astype(aval.dtype), ins, shape)
     if name == "select_n":
 
@@ -327,6 +332,14 @@ def evaluate(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, A
     if name in _ENTRY_BY_ENTRY:
         return on_entries(_ENTRY_BY_ENTRY[name], ins, shape)
     return None
+
+
+def _fits(array: np.ndarray[Any, Any], dtype: Any) -> Any:
+    """Which entries NumPy converts as XLA does: all but floats beyond the ends of an integer type."""
+    if dtype.kind not in "iu" or array.dtype.kind in "iub":
+        return np.True_
+    ends = np.iinfo(dtype)
+    return (array >= float(ends.min)) & (array < float(ends.max))
 
 
 def on_entries(function: Any, ins: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:

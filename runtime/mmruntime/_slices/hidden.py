@@ -14,37 +14,46 @@ from typing import Any
 import numpy as np
 
 from mmruntime._slices.constants import PartlyKnown, on_entries, once_each
-from mmruntime._slices.values import HIDDEN, LOW, Fill, SequenceAxis, SlicedValue
+from mmruntime._slices.values import HIDDEN, SHOWN, Fill, Low, SequenceAxis, SlicedValue
 
 _SAME = frozenset(("copy", "copy_p", "convert_element_type", "stop_gradient", "reduce_precision"))
+# Functions that are exact wherever their result is a number of the type: XLA gives what NumPy does.
 _FUNCTIONS: dict[str, Any] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "erf": math.erf,
-    "exp": math.exp,
-    "exp2": lambda x: math.pow(2.0, x),
-    "expm1": math.expm1,
-    "floor": math.floor,
-    "log1p": math.log1p,
-    "neg": lambda x: -x,
-    "sign": lambda x: float(np.sign(x)),
-    "sin": math.sin,
-    "sqrt": math.sqrt,
-    "square": lambda x: x * x,
-    "tanh": math.tanh,
-    "add": lambda x, y: x + y,
-    "add_any": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
-    "max": max,
-    "min": min,
-    "eq": lambda x, y: float(x == y),
-    "ne": lambda x, y: float(x != y),
-    "lt": lambda x, y: float(x < y),
-    "le": lambda x, y: float(x <= y),
-    "gt": lambda x, y: float(x > y),
-    "ge": lambda x, y: float(x >= y),
+    "abs": np.abs,
+    "ceil": np.ceil,
+    "floor": np.floor,
+    "neg": np.negative,
+    "sign": np.sign,
+    "square": np.square,
+    "add": np.add,
+    "add_any": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
 }
+# Those of which it is known at zero only.
+_AT_ZERO = {
+    "cos": 1.0,
+    "erf": 0.0,
+    "exp": 1.0,
+    "exp2": 1.0,
+    "expm1": 0.0,
+    "log1p": 0.0,
+    "logistic": 0.5,
+    "sin": 0.0,
+    "sqrt": 0.0,
+    "tanh": 0.0,
+}
+# Below this, `exp` and `exp2` are zero in double precision too.
+_VANISHES = -1e4
 
 
 def fill_of_constant(array: np.ndarray[Any, Any], row: SequenceAxis, column: SequenceAxis) -> float | None:
@@ -54,9 +63,11 @@ def fill_of_constant(array: np.ndarray[Any, Any], row: SequenceAxis, column: Seq
     found: float | None = None
     for block in _behind(array, row, column):
         first = block.flat[0]
-        if not (block == first).all() or (found is not None and found != float(first)):
+        number = float(first)
+        # Large integers are no floats.
+        if not (block == first).all() or (found is not None and found != number) or number != first:
             return None
-        found = float(first)
+        found = number
     return found
 
 
@@ -95,7 +106,7 @@ def rows_see(shown: np.ndarray[Any, Any], row: SequenceAxis, column: SequenceAxi
 
 def is_hidden(fill: Fill | None) -> bool:
     """Whether columns that hold this are hidden."""
-    return fill is LOW or (fill is not None and fill <= HIDDEN)
+    return isinstance(fill, Low) or (fill is not None and fill <= HIDDEN)
 
 
 def each_row_sees(value: SlicedValue, shape: tuple[int, ...], row: SequenceAxis, column: SequenceAxis) -> bool:
@@ -119,19 +130,22 @@ def shown_entries(eqn: Any, ins: Sequence[SlicedValue], known: Sequence[PartlyKn
 
     def shows(*arrays: Any) -> Any:
         shown, is_known, values = arrays[::3], arrays[1::3], arrays[2::3]
-        here = [np.where(k, v > HIDDEN, s) for s, k, v in zip(shown, is_known, values, strict=True)]
+        here = [np.where(k, v > SHOWN, s) for s, k, v in zip(shown, is_known, values, strict=True)]
         if name == "select_n":
             found = functools.reduce(np.logical_and, here[1:])
             for number, case in enumerate(here[1:]):
                 found = found | (is_known[0] & (values[0].astype(np.int32) == number) & case)
             return found
         if name == "sub":
-            return here[0] & np.where(is_known[1], values[1] < -HIDDEN, shown[1])
+            return here[0] & np.where(is_known[1], values[1] < -SHOWN, shown[1])
         return functools.reduce(np.logical_and, here)
 
     arrays = []
-    for value, entries in zip(ins, known, strict=True):
+    for number, (value, entries) in enumerate(zip(ins, known, strict=True)):
         shown = value.plain if value.shown is None else value.shown
+        if name == "sub" and number == 1:
+            # What is subtracted hides where it is very large.
+            shown = value.plain and value.reach[1] < -SHOWN
         arrays.append(np.asarray(shown))
         arrays += [np.asarray(False), np.asarray(0)] if entries is None else [entries.known, entries.values]
     return on_entries(shows, arrays, eqn.outvars[0].aval.shape)
@@ -171,35 +185,68 @@ def combined_fill(
     name = eqn.primitive.name
     if name == "select_n":
         which, cases = fills[0], fills[1:]
-        if isinstance(which, float):
+        if isinstance(which, float) and which in range(len(cases)):
             return cases[int(which)]
         # It may be any of them.
         return cases[0] if all(case == cases[0] for case in cases) else None
+    numbers = [fill for fill in fills if isinstance(fill, float)]
     if is_same(name):
-        return fills[0]
-    is_bool = eqn.outvars[0].aval.dtype == np.bool_
+        return _converted(eqn, fills[0])
+    dtype = eqn.outvars[0].aval.dtype
+    is_bool = dtype == np.bool_
     if name in ("and", "mul") and any(fill == 0 for fill in fills):
         return 0.0
     if name == "or" and any(fill == 1 for fill in fills) and is_bool:
         return 1.0
     if name == "not" and isinstance(fills[0], float) and is_bool:
         return 1.0 - fills[0]
-    if name == "div" and fills[0] == 0 and fills[1] != 0:
+    if name == "div" and fills[0] == 0 and fills[1] != 0 and (numbers == fills or dtype.kind not in "iu"):
         return 0.0
     if name == "integer_pow" and fills[0] == 0 and eqn.params["y"] > 0:
         return 0.0
-    if name in ("exp", "exp2", "logistic") and is_hidden(fills[0]):
+    if name in ("exp", "exp2", "logistic") and (is_hidden(fills[0]) or (numbers == fills and numbers[0] <= _VANISHES)):
         return 0.0
-    numbers = [fill for fill in fills if isinstance(fill, float)]
     if name in ("add", "add_any", "sub") and (len(numbers) < len(fills) or not all(map(math.isfinite, numbers))):
         return _of_hidden(name, ins, fills, shape, row, column)
-    if len(numbers) < len(fills) or name not in _FUNCTIONS:
+    if len(numbers) < len(fills):
         return None
-    try:
-        found = float(_FUNCTIONS[name](*numbers))
-    except (ValueError, OverflowError):
+    if name in _AT_ZERO and numbers == [0.0]:
+        return _AT_ZERO[name]
+    if name not in _FUNCTIONS:
         return None
-    return None if math.isnan(found) else found
+    with np.errstate(all="ignore"):
+        exact = float(_FUNCTIONS[name](*numbers))
+        typed = [np.asarray(number).astype(atom.aval.dtype) for number, atom in zip(numbers, eqn.invars, strict=True)]
+        if not is_bool and dtype.kind in "iu" and name == "div":
+            return None
+        found = float(_FUNCTIONS[name](*typed))
+    return _rounded(exact, found)
+
+
+def _rounded(exact: float, found: float) -> Fill | None:
+    """A number that the type holds; of one that is rounded, which XLA may do or not, only that it hides."""
+    if exact == found:
+        return exact
+    most = max(exact, found)
+    return Low(most) if most <= HIDDEN else None
+
+
+def _converted(eqn: Any, fill: Fill | None) -> Fill | None:
+    """What a conversion makes of a number."""
+    dtype, name = eqn.outvars[0].aval.dtype, eqn.primitive.name
+    if fill is None or name not in ("convert_element_type", "reduce_precision"):
+        return fill
+    if dtype == np.bool_:
+        return 1.0 if isinstance(fill, Low) else float(fill != 0)
+    if dtype.kind in "iu" and eqn.invars[0].aval.dtype.kind not in "iub":
+        # Beyond the ends of a type XLA and NumPy differ.
+        return fill if isinstance(fill, float) and abs(fill) < 2**7 and fill.is_integer() and fill >= 0 else None
+    if isinstance(fill, Low):
+        return None if dtype.kind in "iu" else Low(fill.most * (1 - 2**-7))
+    if name == "reduce_precision":
+        return _rounded(fill, fill if fill in (0.0, -math.inf) else fill * (1 - 2**-7))
+    with np.errstate(all="ignore"):
+        return _rounded(fill, float(np.asarray(fill).astype(dtype)))
 
 
 def _of_hidden(
@@ -218,14 +265,28 @@ def _of_hidden(
         if -math.inf in fills:
             return -math.inf
         stays = (one and (other or ins[1].plain)) or (other and ins[0].plain)
-        return LOW if stays else None
+        return _low(_most(fills[0], ins[0]) + _most(fills[1], ins[1])) if stays else None
     is_infinite = fills[0] == -math.inf
     if isinstance(fills[1], float) and fills[1] >= -HIDDEN:
-        return -math.inf if is_infinite else LOW if one or ins[0].plain else None
+        hides = one or ins[0].plain
+        return -math.inf if is_infinite else _low(_most(fills[0], ins[0]) - fills[1]) if hides else None
     if other or not one:
         return None
     # A row's maximum is minus infinity where all of the row is, and then all of the difference is NaN, here and there.
     if is_infinite:
         return -math.inf if ins[1].plain or (ins[1].peak and ins[1].axis(column.dim) is None) else None
     # It is hidden itself where all of the row is.
-    return LOW if ins[1].plain and each_row_sees(ins[0], shape, row, column) else None
+    sees = ins[1].plain and each_row_sees(ins[0], shape, row, column)
+    return _low(_most(fills[0], ins[0]) - ins[1].reach[0]) if sees else None
+
+
+def _most(fill: Fill | None, value: SlicedValue) -> float:
+    """What none of the columns behind a slice is above."""
+    if isinstance(fill, Low):
+        return fill.most
+    return value.reach[1] if fill is None else fill
+
+
+def _low(most: float) -> Low | None:
+    """Numbers that hide, if they are still far below all that may be seen."""
+    return Low(most) if most <= HIDDEN / 2 else None

@@ -6,6 +6,7 @@ same primitive on smaller arrays. Each rule is an identity; where there is none,
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -15,9 +16,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from mmruntime._slices.constants import PartlyKnown, evaluate, once_each
+from mmruntime._slices.constants import PartlyKnown, evaluate
 from mmruntime._slices.hidden import combined_fill, each_row_sees, is_constraint, is_hidden, is_same, shown_entries
-from mmruntime._slices.values import HIDDEN, NotSliceableError, SequenceAxis, SlicedValue, even_axis
+from mmruntime._slices.reach import reach_of, shows
+from mmruntime._slices.values import NotSliceableError, Reach, SequenceAxis, SlicedValue, even_axis
 
 # How an operand is read: axes of its own, each with the number of the result's axis that says which positions, or with
 # "own" or "upto" for positions that are summed over.
@@ -85,6 +87,11 @@ class SlicedEquation:
         shape: tuple[int, ...] = self.eqn.outvars[0].aval.shape
         return shape
 
+    @functools.cached_property
+    def reach(self) -> Reach:
+        """How low and how high the result is made."""
+        return reach_of(self.eqn, [value.reach for value in self.ins], of_batch=all(value.free for value in self.ins))
+
     def known(self, axes: Sequence[SequenceAxis] = (), **changes: Any) -> SlicedValue:
         """A result with these axes."""
         free = all(value.free for value in self.ins)
@@ -151,16 +158,8 @@ def _stays_plain(eqn: SlicedEquation) -> bool:
     if eqn.name in ("log", "log2"):
         # That of a zero is minus infinity.
         return False
-    if eqn.name == "max":
-        # It is at least its plain operand.
-        pairs = zip(eqn.ins, eqn.constants, strict=True)
-        return any(
-            value.plain if array is None else bool((once_each(array, ()) > HIDDEN).all()) for value, array in pairs
-        )
-    constants = [array for array in eqn.constants if array is not None and jnp.issubdtype(array.dtype, jnp.floating)]
-    return all(value.plain for value in eqn.ins) and not any(
-        (abs(once_each(array, ())) >= -HIDDEN).any() for array in constants
-    )
+    # What is at least its plain operand is plain; what the numbers of the program do to an entry, `reach` says.
+    return (any if eqn.name == "max" else all)(value.plain for value in eqn.ins)
 
 
 def _stays_peak(eqn: SlicedEquation) -> bool:
@@ -217,7 +216,7 @@ def _entry_by_entry(eqn: SlicedEquation) -> Application:
                 if fill is not None:
                     fills[row.dim, column.dim] = fill
         out = out.but(fills=fills)
-        if not out.plain:
+        if not (out.plain and shows(eqn.reach)):
             out = out.but(shown=shown_entries(eqn.eqn, eqn.ins, eqn.known_entries))
     return Application(out, reads)
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 # A number at or below this, added to a score or in its place, hides the position: its `exp` is zero beside any score
 # that is not hidden itself.
 HIDDEN = -1e9
+# A score above this is not hidden itself.
+SHOWN = HIDDEN / 10
 
 
-class Low(enum.Enum):
-    """What is known of numbers that hide their positions, if it is not which they are."""
+@dataclass(frozen=True)
+class Low:
+    """What is known of numbers that hide their positions, if it is not which they are.
 
-    LOW = "at most HIDDEN"
+    Attributes:
+        most: None is above this, which lies well below `SHOWN`.
+    """
+
+    most: float
 
 
-LOW: Final = Low.LOW
 Fill = float | Low
+# The least and the largest entry, as `reach.py` has it.
+Reach = tuple[float, float]
 
 # For a pair of dimensions, the slice's own rows and the columns up to its end: what all later columns hold.
 Fills = Mapping[tuple[int, int], Fill]
@@ -85,7 +92,8 @@ class SlicedValue:
         again: Whether it is late, but made of what the forward pass has left alone, as under `jax.checkpoint`. The
             backward pass of the last slice then makes the parts of all slices that it reads, and leaves them to those
             before it.
-        plain: Whether none of its entries is known to be hidden by a large negative number.
+        plain: Whether none of its entries may be hidden by a large negative number.
+        reach: Between which numbers its entries lie, as `reach.py` has it.
         peak: Whether it is the largest of each row of something whose columns behind the slice are minus infinity. It
             may be that itself, where a row has nothing else.
         fills: As `Fills`; pairs that are missing hold anything.
@@ -100,6 +108,7 @@ class SlicedValue:
     late: bool = False
     again: bool = False
     plain: bool = True
+    reach: Reach = (-1.0, 1.0)
     peak: bool = False
     fills: Fills = field(default_factory=dict)
     shown: Any = None
