@@ -58,7 +58,11 @@ class KeepFrozenDicts(ModernizeCodemod):
         for node in module.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
                 is_name = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
-                if not is_name and _is_of_frozen(module, node, node.func):
+                if (
+                    not is_name
+                    and _is_of_frozen(module, node, node.func)
+                    and not _is_asked_for(module, node.func.value)
+                ):
                     yield Location(module, node)
 
     def rewrite(self) -> None:
@@ -79,6 +83,20 @@ class KeepFrozenDicts(ModernizeCodemod):
         first = min((site.span(each)[0] for each in (*call.args, *call.keywords)), default=None)
         site.edit(start, start, f"{function}(")
         site.edit(held, opened if first is None else first, "" if first is None else ", ")
+
+
+def _is_asked_for(module: ModuleUses, node: ast.expr) -> bool:
+    """Whether a value has a method only under `if isinstance(value, FrozenDict)`, which the source says around it."""
+    if not isinstance(node, ast.Name):
+        return False
+    inner: ast.AST = node
+    while (outer := module.parents.get(inner)) is not None and not isinstance(outer, ast.FunctionDef | ast.Lambda):
+        if isinstance(outer, ast.If) and inner in outer.body:
+            match outer.test:
+                case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=name), asked]) if name == node.id:
+                    return module.facts.names.resolve(asked, module.scope_of(asked)) in _CLASSES
+        inner = outer
+    return False
 
 
 def _is_collection(call: ast.Call) -> bool:

@@ -40,6 +40,13 @@ _ATTENTIONS = frozenset(
     f"flax.linen.{name}" for name in ("MultiHeadDotProductAttention", "MultiHeadAttention", "SelfAttention")
 )
 _STOPPING = "flax.training.early_stopping.EarlyStopping"
+_FROZEN = frozenset(("flax.core.FrozenDict", "flax.core.frozen_dict.FrozenDict"))
+_DICTIONARIES = frozenset(
+    (
+        "builtins.dict",
+        *(f"{home}.{name}" for home in ("collections.abc", "typing") for name in ("Mapping", "MutableMapping")),
+    )
+)
 # Of attributes, calls and strings: the package, the release, and what it says.
 _TOLD: dict[str, tuple[str, str, str]] = {
     "shards": (
@@ -62,6 +69,11 @@ _TOLD: dict[str, tuple[str, str, str]] = {
         "0.7.5",
         "the third argument is the values and no more the mask; pass `mask=` and `deterministic=` by name",
     ),
+    "frozen": (
+        "flax",
+        "0.7.2",
+        "this is false of variables, which are dictionaries; ask for `(dict, FrozenDict)` where they are meant",
+    ),
     "stopping": ("flax", "0.7.5", "`update` returns the new state alone; ask its `has_improved`"),
 }
 
@@ -83,6 +95,7 @@ class ReportChangedMeanings(ModernizeCodemod):
             b"DotProductAttention",
             b"MultiHeadAttention",
             b"SelfAttention",
+            b"FrozenDict",
         ),
     )
 
@@ -103,7 +116,7 @@ class ReportChangedMeanings(ModernizeCodemod):
                 seen.add(id(row))
             yield Location(module, use.node, use)
         if any(item.name.partition(".")[0] in ("jax", "flax") for item in module.imported):
-            for node in module.nodes_of(ast.Constant, ast.Attribute, ast.Subscript, ast.Call):
+            for node in module.nodes_of(ast.Constant, ast.Attribute, ast.Subscript, ast.Call, ast.Compare):
                 kind = _kind(module, node)
                 if kind is not None:
                     yield Location(module, node, part=_DEVICE if kind == "device" else "")
@@ -132,7 +145,7 @@ class ReportChangedMeanings(ModernizeCodemod):
         site.leave(text)
 
 
-Kind = Literal["shards", "cost", "device", "client", "protocol", "names", "attention", "stopping"]
+Kind = Literal["shards", "cost", "device", "client", "protocol", "names", "attention", "frozen", "stopping"]
 
 
 def _maps(module: ModuleUses) -> bool:
@@ -183,12 +196,16 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
         value = node.value
         is_cost = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
         return "cost" if is_cost and value.func.attr == "cost_analysis" else None  # type: ignore[attr-defined]
+    if isinstance(node, ast.Compare):
+        return "frozen" if _asks_for_frozen(module, node.left, *node.comparators) else None
     if not isinstance(node, ast.Call):
         return "protocol" if isinstance(node, ast.FunctionDef) else None
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
         is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)
         resolved = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
         return "device" if is_jax and not resolved and "device" not in module.methods else None
+    if len(node.args) == 2 and module.facts.names.resolve(node.func, module.scope_of(node)) == "builtins.isinstance":
+        return "frozen" if _asks_for_frozen(module, node.args[1]) and not _thaws(module, node) else None
     if len(node.args) > 2 and class_of(module, node.func) in _ATTENTIONS:
         return "attention"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "update":
@@ -196,3 +213,36 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
         is_unpacked = isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Tuple)
         return "stopping" if is_unpacked and class_of(module, node.func.value) == _STOPPING else None
     return None
+
+
+def _asks_for_frozen(module: ModuleUses, *classes: ast.expr) -> bool:
+    """Whether a `FrozenDict` is among some classes, and no dictionary."""
+    names = {
+        module.facts.names.resolve(each, module.scope_of(each)) for group in classes for each in _alternatives(group)
+    }
+    return bool(names & _FROZEN) and not names & _DICTIONARIES
+
+
+def _alternatives(classes: ast.expr) -> Iterator[ast.expr]:
+    """The classes of `(A, B)` and `A | B`."""
+    if isinstance(classes, ast.Tuple):
+        for each in classes.elts:
+            yield from _alternatives(each)
+    elif isinstance(classes, ast.BinOp):
+        yield from _alternatives(classes.left)
+        yield from _alternatives(classes.right)
+    else:
+        yield classes
+
+
+def _thaws(module: ModuleUses, test: ast.Call) -> bool:
+    """Whether a test is that of `if isinstance(x, FrozenDict): x = x.unfreeze()`, which is right for both."""
+    branch, value = module.parents.get(test), test.args[0]
+    if not isinstance(branch, ast.If) or branch.orelse or len(branch.body) != 1 or not isinstance(value, ast.Name):
+        return False
+    match branch.body[0]:
+        case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(func=function)):
+            called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
+            return target == value.id and called == "unfreeze"
+        case _:
+            return False
