@@ -1,5 +1,7 @@
 """The switches: what each does, when it is decided, and that it is restored."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -302,3 +304,51 @@ def test_reshard_is_that_of_jax_and_in_a_step_a_constraint() -> None:
     np.testing.assert_array_equal(product, x @ x)
     with pytest.raises(ValueError, match=r"reshard: .*names 3 dimensions, but the value has 2"):
         mm.mjit(lambda x: mm.reshard(x, P("data", None, None)), mesh=mesh)(x)
+
+
+# Two values of each, as others may have set either.
+SETTINGS = {
+    "jax_debug_nans": (True, False),
+    "jax_default_matmul_precision": ("highest", "bfloat16"),
+    "jax_enable_x64": (True, False),
+    "jax_legacy_prng_key": ("error", "allow"),
+    "jax_numpy_dtype_promotion": ("standard", "strict"),
+    "jax_numpy_rank_promotion": ("allow", "raise"),
+    "jax_random_seed_offset": (3, 0),
+    "jax_softmax_custom_jvp": (True, False),
+    "jax_threefry_partitionable": (True, False),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_steps_are_traced_again_where_a_setting_of_jax_changes(setting) -> None:
+    traced: list[object] = []
+
+    def step(x):
+        traced.append(getattr(jax.config, setting))
+        return two_stages(x)
+
+    compiled = mm.mjit(step, mesh=make_mesh())
+    before = getattr(jax.config, setting)
+    other = next(value for value in SETTINGS[setting] if value != before)
+    compiled(X)
+    try:
+        jax.config.update(setting, other)
+        compiled(X)
+    finally:
+        jax.config.update(setting, before)
+    compiled(X)
+    # A step may be traced more than once for one plan, but each plan once only.
+    assert [value for value, _ in itertools.groupby(traced)] == [before, other]
+
+
+def test_a_seed_offset_changes_what_a_step_draws() -> None:
+    step = mm.mjit(lambda x: two_stages(x) + jax.random.normal(jax.random.key(0), x.shape), mesh=make_mesh())
+    before = step(X)
+    try:
+        jax.config.update("jax_random_seed_offset", 3)
+        other = step(X)
+    finally:
+        jax.config.update("jax_random_seed_offset", 0)
+    assert not np.allclose(before, other)
+    np.testing.assert_array_equal(step(X), before)

@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -135,3 +136,18 @@ def test_from_the_end_of_any_number_of_arguments(mesh):
         mm.mjit(many, mesh=mesh, donate_argnums=-1)
     step = mm.mjit(many, mesh=mesh, static_argnums=1)
     np.testing.assert_array_equal(step(jnp.ones(2), "text"), np.ones(2))
+
+
+@pytest.mark.both_versions("the cache key of jax.jit")
+@pytest.mark.parametrize("option", ["static_argnums", "static_argnames"])
+def test_static_arguments_that_are_equal_and_of_other_types_are_traced_apart(mesh, option):
+    def named(x, kind=1):
+        return x * {int: 2.0, bool: 3.0, float: 5.0}[type(kind)]
+
+    chosen = {option: 1 if option == "static_argnums" else "kind"}
+    step, plain = mm.mjit(named, mesh=mesh, **chosen), jax.jit(named, **chosen)
+    for kind in (1, True, 1.0, True, 1):
+        args, kwargs = ((kind,), {}) if option == "static_argnums" else ((), {"kind": kind})
+        x = jnp.ones(2, jnp.float32)
+        np.testing.assert_array_equal(step(x, *args, **kwargs), plain(x, *args, **kwargs))
+    assert step.num_plans == 3

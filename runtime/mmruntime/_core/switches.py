@@ -23,16 +23,29 @@ _RECOMPUTATION = _compat.user_context(True)
 _REPLICATED_BELOW = _compat.user_context(0)
 
 
-# Settings of JAX that are part of `jax.jit`'s cache key and change what is traced. One call reads them all, as this is
-# done in every call of a step.
-_read_settings = operator.attrgetter(
+# Settings of JAX that are part of `jax.jit`'s cache key, or ought to be, and change what is traced, or whether it is
+# traced at all. One call reads them all, as this is done in every call of a step.
+SETTINGS = (
+    "jax_allow_f16_reductions",
+    "jax_check_static_indices",
+    "jax_debug_infs",
+    "jax_debug_key_reuse",
     "jax_debug_nans",
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
     "jax_enable_x64",
+    "jax_error_checking_behavior_nan",
+    "jax_explicit_x64_dtypes",
+    "jax_high_dynamic_range_gumbel",
+    "jax_legacy_prng_key",
     "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion",
+    "jax_random_seed_offset",
+    "jax_softmax_custom_jvp",
     "jax_threefry_partitionable",
 )
+# Not every version of JAX has all of them.
+_read_settings = operator.attrgetter(*(name for name in SETTINGS if hasattr(jax.config, name)))
 
 
 def autoshard_enabled() -> bool:

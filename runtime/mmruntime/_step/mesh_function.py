@@ -289,7 +289,9 @@ class MeshFunction(Generic[P, R]):
         dynamic_kwargs = {key: value for key, value in kwargs.items() if key not in self._static_names}
         leaves, tree = jax.tree.flatten((dynamic, dynamic_kwargs))
         signatures = tuple([signature(leaf) for leaf in leaves])
-        key = (tree, signatures, static_args, static_kwargs, self._settings())
+        # Python takes 1, 1.0 and True for the same key; `jax.jit` does not, and the function may ask which it is.
+        kinds = tuple(type(value) for _, value in (*static_args, *static_kwargs))
+        key = (tree, signatures, static_args, static_kwargs, kinds, self._settings())
         try:
             hash((static_args, static_kwargs))
         except TypeError as error:
