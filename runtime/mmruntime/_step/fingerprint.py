@@ -47,7 +47,9 @@ def fingerprint(
     return {
         "the step that is called": label,
         "the versions": _compat.versions(),
-        "the devices of each process": "\n".join(f"process {each}: {count}" for each, count in sorted(counts.items())),
+        "the devices of each process": "\n".join(
+            f"process {each} has {count}" for each, count in sorted(counts.items())
+        ),
         "the arguments": "\n".join(
             f"{name}: {var.aval.str_short()}" for name, var in zip(names, step.invars, strict=True)
         ),

@@ -5,6 +5,8 @@ import importlib
 import os
 import random
 import time
+from collections import Counter
+from unittest import mock
 
 import jax
 import jax.experimental.multihost_utils
@@ -15,11 +17,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
+from mmruntime import _compat
 from mmruntime._execution import channels
 from mmruntime._execution.crossing import Crossing
 from mmruntime._processes.group import group_of
 from mmruntime._processes.progress import progress
 from mmruntime._processes.transports import NAMES
+from mmruntime._step import fingerprint
 from tests.runtime.helpers import adam_state, adam_step, batches, in_stages, normal, plain_chain, squares, weights
 
 
@@ -411,6 +415,15 @@ def disagreements() -> None:
     refused(lambda: compiled(rate=0.5 + me)(w, batch), both, "the equations:", "process 0: ", "0.5", "1.5")
     refused(lambda: compiled(schedule=["1f1b", "gpipe"][me])(w, batch), "the schedule:", "process 1: gpipe, 2 microb")
     refused(lambda: compiled(name=["train", "evaluate"][me])(w, batch), "process 0: train", "process 1: evaluate")
+    with mock.patch.object(_compat, "versions", lambda: f"jax 0.10.{me}"):
+        refused(lambda: compiled()(w, batch), "the versions:", "process 0: jax 0.10.0", "process 1: jax 0.10.1")
+    with mock.patch.object(fingerprint, "Counter", lambda numbers: Counter([*numbers, *[1] * me])):
+        refused(
+            lambda: compiled()(w, batch),
+            "the devices of each process:",
+            "process 0: process 1 has ",
+            "process 1: process 1 has ",
+        )
     larger = {name: np.concatenate([value] * (1 + me)) for name, value in batch.items()}
     refused(
         lambda: compiled()(w, larger), "the arguments:", "process 0: batch['x']: float32[8,4]", "batch['x']: float32[16"
@@ -645,6 +658,11 @@ def other_entries() -> None:
         losses.append(float(loss))
     np.testing.assert_allclose(losses[0], float(Model().apply(plain, x)), rtol=1e-5)
     assert losses[2] < losses[0]
+    # A batch that every process has whole.
+    same, state, _ = mm.flax.parallelize_step(Model(), optax.sgd(0.1), mesh, global_batch=x)
+    for loss in losses:
+        found, state = same(state, x)
+        assert float(found) == loss
     mm.clear_tasks()
 
     w = weights(2)
