@@ -24,7 +24,7 @@ from tests.runtime.helpers import WIDTH, layer, normal, on, sgd, squares, stages
 pytestmark = pytest.mark.family
 
 # A finished value may remember what was looked up in it.
-MEMOS = ("_seen",)
+MEMOS = ("_seen", "_reads", "_writes")
 
 
 def snapshot(value):

@@ -25,6 +25,7 @@ from mmruntime._execution.transfer import DevicePutTransport, Send, TransferSpec
 from mmruntime._jaxpr.equal import layout
 from mmruntime._jaxpr.ir import abstract
 from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
+from mmruntime._partition.segment import Segment
 from mmruntime._partition.shard import Shardings
 
 
@@ -130,7 +131,7 @@ def _compile_all(
     """Compile each program, those that are equal but for their submesh once."""
     groups: dict[Hashable, list[ProgramSpec]] = defaultdict(list)
     for spec in specs:
-        groups[_form(spec, shardings, donated[spec])].append(spec)
+        groups[_form(spec, shardings, donated[spec], shardings.form)].append(spec)
     programs: dict[ProgramSpec, Any] = {}
     kept = KeptPrograms()
     # XLA compiles without the GIL, so threads are enough; tracing and lowering hold it and stay in this one. A worker
@@ -145,11 +146,11 @@ def _compile_all(
             return pool.submit(_compile, lowered, kept, path, _borders(spec, shardings))
 
         # The longest first (the LPT rule of list scheduling), so that no core ends with a long one alone.
-        ordered = sorted(groups.items(), key=lambda item: -_length(item[1][0]))
+        ordered = sorted(groups.values(), key=lambda group: -_length(group[0]))
         firsts: list[tuple[list[ProgramSpec], Path | None, Future[Any]]] = []
-        for form, group in ordered:
+        for group in ordered:
             first, borders = group[0], _borders(group[0], shardings)
-            path = kept.path_of(_lowered_form(first, form, _name(group)), borders)
+            path = _path(first, shardings, donated[first], _name(group), kept)
             if path is not None and path.is_file():
                 firsts.append((group, path, pool.submit(kept.read, path, borders)))
             else:
@@ -180,14 +181,34 @@ def _compile(lowered: Any, kept: KeptPrograms, path: Path | None, borders: _comp
     return compiled
 
 
-def _lowered_form(spec: ProgramSpec, form: Hashable, name: str) -> Hashable:
-    """All that `_lower` reads of a program, but for its borders; no digest names the function of a whole step."""
+def _path(
+    spec: ProgramSpec, shardings: Shardings, donated: tuple[int, ...], name: str, kept: KeptPrograms
+) -> Path | None:
+    """The file that keeps a program, by all that `_lower` reads; None if it is not kept."""
+    # The function of a whole step has no form.
+    if not kept.enabled or spec.kind == "whole":
+        return None
+    if spec.segment is not None and shardings.digest(spec.segment) is None:
+        return None
     types = [tuple(var.aval for var in variables) for variables in (spec.reads, spec.writes)]
-    return name, spec.kind, form, tuple(types)
+    form = _form(spec, shardings, donated, shardings.digest)
+    return kept.path_of((name, spec.kind, form, tuple(types)), _borders(spec, shardings))
 
 
-def _form(spec: ProgramSpec, shardings: Shardings, donated: tuple[int, ...]) -> Hashable:
-    """What a program computes and how its borders are laid out, but for the devices that it runs on."""
+def _form(
+    spec: ProgramSpec,
+    shardings: Shardings,
+    donated: tuple[int, ...],
+    body: Callable[[Segment], Hashable],
+) -> Hashable:
+    """What a program computes and how its borders are laid out, but for the devices that it runs on.
+
+    Args:
+        spec: The program.
+        shardings: The layout of each value.
+        donated: Positions of the arguments that it overwrites.
+        body: Says what a segment computes.
+    """
     if spec.kind == "whole":
         return spec
     segment = spec.segment
@@ -198,7 +219,7 @@ def _form(spec: ProgramSpec, shardings: Shardings, donated: tuple[int, ...]) -> 
         written = {var: index for index, var in enumerate(segment.writes)}
         cut = {var: (position[stacked], layout(shardings[var, spec.submesh])) for var, stacked in spec.slices}
         made = (
-            shardings.form(segment),
+            body(segment),
             tuple(cut.get(var) or position[var] for var in segment.reads),
             tuple(written[result] for _, result in spec.sums),
             tuple(written.get(var) for var in spec.writes),

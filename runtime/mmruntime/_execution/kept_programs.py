@@ -39,6 +39,11 @@ class KeptPrograms:
         self._folder = None if self._limit is None else Path(config.jax_compilation_cache_dir) / "mmruntime"
         self._around: dict[tuple[Any, ...], Hashable] = {}
 
+    @property
+    def enabled(self) -> bool:
+        """Whether programs are kept."""
+        return self._folder is not None
+
     def path_of(self, program: Hashable, borders: _compat.Borders) -> Path | None:
         """The file of a program; None if nothing is kept, or it cannot be named.
 

@@ -43,18 +43,29 @@ class Op:
     again: bool = False
     call: Any = None
     callers: tuple[Any, ...] = ()
+    # Passes ask a hundred thousand times for a step.
+    _reads: tuple[Var, ...] | None = field(default=None, init=False, repr=False)
+    _writes: tuple[Var, ...] | None = field(default=None, init=False, repr=False)
 
     def with_eqn(self, eqn: Any) -> Op:
         """Another equation with the same marks."""
         return replace(self, eqn=eqn)
 
-    def reads(self) -> list[Var]:
+    def reads(self) -> tuple[Var, ...]:
         """The variables that the equation reads."""
-        return [atom for atom in self.eqn.invars if is_var(atom)]
+        known = self._reads
+        if known is None:
+            known = tuple([atom for atom in self.eqn.invars if is_var(atom)])
+            object.__setattr__(self, "_reads", known)
+        return known
 
-    def writes(self) -> list[Var]:
+    def writes(self) -> tuple[Var, ...]:
         """The variables that the equation gives."""
-        return [var for var in self.eqn.outvars if is_var(var)]
+        known = self._writes
+        if known is None:
+            known = tuple([var for var in self.eqn.outvars if is_var(var)])
+            object.__setattr__(self, "_writes", known)
+        return known
 
 
 @dataclass(eq=False, slots=True, frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -76,4 +77,10 @@ def _packed(eqns: Iterable[Any]) -> Iterator[Any]:
 
 
 def _is_packed(atom: Any) -> bool:
-    return str(getattr(atom.aval, "dtype", "")) in _PACKED
+    return _is_packed_type(getattr(atom.aval, "dtype", None))
+
+
+@functools.cache
+def _is_packed_type(dtype: Any) -> bool:
+    # A step asks for some types thousands of times, and NumPy spells a name anew each time.
+    return str(dtype) in _PACKED

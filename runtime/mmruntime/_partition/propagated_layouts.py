@@ -11,7 +11,7 @@ import functools
 import importlib.metadata
 import json
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class PropagatedLayouts:
         known: Sequence[NamedSharding | None],
         mesh: Mesh,
         canonical: Hashable = None,
+        name: Callable[[], str | None] | None = None,
     ) -> Found:
         """The shardings of a closed jaxpr's arguments and results; see `propagate`.
 
@@ -52,11 +53,12 @@ class PropagatedLayouts:
             known: Shardings of arguments that are decided.
             mesh: The mesh; all of its axes are Auto.
             canonical: The form of the program, if it is known.
+            name: Gives the digest of that form, if it has one.
         """
         made = form(closed, mesh) if canonical is None else canonical
         key = (made, tuple(map(layout, known)), mesh.axis_names, mesh.axis_sizes)
         if key not in self._seen:
-            path = _path(key)
+            path = _path((name and name()) or made, key[1:])
             found = None if path is None else _read(path, len(reads), len(writes), mesh)
             if found is None:
                 found = propagate(_compat.as_traced_fun(closed), reads, writes, known, mesh)
@@ -66,13 +68,17 @@ class PropagatedLayouts:
         return self._seen[key]
 
 
-def _path(key: Hashable) -> Path | None:
-    """The file of an entry; None where JAX keeps nothing on disk, or the program cannot be named."""
+def _path(program: Hashable, further: Hashable) -> Path | None:
+    """The file of an entry, given a program's form or its digest.
+
+    Returns:
+        None where JAX keeps nothing on disk, or the program cannot be named.
+    """
     config: Any = jax.config
     folder = config.jax_compilation_cache_dir
     if not folder or "://" in folder or not config.jax_enable_compilation_cache:
         return None
-    name = digest((_versions(), key))
+    name = digest((_versions(), program, further))
     return None if name is None else Path(folder) / "mmruntime" / f"{name}.json"
 
 

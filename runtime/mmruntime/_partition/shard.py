@@ -18,6 +18,7 @@ from mmruntime._compat import Var, is_var
 from mmruntime._core.logical_axes import Names
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._frontend.constraint import constraint_p
+from mmruntime._jaxpr.content import content_digest
 from mmruntime._jaxpr.equal import form, names_mesh
 from mmruntime._jaxpr.ir import Op, Step
 from mmruntime._partition.input_layouts import InputLayouts
@@ -104,6 +105,10 @@ class Shardings:
         """The canonical form of a segment, equal for segments that do the same on submeshes of one shape."""
         return self._bodies[segment].form
 
+    def digest(self, segment: Segment) -> str | None:
+        """The digest of its canonical form; None if something in it has no content that a digest could name."""
+        return self._bodies[segment].digest
+
 
 def propagate_whole(step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts) -> Shardings:
     """Decide the layouts at the borders of a step that is one program."""
@@ -135,6 +140,10 @@ class _SegmentJaxpr:
     @functools.cached_property
     def form(self) -> Hashable:
         return form(self.closed, self.mesh)
+
+    @functools.cached_property
+    def digest(self) -> str | None:
+        return content_digest(self.form, self.mesh.devices.flat[0].platform)
 
 
 class _Layouts:
@@ -232,7 +241,9 @@ class _Propagation:
                 body.closed
             ):
                 return [None] * len(segment.reads), [None] * len(segment.writes)
-            return self.found.of(body.closed, segment.reads, segment.writes, known, mesh, body.form)
+            return self.found.of(
+                body.closed, segment.reads, segment.writes, known, mesh, body.form, lambda: body.digest
+            )
 
         self._decide(find, segment.reads, segment.writes, where, known)
 

@@ -161,14 +161,17 @@ def make_plan(
         if not whole:
             # In one program XLA itself makes cheap values again.
             step, placement = recompute_residuals(step, placement)
-        step, placement, delayed = _delay(step, placement, multimesh, inputs, propagated)
-        segments = segment(step, placement)
+        step, placement, delayed, known = _delay(step, placement, multimesh, inputs, propagated)
+        segments = segment(step, placement) if known is None else known[0]
         if whole:
             shardings = propagate_whole(step, placement, multimesh, inputs)
             program = build_whole(step)
         else:
             segments, loop_schedules = schedule_loops(step, placement, segments)
-            shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
+            if known is None or segments is not known[0]:
+                shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
+            else:
+                shardings = known[1]
             alike = parts_laid_out_alike(stacks, step, placement, shardings)
             if alike:
                 inputs = replace(inputs, layouts={**inputs.layouts, **alike})
@@ -249,11 +252,14 @@ def _place_parts(step: Step, multimesh: MultiMesh) -> tuple[Step, Stacks, Placem
 
 def _delay(
     step: Step, placement: Placement, multimesh: MultiMesh, inputs: InputLayouts, propagated: PropagatedLayouts
-) -> tuple[Step, Placement, dict[int, DelayedSums]]:
-    """Put off what loops add up over devices and draw forward what they gather, where there are such loops."""
+) -> tuple[Step, Placement, dict[int, DelayedSums], tuple[Segments, Shardings] | None]:
+    """Put off what loops add up over devices and draw forward what they gather, where there are such loops.
+
+    The last result is the programs and their layouts, where they are those of the step that results.
+    """
     has_loops = any(region.index_count > 1 for region in step.regions)
     if not has_loops or all(mesh.size == 1 for mesh in placement.submeshes.meshes):
-        return step, placement, {}
+        return step, placement, {}, None
     segments = segment(step, placement)
     split, where = split_by_program(step, placement, segments)
     if split is not step:
@@ -265,7 +271,9 @@ def _delay(
         step, placement = gathered, where
         segments = segment(step, placement)
         shardings = propagate_segments(step, placement, multimesh, inputs, segments, propagated)
-    return delay_sums(step, placement, segments, shardings, propagated)
+    rewritten, where, delayed = delay_sums(step, placement, segments, shardings, propagated)
+    is_same = rewritten is step and where is placement
+    return rewritten, where, delayed, (segments, shardings) if is_same else None
 
 
 def _trace(fun: Callable[..., Any], call: Call, multimesh: MultiMesh) -> tuple[Step, Any]:
