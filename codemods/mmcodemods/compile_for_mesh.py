@@ -171,7 +171,8 @@ def _meshes_without_step(project: Project, modules: Sequence[Facts]) -> Iterator
                 place = hint.reference
                 reason = (
                     "no step is compiled for this mesh, so nothing would run on it: write `# mm: mjit` where `jax.jit` "
-                    "compiles the step; if that is in another file, give that file too"
+                    "compiles the step; if that is in another file, give that file too; if the step is no function "
+                    "yet, make it one, with `@jax.jit`"
                 )
                 yield Refusal(facts.path, place.line, place.column, reason, "compile_for_mesh")
 

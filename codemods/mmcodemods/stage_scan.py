@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from mmcodemods._layer_loop import stage_details
 from mmcodemods._task import TaskCodemod
-from mmrewrite.analysis.made_modules import is_sequential
+from mmrewrite.analysis.made_modules import SEQUENTIALS, is_sequential
 from mmrewrite.analysis.scans import is_lifted_scan, is_nnx_scan
 from mmrewrite.directives.vocabulary import FOR, KIND_WORDS, STATEMENT
 
@@ -64,6 +64,13 @@ class StageScan(TaskCodemod):
             self.refuse(
                 "`functools.reduce` hides the call of the layer; write `for block in blocks: x = block(x)` and hint "
                 "that"
+            )
+        made = next((call for call in calls if self.site.resolve(call.func) in SEQUENTIALS), None)
+        if made is not None:
+            self.refuse(
+                "a `Sequential` is made here, and its layers run where it is called; hint the statement that calls it, "
+                "such as `x = blocks(x)`",
+                made,
             )
         nodes = ast.walk(self.site.statement)
         if any(isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp) for node in nodes):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.names import Scope
 
-_SEQUENTIAL = frozenset(
+SEQUENTIALS = frozenset(
     ("flax.linen.Sequential", "flax.nnx.Sequential", "haiku.Sequential", "equinox.nn.Sequential"),
 )
 
@@ -44,7 +44,7 @@ def is_made_by(
 
 def is_sequential(site: Site, node: ast.expr) -> bool:
     """Whether an expression is a `Sequential` of Flax, Haiku or Equinox, which calls its layers itself."""
-    return is_made_by(site, node, lambda made, scope: site.resolve(made, scope) in _SEQUENTIAL)
+    return is_made_by(site, node, lambda made, scope: site.resolve(made, scope) in SEQUENTIALS)
 
 
 def _stored(node: ast.Attribute) -> ast.Attribute:
