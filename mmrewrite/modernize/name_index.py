@@ -85,17 +85,26 @@ class OldName:
             return ADVICE[self.name]
         if self.instead is not None:
             return f"write `{self.instead[0]}`, which is the same ({title} {self.instead[1]} and newer)"
-        said = re.search(r"\buse[: ].*", self.message, re.IGNORECASE | re.DOTALL)
+        said = re.search(r"\buse[: ].*", self.message, re.IGNORECASE | re.DOTALL) or _SAYS_MORE.search(self.message)
         if said is not None:
             for other in re.findall(r"\w+(?:\.\w+)+", said.group()):
                 if other != self.name and other in old_names() and old_names()[other].is_gone:
                     return old_names()[other].advice
-            return f"{title} says: {said.group().rstrip('. ')}"
+            words = re.sub(r"^in favou?r of ", "use ", said.group())
+            return f"{title} says: {words.rstrip('. ')}"
         around = next((ADVICE[place] for place in _places(self.name) if place in ADVICE), None)
         if around is not None:
             return around
         before = f", and {title} {self.last_release} shows what it was" if self.last_release else ""
         return f"no successor is named{before}: do without it, or keep a copy in your project"
+
+
+# What a message says beside "use": all from there on.
+_SAYS_MORE = re.compile(
+    r"in favou?r of .*|import [\w.]+ directly.*|It is a no-op.*|Instead, .*|You do not need .*|Typical uses .*|"
+    r"no replacement .*",
+    re.DOTALL,
+)
 
 
 def _places(name: str) -> list[str]:

@@ -89,6 +89,7 @@ _MOVES = {
     ),
     ("optax", "optax", "0.1.8"): ("additive_weight_decay:add_decayed_weights AdditiveWeightDecayState:EmptyState"),
     ("optax", "optax", "0.2.3"): ("maybe_update:conditionally_transform MaybeUpdateState:ConditionallyTransformState"),
+    ("optax", "optax.tree", "0.2.5"): "global_norm:norm",
     ("optax", "optax.contrib", "0.1.8"): ("differentially_private_aggregate DifferentiallyPrivateAggregateState dpsgd"),
     ("orbax.checkpoint.type_handlers", "orbax.checkpoint.metadata", "0.4.13"): (
         "ArrayMetadata Metadata ScalarMetadata ShardingMetadata StringMetadata"
