@@ -7,6 +7,7 @@ array whose value comes from Python later.
 from __future__ import annotations
 
 import atexit
+import functools
 import hmac
 import json
 import queue
@@ -14,14 +15,16 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
+from mmruntime import _compat
 from mmruntime._execution.channel import RECEIVER_BITS, Carry
 from mmruntime._execution.parcels import Message, Parcel
 from mmruntime._processes.exchange import Exchange, own_host
@@ -45,6 +48,7 @@ class SocketChannel:
 
     name = "sockets"
     rendezvous = False
+    waits = True
 
     def __init__(self) -> None:
         self._me = jax.process_index()
@@ -120,18 +124,20 @@ class _Letters:
         self._sent = [
             (message.target, end - len(message.parcels), end) for message, end in zip(sent, ends, strict=True)
         ]
-        self._expected = [message for message in messages if message.target == me]
+        # Those that come here, with what lays out each of their parcels.
+        self._expected = [
+            (message, [_placer(parcel) for parcel in message.parcels]) for message in messages if message.target == me
+        ]
 
     def __call__(self, number: int, parcels: Sequence[Any], /) -> list[Any]:
         for target, start, end in self._sent:
             self._outboxes[target].put((number << RECEIVER_BITS | target, parcels[start:end]))
-        values: list[np.ndarray] = []
-        devices: list[Any] = []
-        for message in self._expected:
+        received: list[Any] = []
+        for message, places in self._expected:
             data = self._inbox.take(number << RECEIVER_BITS | self._me, message.source)
-            values += _unpacked(data, message.parcels)
-            devices += [parcel.target for parcel in message.parcels]
-        return jax.device_put(values, devices) if values else []
+            values = _unpacked(data, message.parcels)
+            received += [place(value) for place, value in zip(places, values, strict=True)]
+        return received
 
     def ask(self, number: int, /) -> None:
         """See `Carry.ask`. Senders send without being asked."""
@@ -197,6 +203,12 @@ def _send(connection: socket.socket, outbox: queue.SimpleQueue[Any]) -> None:
             connection.sendall(_HEADER.pack(number, sum(each.nbytes for each in data)))
             for each in data:
                 connection.sendall(each.reshape(-1).view(np.uint8).data)
+
+
+def _placer(parcel: Parcel) -> Callable[[np.ndarray], Any]:
+    """Puts a value of the host on the device that a parcel goes to."""
+    place = _compat.host_placer(parcel.shape, parcel.dtype, SingleDeviceSharding(parcel.target))
+    return functools.partial(jax.device_put, device=parcel.target) if place is None else place
 
 
 def _read(connection: socket.socket, size: int) -> bytearray:
