@@ -45,6 +45,8 @@ class Channel(Protocol):
     name: str
     # Whether a sender waits for the receiver, so that it cannot get ahead of it.
     rendezvous: bool
+    # Whether a receiving call waits for the message, so that it is better made late.
+    waits: bool
 
     def bind(self, messages: Sequence[Message], /) -> Carry:
         """Plan messages of which this process sends or receives some.

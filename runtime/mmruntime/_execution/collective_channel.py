@@ -27,6 +27,7 @@ class CollectiveChannel:
 
     name = "collectives"
     rendezvous = True
+    waits = False
 
     def __init__(self) -> None:
         self._me = jax.process_index()

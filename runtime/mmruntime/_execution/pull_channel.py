@@ -26,6 +26,7 @@ class PullChannel:
 
     name = "transfer"
     rendezvous = False
+    waits = False
 
     def __init__(self) -> None:
         from jax.experimental import transfer  # noqa: PLC0415  (starts threads; not every JAX has it)

@@ -25,7 +25,7 @@ from mmruntime._execution.own_parts import copied, is_global, is_here, nothing_o
 from mmruntime._execution.parcels import is_key
 from mmruntime._execution.run import copied_outputs, deletable, layout_of_state
 from mmruntime._execution.scalars import part, same_devices
-from mmruntime._execution.shares import Share, shares
+from mmruntime._execution.shares import Share, receive_late, shares
 from mmruntime._execution.spread_across import ScalarResult, SpreadAcross
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._execution.throttle import throttled
@@ -86,7 +86,7 @@ class AcrossRunner:
         self._moved: list[int] = []
         self._num_slots = program.num_slots
         self._num_instructions = len(program.instructions)
-        self._code, self._itinerary = _plan_code(label, program, compiled, shardings)
+        self._code, self._itinerary = _plan_code(label, program, compiled, shardings, late=transport.channel.waits)
         self._asked = _asked(self._code)
         self._inputs = [
             _Input(position, place[0], shardings[var, place[1]], var.aval, is_here(shardings[var, place[1]].mesh))
@@ -321,9 +321,12 @@ def _captured(step: Step, program: Program, shardings: Shardings) -> list[_Captu
 
 
 def _plan_code(
-    label: str, program: Program, compiled: Compiled, shardings: Shardings
+    label: str, program: Program, compiled: Compiled, shardings: Shardings, *, late: bool
 ) -> tuple[list[tuple[int, Any, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]], Itinerary]:
-    """The instructions of this process, with their kinds and indices; and what they need of others."""
+    """The instructions of this process, with their kinds and indices; and what they need of others.
+
+    With `late`, what it receives comes when it is needed; see `receive_late`.
+    """
     me = jax.process_index()
     code: list[tuple[int, Any, tuple[int, ...], tuple[int, ...], tuple[int, ...], int]] = []
     awaited: dict[int, Awaited] = {}
@@ -331,7 +334,8 @@ def _plan_code(
     limited = throttled(program, compiled, shardings, everything=True)
     submeshes = dict.fromkeys(where for _, where, _ in program.keys)
     owners = {where: processes(shardings.replicated(where).mesh) for where in submeshes}
-    for index, kind in shares(program.instructions, owners, me):
+    own = shares(program.instructions, owners, me)
+    for index, kind in receive_late(own, program.instructions, owners, me) if late else own:
         item = program.instructions[index]
         microbatch = "" if item.microbatch is None else f", microbatch {item.microbatch}"
         call: Any

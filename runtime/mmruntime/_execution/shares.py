@@ -42,3 +42,34 @@ def shares(
         else:
             found.append((index, Share.MOVE if alone else Share.CROSS))
     return found
+
+
+def receive_late(
+    own: Sequence[tuple[int, Share]],
+    instructions: Sequence[Instruction],
+    owners: Mapping[int, tuple[int, ...]],
+    me: int,
+) -> list[tuple[int, Share]]:
+    """Put what a process only receives in front of the first of its instructions that reads it, or at the end.
+
+    For channels whose receiving call waits: what the process can issue meanwhile, it issues, and its own messages leave
+    earlier. No circle of waits comes of it. Of all messages that are waited for, take the earliest in the one order:
+    its sender waits, if at all, in front of an instruction that is earlier still, for a message that is earlier again.
+
+    Args:
+        own: The instructions that the process issues; see `shares`.
+        instructions: All instructions of a step.
+        owners: The processes of each submesh's devices.
+        me: The process.
+    """
+    read: dict[int, int] = {}
+    for place, (index, _) in enumerate(own):
+        for slot in instructions[index].args:
+            read.setdefault(slot, place)
+    places = []
+    for place, (index, share) in enumerate(own):
+        item = instructions[index]
+        receives = share is Share.CROSS and not isinstance(item, RunInstruction) and me not in owners[item.source]
+        # In front of what is there already: -1 before 0.
+        places.append((min([read.get(slot, len(own)) for slot in item.results]), -1) if receives else (place, 0))
+    return [own[place] for place in sorted(range(len(own)), key=places.__getitem__)]

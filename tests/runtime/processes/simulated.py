@@ -19,7 +19,7 @@ import numpy as np
 from mmruntime import schedules
 from mmruntime._execution.channel import RECEIVER_BITS
 from mmruntime._execution.parcels import plan_crossing
-from mmruntime._execution.shares import Share, shares
+from mmruntime._execution.shares import Share, receive_late, shares
 from mmruntime._execution.throttle import LIMIT
 from mmruntime._partition.instructions import Instruction, ProgramSpec, RunInstruction, TransferInstruction
 from mmruntime._processes.group import Group
@@ -231,13 +231,18 @@ class World:
         self.case, self.rng, self.transport, self.calls = case, rng, transport, calls
         self.one_at_a_time, self.skips = one_at_a_time, skips
         members = tuple(range(case.num_processes))
-        self.processes = [Process(me, shares(case.instructions, case.owners, me), Group(members)) for me in members]
+        self.processes = [Process(me, self._code(me), Group(members)) for me in members]
         self.network: dict[tuple[int, int], Any] = {}
         self.ops: list[Op] = []
         self.together: dict[Any, dict[int, Op]] = defaultdict(dict)
         self.filled: set[Any] = set()
         self.made = {slot for item in case.instructions for slot in item.results}
         self.plans: dict[Any, Any] = {}
+
+    def _code(self, me: int) -> list[tuple[int, Share]]:
+        instructions, owners = self.case.instructions, self.case.owners
+        own = shares(instructions, owners, me)
+        return receive_late(own, instructions, owners, me) if self.transport == "sockets" else own
 
     def run(self) -> None:
         """Let things happen in a random order until nothing can."""

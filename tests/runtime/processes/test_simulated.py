@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mmruntime._execution.shares import Share
+from mmruntime._execution.shares import Share, receive_late, shares
 from mmruntime._partition.instructions import TransferInstruction
 from tests.runtime.processes.simulated import World, random_case
 
@@ -37,6 +37,32 @@ def hold(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_values_arrive_once_and_nothing_hangs(seed):
     hold(seed)
+
+
+def test_what_only_comes_in_is_received_when_it_is_read():
+    moved = 0
+    for seed in range(100):
+        case = random_case(random.Random(seed))
+        for me in range(case.num_processes):
+            own = shares(case.instructions, case.owners, me)
+            late = receive_late(own, case.instructions, case.owners, me)
+            assert sorted(late) == own
+            received = {
+                index
+                for index, share in own
+                if share is Share.CROSS and me not in case.owners[case.instructions[index].source]
+            }
+            others = [index for index, _ in late if index not in received]
+            assert others == sorted(others), "sends and programs keep the one order"
+            order = [index for index, _ in late]
+            for place, index in enumerate(order):
+                if index in received:
+                    slots = set(case.instructions[index].results)
+                    readers = [at for at in others if slots.intersection(case.instructions[at].args)]
+                    behind = [at for at in order[place:] if at not in received][:1]
+                    assert behind == readers[:1], f"seed {seed}, process {me}: {case.text}"
+            moved += late != own
+    assert moved > 20
 
 
 @pytest.mark.slow
