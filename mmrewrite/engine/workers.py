@@ -5,9 +5,14 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mmrewrite.tracking import Track, untracked
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from concurrent.futures.process import ProcessPoolExecutor
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -44,40 +49,92 @@ def in_workers(
     Raises:
         WorkerDied: If one of the processes was killed.
     """
-    count = min(jobs, len(items))
-
-    def in_this_process() -> Sequence[_Result]:
+    if not is_enough(len(items), work, jobs):
         return [function(item) for item in track(what, items, len(items))]
+    with Workers(function, items, min(jobs, len(items))) as workers:
+        return workers.results(track, what)
 
-    if count < 2 or work < ENOUGH:
-        return in_this_process()
-    # Only runs that fork pay for these imports.
+
+def is_enough(items: int, work: int, jobs: int) -> bool:
+    """Whether `items` with `work` characters are worth processes of their own, and this platform can fork them."""
+    if min(jobs, items) < 2 or work < ENOUGH:
+        return False
+    # Only runs that may fork pay for this import.
     import multiprocessing
-    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 
-    if "fork" not in multiprocessing.get_all_start_methods():
-        return in_this_process()
+    return "fork" in multiprocessing.get_all_start_methods()
 
-    # What is there stays there: children that look for cycles among it copy every page of it.
-    gc.freeze()
-    # A closure cannot be pickled, so the children find it in a global that they inherit.
-    global _task
-    _task = lambda index: function(items[index])  # noqa: E731
-    try:
-        with ProcessPoolExecutor(
-            count, mp_context=multiprocessing.get_context("fork"), initializer=_leave_interrupts
-        ) as pool:
-            try:
-                return list(track(what, pool.map(_run, range(len(items))), len(items)))
-            except KeyboardInterrupt:
-                # Without this, the end of the block would wait for all that is not begun.
-                pool.shutdown(cancel_futures=True)
-                raise
-    except BrokenProcessPool:
-        raise WorkerDied from None
-    finally:
-        _task = None
+
+class Workers(Generic[_Item, _Result]):
+    """Processes that do `function(item)` for each item, in order, while this process does other things.
+
+    Leaving the block without asking for the results throws away what is not begun.
+
+    Raises:
+        WorkerDied: If one of the processes was killed, once results are asked for.
+    """
+
+    def __init__(self, function: Callable[[_Item], _Result], items: Sequence[_Item], count: int) -> None:
+        self._function, self._items, self._count = function, items, count
+        self._pool: ProcessPoolExecutor | None = None
+        self._futures: list[Future[_Result]] = []
+
+    def __enter__(self) -> Workers[_Item, _Result]:
+        import multiprocessing
+        from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+
+        # What is there stays there: children that look for cycles among it copy every page of it.
+        gc.freeze()
+        # A closure cannot be pickled, so the children find it in a global that they inherit.
+        global _task
+        function, items = self._function, self._items
+        _task = lambda index: function(items[index])  # noqa: E731
+        try:
+            self._pool = ProcessPoolExecutor(
+                self._count, mp_context=multiprocessing.get_context("fork"), initializer=_leave_interrupts
+            )
+            # All processes are forked in here, so that each has `_task`.
+            self._futures = [self._pool.submit(_run, index) for index in range(len(items))]
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            if isinstance(error, BrokenProcessPool):
+                raise WorkerDied from None
+            raise
+        finally:
+            _task = None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            # Without `cancel_futures`, this would wait for all that is not begun.
+            self._pool.shutdown(cancel_futures=True)
         gc.unfreeze()
+
+    def results(self, track: Track = untracked, what: str = "") -> list[_Result]:
+        """The results, in the order of the items."""
+        return self._collect(range(len(self._items)), {}, track, what)
+
+    def results_with_help(self, track: Track = untracked, what: str = "") -> list[_Result]:
+        """The same, where this process now does what no other has begun: the last items first."""
+        done: dict[int, _Result] = {}
+        for index in reversed(range(len(self._items))):
+            if not self._futures[index].cancel():
+                break
+            done[index] = self._function(self._items[index])
+        return self._collect(range(len(self._items)), done, track, what)
+
+    def _collect(self, indices: Sequence[int], done: dict[int, _Result], track: Track, what: str) -> list[_Result]:
+        from concurrent.futures.process import BrokenProcessPool
+
+        try:
+            return [
+                done[index] if index in done else self._futures[index].result()
+                for index in track(what, indices, len(indices))
+            ]
+        except BrokenProcessPool:
+            raise WorkerDied from None
 
 
 def _leave_interrupts() -> None:

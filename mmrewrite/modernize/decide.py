@@ -14,7 +14,8 @@ from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.modernize.ambiguous_names import members_of_passed, names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.analysis.patched_names import PatchedNames
-from mmrewrite.modernize.analysis.xmap_chains import leave_chains
+from mmrewrite.modernize.analysis.xmap_chains import has_xmaps, leave_chains
+from mmrewrite.modernize.carried_decision import CarriedDecision, carried, restored
 from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
@@ -126,6 +127,9 @@ class _OldProject(Project):
 def _decide(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun) -> dict[str, Outcome]:
     """Decide the sites of the modules at `paths`, and draft their edits."""
     codemods, context = run.codemods, _context(modules, run)
+    found = _outcomes_beside_regions(paths, context, codemods)
+    if found is not None:
+        return found
     by_module: dict[str, list[Decision]] = {path: [] for path in context.modules if path in paths}
     for decision in _decisions(context, paths, codemods):
         if decision.location.path in by_module:
@@ -142,7 +146,8 @@ def _outcomes(
 
     def outcome(path: str) -> Outcome | _ModuleError:
         try:
-            return _outcome(context.modules[path], by_module[path], context, codemods)
+            module = context.modules[path]
+            return _outcome(module, by_module[path], context, codemods, _unseen(module, context))
         except _ModuleError as error:
             return error
 
@@ -155,6 +160,82 @@ def _outcomes(
         if isinstance(result, _ModuleError):
             raise result
         found[path] = result
+    return found
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """Old names in text, and names that may be old ones."""
+
+    in_text: tuple[LeftAlone, ...]
+    unclear: tuple[LeftAlone, ...]
+
+    def besides(self, reported: Collection[tuple[int, int]]) -> Iterator[LeftAlone]:
+        """Those where nothing else is reported."""
+        yield from self.in_text
+        reported = {*reported, *((item.line, item.column) for item in self.in_text)}
+        yield from (item for item in self.unclear if (item.line, item.column) not in reported)
+
+
+@dataclass(frozen=True)
+class _BesideRegions:
+    """All that is to be said of a module but for the sites that are decided with their regions."""
+
+    decisions: tuple[CarriedDecision, ...]
+    unseen: _Unseen
+
+
+def _outcomes_beside_regions(
+    paths: Collection[str], context: ModernizeContext, codemods: Codemods
+) -> dict[str, Outcome] | None:
+    """The outcomes, where worker processes do what needs no regions while this one finds them.
+
+    Returns:
+        None where one process is to do all of it, and where something fails: that one knows what fails first.
+    """
+    from mmrewrite.engine.workers import Workers, is_enough
+
+    regional = {name: codemod for name, codemod in codemods.items() if codemod.regional}
+    others = {name: codemod for name, codemod in codemods.items() if not codemod.regional}
+    to_do = [path for path in context.modules if path in paths]
+    size = sum(len(context.modules[path].facts.source.text) for path in to_do)
+    if not is_enough(len(to_do), size, context.settings.jobs) or has_xmaps(context):
+        return None
+
+    def do(path: str) -> Outcome | _BesideRegions | None:
+        module = context.modules[path]
+        try:
+            decisions = _decisions_alone(context, path, others)
+            if not any(codemod.may_find(module, context) for codemod in regional.values()):
+                return _outcome(module, decisions, context, codemods, _unseen(module, context))
+            return _BesideRegions(carried(decisions, module), _unseen(module, context))
+        except Exception:
+            return None
+
+    with Workers(do, to_do, context.settings.jobs - 1) as workers:
+        try:
+            decided = _decisions(context, paths, regional)
+        except _ModuleError:
+            return None
+        results = workers.results_with_help(context.settings.track, "Rewriting")
+    found: dict[str, Outcome] = {}
+    by_path: dict[str, list[Decision]] = {path: [] for path in to_do}
+    for decision in decided:
+        if decision.location.path in by_path:
+            by_path[decision.location.path].append(decision)
+    for path, result in zip(to_do, results, strict=True):
+        module = context.modules[path]
+        if result is None or (isinstance(result, Outcome) and by_path[path]):
+            return None
+        if isinstance(result, Outcome):
+            found[path] = result
+            continue
+        decisions = [*(restored(each, module) for each in result.decisions), *by_path[path]]
+        in_order = sorted(decisions, key=lambda decision: list(codemods).index(decision.codemod))
+        try:
+            found[path] = _outcome(module, in_order, context, codemods, result.unseen)
+        except _ModuleError:
+            return None
     return found
 
 
@@ -301,13 +382,17 @@ def _stays(cause: Decision) -> str:
 
 
 def _outcome(
-    module: ModuleUses, decisions: Sequence[Decision], context: ModernizeContext, codemods: Codemods
+    module: ModuleUses,
+    decisions: Sequence[Decision],
+    context: ModernizeContext,
+    codemods: Codemods,
+    unseen: _Unseen,
 ) -> Outcome:
     """The edits of the sites that are rewritten, and a report of the others."""
     refusals = tuple(sorted({decision.refusal for decision in decisions if decision.refusal is not None}))
     left = {decision.left for decision in decisions if decision.left is not None}
     reported = {*((item.line, item.column) for item in refusals), *((item.line, item.column) for item in left)}
-    left |= set(_unseen_names(module, context, reported))
+    left |= set(unseen.besides(reported))
     try:
         edits, broken, compat = _draft(module, decisions, context, codemods)
     except Exception as error:
@@ -315,21 +400,15 @@ def _outcome(
     return Outcome(edits, refusals, left=tuple(sorted(left | broken)), compat=tuple(sorted(compat)))
 
 
-def _unseen_names(
-    module: ModuleUses, context: ModernizeContext, reported: Collection[tuple[int, int]]
-) -> Iterator[LeftAlone]:
-    """Old names in text, and names that may be old ones, where nothing else is reported."""
+def _unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
     names = context.owners
-    in_text = list(mentions(module, names))
-    reported = {*reported, *((item.line, item.column) for item in in_text)}
-    yield from in_text
     unclear = (
         *unclear_uses(module, names),
         *names_by_star(module, context),
         *looked_up(module, context),
         *members_of_passed(module, context, names),
     )
-    yield from (item for item in unclear if (item.line, item.column) not in reported)
+    return _Unseen(tuple(mentions(module, names)), unclear)
 
 
 def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: ModernizeContext) -> None:

@@ -268,25 +268,37 @@ class ModuleUses:
         return tuple(node for node in self.nodes_of(ast.Constant) if isinstance(node.value, str))
 
     @cached_property
+    def _chains_of_names(self) -> Mapping[tuple[Scope, str], Sequence[tuple[int, ast.Name, tuple[ast.expr, ...]]]]:
+        """The chains on each name, with their positions, by the scope that binds the name: it decides for all."""
+        found: dict[tuple[Scope, str], list[tuple[int, ast.Name, tuple[ast.expr, ...]]]] = defaultdict(list)
+        for position, (head, chain) in enumerate(self.chains):
+            owner = self.scope_of(head).owner(head.id)
+            if owner is not None:
+                found[owner, head.id].append((position, head, chain))
+        return found
+
+    @cached_property
     def _meanings(self) -> dict[str, list[_Meaning]]:
         """The expressions with each full name."""
         found: dict[str, list[_Meaning]] = defaultdict(list)
-        resolved: dict[tuple[Scope, str], str | None] = {}
-        for position, (head, chain) in enumerate(self.chains):
-            scope = self.scope_of(head)
-            owner = scope.owner(head.id)
-            if owner is None:
+        names = self.facts.names
+        for (owner, head_name), places in self._chains_of_names.items():
+            first = names.first_of(head_name, owner)
+            if first is None:
+                # Most names are local variables.
                 continue
-            dotted = ""
-            for node in chain:
-                dotted = f"{dotted}.{node.attr}" if isinstance(node, ast.Attribute) else head.id
-                # The scope that binds the first part decides, and most names are read many times.
-                key = (owner, dotted)
-                if key not in resolved:
-                    resolved[key] = self.facts.names.resolve_dotted(dotted, owner)
-                name = resolved[key]
-                if name is not None:
-                    found[name].append(_Meaning(position, head, node, dotted, name, scope))
+            full_names: dict[str, str | None] = {}
+            for position, head, chain in places:
+                scope, rest = self.scope_of(head), ""
+                for node in chain:
+                    if isinstance(node, ast.Attribute):
+                        rest = f"{rest}.{node.attr}" if rest else node.attr
+                    if rest not in full_names:
+                        full_names[rest] = names.full_name(first, rest)
+                    name = full_names[rest]
+                    if name is not None:
+                        dotted = f"{head_name}.{rest}" if rest else head_name
+                        found[name].append(_Meaning(position, head, node, dotted, name, scope))
         return found
 
     def names_below(self, prefixes: Collection[str]) -> list[str]:

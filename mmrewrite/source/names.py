@@ -176,10 +176,16 @@ class Module:
     def resolve_dotted(self, dotted: str, scope: Scope) -> str | None:
         """The same for a dotted name as text."""
         first, _, rest = dotted.partition(".")
-        found = self._resolve_name(first, scope, frozenset())
-        if found is None:
-            return None
-        full = self._canonical(f"{found}.{rest}" if rest else found)
+        found = self.first_of(first, scope)
+        return None if found is None else self.full_name(found, rest)
+
+    def first_of(self, name: str, scope: Scope) -> str | None:
+        """What the first part of a dotted name stands for: `full_name` makes the full name of the whole of it."""
+        return self._resolve_name(name, scope, frozenset())
+
+    def full_name(self, first: str, rest: str) -> str | None:
+        """The full name of a dotted name, of which `first_of` gave the first part and `rest` is the text behind it."""
+        full = self._canonical(f"{first}.{rest}" if rest else first)
         # A relative import that leaves its package has a full name only where it re-exports one.
         return None if full.startswith(".") else full
 

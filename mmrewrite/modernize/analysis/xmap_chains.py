@@ -10,7 +10,7 @@ from mmrewrite.modernize.analysis.components import bits, combined, marks_of
 from mmrewrite.modernize.analysis.old_names import XMAPS
 from mmrewrite.modernize.analysis.reach import NarrowReach
 from mmrewrite.modernize.site import Location, ModernizeContext
-from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.modernize.version_guards import guard_of
 
 if TYPE_CHECKING:
@@ -25,12 +25,7 @@ class XmapChains:
 
     def __init__(self, context: ModernizeContext) -> None:
         self._places: dict[ast.stmt, str] = {}
-        xmaps = {
-            use.node: (module, use)
-            for module in context.modules.values()
-            for use in module.uses(XMAPS)
-            if guard_of(module, use.node) is None
-        }
+        xmaps = dict(_xmaps(context))
         if not xmaps:
             return
         reach = NarrowReach(context.project, context.modules)
@@ -61,6 +56,18 @@ class XmapChains:
             if isinstance(holder, ast.stmt) and holder in self._places:
                 return self._places[holder]
         return None
+
+
+def has_xmaps(context: ModernizeContext) -> bool:
+    """Whether a project has the call chain of any `xmap`."""
+    return next(_xmaps(context), None) is not None
+
+
+def _xmaps(context: ModernizeContext) -> Iterator[tuple[ast.expr, tuple[ModuleUses, OldNameUse]]]:
+    for module in context.modules.values():
+        for use in module.uses(XMAPS):
+            if guard_of(module, use.node) is None:
+                yield use.node, (module, use)
 
 
 def leave_chains(decisions: Sequence[Decision], context: ModernizeContext) -> list[Decision]:
