@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from mmrewrite.engine.collection import no_collection
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.engine.settings import no_file
 from mmrewrite.modernize.settings import ModernizeSettings
@@ -66,5 +67,6 @@ def modernize_project(
     if marked:
         from mmrewrite.modernize.decide import modernize_files
 
-        results |= modernize_files(marked, codemods, load or no_file, settings or ModernizeSettings())
+        with no_collection():
+            results |= modernize_files(marked, codemods, load or no_file, settings or ModernizeSettings())
     return tuple(results[file.path] for file in files)
