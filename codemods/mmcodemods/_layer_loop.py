@@ -192,6 +192,9 @@ def _has_stars(node: ast.List | ast.Tuple) -> bool:
 def count(site: Site, loop: ast.For) -> Count:
     """The index and the number of iterations; refuses a loop where they have no exact expression."""
     found = _count(site, loop)
+    for node in ast.walk(ast.parse(found.total)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("len", "min"):
+            _check_builtin(site, loop, node.func.id)
     stored = {
         node.id
         for statement in loop.body
@@ -231,10 +234,14 @@ def _with_index(site: Site, loop: ast.For, total: str) -> Count:
     # `for i, a, b in enumerate(...)` would unpack three values of each pair.
     if isinstance(loop.target, ast.Tuple) and not target.startswith("("):
         target = f"({target})"
-    enumerate_name = "enumerate"
-    if site.facts.names.resolve_dotted(enumerate_name, site.scope) != "builtins.enumerate":
-        site.refuse("`enumerate` means something else here; rename it, or count the iterations in the loop", loop)
+    _check_builtin(site, loop, "enumerate")
     return Count(index, total, f"{index}, {target}", f"enumerate({site.text(loop.iter)})")
+
+
+def _check_builtin(site: Site, loop: ast.For, name: str) -> None:
+    """Refuse a loop where a function that is written means something else."""
+    if site.facts.names.resolve_dotted(name, site.scope) != f"builtins.{name}":
+        site.refuse(f"`{name}` means something else here; rename it, or count the iterations in the loop", loop)
 
 
 def _of_range(site: Site, loop: ast.For, call: ast.Call) -> Count:
