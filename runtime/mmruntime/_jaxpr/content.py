@@ -37,12 +37,12 @@ def content_digest(form: Hashable, platform: str) -> str | None:
         None if something in it is of any other type, an effect or a function for example.
     """
     try:
-        return hashlib.sha256(_Writer(platform).text(form)).hexdigest()
+        return hashlib.sha256(_ContentWriter(platform).text(form)).hexdigest()
     except _UnnamedError:
         return None
 
 
-class _Writer:
+class _ContentWriter:
     """Spells values out. What it has seen it keeps, so that no two of them have one identity."""
 
     def __init__(self, platform: str) -> None:
