@@ -54,7 +54,8 @@ class KeptPrograms:
         ins, outs = borders
         if self._folder is None or not (ins or outs):
             return None
-        devices = tuple((*ins, *outs)[0].mesh.devices.flat)
+        mesh: Any = (*ins, *outs)[0].mesh
+        devices = tuple(mesh.devices.flat)
         client = devices[0].client
         if any(device.process_index != client.process_index() for device in devices):
             return None
