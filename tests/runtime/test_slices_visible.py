@@ -103,6 +103,9 @@ REFUSED = {
     "a logarithm": (biased(lambda b, p: jnp.log1p(hidden(b)), -1e30), NO_ROW),
     "another inverse": (biased(lambda b, p: jnp.arctanh(hidden(b)), -1e30), NO_ROW),
     "an exponential": (biased(lambda b, p: -jnp.exp(-100 * hidden(b))), NO_ROW),
+    "an exponential of scores": (of_scores(lambda s, b, p: masked(-jnp.exp(s - 50 * hidden(b)), low=-1e9)), NO_ROW),
+    "a function without a rule": (of_scores(lambda s, b, p: masked(jnp.sinh(s + 50 * hidden(b)), low=-1e9)), NO_ROW),
+    "a power of scores": (of_scores(lambda s, b, p: masked(-((abs(s) - 1e3 * hidden(b)) ** 7.5), low=-1e9)), NO_ROW),
     "shifted bits": (biased(lambda b, p: -2.0 * keys(jnp.left_shift(1 - b["valid"], 30))), NO_ROW),
     "half precision": (biased(lambda b, p: (hidden(b) * 1e5).astype(jnp.float16).astype(float), -1e30), NO_ROW),
     "padding of an array": (

@@ -20,6 +20,8 @@ from mmruntime._slices.values import SHOWN, Reach
 
 ORDINARY: Reach = (-1.0, 1.0)
 ANYTHING: Reach = (-math.inf, math.inf)
+# The exponential of what is smaller is visible with either sign.
+_VISIBLE = math.log(-SHOWN)
 
 # The result's entries are among those of the operands.
 _MOVES_NAMES = """
@@ -122,8 +124,13 @@ _POLES: dict[str, Callable[[Reach], Reach]] = {
 }
 
 
+def _is_ordinary(reach: Reach) -> bool:
+    """Whether even an exponential of it, with either sign, hides nothing."""
+    return max(abs(reach[0]), abs(reach[1])) < _VISIBLE
+
+
 def _exponential(reach: Reach, *, is_ordinary: bool) -> Reach:
-    if is_ordinary or reach[1] <= 1:
+    if (is_ordinary and reach[1] < _VISIBLE) or reach[1] <= 1:
         # Ordinary numbers are taken to have ordinary exponentials, of softmax and gates.
         return ORDINARY
     return -1.0, math.exp(reach[1]) if reach[1] < 700 else math.inf
@@ -206,7 +213,9 @@ def _reach_of(eqn: Any, reaches: Sequence[Reach], *, of_batch: bool) -> Reach:
         return _POLES[name](reaches[0])
     if name in ("exp", "exp2", "expm1"):
         # Complex numbers are turned by it, as rotary positions are.
-        return _exponential(reaches[0], is_ordinary=not of_batch or jnp.issubdtype(dtype, jnp.complexfloating))
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            return ORDINARY
+        return _exponential(reaches[0], is_ordinary=not of_batch)
     if name == "rem":
         return _hull([reaches[0], (0.0, 0.0)])
     if name == "reduce_sum":
@@ -220,4 +229,5 @@ def _reach_of(eqn: Any, reaches: Sequence[Reach], *, of_batch: bool) -> Reach:
             return _times(product, math.prod(shapes[0][dim] for dim in contracted))
         # Weights are such that products are ordinary again, unless one of the operands has something very low.
         return ORDINARY if shows(product) and shows((-product[1], -product[0])) else product
-    return ANYTHING if of_batch else ORDINARY
+    # Of a function without a rule nothing is known, but that activations are ordinary if what they are made of is.
+    return ORDINARY if not of_batch and all(map(_is_ordinary, reaches)) else ANYTHING
