@@ -36,6 +36,31 @@ def double():
         yield
 
 
+@pytest.fixture
+def free_promotion():
+    """Lets ranks and types be promoted, for programs that are written as users write them."""
+    import jax
+
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture
+def lowered(monkeypatch):
+    """The names of the programs that are lowered."""
+    from mmruntime._execution import compile as compile_
+
+    names = []
+    lower = compile_._lower
+
+    def counted(spec, shardings, donated, name):
+        names.append(name)
+        return lower(spec, shardings, donated, name)
+
+    monkeypatch.setattr(compile_, "_lower", counted)
+    return names
+
+
 @pytest.fixture(autouse=True, scope="module")
 def room_for_programs():
     """Lets go of compiled programs after a file of tests, where there are very many."""

@@ -9,7 +9,6 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from mmruntime import _compat
-from mmruntime._execution import compile as _compile
 from mmruntime._execution.kept_programs import KeptPrograms
 from mmruntime._jaxpr.equal import form, layout, names_mesh
 from tests.runtime.helpers import adam, adam_state, batches, devices_of, layer, on, squares, stages, train, weights
@@ -94,19 +93,10 @@ def test_what_says_nothing_about_shardings_needs_no_propagation():
 
 
 @pytest.fixture
-def lowered(monkeypatch):
-    """The names of the programs that are lowered."""
-    names = []
-    lower = _compile._lower
-
-    def counted(spec, shardings, donated, name):
-        names.append(name)
-        return lower(spec, shardings, donated, name)
-
-    monkeypatch.setattr(_compile, "_lower", counted)
-    # Those of another test would be taken from disk.
+def lowered(lowered, monkeypatch):
+    """The same, where none is taken from disk, as those of another test would be."""
     monkeypatch.setattr(KeptPrograms, "path_of", lambda *_: None)
-    return names
+    return lowered
 
 
 def pipeline(blocks, count=4):

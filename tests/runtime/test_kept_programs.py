@@ -19,7 +19,6 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from mmruntime import _compat
-from mmruntime._execution import compile as _compile
 from mmruntime._execution import kept_programs
 from mmruntime._jaxpr.content import content_digest
 from mmruntime._jaxpr.equal import form
@@ -43,20 +42,6 @@ def cache(tmp_path):
     for name, value in before.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
-
-
-@pytest.fixture
-def lowered(monkeypatch):
-    """The names of the programs that are lowered."""
-    names = []
-    lower = _compile._lower
-
-    def counted(spec, shardings, donated, name):
-        names.append(name)
-        return lower(spec, shardings, donated, name)
-
-    monkeypatch.setattr(_compile, "_lower", counted)
-    return names
 
 
 def layer(w, x, scale=2.0):

@@ -31,12 +31,7 @@ from tests.runtime.sliced_programs import (
     parameters,
 )
 
-
-@pytest.fixture(autouse=True)
-def promotion():
-    """The programs are written as users write them."""
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("free_promotion")
 
 
 def heads(p, batch):

@@ -29,11 +29,7 @@ from tests.runtime.sliced_programs import (
     parameters,
 )
 
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        yield
+pytestmark = pytest.mark.usefixtures("double", "free_promotion")
 
 
 def of_batch(mask):

@@ -24,6 +24,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from mmrewrite.modernize.analysis.old_names import FROZEN_DICTS
 from mmrewrite.modernize.codemod import ModernizeCodemod
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
@@ -35,7 +36,7 @@ _MAKERS = frozenset(("init", "init_with_output", "apply"))
 _COLLECTIONS = frozenset(
     ("params", "batch_stats", "cache", "intermediates", "params_axes", "losses", "state", "spectral_stats", "lora")
 )
-_CLASSES = frozenset(("flax.core.FrozenDict", "flax.core.frozen_dict.FrozenDict", "flax.core.freeze"))
+_CLASSES = FROZEN_DICTS | {"flax.core.freeze"}
 
 
 class KeepFrozenDicts(ModernizeCodemod):
@@ -94,7 +95,7 @@ def _is_asked_for(module: ModuleUses, node: ast.expr) -> bool:
         if isinstance(outer, ast.If) and inner in outer.body:
             match outer.test:
                 case ast.Call(func=ast.Name(id="isinstance"), args=[ast.Name(id=name), asked]) if name == node.id:
-                    return module.facts.names.resolve(asked, module.scope_of(asked)) in _CLASSES
+                    return module.facts.names.resolve(asked, module.scope_of(asked)) in FROZEN_DICTS
         inner = outer
     return False
 

@@ -21,7 +21,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from mmrewrite.modernize.analysis.old_names import PARTIALS
+from mmrewrite.modernize.analysis.old_names import FROZEN_DICTS, PARTIALS
 from mmrewrite.modernize.analysis.project_age import ProjectAge
 from mmrewrite.modernize.analysis.value_classes import ARRAY, PMAP_RESULT, class_of
 from mmrewrite.modernize.changed_meanings import CHANGED_MEANINGS, ChangedMeaning, meaning_words
@@ -40,7 +40,6 @@ _ATTENTIONS = frozenset(
     f"flax.linen.{name}" for name in ("MultiHeadDotProductAttention", "MultiHeadAttention", "SelfAttention")
 )
 _STOPPING = "flax.training.early_stopping.EarlyStopping"
-_FROZEN = frozenset(("flax.core.FrozenDict", "flax.core.frozen_dict.FrozenDict"))
 _DICTIONARIES = frozenset(
     (
         "builtins.dict",
@@ -220,7 +219,7 @@ def _asks_for_frozen(module: ModuleUses, *classes: ast.expr) -> bool:
     names = {
         module.facts.names.resolve(each, module.scope_of(each)) for group in classes for each in _alternatives(group)
     }
-    return bool(names & _FROZEN) and not names & _DICTIONARIES
+    return bool(names & FROZEN_DICTS) and not names & _DICTIONARIES
 
 
 def _alternatives(classes: ast.expr) -> Iterator[ast.expr]:

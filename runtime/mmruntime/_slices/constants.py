@@ -18,14 +18,11 @@ from mmruntime._compat import Var, is_var
 # Larger arrays are not looked at, views of smaller ones aside.
 _MOST_ENTRIES = 1 << 26
 
-_ENTRY_BY_ENTRY: dict[str, Any] = {
+# Primitives that are a function of NumPy.
+NUMPY: dict[str, Any] = {
     "abs": np.abs,
     "add": np.add,
     "add_any": np.add,
-    "and": lambda a, b: np.logical_and(a, b) if a.dtype == np.bool_ else np.bitwise_and(a, b),
-    "or": lambda a, b: np.logical_or(a, b) if a.dtype == np.bool_ else np.bitwise_or(a, b),
-    "xor": lambda a, b: np.logical_xor(a, b) if a.dtype == np.bool_ else np.bitwise_xor(a, b),
-    "not": lambda a: np.logical_not(a) if a.dtype == np.bool_ else np.bitwise_not(a),
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,
@@ -39,6 +36,13 @@ _ENTRY_BY_ENTRY: dict[str, Any] = {
     "sign": np.sign,
     "square": np.square,
     "sub": np.subtract,
+}
+_ENTRY_BY_ENTRY: dict[str, Any] = {
+    **NUMPY,
+    "and": lambda a, b: np.logical_and(a, b) if a.dtype == np.bool_ else np.bitwise_and(a, b),
+    "or": lambda a, b: np.logical_or(a, b) if a.dtype == np.bool_ else np.bitwise_or(a, b),
+    "xor": lambda a, b: np.logical_xor(a, b) if a.dtype == np.bool_ else np.bitwise_xor(a, b),
+    "not": lambda a: np.logical_not(a) if a.dtype == np.bool_ else np.bitwise_not(a),
     "copy": np.asarray,
     "copy_p": np.asarray,
     "stop_gradient": np.asarray,

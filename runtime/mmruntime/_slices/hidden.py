@@ -13,32 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mmruntime._slices.constants import PartlyKnown, on_entries, once_each
+from mmruntime._slices.constants import NUMPY, PartlyKnown, on_entries, once_each
 from mmruntime._slices.values import HIDDEN, SHOWN, Fill, Low, SequenceAxis, SlicedValue
 
 _SAME = frozenset(("copy", "copy_p", "convert_element_type", "stop_gradient", "reduce_precision"))
 # Functions that are exact wherever their result is a number of the type: XLA gives what NumPy does.
-_FUNCTIONS: dict[str, Any] = {
-    "abs": np.abs,
-    "ceil": np.ceil,
-    "floor": np.floor,
-    "neg": np.negative,
-    "sign": np.sign,
-    "square": np.square,
-    "add": np.add,
-    "add_any": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "max": np.maximum,
-    "min": np.minimum,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
+_FUNCTIONS: dict[str, Any] = {**NUMPY, "ceil": np.ceil, "floor": np.floor, "div": np.divide}
 # Those of which it is known at zero only.
 _AT_ZERO = {
     "cos": 1.0,
