@@ -30,7 +30,7 @@ from mmrewrite.launch.job import Job, Patience
 command, count = sys.argv[2:], int(sys.argv[1])
 def write(index, is_error, line):
     sys.stdout.write(f"[{index}] {line.decode()}\\n"); sys.stdout.flush()
-job = Job(command, environments(os.environ, count, None, free_port(), 0), write, Patience(0.2, 2.0, 0.3))
+job = Job(command, environments(os.environ, count, None, free_port(), 0), write, Patience(0.2, 2.0, 0.3, 1.5))
 outcome = job.run()
 print(json.dumps([outcome.status, outcome.blamed, outcome.reason, outcome.interrupted, outcome.lost]))
 """
@@ -180,6 +180,35 @@ def test_how_a_job_ends_badly(program, text, expected):
     _, outcome = outcome_of(drive(program(text), 2 if "if me" in text else 1))
     assert outcome == expected
     assert time.monotonic() - began < 20
+
+
+def test_one_that_stays_stopped_when_the_others_have_ended(program):
+    command = program("me == 1 and os.kill(os.getpid(), signal.SIGSTOP); print('awake')")
+    lines, outcome = outcome_of(drive(command, 2))
+    assert lines == ["[0] awake"]
+    assert outcome == [147, 1, "was stopped for 2 s when others had ended", None, 0]
+
+
+def test_one_that_is_stopped_for_a_while_only(program, tmp_path):
+    # Stopped twice for a second, which is less than the limit each time and more than it in all.
+    command = program(
+        f"""
+        if me == 1:
+            for turn in range(2):
+                open({str(tmp_path)!r} + f"/{{turn}}", "w").write(str(os.getpid()))
+                os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(0.7)
+            print("awake")
+        """
+    )
+    driver = drive(command, 2)
+    for turn in range(2):
+        wait_for(tmp_path / str(turn))
+        time.sleep(1)
+        os.kill(int((tmp_path / str(turn)).read_text()), signal.SIGCONT)
+    lines, outcome = outcome_of(driver)
+    assert lines == ["[1] awake"]
+    assert outcome == [0, None, "", None, 0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -27,6 +27,8 @@ from mmrewrite.launch.lines import Lines
 
 # How a process of `mmruntime` ends whose peers have failed (EX_TEMPFAIL): it is not the one to blame.
 PEER_FAILED = 75
+# How a job ends of which only stopped processes are left: as a shell says it.
+ASLEEP = 128 + signal.SIGSTOP
 LAST_LINES = 20
 
 # (Process, whether it is its standard error, line without its end.)
@@ -41,11 +43,13 @@ class Patience:
         to_notice: After one has failed, until the others get a SIGTERM: they may find out themselves, and say more.
         to_end: After a signal, until the next one, which is stronger.
         to_drain: After all have ended, for what they have started and not ended.
+        to_wake: For those that are left to go on, if all of them are stopped and others have ended.
     """
 
     to_notice: float = 5.0
     to_end: float = 5.0
     to_drain: float = 1.0
+    to_wake: float = 15.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class _Process:
     last_lines: deque[tuple[bool, bytes]]
     status: int | None = None
     ended_by_job: bool = False
+    # Since when it is stopped, by SIGSTOP or a terminal.
+    stopped: float | None = None
 
 
 class Job:
@@ -108,6 +114,8 @@ class Job:
         self._received: deque[int] = deque()
         self._interrupted: int | None = None
         self._bad: list[_Process] = []
+        # The first one that stayed stopped when others had ended.
+        self._asleep: _Process | None = None
         # The signals that are still to be sent, and when.
         self._planned: deque[tuple[float, int]] = deque()
 
@@ -190,6 +198,7 @@ class Job:
             if number != signal.SIGCHLD:
                 self._interrupt(number)
         self._look_for_ends()
+        self._look_for_sleepers(time.monotonic())
         while self._planned and self._planned[0][0] <= time.monotonic():
             self._send(self._planned.popleft()[1])
 
@@ -255,6 +264,18 @@ class Job:
                 if not self._planned and self._interrupted is None:
                     self._plan([signal.SIGTERM, signal.SIGKILL], self._patience.to_notice)
 
+    def _look_for_sleepers(self, now: float) -> None:
+        """End those that are stopped for good, where there is nobody left whose watch would see it."""
+        alive = [process for process in self._processes if process.status is None]
+        for process in alive:
+            found = os.waitid(os.P_PID, process.popen.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            process.stopped = None if found is None else process.stopped or now
+        if self._planned or self._interrupted is not None or not 0 < len(alive) < len(self._processes):
+            return
+        if all(process.stopped is not None and now - process.stopped >= self._patience.to_wake for process in alive):
+            self._asleep = alive[0]
+            self._plan([signal.SIGTERM, signal.SIGKILL], 0.0)
+
     def _send(self, number: int) -> None:
         for process in self._processes:
             if process.status is None:
@@ -271,6 +292,13 @@ class Job:
         if self._interrupted is not None:
             return JobOutcome(128 + self._interrupted, interrupted=self._interrupted)
         if not self._bad:
+            if self._asleep is not None:
+                return JobOutcome(
+                    ASLEEP,
+                    self._asleep.index,
+                    f"was stopped for {self._patience.to_wake:.0f} s when others had ended",
+                    tuple(self._asleep.last_lines),
+                )
             return JobOutcome(0)
         blamed = next((process for process in self._bad if process.status != PEER_FAILED), self._bad[0])
         assert blamed.status is not None
