@@ -524,6 +524,16 @@ def compiled_for(mesh: jax.sharding.Mesh) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def no_mesh_while_tracing() -> Iterator[None]:
+    """A context without an ambient mesh, as `no_mesh`, whose `jax.set_mesh` raises an error while tracing."""
+    from jax._src.mesh import empty_abstract_mesh, empty_concrete_mesh  # noqa: PLC0415  (private: no public one)
+    from jax._src.sharding_impls import _internal_use_concrete_mesh  # noqa: PLC0415  (private: `set_mesh` raises)
+
+    with _internal_use_concrete_mesh(empty_concrete_mesh), jax.sharding.use_abstract_mesh(empty_abstract_mesh):
+        yield
+
+
 def replicate(copies: Sequence[Any], sharding: Any) -> Any:
     """One replicated array from equal arrays, one per device; weakly typed if they are. No data moves.
 

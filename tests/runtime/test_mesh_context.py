@@ -27,6 +27,10 @@ LINE = Mesh(np.array(jax.devices()), ("z",))
 NEW = types.SimpleNamespace(
     pjit=compat.pjit, mesh_context=compat.mesh_context, with_sharding_constraint=compat.with_sharding_constraint
 )
+# What is written where a constraint finds the mesh of the context by itself.
+PLAIN = types.SimpleNamespace(
+    pjit=compat.pjit, mesh_context=compat.mesh_context, with_sharding_constraint=jax.lax.with_sharding_constraint
+)
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +169,23 @@ def without_jit(api):
         return f(x())
 
 
+def constraints(api):
+    constrain = api.with_sharding_constraint
+
+    def body(a):
+        return constrain({"a": a + 1, "b": a}, {"a": P("x", "y"), "b": None})
+
+    with api.mesh_context(MESH):
+        eager = body(x())
+        plain = jax.jit(body)
+        first = plain(x()), jax.grad(lambda a: jnp.sum(plain(a)["a"] ** 2))(x()), jax.vmap(body)(x()[None])
+        named = jax.jit(body, in_shardings=NamedSharding(MESH, P("x")))(x())
+        pairs = jax.tree.map(constrain, [jnp.ones((8, 2))], [P("y")])
+    with api.mesh_context(OTHER):
+        second = plain(x())
+    return eager, first, named, pairs, second
+
+
 def of_another_library(api):
     """What is not given to the tool asks JAX for the mesh."""
     with api.mesh_context(MESH):
@@ -184,6 +205,7 @@ PROGRAMS = [
     context_inside_jit,
     pjit_inside_pjit,
     gradient_outside,
+    constraints,
     method,
     shardings_without_mesh,
     without_jit,
@@ -205,8 +227,9 @@ def told(tree):
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_is_what_jax_had(program, old):
-    found = program(NEW)
-    assert told(found) == told(program(old))
+    expected = told(program(old))
+    for api in (NEW, PLAIN):
+        assert told(program(api)) == expected
 
 
 def test_where_things_are():
@@ -247,16 +270,25 @@ def test_specs_need_a_mesh():
         compat.pjit(lambda a: a, in_shardings=P("nowhere"))(x())
 
 
-def test_another_mesh_inside_a_compiled_function():
+@pytest.mark.parametrize("constrain", [compat.with_sharding_constraint, jax.lax.with_sharding_constraint])
+def test_another_mesh_inside_a_compiled_function(constrain):
     """JAX's own `pjit` of today cannot do this; that of 0.4.13 did."""
 
     @functools.partial(compat.pjit, in_shardings=None)
     def f(a):
         with compat.mesh_context(LINE):
-            return compat.with_sharding_constraint(a + 1, P("z"))
+            b = constrain(a + 1, P("z"))
+        return b, constrain(a + 1, P("x"))
 
     with compat.mesh_context(MESH):
-        assert f(x()).sharding.is_equivalent_to(NamedSharding(LINE, P("z")), 2)
+        lined, split = f(x())
+    assert lined.sharding.is_equivalent_to(NamedSharding(LINE, P("z")), 2)
+    assert split.sharding.is_equivalent_to(NamedSharding(MESH, P("x")), 2)
+
+    with jax.set_mesh(MESH):
+        (lined, split) = jax.jit(f.__wrapped__, in_shardings=P())(x())
+    assert lined.sharding.is_equivalent_to(NamedSharding(LINE, P("z")), 2)
+    assert split.sharding.is_equivalent_to(NamedSharding(MESH, P("x")), 2)
 
 
 def test_what_a_function_sees_while_it_is_traced():

@@ -5,8 +5,10 @@
 
 Specs change only where the mesh context goes away, as `replace_mesh_context` decides; there, calls of
 `jax.lax.with_sharding_constraint` with a bare spec change as well. The keyword `axis_resources` becomes `shardings`.
-If the context becomes `compat.mesh_context(mesh)`, the function becomes `compat.with_sharding_constraint`, which takes
-the same arguments.
+If the context becomes `compat.mesh_context(mesh)`, specs stay as well: the function finds its mesh there. It becomes
+`compat.with_sharding_constraint`, which takes the same arguments, where that may differ: a `try` expects the
+`ValueError` that it raised without a mesh up to 2021, calls out of view may give `axis_resources`, or the program uses
+`jax.set_mesh`, which JAX asks for a mesh before the innermost context.
 
 To check: the mesh that is named is the one in whose context the function was called.
 

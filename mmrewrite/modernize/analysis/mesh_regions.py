@@ -5,9 +5,9 @@ is exact whatever else runs in the context. Set: the context becomes `jax.set_me
 in it then land on the whole mesh, so this style is only for contexts that create none. In both, all sites of a region
 are rewritten, or none.
 
-Compat: the context becomes `compat.mesh_context(mesh)`, which does what `with mesh:` did, and functions that take specs
-become `compat.pjit` and `compat.with_sharding_constraint`, which look up the mesh when they are called. Each of the
-three works together with the old forms, so every site stands by itself, and no code out of view matters.
+Compat: the context becomes `compat.mesh_context(mesh)`, which does what `with mesh:` did, and `pjit` becomes
+`compat.pjit`, which looks up the mesh when it is called, as constraints do by themselves. All of these work together
+with the old forms, so every site stands by itself, and no code out of view matters.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from mmrewrite.modernize.analysis.mesh_extents import ContextExtents
 from mmrewrite.modernize.analysis.mesh_members import Member, find_members
 from mmrewrite.modernize.analysis.mesh_names import MeshName, mesh_name
 from mmrewrite.modernize.analysis.meshless_calls import MeshlessCalls
+from mmrewrite.modernize.analysis.plain_constraints import PlainConstraints
 from mmrewrite.modernize.analysis.plain_sites import PlainSites
 from mmrewrite.modernize.analysis.reach import OutsideReach, UncompiledReach, WideReach
 from mmrewrite.modernize.analysis.uncompiled_code import UncompiledCode
@@ -300,6 +301,9 @@ class MeshRegions:
             self._orphan,
             self._code,
         )
+        constraints = PlainConstraints(
+            self._modules, self._meshless_calls, region.contexts, self._uncompiled_code.run_by, found
+        )
         for member in region.members:
             if member in found.named:
                 self._plans[member.node] = SitePlan(NAMED, found.named[member].text)
@@ -307,6 +311,9 @@ class MeshRegions:
                 self._plans[member.node] = SitePlan(NAMED, found.removed[member.context])
             elif member in found.in_ambient or member.context in found.ambient:
                 self._plans[member.node] = SitePlan(SET)
+            elif member.kind == "constraint":
+                why = constraints.why_compat(member)
+                self._plans[member.node] = SitePlan(SET) if why is None else SitePlan(COMPAT, why_compat=why)
             elif member.context is not None or member in found.reasons:
                 name = found.names_given.get(member.context) if member.context is not None else None
                 self._plans[member.node] = SitePlan(COMPAT, name, why_compat=found.reasons[member])
@@ -326,9 +333,12 @@ class MeshRegions:
 
     def _runs_uncompiled(self, region: _MeshRegion, member: Member) -> bool:
         """Whether a context leads to a site outside of the functions that `pjit` compiles."""
+        return not self._contexts_around(member).isdisjoint(region.contexts[member])
+
+    def _contexts_around(self, member: Member) -> set[MeshContext]:
+        """The contexts that lead to a site outside of the functions that `pjit` compiles."""
         reached, contexts = self._reached_uncompiled
-        found = {contexts[number] for number in bits(combined(reached, member.holders))}
-        return not found.isdisjoint(region.contexts[member])
+        return {contexts[number] for number in bits(combined(reached, member.holders))}
 
     @cached_property
     def _reached_uncompiled(self) -> tuple[Callable[[ast.AST], int], Sequence[MeshContext]]:

@@ -17,6 +17,7 @@ from mmrewrite.modernize.uses import ModuleUses
 
 # Old versions of JAX raised `ValueError` or `RuntimeError` for a spec without a mesh.
 _CATCH_IT = frozenset(f"builtins.{name}" for name in ("BaseException", "Exception", "RuntimeError", "ValueError"))
+_CATCH_MORE = frozenset(f"builtins.{name}" for name in ("BaseException", "Exception", "RuntimeError"))
 _SUPPRESS = frozenset(("contextlib.suppress", "pytest.raises"))
 _ASSERT = frozenset(("assertRaises", "assertRaisesRegex"))
 
@@ -43,19 +44,50 @@ class MeshlessCalls:
             return "may have no spec but `None`, so that it may run without a mesh"
         return None
 
+    def takes_a_value_error(self, module: ModuleUses, node: ast.AST) -> str | None:
+        """A place that catches the `ValueError` of a site without a mesh, and would not catch a `RuntimeError`."""
+        places, led = self._catching_values
+        return next((places[number] for number in bits(combined(led, (node, *module.above(node))))), None)
+
     @cached_property
     def _catching(self) -> tuple[list[str], Callable[[ast.AST], int]]:
         """The places that catch the error of a missing mesh, and which of them lead to a node outside of contexts."""
-        guarded = [(module, *found) for module in self._modules.values() for found in self._guarded(module)]
+        return self._led_from(_catches, _may_be_the_error)
+
+    @cached_property
+    def _catching_values(self) -> tuple[list[str], Callable[[ast.AST], int]]:
+        """The same, of places that catch a `ValueError` and no `RuntimeError`."""
+
+        def takes(module: ModuleUses, handler: ast.ExceptHandler) -> bool:
+            kinds = _kinds_of(handler)
+            return _catches(module, handler) and bool(kinds) and not any(_takes_more(module, kind) for kind in kinds)
+
+        return self._led_from(
+            takes, lambda module, kind: _may_be_the_error(module, kind) and not _takes_more(module, kind)
+        )
+
+    def _led_from(
+        self,
+        catches: Callable[[ModuleUses, ast.ExceptHandler], bool],
+        is_error: Callable[[ModuleUses, ast.expr], bool],
+    ) -> tuple[list[str], Callable[[ast.AST], int]]:
+        guarded = [
+            (module, *found) for module in self._modules.values() for found in self._guarded(module, catches, is_error)
+        ]
         places = [f"{module.facts.path}:{line}" for module, line, _ in guarded]
         return places, self._reach.led_from([[(module, nodes)] for module, _, nodes in guarded])
 
-    def _guarded(self, module: ModuleUses) -> Iterator[tuple[int, list[ast.stmt]]]:
+    def _guarded(
+        self,
+        module: ModuleUses,
+        catches: Callable[[ModuleUses, ast.ExceptHandler], bool],
+        is_error: Callable[[ModuleUses, ast.expr], bool],
+    ) -> Iterator[tuple[int, list[ast.stmt]]]:
         for node in module.nodes_of(ast.Try, ast.With):
             if isinstance(node, ast.Try):
-                is_caught = any(_catches(module, handler) for handler in node.handlers)
+                is_caught = any(catches(module, handler) for handler in node.handlers)
             else:
-                is_caught = any(_suppresses(module, item.context_expr) for item in node.items)
+                is_caught = any(_suppresses(module, item.context_expr, is_error) for item in node.items)
             if is_caught and not self._is_inside(module, node.body[0]):
                 yield node.lineno, [each for each in node.body if not isinstance(each, ast.Import | ast.ImportFrom)]
 
@@ -97,10 +129,17 @@ def _catches(module: ModuleUses, handler: ast.ExceptHandler) -> bool:
     """Whether a handler may swallow the error of a spec without a mesh."""
     if isinstance(handler.body[-1], ast.Raise):
         return False
-    if handler.type is None:
-        return True
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(_may_be_the_error(module, kind) for kind in kinds)
+    return handler.type is None or any(_may_be_the_error(module, kind) for kind in _kinds_of(handler))
+
+
+def _kinds_of(handler: ast.ExceptHandler) -> list[ast.expr]:
+    if isinstance(handler.type, ast.Tuple):
+        return handler.type.elts
+    return [] if handler.type is None else [handler.type]
+
+
+def _takes_more(module: ModuleUses, kind: ast.expr) -> bool:
+    return module.facts.names.resolve(kind, module.scope_of(kind)) in _CATCH_MORE
 
 
 def _may_be_the_error(module: ModuleUses, kind: ast.expr) -> bool:
@@ -108,9 +147,9 @@ def _may_be_the_error(module: ModuleUses, kind: ast.expr) -> bool:
     return found in _CATCH_IT or (found is None and isinstance(kind, ast.Name))
 
 
-def _suppresses(module: ModuleUses, item: ast.expr) -> bool:
+def _suppresses(module: ModuleUses, item: ast.expr, is_error: Callable[[ModuleUses, ast.expr], bool]) -> bool:
     if not isinstance(item, ast.Call):
         return False
     found = module.facts.names.resolve(item.func, module.scope_of(item))
     is_assertion = isinstance(item.func, ast.Attribute) and item.func.attr in _ASSERT
-    return (found in _SUPPRESS or is_assertion) and any(_may_be_the_error(module, kind) for kind in item.args)
+    return (found in _SUPPRESS or is_assertion) and any(is_error(module, kind) for kind in item.args)

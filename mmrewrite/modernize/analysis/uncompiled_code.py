@@ -7,7 +7,7 @@ placed on all devices of the mesh: https://docs.jax.dev/en/latest/_autosummary/j
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from mmrewrite.codemod.site import ARRAY_METHODS
@@ -122,6 +122,12 @@ class UncompiledCode:
         if (suspension := _suspension(context)) is not None:
             return f"{suspension}, and under `jax.set_mesh` what it makes would land on the whole mesh"
         return self._problem_in(module, context.body, set())
+
+    def run_by(self, context: MeshContext) -> Set[ast.AST]:
+        """The statements of a context without a problem, and the definitions that they run outside of `pjit`."""
+        seen: set[ast.AST] = {*context.body}
+        self._problem_in(context.module, context.body, seen)
+        return seen
 
     def unseen(self, context: MeshContext) -> str | None:
         """A call in a context that may look for the mesh in code out of view, in words for a message, else None."""

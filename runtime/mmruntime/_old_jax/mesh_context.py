@@ -41,6 +41,10 @@ class _Entered(threading.local):
     def push(self, mesh: Mesh, *, is_assigned: bool) -> None:
         tell_linen(_is_in_context)
         with contextlib.ExitStack() as stack:
+            surrounding = _compat.ambient_mesh()
+            if not (_compat.at_top_level() or surrounding.empty or surrounding == mesh):
+                # In a function that `compat.pjit` compiles, JAX would take the mesh of the function for a spec.
+                stack.enter_context(_compat.no_mesh_while_tracing())
             ambient = _compat.ambient_mesh()
             stack.enter_context(_compat.as_resource(mesh))
             stack.enter_context(_ENTRIES((*_ENTRIES.value, _MeshInContext(mesh, ambient, _compat.resource_mesh()))))
