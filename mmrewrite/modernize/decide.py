@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mmrewrite.codemod.site import SiteRefused
 from mmrewrite.engine.edits import ordered_edits, without_repeats
@@ -43,15 +43,16 @@ def modernize_files(
     read = [facts for facts in found if isinstance(facts, Facts)]
     run = _ModernizeRun(dict(sorted(codemods.items())), load, settings)
 
-    def rewrite(modules: Sequence[Facts], paths: Collection[str]) -> dict[str, Rewrite]:
+    def rewrite(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun) -> dict[str, Rewrite]:
         outcomes = _decide_rest(modules, paths, run)
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules if facts.path in paths}
 
     def rewrite_again(modules: Sequence[Facts]) -> dict[str, Rewrite]:
         unchanged = set(map(id, read))
-        return rewrite(modules, {facts.path for facts in modules if id(facts) not in unchanged})
+        changed = {facts.path for facts in modules if id(facts) not in unchanged}
+        return rewrite(modules, changed, replace(run, is_check=True))
 
-    results |= rewrite(read, {facts.path for facts in read})
+    results |= rewrite(read, {facts.path for facts in read}, run)
     second = SecondRun(_read, rewrite_again, "modernized", "places")
     results = self_check(results, read, second, settings.track)
     for path, notebook in notebooks.items():
@@ -63,12 +64,14 @@ def modernize_files(
 class _ModernizeRun:
     """What does not change between the run over the files and the one over its results.
 
-    `uses` are those of the modules that were looked at: what is read from a tree alone is read once.
+    `uses` are those of the modules that were looked at: what is read from a tree alone is read once. `is_check` says
+    that only edits are asked for.
     """
 
     codemods: Codemods
     load: Loader
     settings: ModernizeSettings
+    is_check: bool = False
     uses: dict[Facts, ModuleUses] = field(default_factory=dict)
 
     def uses_of(self, facts: Facts) -> ModuleUses:
@@ -127,18 +130,19 @@ class _OldProject(Project):
 def _decide(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun) -> dict[str, Outcome]:
     """Decide the sites of the modules at `paths`, and draft their edits."""
     codemods, context = run.codemods, _context(modules, run)
-    found = _outcomes_beside_regions(paths, context, codemods)
+    unseen = _nothing_unseen if run.is_check else _unseen
+    found = _outcomes_beside_regions(paths, context, codemods, unseen)
     if found is not None:
         return found
     by_module: dict[str, list[Decision]] = {path: [] for path in context.modules if path in paths}
     for decision in _decisions(context, paths, codemods):
         if decision.location.path in by_module:
             by_module[decision.location.path].append(decision)
-    return _outcomes(by_module, context, codemods)
+    return _outcomes(by_module, context, codemods, unseen)
 
 
 def _outcomes(
-    by_module: Mapping[str, Sequence[Decision]], context: ModernizeContext, codemods: Codemods
+    by_module: Mapping[str, Sequence[Decision]], context: ModernizeContext, codemods: Codemods, unseen: _FindUnseen
 ) -> dict[str, Outcome]:
     """The outcome of every module, drafted in several processes if there is enough to do."""
     # Not before there is anything to draft.
@@ -147,7 +151,7 @@ def _outcomes(
     def outcome(path: str) -> Outcome | _ModuleError:
         try:
             module = context.modules[path]
-            return _outcome(module, by_module[path], context, codemods, _unseen(module, context))
+            return _outcome(module, by_module[path], context, codemods, unseen(module, context))
         except _ModuleError as error:
             return error
 
@@ -177,6 +181,9 @@ class _Unseen:
         yield from (item for item in self.unclear if (item.line, item.column) not in reported)
 
 
+_FindUnseen = Callable[[ModuleUses, ModernizeContext], _Unseen]
+
+
 @dataclass(frozen=True)
 class _BesideRegions:
     """All that is to be said of a module but for the sites that are decided with their regions."""
@@ -186,7 +193,7 @@ class _BesideRegions:
 
 
 def _outcomes_beside_regions(
-    paths: Collection[str], context: ModernizeContext, codemods: Codemods
+    paths: Collection[str], context: ModernizeContext, codemods: Codemods, unseen: _FindUnseen
 ) -> dict[str, Outcome] | None:
     """The outcomes, where worker processes do what needs no regions while this one finds them.
 
@@ -207,8 +214,8 @@ def _outcomes_beside_regions(
         try:
             decisions = _decisions_alone(context, path, others)
             if not any(codemod.may_find(module, context) for codemod in regional.values()):
-                return _outcome(module, decisions, context, codemods, _unseen(module, context))
-            return _BesideRegions(carried(decisions, module), _unseen(module, context))
+                return _outcome(module, decisions, context, codemods, unseen(module, context))
+            return _BesideRegions(carried(decisions, module), unseen(module, context))
         except Exception:
             return None
 
@@ -409,6 +416,10 @@ def _unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
         *members_of_passed(module, context, names),
     )
     return _Unseen(tuple(mentions(module, names)), unclear)
+
+
+def _nothing_unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
+    return _Unseen((), ())
 
 
 def _redirect(draft: ModuleDraft, staying: Collection[ast.AST], context: ModernizeContext) -> None:

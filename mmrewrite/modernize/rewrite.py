@@ -6,7 +6,7 @@ replaces only the characters of a name, a keyword or a bracket, so LibCST is not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from mmrewrite.engine.collection import no_collection
@@ -32,16 +32,20 @@ def may_have_old_names(data: bytes, codemods: Codemods) -> bool:
 
 def may_matter(data: bytes, codemods: Codemods) -> bool:
     """Whether a file may have an old name, or may enter the mesh context of one in another file."""
-    return may_have_old_names(data, codemods) or any(marker in data for marker in _ENTER_A_CONTEXT)
+    # In this order, since `with` stands in the licences of most files that have one, and is soon looked for.
+    return _has_any(data, _ENTER_A_CONTEXT) or may_have_old_names(data, codemods)
 
 
 def _marked(files: Sequence[SourceFile], codemods: Codemods) -> list[SourceFile]:
     """The files that may change: also those that may enter a mesh context for the sites in others."""
-    marked = [file for file in files if may_have_old_names(file.data, codemods)]
-    if not any(marker in file.data for file in marked for marker in _DEPEND_ON_A_CONTEXT):
-        return marked
-    seen = {file.path for file in marked}
-    return [file for file in files if file.path in seen or any(marker in file.data for marker in _ENTER_A_CONTEXT)]
+    dependent = (file for file in files if _has_any(file.data, _DEPEND_ON_A_CONTEXT))
+    if any(may_have_old_names(file.data, codemods) for file in dependent):
+        return [file for file in files if may_matter(file.data, codemods)]
+    return [file for file in files if may_have_old_names(file.data, codemods)]
+
+
+def _has_any(data: bytes, markers: Collection[bytes]) -> bool:
+    return any(marker in data for marker in markers)
 
 
 def modernize_project(

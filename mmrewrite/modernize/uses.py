@@ -303,10 +303,13 @@ class ModuleUses:
 
     def names_below(self, prefixes: Collection[str]) -> list[str]:
         """Full names that the module uses and that are, or lie in, one of `prefixes`."""
+        # Most names are of packages that no prefix is of.
+        roots = {prefix.partition(".")[0] for prefix in prefixes}
         return [
             name
             for name in self._meanings
-            if any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+            if name.partition(".")[0] in roots
+            and any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
         ]
 
     def uses(self, names: Collection[str]) -> Iterator[OldNameUse]:

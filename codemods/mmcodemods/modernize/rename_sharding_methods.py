@@ -33,6 +33,8 @@ class RenameShardingMethods(ModernizeCodemod):
     @classmethod
     def find(cls, module: ModuleUses, context: ModernizeContext) -> Iterator[Location]:
         """The attribute, in modules that import JAX."""
+        if _OLD not in module.facts.source.text:
+            return
         imports_jax = any(f"{item.name}.".startswith("jax.") for item in module.imported)
         if not imports_jax or any(_OLD in other.methods for other in context.modules.values()):
             return

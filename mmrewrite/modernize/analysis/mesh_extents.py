@@ -67,7 +67,6 @@ class ContextExtents:
         """The calls that take functions: the definitions that are called, and the functions."""
         found: list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]] = []
         for module in self._modules.values():
-            reach.visit([(module, [module.facts.tree])])
             for node in module.nodes_of(ast.Call):
                 arguments = (*node.args, *(word.value for word in node.keywords))
                 functions = tuple(part for part in arguments if _is_function(module, part))
