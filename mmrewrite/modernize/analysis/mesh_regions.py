@@ -19,6 +19,7 @@ from functools import cached_property
 
 from mmrewrite.modernize.analysis.code_in_view import CodeInView
 from mmrewrite.modernize.analysis.components import bits, combined
+from mmrewrite.modernize.analysis.handed_functions import HandedFunctions
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmrewrite.modernize.analysis.mesh_extents import ContextExtents
 from mmrewrite.modernize.analysis.mesh_members import Member, find_members
@@ -71,7 +72,8 @@ class MeshRegions:
     def __init__(self, context: ModernizeContext) -> None:
         self._project, self._modules = context.project, context.modules
         self._reach = WideReach(context.project, context.modules)
-        self._uncompiled_code = UncompiledCode(context.modules, self._reach)
+        self._handed = HandedFunctions(context.project, context.modules)
+        self._uncompiled_code = UncompiledCode(context.modules, self._reach, self._handed)
         self._code = CodeInView(context.project, context.modules)
         self._has_members: dict[str, bool] = {}
         self._contexts = context.analysis(MeshContexts)
@@ -300,6 +302,7 @@ class MeshRegions:
             self._uncompiled_code.problem,
             self._orphan,
             self._code,
+            self._handed,
         )
         constraints = PlainConstraints(
             self._modules, self._meshless_calls, region.contexts, self._uncompiled_code.run_by, found

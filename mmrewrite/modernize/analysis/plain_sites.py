@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mmrewrite.modernize.analysis.code_in_view import CodeInView
+from mmrewrite.modernize.analysis.handed_functions import HandedFunctions, Place
 from mmrewrite.modernize.analysis.mesh_contexts import ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
 from mmrewrite.modernize.analysis.mesh_members import Member
 from mmrewrite.modernize.analysis.mesh_names import MeshName, UnnamedMesh, mesh_name
+from mmrewrite.modernize.analysis.old_names import OLD_MESHES
 from mmrewrite.modernize.analysis.partition_specs import call_of
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.project import Project
@@ -48,6 +50,7 @@ class PlainSites:
         not_set: Why `jax.set_mesh` in place of a context would not be the same, in words for a message, else None.
         orphan: A site of the project that needs a mesh, and that no context in view reaches.
         code: What of the project's code is in view.
+        handed: What becomes of functions that are handed to classes.
     """
 
     project: Project
@@ -59,6 +62,7 @@ class PlainSites:
     not_set: Callable[[MeshContext], str | None]
     orphan: Member | None
     code: CodeInView
+    handed: HandedFunctions
     named: dict[Member, MeshText] = field(default_factory=dict)
     removed: dict[MeshContext, str] = field(default_factory=dict)
     reasons: dict[Member, str] = field(default_factory=dict)
@@ -78,7 +82,7 @@ class PlainSites:
             if member.context is not None:
                 reason = self._why_stays(member.context)
                 if reason is None:
-                    self.removed[member.context] = self._names[member.context].text
+                    self.removed[member.context] = self._name_left_by(member.context)
                 else:
                     self.reasons[member] = reason
         self._find_set()
@@ -109,7 +113,7 @@ class PlainSites:
         """The contexts that a member may run in."""
         places = self._places(member)
         if places:
-            around = [self._around(member.module, place) for place in places]
+            around = [self._around(module, place) for module, place in places]
             if all(context is not None for context in around):
                 return tuple(dict.fromkeys(context for context in around if context is not None))
         return tuple(self.reached_by[member])
@@ -117,15 +121,15 @@ class PlainSites:
     def is_seen_inside(self, member: Member) -> bool:
         """Whether the source shows every call of a member in the block of a `with`."""
         places = self._places(member)
-        return bool(places) and all(self._around(member.module, place) is not None for place in places or ())
+        return bool(places) and all(self._around(module, place) is not None for module, place in places or ())
 
-    def _places(self, member: Member) -> Sequence[ast.expr] | None:
+    def _places(self, member: Member) -> Sequence[Place] | None:
         """The calls that look for the mesh of a member, None if not all of them are seen."""
         if not isinstance(member.node, ast.expr):
             return None
         call, is_partial = call_of(member.module, member.node)
         if member.kind == "constraint":
-            return [call] if call is not None and not is_partial else None
+            return [(member.module, call)] if call is not None and not is_partial else None
         if member.kind != "pjit":
             return None
         module, value = member.module, call if call is not None else member.node
@@ -136,14 +140,16 @@ class PlainSites:
             return None
         direct = _call_with(module, value)
         if direct is not None:
-            return [direct]
+            return [(module, direct)]
         if isinstance(holder, ast.Assign) and [*map(type, holder.targets)] == [ast.Name]:
             (target,) = holder.targets
             assert isinstance(target, ast.Name)
-            return self._calls_of(module, target.id, module.scope_of(holder))
-        return None
+            found = self._calls_of(module, target.id, module.scope_of(holder))
+            if found is not None:
+                return found
+        return self.handed.calls_of(module, value)
 
-    def _calls_of(self, module: ModuleUses, name: str, scope: Scope) -> Sequence[ast.expr] | None:
+    def _calls_of(self, module: ModuleUses, name: str, scope: Scope) -> Sequence[Place] | None:
         """Every call of a compiled function by its only name, None if it is used otherwise."""
         owner = scope.owner(name)
         if owner is None or owner.kind not in ("function", "module") or len(owner.bindings[name]) != 1:
@@ -155,7 +161,7 @@ class PlainSites:
             return None
         heads = [head for head, _ in module.chains if head.id == name and module.scope_of(head).owner(name) is owner]
         calls = [_call_with(module, head) for head in heads]
-        found = [call for call in calls if call is not None]
+        found = [(module, call) for call in calls if call is not None]
         return found if len(found) == len(calls) else None
 
     def _around(self, module: ModuleUses, place: ast.AST) -> MeshContext | None:
@@ -218,6 +224,10 @@ class PlainSites:
         local = self._local_name(member, contexts)
         if local is not None:
             return MeshText(local)
+        handed = {self._handed_mesh(member, context) for context in contexts}
+        (text, *others) = handed
+        if text is not None and not others:
+            return MeshText(text)
         names = {self._names[context] for context in contexts}
         if len(names) > 1:
             return f"{place} is reached with several meshes"
@@ -253,6 +263,15 @@ class PlainSites:
                 return None
         return name
 
+    def _handed_mesh(self, member: Member, context: MeshContext) -> str | None:
+        """The mesh that is handed to a class along with a function, for the context in which its methods call it."""
+        call, _ = call_of(member.module, member.node) if isinstance(member.node, ast.expr) else (None, False)
+        attribute = _copied(context)
+        if call is None or attribute is None:
+            return None
+        found = self.handed.attribute_beside(member.module, call, (context.module, attribute))
+        return ast.unparse(found) if found is not None else None
+
     def _local_attribute(self, member: Member, context: MeshContext, node: ast.Attribute) -> str | None:
         """An attribute such as `self.mesh` in the first statement of its block, where it is still what was entered."""
         if not isinstance(node.value, ast.Name) or member.module.statement_of(member.node) is not context.body[0]:
@@ -270,6 +289,12 @@ class PlainSites:
         return None if is_computed or is_bound else ast.unparse(node)
 
     # Contexts
+
+    def _name_left_by(self, context: MeshContext) -> str:
+        """The name of the mesh of a context that goes away, none for a copy of a mesh that no site needs."""
+        is_needed = any(found.given_by is context for found in self.named.values())
+        is_copy = isinstance(context.node, ast.Call) and _copied(context) is not None
+        return "" if is_copy and not is_needed and context.name is None else self._names[context].text
 
     def _why_stays(self, context: MeshContext) -> str | None:
         """Why a context must stay, in words for a message, else None."""
@@ -339,6 +364,21 @@ class PlainSites:
         if member not in self.named:
             return True
         return {self._names[other] for other in self._entered[member]} == {self._names[context]}
+
+
+def _copied(context: MeshContext) -> ast.expr | None:
+    """The mesh that a context enters, or makes a copy of: `mesh` in `Mesh(mesh.devices, mesh.axis_names)`."""
+    node = context.node
+    if not isinstance(node, ast.Call):
+        return node if isinstance(node, ast.expr) else None
+    made = context.module.facts.names.resolve(node.func, context.module.scope_of(node))
+    if (made not in OLD_MESHES and made != "jax.sharding.Mesh") or len(node.args) != 2 or node.keywords:
+        return None
+    devices, names = node.args
+    if not isinstance(devices, ast.Attribute) or not isinstance(names, ast.Attribute):
+        return None
+    is_copy = (devices.attr, names.attr) == ("devices", "axis_names")
+    return devices.value if is_copy and ast.dump(devices.value) == ast.dump(names.value) else None
 
 
 def _call_with(module: ModuleUses, value: ast.expr) -> ast.Call | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from mmrewrite.codemod.site import ARRAY_METHODS
+from mmrewrite.modernize.analysis.handed_functions import HandedFunctions
 from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known, library_name
 from mmrewrite.modernize.analysis.mesh_contexts import (
     CALLED,
@@ -38,6 +39,11 @@ _TRACERS = frozenset(
         "jax.value_and_grad",
         "jax.checkpoint",
     )
+)
+
+# Functions that trace what they are given, too, and compile nothing.
+_TRACERS_OF_SHAPES = frozenset(
+    ("jax.eval_shape", "jax.make_jaxpr", "jax.jacfwd", "jax.jacrev", "jax.jvp", "jax.linearize", "jax.remat", "jax.vjp")
 )
 
 # These make no array, or put it where an argument says.
@@ -70,6 +76,19 @@ _HARMLESS = (
     "jax.jit",
     "flax.core",
     "flax.jax_utils.prefetch_to_device",
+    *(
+        f"flax.linen.{module}{name}"
+        for module in ("", "partitioning.", "spmd.")
+        for name in (
+            "axis_rules",
+            "get_axis_names",
+            "get_logical_axis_rules",
+            "logical_axis_rules",
+            "logical_to_mesh",
+            "logical_to_mesh_axes",
+            "logical_to_mesh_sharding",
+        )
+    ),
     "flax.serialization",
     "flax.traverse_util",
     "mmruntime.compat",
@@ -91,8 +110,8 @@ HARMLESS_METHODS = frozenset(
 class UncompiledCode:
     """Searches the code that a mesh context runs."""
 
-    def __init__(self, modules: Mapping[str, ModuleUses], reach: WideReach) -> None:
-        self._modules, self._reach = modules, reach
+    def __init__(self, modules: Mapping[str, ModuleUses], reach: WideReach, handed: HandedFunctions) -> None:
+        self._modules, self._reach, self._handed = modules, reach, handed
         self._by_facts = {id(module.facts): module for module in modules.values()}
 
     def problem(self, context: MeshContext) -> str | None:
@@ -119,6 +138,9 @@ class UncompiledCode:
             return "the value of `enter_context(mesh)` is used, and `jax.set_mesh(mesh)` gives None; use `mesh` itself"
         if any(holder in self._traced for holder in module.above(context.node)):
             return "this runs inside a compiled function, where `jax.set_mesh` is not allowed"
+        method = next((holder for holder in module.above(context.node) if isinstance(holder, ast.FunctionDef)), None)
+        if method is not None and method.name == "__call__" and self._traces_objects is not None:
+            return f"{self._traces_objects} may trace this object, and `jax.set_mesh` is not allowed in a trace"
         if (suspension := _suspension(context)) is not None:
             return f"{suspension}, and under `jax.set_mesh` what it makes would land on the whole mesh"
         return self._problem_in(module, context.body, set())
@@ -155,6 +177,39 @@ class UncompiledCode:
     def _traced(self) -> frozenset[ast.AST]:
         """The functions that JAX traces."""
         return frozenset(self._traced_functions())
+
+    @cached_property
+    def _traces_objects(self) -> str | None:
+        """A place where JAX may trace an object of a class of the project as a function, in words for a message."""
+        for module in self._modules.values():
+            for call in module.nodes_of(ast.Call):
+                assert isinstance(call, ast.Call)
+                made = module.facts.names.resolve(call.func, module.scope_of(call)) or ""
+                if made in _TRACERS or made in _TRACERS_OF_SHAPES:
+                    for argument in call.args[:1]:
+                        if not self._is_no_object(module, argument):
+                            return f"line {call.lineno} of {module.facts.path}"
+        return None
+
+    def _is_no_object(self, module: ModuleUses, function: ast.expr) -> bool:
+        """Whether a function is seen to be a definition, a method or of a library, and no object with `__call__`."""
+        names, scope = module.facts.names, module.scope_of(function)
+        if isinstance(function, ast.Lambda):
+            return True
+        if isinstance(function, ast.Call):
+            made = names.resolve(function.func, scope) or ""
+            is_of_another = made in PARTIALS or made in _TRACERS
+            return is_of_another and bool(function.args) and self._is_no_object(module, function.args[0])
+        binding = names.binding(function.id, scope) if isinstance(function, ast.Name) else None
+        if binding is not None and binding.kind != "import":
+            if isinstance(binding.node, ast.FunctionDef):
+                return True
+            return binding.value is not None and self._is_no_object(module, binding.value)
+        found = library_name(module, function)
+        if found is not None and is_known(found):
+            return True
+        definitions = list(self._definitions(module, function))
+        return bool(definitions) and all(isinstance(reached.node, ast.FunctionDef) for reached in definitions)
 
     def _traced_functions(self) -> Iterator[ast.AST]:
         for module in self._modules.values():
@@ -211,9 +266,13 @@ class UncompiledCode:
         return made.startswith(("jax.numpy.", "jax.random.", "jax.lax.", "jax.nn."))
 
     def _problem_of_call(self, module: ModuleUses, call: ast.Call, seen: set[ast.AST]) -> str | None:
-        found = library_name(module, call.func)
+        function = call.func
+        if isinstance(function, ast.Attribute) and function.attr == "lower" and (call.args or call.keywords):
+            # What is lowered is compiled for the mesh in context. Texts have a method of this name without arguments.
+            function = function.value
+        found = library_name(module, function)
         line = f"line {call.lineno} of {module.facts.path}"
-        text = ast.unparse(call.func)
+        text = ast.unparse(function)
         if found is not None:
             root = found.partition(".")[0]
             if found in CONSTRAINTS or any(found == name or found.startswith(f"{name}.") for name in _HARMLESS):
@@ -223,20 +282,20 @@ class UncompiledCode:
                     f"`{text}` on {line} runs on the default device, and under `jax.set_mesh` it would on the whole "
                     "mesh; move it out of the block"
                 )
-        definitions = list(self._definitions(module, call.func))
+        definitions = list(self._definitions(module, function))
         for reached in definitions:
             problem = self._problem_of_definition(reached, text, line, seen)
             if problem is not None:
                 return problem
         if definitions or (found is not None and is_known(found)):
             return None
-        if isinstance(call.func, ast.Attribute):
-            owner = call.func.value
-            if call.func.attr in HARMLESS_METHODS or self._is_host(module, owner):
+        if isinstance(function, ast.Attribute):
+            owner = function.value
+            if function.attr in HARMLESS_METHODS or self._is_host(module, owner):
                 return None
-            if call.func.attr in ARRAY_METHODS and self._is_of_the_mesh(module, owner):
+            if function.attr in ARRAY_METHODS and self._is_of_the_mesh(module, owner):
                 return None
-        if isinstance(call.func, ast.Call | ast.Lambda):
+        if isinstance(function, ast.Call | ast.Lambda):
             return None
         return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
 
@@ -308,6 +367,8 @@ class UncompiledCode:
             made = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
             return self._problem_in(module, [statement for part in made for statement in part.body], seen)
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            if isinstance(node, ast.Assign) and _is_lowered_again(node):
+                return None
             return self._problem_of_value(module, node.value, text, line)
         return None
 
@@ -323,6 +384,12 @@ class UncompiledCode:
             binding = module.facts.names.binding(value.id, module.scope_of(value))
             if binding is not None and binding.value is not None:
                 return self._problem_of_value(module, binding.value, text, line)
+            if binding is not None and binding.kind == "parameter":
+                problems = [
+                    self._problem_of_value(*place, text, line) for place in self._handed.values_of(module, value) or ()
+                ]
+                if problems:
+                    return next((problem for problem in problems if problem is not None), None)
         return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
 
     def _is_pjit(self, module: ModuleUses, node: ast.expr) -> bool:
@@ -334,6 +401,17 @@ class UncompiledCode:
                 return any(keyword.arg in ("in_shardings", "out_shardings") for keyword in node.keywords)
             node = node.func
         return names.resolve(node, scope) in PJIT
+
+
+def _is_lowered_again(statement: ast.Assign) -> bool:
+    """Whether a name gets what its own value is compiled to, such as `step = step.lower(x).compile()`."""
+    value: ast.expr = statement.value
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        if value.func.attr not in ("lower", "compile"):
+            return False
+        value = value.func.value
+    targets = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+    return isinstance(value, ast.Name) and value is not statement.value and targets == [value.id]
 
 
 def _plain(text: str, line: str) -> str:
