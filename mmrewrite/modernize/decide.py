@@ -60,18 +60,20 @@ def modernize_files(
     return results
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _ModernizeRun:
-    """What does not change between the run over the files and the one over its results.
+    """What the run over the files and the one over its results share.
 
     `uses` are those of the modules that were looked at: what is read from a tree alone is read once. `is_check` says
-    that only edits are asked for.
+    that only edits are asked for. `came_upon` are the modules beside those of the run that the search for regions has
+    come upon, None if there was none: code that `modernize` writes leads to no others.
     """
 
     codemods: Codemods
     load: Loader
     settings: ModernizeSettings
     is_check: bool = False
+    came_upon: Sequence[Facts] | None = None
     uses: dict[Facts, ModuleUses] = field(default_factory=dict)
 
     def uses_of(self, facts: Facts) -> ModuleUses:
@@ -132,13 +134,15 @@ def _decide(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun
     codemods, context = run.codemods, _context(modules, run)
     unseen = _nothing_unseen if run.is_check else _unseen
     found = _outcomes_beside_regions(paths, context, codemods, unseen)
-    if found is not None:
-        return found
-    by_module: dict[str, list[Decision]] = {path: [] for path in context.modules if path in paths}
-    for decision in _decisions(context, paths, codemods):
-        if decision.location.path in by_module:
-            by_module[decision.location.path].append(decision)
-    return _outcomes(by_module, context, codemods, unseen)
+    if found is None:
+        by_module: dict[str, list[Decision]] = {path: [] for path in context.modules if path in paths}
+        for decision in _decisions(context, paths, codemods):
+            if decision.location.path in by_module:
+                by_module[decision.location.path].append(decision)
+        found = _outcomes(by_module, context, codemods, unseen)
+    if context.has_analysis(MeshRegions):
+        run.came_upon = context.project.loaded()
+    return found
 
 
 def _outcomes(
@@ -265,6 +269,7 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
         ),
         frozenset(active),
         moved,
+        run.came_upon,
     )
 
 

@@ -12,6 +12,7 @@ from mmrewrite.codemod.imports import Imports
 from mmrewrite.codemod.site import SiteRefused
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
+from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.results import CompatUse, Edit, HintReference
 from mmrewrite.source.names import Scope, absolute_import
@@ -89,6 +90,8 @@ class ModernizeContext:
         owners: The codemod that replaces each old name.
         active: The codemods that may write.
         moved: New homes of the names that these move.
+        came_upon: The modules beside these that an earlier run over the same program has come upon, None if none has
+            looked at all that leads from one to another.
     """
 
     project: Project
@@ -97,6 +100,7 @@ class ModernizeContext:
     owners: Mapping[str, str]
     active: Collection[str]
     moved: Mapping[str, str]
+    came_upon: Sequence[Facts] | None = None
     _analyses: dict[type[Any], Any] = field(default_factory=dict)
 
     @cached_property
@@ -126,9 +130,20 @@ class ModernizeContext:
                     found.setdefault("*", []).append((module, source))
         return found
 
+    def everything(self) -> Sequence[Facts] | None:
+        """All modules that code of the project leads to, those that may not change among them; None if not known."""
+        if self.came_upon is None:
+            return None
+        others = {facts.path: facts for facts in (*self.came_upon, *self.project.loaded())}
+        return [*(module.facts for module in self.modules.values()), *others.values()]
+
     def old_names_below(self, name: str) -> Sequence[str]:
         """The old names that are `name`, or lie in it."""
         return self._below.get(name, ())
+
+    def has_analysis(self, kind: type[Any]) -> bool:
+        """Whether an analysis was made."""
+        return kind in self._analyses
 
     def analysis(self, kind: type[_Analysis]) -> _Analysis:
         """An analysis of the whole project, made once, on first use. `kind` is called with this context."""

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from mmrewrite.modernize.analysis.components import bits, combined, marks_of
 from mmrewrite.modernize.analysis.mesh_contexts import STATEMENT, WITH, MeshContext, rest_of
+from mmrewrite.modernize.analysis.named_definitions import NamedDefinitions
 from mmrewrite.modernize.analysis.old_names import PARTIALS, PJIT
 from mmrewrite.modernize.analysis.reach import DefinitionReach, Unit, WideReach
 from mmrewrite.modernize.uses import ModuleUses
@@ -18,10 +19,19 @@ _CONTEXT_MANAGERS = frozenset(("contextlib.contextmanager", "contextlib.asynccon
 
 
 class ContextExtents:
-    """Finds the callers of functions that leave a mesh in context: by a `yield` in `with mesh:`, or by hand."""
+    """Finds the callers of functions that leave a mesh in context: by a `yield` in `with mesh:`, or by hand.
 
-    def __init__(self, contexts: Collection[MeshContext], modules: Mapping[str, ModuleUses], reach: WideReach) -> None:
-        self._modules, self._reach = modules, reach
+    `named` tells of definitions that no code names, and so none leads to; None if that is not known.
+    """
+
+    def __init__(
+        self,
+        contexts: Collection[MeshContext],
+        modules: Mapping[str, ModuleUses],
+        reach: WideReach,
+        named: NamedDefinitions | None,
+    ) -> None:
+        self._modules, self._reach, self._named = modules, reach, named
         self._handed = self._find_handed(contexts)
         self._opened = self._find_opened([context for context in contexts if self._is_opened(context)])
         self._extents = {context: tuple(self._find(context)) for context in contexts}
@@ -46,7 +56,11 @@ class ContextExtents:
     def _find_handed(self, contexts: Collection[MeshContext]) -> dict[MeshContext, list[Unit]]:
         """Functions that calls hand to the function around a context, which may call them in it."""
         around = {context: [*_around(context, _TAKE_FUNCTIONS)] for context in contexts}
-        taking = [context for context, nodes in around.items() if any(_takes_functions(node) for node in nodes)]
+        taking = [
+            context
+            for context, nodes in around.items()
+            if any(_takes_functions(node) for node in nodes) and self._may_be_led_to(context)
+        ]
         if not taking:
             return {}
         reach = DefinitionReach(self._reach)
@@ -62,6 +76,12 @@ class ContextExtents:
             for number in bits(mask):
                 found.setdefault(taking[number], []).append(unit)
         return found
+
+    def _may_be_led_to(self, context: MeshContext) -> bool:
+        """Whether code may lead to a definition around a context; True where that is not known."""
+        if self._named is None or any(True for _ in _around(context, (ast.Lambda,))):
+            return True
+        return any(self._named.may_be(context.module.facts, node) for node in _around(context, _TAKE_FUNCTIONS))
 
     def _calls(self, reach: WideReach) -> list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]]:
         """The calls that take functions: the definitions that are called, and the functions."""
@@ -84,6 +104,7 @@ class ContextExtents:
     def _find_opened(self, contexts: Sequence[MeshContext]) -> dict[MeshContext, list[Unit]]:
         """The code that runs in what opens contexts."""
         found: dict[MeshContext, list[Unit]] = {context: [] for context in contexts}
+        contexts = [context for context in contexts if self._may_be_led_to(context)]
         openings = self._openings() if contexts else []
         leading = self._reach.leading(marks_of(_around(context, _DEFINITIONS) for context in contexts))
         for module, expression, body in openings:

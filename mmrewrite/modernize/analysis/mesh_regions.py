@@ -25,6 +25,7 @@ from mmrewrite.modernize.analysis.mesh_extents import ContextExtents
 from mmrewrite.modernize.analysis.mesh_members import Member, find_members
 from mmrewrite.modernize.analysis.mesh_names import MeshName, mesh_name
 from mmrewrite.modernize.analysis.meshless_calls import MeshlessCalls
+from mmrewrite.modernize.analysis.named_definitions import NamedDefinitions
 from mmrewrite.modernize.analysis.plain_constraints import PlainConstraints
 from mmrewrite.modernize.analysis.plain_sites import PlainSites
 from mmrewrite.modernize.analysis.reach import OutsideReach, UncompiledReach, WideReach
@@ -82,7 +83,9 @@ class MeshRegions:
         inside = [(context.module, context.body) for context in self._sure]
         self._outside = OutsideReach(self._reach, inside)
         contexts = [member.context for member in found if member.context is not None]
-        self._extents = ContextExtents(contexts, self._modules, self._reach)
+        everything = context.everything()
+        named = NamedDefinitions(everything) if everything is not None else None
+        self._extents = ContextExtents(contexts, self._modules, self._reach, named)
         self._members = list(self._relevant(found))
         self._meshless_calls = MeshlessCalls(
             context.modules, self._outside, {node for _, nodes in inside for node in nodes}
