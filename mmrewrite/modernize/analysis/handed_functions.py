@@ -97,11 +97,10 @@ class HandedFunctions:
     ) -> tuple[ast.Call, _InitParameter] | None:
         """The one call of a class that takes a function, where nothing runs in between."""
         values = [made]
-        if isinstance(module.parents.get(made), ast.Assign):
-            assert isinstance(statement, ast.Assign)
-            (target,) = statement.targets
-            assert isinstance(target, ast.Name)
-            values = [head for head in self._heads(module, target) if statement not in module.above(head)]
+        if isinstance(statement, ast.Assign) and statement.value is made:
+            if len(statement.targets) > 1 or not isinstance(statement.targets[0], ast.Name):
+                return None
+            values = [head for head in self._heads(module, statement.targets[0]) if statement not in module.above(head)]
         if len(values) != 1:
             return None
         parameter = self._taken_by(module, values[0])

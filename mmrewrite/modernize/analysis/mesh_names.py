@@ -174,11 +174,33 @@ def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
     stores = [
         other
         for other in module.nodes_of(ast.Attribute)
-        if isinstance(other.ctx, ast.Store) and other.attr == node.attr
+        if isinstance(other.ctx, ast.Store)
+        and other.attr == node.attr
+        and not _is_of_another_class(module, other, owner)
     ]
     if len(stores) != 1 or owner not in module.above(stores[0]):
         return nowhere
     return MeshName(text, None, stores[0].lineno, owner)
+
+
+def _is_of_another_class(module: ModuleUses, node: ast.Attribute, owner: ast.ClassDef) -> bool:
+    """Whether an attribute is one of `self` in a class that neither inherits from `owner` nor is inherited by it."""
+    holder = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
+    if holder is None or holder is owner or not isinstance(node.value, ast.Name) or node.value.id != "self":
+        return False
+    return owner.name not in _bases(module, holder) and holder.name not in _bases(module, owner)
+
+
+def _bases(module: ModuleUses, owner: ast.ClassDef) -> set[str]:
+    """The names of all classes that a class inherits from, as far as the module shows them."""
+    classes = [node for node in module.nodes_of(ast.ClassDef) if isinstance(node, ast.ClassDef)]
+    found: set[str] = set()
+    queue = [owner]
+    while queue:
+        names = {dotted.rpartition(".")[2] for base in queue.pop().bases for dotted in (ast.unparse(base),)}
+        queue += [each for each in classes if each.name in names - found]
+        found |= names
+    return found
 
 
 def _is_in_loop(module: ModuleUses, statement: ast.stmt | None) -> bool:

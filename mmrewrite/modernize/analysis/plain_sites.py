@@ -15,7 +15,7 @@ from functools import cached_property
 
 from mmrewrite.modernize.analysis.code_in_view import CodeInView
 from mmrewrite.modernize.analysis.handed_functions import HandedFunctions, Place
-from mmrewrite.modernize.analysis.mesh_contexts import ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
+from mmrewrite.modernize.analysis.mesh_contexts import CALLED, ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
 from mmrewrite.modernize.analysis.mesh_members import Member
 from mmrewrite.modernize.analysis.mesh_names import MeshName, UnnamedMesh, mesh_name
 from mmrewrite.modernize.analysis.old_names import OLD_MESHES
@@ -141,6 +141,8 @@ class PlainSites:
         direct = _call_with(module, value)
         if direct is not None:
             return [(module, direct)]
+        if self._decorating(module, value) is not None:
+            return [(module, value)]
         if isinstance(holder, ast.Assign) and [*map(type, holder.targets)] == [ast.Name]:
             (target,) = holder.targets
             assert isinstance(target, ast.Name)
@@ -160,7 +162,9 @@ class PlainSites:
         ):
             return None
         heads = [head for head, _ in module.chains if head.id == name and module.scope_of(head).owner(name) is owner]
-        calls = [_call_with(module, head) for head in heads]
+        calls: list[ast.expr | None] = [
+            head if self._decorating(module, head) is not None else _call_with(module, head) for head in heads
+        ]
         found = [(module, call) for call in calls if call is not None]
         return found if len(found) == len(calls) else None
 
@@ -168,6 +172,9 @@ class PlainSites:
         """The context of the `with` around a place in the same function, None where another one may be in context."""
         if self._is_set_by_hand:
             return None
+        decorating = self._decorating(module, place)
+        if decorating is not None:
+            return decorating
         inner = place
         for holder in module.above(place):
             if isinstance(holder, _DEFINITIONS):
@@ -179,6 +186,16 @@ class PlainSites:
                 return context if is_clear and inner in context.body and not context.outlasts else None
             inner = holder
         return None
+
+    def _decorating(self, module: ModuleUses, function: ast.AST) -> MeshContext | None:
+        """The mesh that is called with a function, whose every call then runs in it: `mesh(function)`."""
+        call = module.parents.get(function)
+        return self._decorators.get(call.func) if isinstance(call, ast.Call) and function in call.args else None
+
+    @cached_property
+    def _decorators(self) -> dict[ast.AST, MeshContext]:
+        contexts = (context for found in self._contexts.values() for context in found)
+        return {context.node: context for context in contexts if context.kind == CALLED and context.is_sure}
 
     @cached_property
     def _is_set_by_hand(self) -> bool:
@@ -248,7 +265,13 @@ class PlainSites:
             return None
         (context,) = contexts
         module = context.module
-        if member.module is not module or self._around(module, member.node) is not context:
+        if member.module is not module:
+            return None
+        call, _ = call_of(module, member.node) if isinstance(member.node, ast.expr) else (None, False)
+        if call is not None and self._decorating(module, call) is context:
+            # The mesh is read before the function is compiled, and nothing binds it in between.
+            return None if self._is_computed(context.node) else ast.unparse(context.node)
+        if self._around(module, member.node) is not context:
             return None
         if isinstance(context.node, ast.Attribute):
             return self._local_attribute(member, context, context.node)
@@ -276,17 +299,23 @@ class PlainSites:
         """An attribute such as `self.mesh` in the first statement of its block, where it is still what was entered."""
         if not isinstance(node.value, ast.Name) or member.module.statement_of(member.node) is not context.body[0]:
             return None
-        is_computed = any(
-            node.attr in module.methods or "__getattr__" in module.methods or "__getattribute__" in module.methods
-            for module in self.modules.values()
-        )
         inside = {part for part in ast.walk(context.body[0]) if isinstance(part, ast.Attribute | ast.Name)}
         is_bound = any(
             isinstance(part.ctx, ast.Store)
             and (part.attr if isinstance(part, ast.Attribute) else part.id) in (node.attr, node.value.id)
             for part in inside
         )
-        return None if is_computed or is_bound else ast.unparse(node)
+        return None if is_bound or self._is_computed(node) else ast.unparse(node)
+
+    def _is_computed(self, node: ast.AST) -> bool:
+        """Whether an expression is no name or attribute, or one that a method may compute."""
+        if isinstance(node, ast.Name):
+            return False
+        return not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)) or any(
+            name in module.methods
+            for module in self.modules.values()
+            for name in (node.attr, "__getattr__", "__getattribute__")
+        )
 
     # Contexts
 
