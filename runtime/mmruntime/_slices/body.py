@@ -28,9 +28,10 @@ from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._jaxpr.trace_equations import trace_equations
 from mmruntime._slices.constants import Constants
 from mmruntime._slices.parameters import adapted_params
-from mmruntime._slices.reach import ANYTHING, ORDINARY, reach_of_constant, shows
+from mmruntime._slices.ratios import Ratios
+from mmruntime._slices.reach import reach_of_constant, shows, span_of_input
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
-from mmruntime._slices.values import NotSliceableError, SequenceAxis, SlicedValue, even_axis
+from mmruntime._slices.values import ANYTHING, ORDINARY, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
 # Axes of an operand, each with "own" or "upto".
 Wants = tuple[tuple[SequenceAxis, str], ...]
@@ -63,7 +64,15 @@ def _with_reach(eqn: SlicedEquation, out: SlicedValue) -> SlicedValue:
     if eqn.name == "reduce_max" and out.plain:
         # The largest entry of a row that sees something.
         reach = max(reach[0], ORDINARY[0]), max(reach[1], ORDINARY[0])
-    return out.but(reach=reach, plain=out.plain and shows(reach))
+    plain = out.plain and shows(reach)
+    return out.but(
+        reach=reach,
+        plain=plain,
+        span=eqn.span,
+        learned=eqn.learned,
+        scale=eqn.scale,
+        pole=None if plain else eqn.pole,
+    )
 
 
 class _Slicer:
@@ -86,6 +95,7 @@ class _Slicer:
         self.stacked: dict[Var, tuple[Op, list[Any]]] = {}
         self.turns: dict[tuple[Var, int], Var] = {}
         self.constants = Constants(self.constants_of_step)
+        self.ratios = Ratios(self.constants)
         for before in step.regions[:index]:
             self.constants.add(op.eqn for op in before.ops)
         # The slice whose backward pass is written.
@@ -220,7 +230,8 @@ class _Slicer:
         if fits and tokens and is_float:
             fits = any(abs(shape[dim] - length) <= 1 for length in tokens)
         axes = (even_axis(dim, shape[dim], self.count),) if fits else ()
-        return SlicedValue(axes, free=True, plain=not is_float, whole=False)
+        span = span_of_input(piece.aval.dtype)
+        return SlicedValue(axes, free=True, plain=not is_float, whole=False, span=span)
 
     def _value(self, atom: Any) -> SlicedValue:
         """What is known of an atom."""
@@ -232,7 +243,8 @@ class _Slicer:
             # what is made of them is worth cutting.
             is_float = jnp.issubdtype(atom.aval.dtype, jnp.floating)
             known = self.constants.find(atom) is not None
-            found = self._of_constant(atom) if known else SlicedValue(free=not is_float)
+            span = span_of_input(atom.aval.dtype)
+            found = self._of_constant(atom) if known else SlicedValue(free=not is_float, learned=is_float, span=span)
             self.values[atom] = found
         return found
 
@@ -240,17 +252,19 @@ class _Slicer:
         """What is known of an atom that is a number, or known to the last entry."""
         array = self.constants.find(atom)
         reach = ANYTHING if array is None else reach_of_constant(array)
-        return SlicedValue(free=True, plain=shows(reach), reach=reach)
+        return SlicedValue(free=True, plain=shows(reach), reach=reach, span=reach)
 
     def _learn(self, op: Op) -> None:
         self.opened.append(op)
         ins = tuple(self._value(atom) for atom in op.eqn.invars)
         if all(value.free for value in ins):
             self.constants.add([op.eqn])
+        self.constants.follow(op.eqn)
         late = op.backward or any(value.late for value in ins)
         constants = tuple(self.constants.find(atom) for atom in op.eqn.invars)
         known = tuple(self.constants.find_partly(atom) for atom in op.eqn.invars)
-        eqn = SlicedEquation(op.eqn, ins, constants, known, late, self.count)
+        ratio, is_variance = self.ratios.reach(op.eqn, ins), self.ratios.is_variance(op.eqn)
+        eqn = SlicedEquation(op.eqn, ins, constants, known, late, self.count, ratio, is_variance)
         if op.eqn.effects:
             raise self._refused(op, NotSliceableError("has an effect, which would happen once for each slice"))
         is_known = all(self.constants.find(var) is not None for var in op.writes())
@@ -266,11 +280,15 @@ class _Slicer:
             rule = Application(value, [[] for _ in ins])
         if is_known:
             known_value = self._of_constant(op.eqn.outvars[0])
-            rule = replace(rule, out=rule.out.but(axes=(), plain=known_value.plain, reach=known_value.reach))
+            rule = replace(
+                rule,
+                out=rule.out.but(axes=(), plain=known_value.plain, reach=known_value.reach, span=known_value.span),
+            )
         else:
             rule = replace(rule, out=_with_reach(eqn, rule.out))
         if late and not rule.suffix and all(value.again or not value.late for value in ins):
             rule = replace(rule, out=rule.out.but(again=True))
+        self.ratios.learn(op.eqn, ins, rule.out)
         self.axes_seen.extend(rule.out.hard_axes[:1])
         made = _Known(op, rule, late)
         for var in op.writes():

@@ -73,11 +73,30 @@ class PartlyKnown:
 
 
 @dataclass(frozen=True)
-class _Copy:
+class Copy:
     """A value that holds entries of another one: for each of its dimensions that of the other, None if repeated."""
 
     source: Any
     dims: tuple[int | None, ...]
+
+
+def dims_after(eqn: Any, dims: Sequence[int | None]) -> tuple[int | None, ...] | None:
+    """Where the dimensions of a value are once its entries are moved; None if that is not known."""
+    name, before, after = eqn.primitive.name, eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    if name == "broadcast_in_dim":
+        placed: list[int | None] = [None] * len(after)
+        for dim, there in enumerate(eqn.params["broadcast_dimensions"]):
+            placed[there] = dims[dim] if before[dim] == after[there] else None
+        return tuple(placed)
+    if name == "transpose":
+        return tuple(dims[dim] for dim in eqn.params["permutation"])
+    if before == after and name != "slice":
+        return tuple(dims)
+    if name in ("squeeze", "expand_dims", "reshape") and [s for s in before if s != 1] == [s for s in after if s != 1]:
+        # Dimensions with one entry come and go.
+        rest = iter([dim for dim, size in zip(dims, before, strict=True) if size != 1])
+        return tuple(None if size == 1 else next(rest) for size in after)
+    return None
 
 
 class Constants:
@@ -92,7 +111,7 @@ class Constants:
         self._values: dict[Var, np.ndarray[Any, Any]] = {}
         self._checked: set[Var] = set()
         self._partly: dict[Var, PartlyKnown] = {}
-        self._copies: dict[Var, _Copy] = {}
+        self._copies: dict[Var, Copy] = {}
         # What is computed in the same way has one name.
         self._names: dict[Var, Var] = {}
         self._named: dict[Any, Var] = {}
@@ -163,33 +182,32 @@ class Constants:
             self._names[var] = var
         return self._names[var]
 
-    def _copy_of(self, atom: Any) -> _Copy:
-        found = self._copies.get(atom)
-        return _Copy(self._names.get(atom, atom), tuple(range(len(atom.aval.shape)))) if found is None else found
-
-    def _copy(self, eqn: Any) -> _Copy:
+    def follow(self, eqn: Any) -> None:
+        """Know what an equation computes by the name of another that computes the same, and as a copy."""
+        if eqn.effects or len(eqn.outvars) != 1 or not is_var(eqn.outvars[0]) or eqn.outvars[0] in self._names:
+            return
         (var,) = eqn.outvars
-        name = eqn.primitive.name
-        if name not in _MOVES or not is_var(eqn.invars[0]):
-            return _Copy(self._names.get(var, var), tuple(range(len(var.aval.shape))))
-        copy, before, after = self._copy_of(eqn.invars[0]), eqn.invars[0].aval.shape, var.aval.shape
-        if name == "broadcast_in_dim":
-            dims: list[int | None] = [None] * len(after)
-            for dim, there in enumerate(eqn.params["broadcast_dimensions"]):
-                dims[there] = copy.dims[dim] if before[dim] == after[there] else None
-            return _Copy(copy.source, tuple(dims))
-        if name == "transpose":
-            return _Copy(copy.source, tuple(copy.dims[dim] for dim in eqn.params["permutation"]))
-        if before == after and name != "slice":
-            return copy
-        large = [dim for dim, size in zip(copy.dims, before, strict=True) if size != 1]
-        if name in ("squeeze", "expand_dims", "reshape") and [s for s in before if s != 1] == [
-            s for s in after if s != 1
-        ]:
-            # Dimensions with one entry come and go.
-            rest = iter(large)
-            return _Copy(copy.source, tuple(None if size == 1 else next(rest) for size in after))
-        return _Copy(self._names.get(var, var), tuple(range(len(after))))
+        name = self._name(eqn)
+        if name is not var:
+            _share(self._copies, name, var)
+        else:
+            self._copies[var] = self._copy(eqn)
+
+    def copy_of(self, atom: Any) -> Copy:
+        """What a value is a copy of: itself if of nothing else."""
+        found = self._copies.get(atom) if is_var(atom) else None
+        if found is not None:
+            return found
+        return Copy(self._names.get(atom, atom) if is_var(atom) else atom, tuple(range(len(atom.aval.shape))))
+
+    def _copy(self, eqn: Any) -> Copy:
+        (var,) = eqn.outvars
+        if eqn.primitive.name in _MOVES and is_var(eqn.invars[0]):
+            copy = self.copy_of(eqn.invars[0])
+            dims = dims_after(eqn, copy.dims)
+            if dims is not None:
+                return Copy(copy.source, dims)
+        return Copy(self._names.get(var, var), tuple(range(len(var.aval.shape))))
 
     def _partly_known(self, eqn: Any) -> PartlyKnown | None:
         name, var = eqn.primitive.name, eqn.outvars[0]
@@ -211,7 +229,7 @@ class Constants:
 
     def _compared(self, eqn: Any) -> PartlyKnown | None:
         """The entries of a comparison that compare an entry of one array with itself."""
-        one, other = (self._copy_of(atom) for atom in eqn.invars)
+        one, other = (self.copy_of(atom) for atom in eqn.invars)
         shape = eqn.outvars[0].aval.shape
         if one.source is not other.source or len(one.dims) != len(shape) or len(other.dims) != len(shape):
             return None

@@ -38,6 +38,8 @@ _VANISHES = -1e4
 
 def fill_of_constant(array: np.ndarray[Any, Any], row: SequenceAxis, column: SequenceAxis) -> float | None:
     """What all entries of an array hold in columns behind each row's slice; None if they are not the same."""
+    if np.iscomplexobj(array):
+        return None
     if array.ndim == 0:
         return float(array)
     found: float | None = None
@@ -96,8 +98,10 @@ def each_row_sees(value: SlicedValue, shape: tuple[int, ...], row: SequenceAxis,
     return value.shown is not None and rows_see(np.broadcast_to(value.shown, shape), row, column)
 
 
-def shown_entries(eqn: Any, ins: Sequence[SlicedValue], known: Sequence[PartlyKnown | None]) -> Any:
-    """A mask of entries of a result that are not hidden, entry by entry; None if none is known.
+def shown_entries(
+    eqn: Any, ins: Sequence[SlicedValue], known: Sequence[PartlyKnown | None]
+) -> tuple[Any, float] | None:
+    """A mask of entries of a result that are not hidden, entry by entry, and what they are at least; None if none is.
 
     Args:
         eqn: The equation.
@@ -105,7 +109,8 @@ def shown_entries(eqn: Any, ins: Sequence[SlicedValue], known: Sequence[PartlyKn
         known: Entries of them that no input decides.
     """
     name = eqn.primitive.name
-    if name not in ("select_n", "add", "add_any", "sub") and not is_same(name):
+    factor = _positive_factor(name, ins)
+    if name not in ("select_n", "add", "add_any", "sub") and not is_same(name) and factor is None:
         return None
 
     def shows(*arrays: Any) -> Any:
@@ -120,7 +125,7 @@ def shown_entries(eqn: Any, ins: Sequence[SlicedValue], known: Sequence[PartlyKn
             return here[0] & np.where(is_known[1], values[1] < -SHOWN, shown[1])
         return functools.reduce(np.logical_and, here)
 
-    arrays = []
+    arrays, least = [], []
     for number, (value, entries) in enumerate(zip(ins, known, strict=True)):
         shown = value.plain if value.shown is None else value.shown
         if name == "sub" and number == 1:
@@ -128,7 +133,50 @@ def shown_entries(eqn: Any, ins: Sequence[SlicedValue], known: Sequence[PartlyKn
             shown = value.plain and value.reach[1] < -SHOWN
         arrays.append(np.asarray(shown))
         arrays += [np.asarray(False), np.asarray(0)] if entries is None else [entries.known, entries.values]
-    return on_entries(shows, arrays, eqn.outvars[0].aval.shape)
+        if name == "sub" and number == 1:
+            least.append(-value.reach[1] if value.reach[1] < -SHOWN else _least_known(entries, negated=True))
+        else:
+            least.append(_least_shown(value, entries))
+    if name == "select_n":
+        low = min(least[1:])
+    elif factor is not None:
+        (index, ends) = factor
+        low = min(least[1 - index] * end for end in ends)
+    else:
+        low = sum(least)
+    if not low > SHOWN:
+        return None
+    return on_entries(shows, arrays, eqn.outvars[0].aval.shape), low
+
+
+def _least_shown(value: SlicedValue, entries: PartlyKnown | None) -> float:
+    """What the entries that are shown are at least; infinity if there are none."""
+    if value.plain:
+        return value.reach[0]
+    return min(math.inf if value.shown is None else value.least, _least_known(entries))
+
+
+def _least_known(entries: PartlyKnown | None, *, negated: bool = False) -> float:
+    """The least of the known entries that are shown, or of their negatives."""
+    if entries is None:
+        return math.inf
+
+    def shown(known: Any, values: Any) -> Any:
+        values = -np.asarray(values, float) if negated else values
+        return np.where(known & (values > SHOWN), values, np.inf)
+
+    shape = np.broadcast_shapes(entries.known.shape, entries.values.shape)
+    once = on_entries(shown, [entries.known, entries.values], shape)
+    return -math.inf if once is None else float(once_each(once, ()).min(initial=math.inf))
+
+
+def _positive_factor(name: str, ins: Sequence[SlicedValue]) -> tuple[int, tuple[float, float]] | None:
+    """Which operand of a product or quotient is a positive number, and between what it multiplies the other."""
+    for number in {"mul": (0, 1), "div": (1,)}.get(name, ()):
+        low, high = ins[number].span
+        if ins[number].free and low > 0 and high < math.inf:
+            return number, (low, high) if name == "mul" else (1 / high, 1 / low)
+    return None
 
 
 def is_same(name: str) -> bool:
@@ -147,6 +195,8 @@ def combined_fill(
     known: Sequence[PartlyKnown | None],
     row: SequenceAxis,
     column: SequenceAxis,
+    *,
+    is_finite: bool,
 ) -> Fill | None:
     """What the columns behind a slice hold of an equation's result, entry by entry; None if that is not known.
 
@@ -156,6 +206,7 @@ def combined_fill(
         known: Entries of them that no input decides.
         row: The axis of the slice's rows.
         column: That of the columns.
+        is_finite: Whether what it makes is known to be finite, as of the backward pass where the forward pass is.
     """
     shape = eqn.outvars[0].aval.shape
     fills: list[Fill | None] = []
@@ -175,7 +226,9 @@ def combined_fill(
     dtype = eqn.outvars[0].aval.dtype
     is_bool = dtype == np.bool_
     if name in ("and", "mul") and any(fill == 0 for fill in fills):
-        return 0.0
+        # Infinity times zero is no number.
+        is_number = all(fill == 0 or is_finite or is_finite_value(v) for fill, v in zip(fills, ins, strict=True))
+        return 0.0 if is_number and not {math.inf, -math.inf} & {*numbers} else None
     if name == "or" and any(fill == 1 for fill in fills) and is_bool:
         return 1.0
     if name == "not" and isinstance(fills[0], float) and is_bool:
@@ -187,7 +240,9 @@ def combined_fill(
     if name in ("exp", "exp2", "logistic") and (is_hidden(fills[0]) or (numbers == fills and numbers[0] <= _VANISHES)):
         return 0.0
     if name in ("add", "add_any", "sub") and (len(numbers) < len(fills) or not all(map(math.isfinite, numbers))):
-        return _of_hidden(name, ins, fills, shape, row, column)
+        return _of_hidden(name, ins, fills, shape, row, column, is_finite=is_finite)
+    if name in ("mul", "div") and len(numbers) < len(fills):
+        return _multiplied(name, ins, fills)
     if len(numbers) < len(fills):
         return None
     if name in _AT_ZERO and numbers == [0.0]:
@@ -236,6 +291,8 @@ def _of_hidden(
     shape: tuple[int, ...],
     row: SequenceAxis,
     column: SequenceAxis,
+    *,
+    is_finite: bool,
 ) -> Fill | None:
     """What stays hidden in a sum or difference of something that is not known; None if nothing does."""
     one, other = (is_hidden(fill) for fill in fills)
@@ -243,7 +300,8 @@ def _of_hidden(
         return None
     if name != "sub":
         if -math.inf in fills:
-            return -math.inf
+            other_value = ins[0] if fills[1] == -math.inf else ins[1]
+            return -math.inf if is_finite or other_value.reach[1] < math.inf else None
         stays = (one and (other or ins[1].plain)) or (other and ins[0].plain)
         return _low(_most(fills[0], ins[0]) + _most(fills[1], ins[1])) if stays else None
     is_infinite = fills[0] == -math.inf
@@ -258,6 +316,23 @@ def _of_hidden(
     # It is hidden itself where all of the row is.
     sees = ins[1].plain and each_row_sees(ins[0], shape, row, column)
     return _low(_most(fills[0], ins[0]) - ins[1].reach[0]) if sees else None
+
+
+def is_finite_value(value: SlicedValue) -> bool:
+    """Whether none of the program's functions may make an entry infinite."""
+    return all(map(math.isfinite, value.reach))
+
+
+def _multiplied(name: str, ins: Sequence[SlicedValue], fills: Sequence[Fill | None]) -> Fill | None:
+    """What stays hidden in a multiple."""
+    factor = _positive_factor(name, ins)
+    if factor is None:
+        return None
+    (number, (low, _)) = factor
+    hidden = fills[1 - number]
+    if hidden == -math.inf:
+        return -math.inf
+    return _low(_most(hidden, ins[1 - number]) * low) if is_hidden(hidden) else None
 
 
 def _most(fill: Fill | None, value: SlicedValue) -> float:

@@ -1,9 +1,11 @@
 """How low and how high a program's own numbers take the numbers that it works on: the proof that an entry is visible.
 
 A causal mask is of use where each row sees something, and a score that something else has made very low is not seen:
-`scores + (valid - 1) * 1e9` hides padding, and so do `(valid - 1) * 1e5 * 1e5` and `jnp.log(valid)`. The reach of a
-value is an interval: what its entries would lie in if those of the batch and of the parameters lay in [-1, 1]. They do
-not, but scores of a model that trains are nearer to that than to a billion.
+`scores + (valid - 1) * 1e9` hides padding, and so do `(valid - 1) * 1e5 * 1e5`, `jnp.log(valid)` and
+`-1 / (scores**2 * valid + 1e-20)`. A value has two intervals. Its reach is what its entries would lie in if those of
+the batch and of the parameters lay in [-1, 1]. They do not, but scores of a model that trains are nearer to that than
+to a billion. Its span is what they lie in whatever the inputs are. A function that has a pole in the span of what it is
+applied to, such as a division by what may be zero, gives anything: a mask may lie on the pole.
 """
 
 from __future__ import annotations
@@ -16,26 +18,38 @@ import jax.numpy as jnp
 import numpy as np
 
 from mmruntime._slices.constants import once_each
-from mmruntime._slices.values import SHOWN, Reach
+from mmruntime._slices.values import ANYTHING, ORDINARY, SHOWN, Reach, SlicedValue
 
-ORDINARY: Reach = (-1.0, 1.0)
-ANYTHING: Reach = (-math.inf, math.inf)
 # The exponential of what is smaller is visible with either sign.
 _VISIBLE = math.log(-SHOWN)
 
+_PRODUCTS = frozenset(("mul", "div", "dot_general"))
 # The result's entries are among those of the operands.
 _MOVES_NAMES = """
-    broadcast_in_dim clamp complex concatenate conj convert_element_type copy copy_p cummax cummin expand_dims imag
-    optimization_barrier pad real reduce_max reduce_min reduce_precision reshape rev scatter
-    sharding_constraint slice sort split squeeze stack stop_gradient top_k transpose unstack
+    broadcast_in_dim complex concatenate conj convert_element_type copy copy_p cummax cummin expand_dims imag
+    optimization_barrier pad real reduce_max reduce_min reduce_precision reshape rev
+    sharding_constraint slice sort split squeeze stack stop_gradient transpose unstack
 """
 _MOVES = frozenset(_MOVES_NAMES.split())
-# The result lies in [-1, 1] whatever the operand is, or is a truth or a position.
-_BOUNDED_NAMES = """
-    acos argmax argmin asin asinh atan atan2 cos eq erf erfc ge gt iota is_finite le logistic lt ne
-    reduce_and reduce_or sign sin tanh
+# Where the result lies whatever the operand is.
+_RANGES: dict[str, Reach] = {
+    "acos": (0.0, math.pi),
+    "asin": (-math.pi / 2, math.pi / 2),
+    "atan": (-math.pi / 2, math.pi / 2),
+    "atan2": (-math.pi, math.pi),
+    "cos": (-1.0, 1.0),
+    "erf": (-1.0, 1.0),
+    "erfc": (0.0, 2.0),
+    "logistic": (0.0, 1.0),
+    "sign": (-1.0, 1.0),
+    "sin": (-1.0, 1.0),
+    "tanh": (-1.0, 1.0),
+}
+# Functions without a pole that make nothing larger.
+_TAME_NAMES = """
+    acosh bessel_i0e bessel_i1e cbrt conv_general_dilated cumlogsumexp igamma igammac nextafter scatter-add
 """
-_BOUNDED = frozenset(_BOUNDED_NAMES.split())
+_TAME = frozenset(_TAME_NAMES.split())
 
 
 def reach_of_constant(array: np.ndarray[Any, Any]) -> Reach:
@@ -62,66 +76,81 @@ def _hull(reaches: Sequence[Reach]) -> Reach:
     return min(low for low, _ in reaches), max(high for _, high in reaches)
 
 
+def _ends(values: Sequence[float]) -> Reach:
+    # Infinity less infinity.
+    return ANYTHING if any(map(math.isnan, values)) else (min(values), max(values))
+
+
 def _product(one: Reach, other: Reach) -> Reach:
     # Zero times an end that is infinite is no end: the interval does not hold infinity itself.
-    ends = [0.0 if 0 in (a, b) else a * b for a in one for b in other]
-    return min(ends), max(ends)
+    return _ends([0.0 if 0 in (a, b) else a * b for a in one for b in other])
+
+
+def _raised_to(x: float, exponent: float) -> float:
+    try:
+        return float(x**exponent)
+    except OverflowError:
+        return math.inf
 
 
 def _power(reach: Reach, exponent: int) -> Reach:
-    most = max(abs(reach[0]), abs(reach[1]))
-    try:
-        high = max(1.0, most) ** exponent
-    except OverflowError:
-        high = math.inf
-    return (0.0 if exponent % 2 == 0 else -high), high
+    high = _raised_to(max(1.0, abs(reach[0]), abs(reach[1])), exponent)
+    if exponent % 2:
+        return -high, high
+    outside = 0.0 if reach[0] <= 0 <= reach[1] else min(abs(reach[0]), abs(reach[1]))
+    return min(1.0, outside) ** exponent, high
 
 
 def _times(reach: Reach, count: int) -> Reach:
-    return reach[0] * count, reach[1] * count
+    return _product(reach, (float(count), float(count)))
 
 
-def _quotient(one: Reach, other: Reach, *, is_ordinary: bool) -> Reach:
-    """A quotient; of a denominator that may be zero nothing is known, unless it is one of the model's own."""
-    if other[0] > 0 or other[1] < 0:
-        ends = [0.0 if math.isinf(b) else a / b for a in one for b in other]
-        return min(ends), max(ends)
-    return one if is_ordinary else ANYTHING
+def _has_zero(reach: Reach) -> bool:
+    return reach[0] <= 0 <= reach[1]
+
+
+def _quotient(one: Reach, other: Reach) -> Reach:
+    """A quotient whose denominator is known not to be zero."""
+    return _ends([0.0 if math.isinf(b) or a == 0 else a / b for a in one for b in other])
 
 
 def _largest(reach: Reach) -> Reach:
-    return 0.0, max(abs(reach[0]), abs(reach[1]))
+    least = 0.0 if _has_zero(reach) else min(abs(reach[0]), abs(reach[1]))
+    return least, max(abs(reach[0]), abs(reach[1]))
 
 
 def _raised(one: Reach, other: Reach) -> Reach:
-    """A power with a base that is positive, whose extremes are those of the ends."""
-    if one[0] <= 0:
-        return ANYTHING
-    try:
-        ends = [a**b for a in one for b in other]
-    except OverflowError:
-        return 0.0, math.inf
-    return (min(ends), max(ends)) if all(map(math.isfinite, (*one, *other))) else ANYTHING
+    """A power with an exponent that is known to be positive, or a base that is known to be."""
+    if one[0] > 0:
+        return _ends([_raised_to(a, b) for a in one for b in other]) if all(map(math.isfinite, other)) else ANYTHING
+    most = _raised_to(max(1.0, abs(one[0]), abs(one[1])), other[1])
+    return (0.0 if one[0] >= 0 else -most), most
 
 
-def _where_positive(function: Callable[[float], float], least: float = 0.0) -> Callable[[Reach], Reach]:
-    """A function that only ascends or only descends above `least`, at which it has a pole."""
+def _ascending(function: Callable[[float], float], low: float = -math.inf, high: float = math.inf) -> Any:
+    """A function that only ascends, and is `low` and `high` at minus infinity and infinity."""
 
-    def bounds(reach: Reach) -> Reach:
-        if reach[0] <= least or math.isinf(reach[1]):
-            return ANYTHING
-        ends = function(reach[0]), function(reach[1])
-        return min(ends), max(ends)
+    def at(x: float) -> float:
+        return low if x == -math.inf else high if x == math.inf else function(x)
 
-    return bounds
+    return lambda reach: (at(reach[0]), at(reach[1]))
 
 
-_POLES: dict[str, Callable[[Reach], Reach]] = {
-    "log": _where_positive(math.log),
-    "log1p": _where_positive(math.log1p, -1.0),
-    "log2": _where_positive(math.log2),
-    "rsqrt": _where_positive(lambda x: 1 / math.sqrt(x)),
+# Functions with a pole at a number that their operands lie above, or below it where they have another.
+_POLES: dict[str, tuple[float, float, Callable[[Reach], Reach]]] = {
+    "atanh": (-1.0, 1.0, _ascending(math.atanh)),
+    "digamma": (0.0, math.inf, lambda reach: (-1 / reach[0] - 2, max(1.0, reach[1]))),
+    "lgamma": (0.0, math.inf, lambda reach: (-1.0, 1 / reach[0] + _power(reach, 2)[1])),
+    "log": (0.0, math.inf, _ascending(math.log)),
+    "log1p": (-1.0, math.inf, _ascending(math.log1p)),
+    "log2": (0.0, math.inf, _ascending(math.log2)),
+    "rsqrt": (0.0, math.inf, lambda reach: (_root_below(reach[1]), 1 / math.sqrt(reach[0]))),
+    "tan": (-math.pi / 2, math.pi / 2, _ascending(math.tan)),
 }
+
+
+def _root_below(x: float) -> float:
+    return 0.0 if math.isinf(x) else 1 / math.sqrt(x)
 
 
 def _is_ordinary(reach: Reach) -> bool:
@@ -129,68 +158,188 @@ def _is_ordinary(reach: Reach) -> bool:
     return max(abs(reach[0]), abs(reach[1])) < _VISIBLE
 
 
-def _exponential(reach: Reach, *, is_ordinary: bool) -> Reach:
-    if (is_ordinary and reach[1] < _VISIBLE) or reach[1] <= 1:
-        # Ordinary numbers are taken to have ordinary exponentials, of softmax and gates.
-        return ORDINARY
-    return -1.0, math.exp(reach[1]) if reach[1] < 700 else math.inf
+def _exponential(x: float) -> float:
+    return math.inf if x > 709 else 0.0 if x < -745 else math.exp(x)
 
 
 _OF_ONE: dict[str, Callable[[Reach], Reach]] = {
     "abs": _largest,
+    "asinh": _ascending(math.asinh),
     "neg": lambda reach: (-reach[1], -reach[0]),
     "one_minus_square": lambda reach: (1 - _power(reach, 2)[1], 1.0),
     "round": lambda reach: (reach[0] - 1, reach[1] + 1),
     "floor": lambda reach: (reach[0] - 1, reach[1] + 1),
     "ceil": lambda reach: (reach[0] - 1, reach[1] + 1),
-    "sqrt": lambda reach: (0.0, max(1.0, reach[1])),
+    "cosh": lambda reach: (1.0, _exponential(max(abs(reach[0]), abs(reach[1])))),
+    "sinh": lambda reach: (-_exponential(-reach[0]), _exponential(reach[1])),
+    "sqrt": lambda reach: (math.sqrt(max(0.0, reach[0])), math.sqrt(max(0.0, reach[1]))),
     "square": lambda reach: _power(reach, 2),
 }
 
 
 def _held(reach: Reach, dtype: Any) -> Reach:
-    """What a type makes of an interval: float16 ends at 65504."""
+    """What a type makes of an interval: float16 ends at 65504, and integers wrap round."""
+    if dtype == np.bool_:
+        return max(0.0, reach[0]), min(1.0, reach[1])
+    if jnp.issubdtype(dtype, jnp.integer):
+        ends: Any = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+        whole = float(ends.min), float(ends.max)
+        if not (whole[0] <= reach[0] and reach[1] <= whole[1]):
+            return whole
+        # What is converted is cut towards zero.
+        return (math.floor(reach[0]) if reach[0] > 0 else reach[0]), (math.ceil(reach[1]) if reach[1] < 0 else reach[1])
     if not jnp.issubdtype(dtype, jnp.floating):
         return reach
-    ends: Any = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
-    return (
-        -math.inf if reach[0] < float(ends.min) else reach[0],
-        math.inf if reach[1] > float(ends.max) else reach[1],
-    )
+    least = float(jnp.finfo(dtype).tiny)  # type: ignore[no-untyped-call]
+    with np.errstate(over="ignore"):
+        low, high = (float(np.asarray(end).astype(dtype)) for end in reach)
+    # Smaller numbers may be taken for zero.
+    return (0.0 if 0 < low < least else low), (0.0 if -least < high < 0 else high)
 
 
-def reach_of(eqn: Any, reaches: Sequence[Reach], *, of_batch: bool) -> Reach:
+def span_of_input(dtype: Any) -> Reach:
+    """What entries of an input may be."""
+    return _held(ANYTHING, dtype)
+
+
+def chosen_case(ins: Sequence[SlicedValue]) -> int | None:
+    """Which operand a `select_n` chooses, where that is known."""
+    low, high = ins[0].span
+    return 1 + int(low) if low == high and low in range(len(ins) - 1) else None
+
+
+# Joins, in which a constant stands beside parameters as a mask does.
+_JOINS = frozenset(("concatenate", "pad", "stack", "scatter", "dynamic_update_slice"))
+
+
+def is_learned(eqn: Any, ins: Sequence[SlicedValue], constants: Sequence[np.ndarray[Any, Any] | None]) -> bool:
+    """Whether a result is made of parameters alone, and of numbers that are the same for all entries."""
+    if not any(value.learned for value in ins):
+        return False
+    if eqn.primitive.name == "select_n" and (chosen := chosen_case(ins)) is not None:
+        return ins[chosen].learned
+    for value, array in zip(ins, constants, strict=True):
+        if value.learned:
+            continue
+        is_number = array is not None and value.reach[0] == value.reach[1]
+        if not is_number or eqn.primitive.name in _JOINS or (value.reach[0] == 0 and eqn.primitive.name in _PRODUCTS):
+            return False
+    return True
+
+
+def reach_of(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool) -> Reach:
     """The reach of an equation's results.
 
     Args:
         eqn: The equation.
-        reaches: Those of its operands.
-        of_batch: Whether it comes of the batch and of constants alone, as masks do. What an activation is beside a
-            pole, such as a quotient of features, is taken to be ordinary; a mask may lie on it.
+        ins: What is known of its operands.
+        learned: Whether it is made of parameters alone.
     """
-    return _held(_reach_of(eqn, reaches, of_batch=of_batch), eqn.outvars[0].aval.dtype)
+    return _held(_interval(eqn, ins, learned=learned, sure=False), eqn.outvars[0].aval.dtype)
 
 
-def _reach_of(eqn: Any, reaches: Sequence[Reach], *, of_batch: bool) -> Reach:
+def span_of(eqn: Any, ins: Sequence[SlicedValue]) -> Reach:
+    """The span of an equation's results."""
+    dtype = eqn.outvars[0].aval.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return ANYTHING
+    return _held(_interval(eqn, ins, learned=False, sure=True), dtype)
+
+
+def has_pole(eqn: Any, ins: Sequence[SlicedValue]) -> bool:
+    """Whether an operand may lie at a pole of the function that is applied to it; parameters are taken not to."""
+    name = eqn.primitive.name
+    if name == "div":
+        return _has_zero(ins[1].span) and not ins[1].learned
+    if name == "integer_pow":
+        return eqn.params["y"] < 0 and _has_zero(ins[0].span) and not ins[0].learned
+    if name == "pow":
+        return ins[0].span[0] <= 0 and ins[1].span[0] < 0 and not ins[0].learned
+    if name in _POLES:
+        low, high, _ = _POLES[name]
+        span = ins[0].span
+        return not (ins[0].learned or (low < span[0] and (high == math.inf or span[1] < high)))
+    return False
+
+
+def scale_of_value(value: SlicedValue) -> float:
+    """How large the program's numbers and masks make a value."""
+    return max(abs(value.reach[0]), abs(value.reach[1])) if value.free else value.scale
+
+
+def scale_of(eqn: Any, ins: Sequence[SlicedValue], reach: Reach, *, is_ratio: bool) -> float:
+    """The scale of an equation's results.
+
+    What a product with weights makes ordinary again is as large as numbers and masks have made what it is applied to.
+    Sums count as the largest addend, and what is divided by an activation is taken to be normalised by it.
+    """
+    name = eqn.primitive.name
+    if not ins or is_ratio:
+        return 1.0
+    scales = [scale_of_value(value) for value in ins]
+    if name == "rsqrt" and not (ins[0].free or ins[0].learned):
+        return 0.0
+    if name == "div":
+        if ins[1].free:
+            least = 0.0 if _has_zero(ins[1].reach) else min(abs(ins[1].reach[0]), abs(ins[1].reach[1]))
+            return scales[0] / least if least else math.inf
+        # Of a number that is divided, such as one, an activation makes what normalises.
+        return scales[0] if ins[1].learned else 0.0 if ins[0].free and scales[0] <= 1 else 1.0
+    if name in ("mul", "dot_general"):
+        if 0 in scales and not any(value.free or value.learned for value in ins):
+            return 1.0
+        return math.prod(scales)
+    if name in ("integer_pow", "square"):
+        return _raised_to(max(1.0, scales[0]), abs(eqn.params.get("y", 2)))
+    if name in _MOVES or name.startswith("mm_") or name in _TAME or name in ("neg", "dynamic_slice", "reduce_sum"):
+        return max(scales)
+    if name in ("gather", "abs", "sqrt", "cumsum"):
+        return scales[0]
+    if name in ("add", "add_any", "sub", "max", "min", "select_n", "clamp", "scatter", "dynamic_update_slice"):
+        return max(1.0, *scales[1 if name == "select_n" else 0 :])
+    return max(1.0, abs(reach[0]), abs(reach[1]))
+
+
+def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool) -> Reach:
+    """The span of an equation's results where that is asked for, otherwise their reach."""
     name, params, dtype = eqn.primitive.name, eqn.params, eqn.outvars[0].aval.dtype
     shapes = [atom.aval.shape for atom in eqn.invars]
-    if dtype == np.bool_ or name in _BOUNDED:
-        return ORDINARY
+    reaches = [value.span if sure else value.reach for value in ins]
+    # What masks do is followed exactly; activations are ordinary numbers again after a product with weights.
+    is_exact = sure or all(value.free for value in ins)
+    if dtype == np.bool_:
+        return 0.0, 1.0
+    if name in _RANGES:
+        return _RANGES[name]
     if not jnp.issubdtype(dtype, jnp.number) or not reaches:
-        return ANYTHING if of_batch else ORDINARY
+        return ANYTHING
     if name in _MOVES or name.startswith("mm_"):
         return _hull(reaches)
+    if has_pole(eqn, ins):
+        return ANYTHING
     if name in _OF_ONE:
         return _OF_ONE[name](reaches[0])
+    if name in ("argmax", "argmin"):
+        return 0.0, float(max(0, math.prod(shapes[0][dim] for dim in params["axes"]) - 1))
+    if name == "top_k":
+        return _hull([reaches[0], (0.0, float(max(shapes[0])))])
     if name == "select_n":
-        return _hull(reaches[1:])
+        chosen = chosen_case(ins)
+        return _hull(reaches[1:]) if chosen is None else reaches[chosen]
+    if name == "clamp":
+        least, x, most = reaches
+        return min(max(least[0], x[0]), most[0]), min(max(least[1], x[1]), most[1])
     if name == "dynamic_slice":
         return reaches[0]
     if name == "gather":
         fill = params.get("fill_value")
         # Without a fill value, floats outside of the operand are NaN and integers the least or largest.
         own = () if fill is None else ((float(fill), float(fill)),)
+        if fill is None and jnp.issubdtype(dtype, jnp.integer):
+            return ANYTHING if sure else reaches[0]
         return _hull([reaches[0], *own])
+    if name == "scatter":
+        return _hull([reaches[0], reaches[2]])
     if name == "dynamic_update_slice":
         return _hull(reaches[:2])
     if name in ("add", "add_any"):
@@ -198,24 +347,28 @@ def _reach_of(eqn: Any, reaches: Sequence[Reach], *, of_batch: bool) -> Reach:
     if name == "sub":
         return reaches[0][0] - reaches[1][1], reaches[0][1] - reaches[1][0]
     if name == "mul":
+        if eqn.invars[0] is eqn.invars[1]:
+            return _power(reaches[0], 2)
         return _product(*reaches)
     if name == "div":
-        return _quotient(*reaches, is_ordinary=not of_batch)
+        # A parameter that divides is taken to leave numbers as they are.
+        return _quotient(*reaches) if not _has_zero(reaches[1]) else reaches[0]
     if name == "max":
         return max(reaches[0][0], reaches[1][0]), max(reaches[0][1], reaches[1][1])
     if name == "min":
         return min(reaches[0][0], reaches[1][0]), min(reaches[0][1], reaches[1][1])
-    if name == "integer_pow" and params["y"] >= 0:
-        return _power(reaches[0], params["y"])
-    if name == "pow" and of_batch:
-        return _raised(*reaches)
-    if name in _POLES and of_batch:
-        return _POLES[name](reaches[0])
+    if name == "integer_pow":
+        exponent = params["y"]
+        if exponent >= 0:
+            return _power(reaches[0], exponent)
+        return ORDINARY if _has_zero(reaches[0]) else _quotient((1.0, 1.0), _power_of_ends(reaches[0], -exponent))
+    if name == "pow":
+        return _raised(*reaches) if sure or not ins[0].learned else ORDINARY
+    if name in _POLES:
+        low, high, function = _POLES[name]
+        return function(reaches[0]) if low < reaches[0][0] and reaches[0][1] < high else ORDINARY
     if name in ("exp", "exp2", "expm1"):
-        # Complex numbers are turned by it, as rotary positions are.
-        if jnp.issubdtype(dtype, jnp.complexfloating):
-            return ORDINARY
-        return _exponential(reaches[0], is_ordinary=not of_batch)
+        return _of_exponential(name, reaches[0], dtype)
     if name == "rem":
         return _hull([reaches[0], (0.0, 0.0)])
     if name == "reduce_sum":
@@ -225,9 +378,30 @@ def _reach_of(eqn: Any, reaches: Sequence[Reach], *, of_batch: bool) -> Reach:
     if name == "dot_general":
         product = _product(*reaches)
         ((contracted, _), _) = params["dimension_numbers"]
-        if of_batch:
+        if is_exact:
             return _times(product, math.prod(shapes[0][dim] for dim in contracted))
         # Weights are such that products are ordinary again, unless one of the operands has something very low.
-        return ORDINARY if shows(product) and shows((-product[1], -product[0])) else product
-    # Of a function without a rule nothing is known, but that activations are ordinary if what they are made of is.
-    return ORDINARY if not of_batch and all(map(_is_ordinary, reaches)) else ANYTHING
+        if shows(product) and shows((-product[1], -product[0])):
+            largest = max(1.0, math.prod(map(scale_of_value, ins)))
+            return (0.0 if product[0] >= 0 else -largest), largest
+        return product
+    if name in ("cumprod", "reduce_prod"):
+        largest = max(1.0, abs(reaches[0][0]), abs(reaches[0][1]))
+        largest = _raised_to(largest, math.prod(shapes[0]))
+        return (0.0 if reaches[0][0] >= 0 else -largest), largest
+    # Of a function without a rule nothing is known, but that some leave activations ordinary, and parameters are.
+    is_tame = (name in _TAME or learned) and not is_exact
+    return _hull([ORDINARY, *reaches]) if is_tame and all(map(_is_ordinary, reaches)) else ANYTHING
+
+
+def _power_of_ends(reach: Reach, exponent: int) -> Reach:
+    return _ends([_raised_to(end, exponent) for end in reach])
+
+
+def _of_exponential(name: str, reach: Reach, dtype: Any) -> Reach:
+    # Complex numbers are turned by it, as rotary positions are.
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return ORDINARY
+    base = math.log(2) if name == "exp2" else 1.0
+    low, high = _exponential(reach[0] * base), _exponential(reach[1] * base)
+    return (low - 1, high) if name == "expm1" else (low, high)

@@ -16,9 +16,18 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from mmruntime._jaxpr.ir import at_line
 from mmruntime._slices.constants import PartlyKnown, evaluate
-from mmruntime._slices.hidden import combined_fill, each_row_sees, is_constraint, is_hidden, is_same, shown_entries
-from mmruntime._slices.reach import reach_of, shows
+from mmruntime._slices.hidden import (
+    combined_fill,
+    each_row_sees,
+    is_constraint,
+    is_finite_value,
+    is_hidden,
+    is_same,
+    shown_entries,
+)
+from mmruntime._slices.reach import has_pole, is_learned, reach_of, scale_of, shows, span_of
 from mmruntime._slices.values import NotSliceableError, Reach, SequenceAxis, SlicedValue, even_axis
 
 # How an operand is read: axes of its own, each with the number of the result's axis that says which positions, or with
@@ -57,6 +66,8 @@ class SlicedEquation:
         known_entries: Those of their entries that are known.
         late: Whether it is part of the backward pass.
         count: How many slices there are.
+        ratio: Its reach where it is a quotient that cannot be large.
+        is_variance: Whether it is known to be a variance.
     """
 
     eqn: Any
@@ -65,6 +76,8 @@ class SlicedEquation:
     known_entries: tuple[PartlyKnown | None, ...]
     late: bool
     count: int
+    ratio: Reach | None = None
+    is_variance: bool = False
 
     @property
     def name(self) -> str:
@@ -90,7 +103,32 @@ class SlicedEquation:
     @functools.cached_property
     def reach(self) -> Reach:
         """How low and how high the result is made."""
-        return reach_of(self.eqn, [value.reach for value in self.ins], of_batch=all(value.free for value in self.ins))
+        if self.ratio is not None:
+            return self.ratio
+        low, high = reach_of(self.eqn, self.ins, learned=self.learned)
+        return (max(0.0, low) if self.is_variance else low), high
+
+    @functools.cached_property
+    def learned(self) -> bool:
+        """Whether the result is made of parameters alone."""
+        return is_learned(self.eqn, self.ins, self.constants)
+
+    @property
+    def span(self) -> Reach:
+        """Where the result lies whatever the inputs are."""
+        low, high = span_of(self.eqn, self.ins)
+        return (max(0.0, low) if self.is_variance else low), high
+
+    @property
+    def scale(self) -> float:
+        """How large the program's numbers and masks make the result besides."""
+        return scale_of(self.eqn, self.ins, self.reach, is_ratio=self.ratio is not None)
+
+    @property
+    def pole(self) -> Any:
+        """The equation that was first applied to what may lie at a pole of it."""
+        found = next((value.pole for value in self.ins if value.pole is not None), None)
+        return self.eqn if found is None and self.ratio is None and has_pole(self.eqn, self.ins) else found
 
     def known(self, axes: Sequence[SequenceAxis] = (), **changes: Any) -> SlicedValue:
         """A result with these axes."""
@@ -155,9 +193,6 @@ def _stays_plain(eqn: SlicedEquation) -> bool:
         return True
     if eqn.name == "dot_general" and not all(value.free for value in eqn.ins):
         return True
-    if eqn.name in ("log", "log2"):
-        # That of a zero is minus infinity.
-        return False
     # What is at least its plain operand is plain; what the numbers of the program do to an entry, `reach` says.
     return (any if eqn.name == "max" else all)(value.plain for value in eqn.ins)
 
@@ -212,12 +247,15 @@ def _entry_by_entry(eqn: SlicedEquation) -> Application:
         fills = {}
         for row, column in (axes, axes[::-1]):
             if row.is_plain and column.is_plain:
-                fill = combined_fill(eqn.eqn, eqn.ins, eqn.known_entries, row, column)
+                is_finite = eqn.late or eqn.ratio is not None
+                fill = combined_fill(eqn.eqn, eqn.ins, eqn.known_entries, row, column, is_finite=is_finite)
                 if fill is not None:
                     fills[row.dim, column.dim] = fill
         out = out.but(fills=fills)
         if not (out.plain and shows(eqn.reach)):
-            out = out.but(shown=shown_entries(eqn.eqn, eqn.ins, eqn.known_entries))
+            shown = shown_entries(eqn.eqn, eqn.ins, eqn.known_entries)
+            if shown is not None:
+                out = out.but(shown=shown[0], least=shown[1])
     return Application(out, reads)
 
 
@@ -232,7 +270,7 @@ def _moved(eqn: SlicedEquation, where: Callable[[SequenceAxis], SequenceAxis | N
     fills = {(dims[r], dims[c]): fill for (r, c), fill in value.fills.items() if r in dims and c in dims}
     shown = None if value.shown is None else evaluate(eqn.eqn, [np.broadcast_to(value.shown, eqn.shape(0))])
     out = eqn.known([there for _, there in kept]).but(
-        fills=fills, shown=shown, plain=value.plain, peak=value.peak, **changes
+        fills=fills, shown=shown, least=value.least, plain=value.plain, peak=value.peak, **changes
     )
     return Application(out, [[(axis, number) for number, (axis, _) in enumerate(kept)], *([] for _ in rest)])
 
@@ -275,14 +313,15 @@ def _reduction(eqn: SlicedEquation) -> Application:
 
 def _unmasked(value: SlicedValue, row: SequenceAxis, column: SequenceAxis, verb: str) -> str:
     """Why the columns behind a slice may not be left out."""
+    pole = "" if value.pole is None else f". What they hold may be anything: {_of_pole(value)}"
     if is_hidden(value.fills.get((row.dim, column.dim))):
         return (
             f"{verb} positions of which a row may have none that is visible (its mask is not known before the step "
             "runs, as that of padding, or hides whole rows), and such a row reads positions behind it. Have each "
             "position see itself (mask | jnp.eye(length, dtype=bool)), or put -jnp.inf in place of scores of later "
-            "positions"
+            f"positions{pole}"
         )
-    return f"{verb} positions behind it, which no causal mask is known to hide"
+    return f"{verb} positions behind it, which no causal mask is known to hide{pole}"
 
 
 def _summed(
@@ -330,6 +369,7 @@ def _summed(
     if len(sums) != 1 or len(outs) != 1:
         raise NotSliceableError("adds up positions of several slices")
     (_, members), out = sums[0], outs[0]
+    _check_finite(eqn, [k for k, value in pairs.items() if 0.0 in value.fills.values()])
     message = "adds up positions behind it, which no causal mask is known to hide"
     for k, value in pairs.items():
         inner = next((axis for operand, axis in members if operand == k), None)
@@ -349,6 +389,23 @@ def _summed(
             return Application(eqn.known([out]).but(plain=True), reads, suffix=True)
         message = _unmasked(value, stays, inner, "adds up")
     raise NotSliceableError(message)
+
+
+def _of_pole(value: SlicedValue) -> str:
+    """Why a value may be anything, and what to do."""
+    return (
+        f"`{value.pole.primitive.name}`{at_line(value.pole)} may be applied to a number at which it is infinite, such "
+        "as zero where a mask is. Keep what it is applied to away from there, by jnp.maximum or by adding a number to "
+        "what is not negative"
+    )
+
+
+def _check_finite(eqn: SlicedEquation, hiding: Sequence[int]) -> None:
+    """Refuse a product of hidden positions' zeros with what a function may make infinite, which is no number."""
+    for k, value in enumerate(eqn.ins):
+        if hiding and k not in hiding and not eqn.late and not is_finite_value(value):
+            why = "" if value.pole is None else f": {_of_pole(value)}"
+            raise NotSliceableError(f"multiplies the zeros of hidden positions by what may be infinite{why}")
 
 
 def _dot_general(eqn: SlicedEquation) -> Application:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +28,8 @@ class Low:
 Fill = float | Low
 # The least and the largest entry, as `reach.py` has it.
 Reach = tuple[float, float]
+ORDINARY: Reach = (-1.0, 1.0)
+ANYTHING: Reach = (-math.inf, math.inf)
 
 # For a pair of dimensions, the slice's own rows and the columns up to its end: what all later columns hold.
 Fills = Mapping[tuple[int, int], Fill]
@@ -94,10 +97,16 @@ class SlicedValue:
             before it.
         plain: Whether none of its entries may be hidden by a large negative number.
         reach: Between which numbers its entries lie, as `reach.py` has it.
+        span: Between which numbers they lie whatever the inputs are.
+        learned: Whether it is made of parameters alone.
+        scale: How large the program's numbers and masks make it besides, if what it is made of is ordinary; zero of
+            what normalises.
+        pole: The equation that first applied a function to what may lie at a pole of it; None if there is none.
         peak: Whether it is the largest of each row of something whose columns behind the slice are minus infinity. It
             may be that itself, where a row has nothing else.
         fills: As `Fills`; pairs that are missing hold anything.
         shown: Where it is not plain, a mask of entries that are not hidden; None if none is known.
+        least: None of the entries in `shown` is below this.
         origin: The equation that made it partial.
     """
 
@@ -108,10 +117,15 @@ class SlicedValue:
     late: bool = False
     again: bool = False
     plain: bool = True
-    reach: Reach = (-1.0, 1.0)
+    reach: Reach = ORDINARY
+    span: Reach = ANYTHING
+    learned: bool = False
+    scale: float = 1.0
+    pole: Any = None
     peak: bool = False
     fills: Fills = field(default_factory=dict)
     shown: Any = None
+    least: float = SHOWN
     origin: Any = None
 
     @property

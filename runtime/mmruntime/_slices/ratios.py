@@ -1,0 +1,313 @@
+"""Quotients that are not large because what divides is at least as large: of a softmax, or of what is normalised.
+
+That what divides may be zero tells nothing of them: `x / jnp.sqrt(jnp.sum(x**2))` is not above one, and where all of
+`x` is zero it is no number. A norm is followed from the entries that it is at least as large as, through sums, roots,
+broadcasts and what is added, to the quotient or product in which they meet again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+
+from mmruntime._compat import Var, is_var
+from mmruntime._slices.constants import Constants, Copy, dims_after
+from mmruntime._slices.reach import chosen_case
+from mmruntime._slices.values import Reach, SlicedValue
+
+# Entries are the same but for their rounding.
+_SAME = frozenset(
+    ("convert_element_type", "copy", "copy_p", "reduce_precision", "stop_gradient", "sharding_constraint")
+)
+# What rounding may take of a bound.
+_ROUNDED = 0.98
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A comparison of each entry of a value with those of another that lie where it does.
+
+    An entry lies there if it is at the same place along each dimension of the value that is one of the other's.
+
+    Attributes:
+        of: The other value.
+        dims: For each dimension of the value that of the other; None if it is none of them.
+        power: The exponent of the other's entries, which are taken without their sign.
+        factor: What they are multiplied by.
+        where: A mask, as a copy with the dimensions of the other value, and its truth, where alone it holds.
+    """
+
+    of: Any
+    dims: tuple[int | None, ...]
+    power: float = 1.0
+    factor: float = 1.0
+    where: tuple[Copy, int] | None = None
+
+    def scaled(self, by: float) -> _Bound:
+        """The bound of a multiple."""
+        return replace(self, factor=self.factor * by)
+
+    def covers(self, other: _Bound) -> bool:
+        """Whether the entries that another bound compares with are among those of this one."""
+        return self.of is other.of and all(
+            dim is None or (k < len(other.dims) and other.dims[k] == dim) for k, dim in enumerate(self.dims)
+        )
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A multiple of a sum along axes of a value or its squares, or the square of such a sum.
+
+    Attributes:
+        of: The value.
+        axes: What it is summed along, None if it is not.
+        share: What it is multiplied by, times how many entries are summed: one of a mean.
+        squares: Whether squares come in.
+        squared_last: Whether the sum is squared, rather than what is summed.
+    """
+
+    of: Copy
+    axes: tuple[int, ...] | None
+    share: float
+    squares: bool = False
+    squared_last: bool = False
+
+
+class Ratios:
+    """Which values are at least, or at most, as large as others.
+
+    Args:
+        constants: The constants of the step, and the names of its values.
+    """
+
+    def __init__(self, constants: Constants) -> None:
+        self._constants = constants
+        # Of what is not negative: it is at least each of these.
+        self._least: dict[Var, tuple[_Bound, ...]] = {}
+        # Of one divided by that: it is at most one divided by each of these.
+        self._inverse: dict[Var, tuple[_Bound, ...]] = {}
+        # It is at most the largest of these, without its sign.
+        self._most: dict[Var, _Bound] = {}
+        self._guarded: dict[Var, tuple[tuple[Copy, int], Reach]] = {}
+        self._sizes: dict[Any, float] = {}
+        self._moments: dict[Var, _Moment] = {}
+
+    def reach(self, eqn: Any, ins: Sequence[SlicedValue]) -> Reach | None:
+        """Where a quotient or product lies as one operand is a norm of the other; None if that is not known."""
+        name = eqn.primitive.name
+        if name == "select_n" and len(eqn.invars) == 3:
+            return self._selected(eqn, ins)
+        if name not in ("div", "mul"):
+            return None
+        pairs = [(0, 1)] if name == "div" else [(0, 1), (1, 0)]
+        for over, under in pairs:
+            bounds = self._of(eqn.invars[under], ins[under]) if name == "div" else self._inverse_of(eqn.invars[under])
+            top = self._most_of(eqn.invars[over])
+            for bound in bounds:
+                if not bound.covers(top) or bound.power > 1:
+                    continue
+                rest = max(1.0, abs(ins[over].reach[0]), abs(ins[over].reach[1])) ** (1 - bound.power)
+                most = top.factor * rest / bound.factor / _ROUNDED
+                reach = (0.0 if ins[over].span[0] >= 0 else -most), (0.0 if ins[over].span[1] <= 0 else most)
+                if bound.where is None:
+                    return reach
+                if top.dims == tuple(range(len(top.dims))):
+                    self._guarded[eqn.outvars[0]] = bound.where, reach
+        return None
+
+    def is_variance(self, eqn: Any) -> bool:
+        """Whether it is the mean of squares less the square of the mean, which is not negative but for rounding."""
+        if eqn.primitive.name != "sub" or not all(map(is_var, eqn.invars)):
+            return False
+        one, other = (self._moments.get(atom) for atom in eqn.invars)
+        if one is None or other is None or one.squared_last or not other.squared_last:
+            return False
+        return one == replace(other, squared_last=False) and one.share <= 1
+
+    def _moment(self, eqn: Any, ins: Sequence[SlicedValue]) -> _Moment | None:
+        """What a result is as the mean of a value, of its squares, or as a mean's square."""
+        name, params, first = eqn.primitive.name, eqn.params, eqn.invars[0]
+        if not is_var(first):
+            return None
+        found = self._moments.get(first)
+        is_square = name == "square" or (name == "integer_pow" and params["y"] == 2)
+        if is_square or (name == "mul" and first is eqn.invars[1]):
+            if found is None or found.axes is None:
+                return _Moment(self._constants.copy_of(first), None, 1.0, squares=True)
+            return None if found.squares else replace(found, squares=True, squared_last=True)
+        if name == "reduce_sum":
+            base = _Moment(self._constants.copy_of(first), None, 1.0) if found is None else found
+            count = math.prod(first.aval.shape[dim] for dim in params["axes"])
+            return replace(base, axes=tuple(params["axes"]), share=base.share * count) if base.axes is None else None
+        if found is None:
+            return None
+        if name in ("mul", "div") and not found.squared_last:
+            low, high = ins[1].span
+            by = low if name == "mul" or low <= 0 else 1 / low
+            return replace(found, share=round(found.share * by, 9)) if low == high and low > 0 else None
+        is_moved = name in ("broadcast_in_dim", "reshape", "squeeze", "expand_dims") or name in _SAME
+        return found if is_moved and math.prod(first.aval.shape) == math.prod(eqn.outvars[0].aval.shape) else None
+
+    def _selected(self, eqn: Any, ins: Sequence[SlicedValue]) -> Reach | None:
+        which = self._constants.copy_of(eqn.invars[0])
+        found = []
+        for case, (atom, value) in enumerate(zip(eqn.invars[1:], ins[1:], strict=True)):
+            guarded = self._guarded.get(atom) if is_var(atom) else None
+            found.append(guarded[1] if guarded is not None and guarded[0] == (which, case) else value.reach)
+        if all(reach is value.reach for reach, value in zip(found, ins[1:], strict=True)):
+            return None
+        return min(low for low, _ in found), max(high for _, high in found)
+
+    def learn(self, eqn: Any, ins: Sequence[SlicedValue], out: SlicedValue) -> None:
+        """Compare an equation's result with what it is made of."""
+        is_one = len(eqn.outvars) == 1 and is_var(eqn.outvars[0])
+        if not is_one or not eqn.invars or not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating):
+            return
+        (var,) = eqn.outvars
+        name = eqn.primitive.name
+        moment = self._moment(eqn, ins)
+        if moment is not None:
+            self._moments[var] = moment
+        self._sizes[var] = max(abs(out.reach[0]), abs(out.reach[1]))
+        least = tuple(self._learned_least(eqn, ins)) if out.span[0] >= 0 else ()
+        if least:
+            self._least[var] = least
+        inverse = self._learned_inverse(eqn, ins)
+        if inverse:
+            self._inverse[var] = inverse
+        if name in ("mul", "dot_general"):
+            most = self._product(eqn, ins)
+            if most is not None:
+                self._most[var] = most
+
+    # What a value is at least.
+
+    def _of(self, atom: Any, value: SlicedValue) -> tuple[_Bound, ...]:
+        """What a value is at least, which is itself where it is not negative."""
+        if not is_var(atom):
+            return ()
+        found = self._least.get(atom, ())
+        if value.span[0] < 0:
+            return found
+        copy = self._constants.copy_of(atom)
+        return (*found, _Bound(copy.source, copy.dims))
+
+    def _learned_least(self, eqn: Any, ins: Sequence[SlicedValue]) -> Iterable[_Bound]:
+        name, params = eqn.primitive.name, eqn.params
+        first = eqn.invars[0]
+        if not is_var(first) and name not in ("add", "max", "mul", "select_n"):
+            return ()
+        copy = self._constants.copy_of(first)
+        if name == "abs":
+            return (_Bound(copy.source, copy.dims),)
+        if name == "square" or (name == "integer_pow" and params["y"] > 0 and params["y"] % 2 == 0):
+            return (_Bound(copy.source, copy.dims, 2.0 if name == "square" else params["y"]),)
+        if name == "mul" and first is eqn.invars[1]:
+            return (_Bound(copy.source, copy.dims, 2.0),)
+        of_first = self._of(first, ins[0])
+        if name in _SAME or name.startswith("mm_"):
+            return [bound.scaled(_ROUNDED) for bound in of_first]
+        if name in ("reduce_sum", "reduce_max"):
+            gone = set(params["axes"])
+            return [
+                replace(bound.scaled(_ROUNDED), dims=tuple(d for k, d in enumerate(bound.dims) if k not in gone))
+                for bound in of_first
+            ]
+        if name == "sqrt":
+            return [replace(b, power=b.power / 2, factor=math.sqrt(b.factor) * _ROUNDED) for b in of_first]
+        if name in ("add", "add_any") and ins[0].span[0] >= 0 and ins[1].span[0] >= 0:
+            return [b.scaled(_ROUNDED) for k in (0, 1) for b in self._of(eqn.invars[k], ins[k])]
+        if name == "max":
+            return [b for k in (0, 1) for b in self._of(eqn.invars[k], ins[k])]
+        if name in ("mul", "div"):
+            return self._multiple(eqn, ins)
+        if name == "select_n":
+            chosen = chosen_case(ins)
+            if chosen is not None:
+                return self._of(eqn.invars[chosen], ins[chosen])
+            return self._chosen(eqn, ins) if len(eqn.invars) == 3 else ()
+        return self._moved(eqn, of_first)
+
+    def _moved(self, eqn: Any, bounds: Iterable[_Bound]) -> Iterable[_Bound]:
+        if eqn.primitive.name not in ("broadcast_in_dim", "transpose", "squeeze", "expand_dims", "reshape"):
+            return
+        places = dims_after(eqn, tuple(range(len(eqn.invars[0].aval.shape))))
+        for bound in bounds if places is not None else ():
+            yield replace(bound, dims=tuple(None if at is None else bound.dims[at] for at in places or ()))
+
+    def _multiple(self, eqn: Any, ins: Sequence[SlicedValue]) -> Iterable[_Bound]:
+        """What a multiple by a positive constant is at least."""
+        for k in (0, 1) if eqn.primitive.name == "mul" else (1,):
+            if self._constants.find(eqn.invars[k]) is not None and 0 < ins[k].reach[0] < math.inf:
+                by = 1 / ins[k].reach[1] if eqn.primitive.name == "div" else ins[k].reach[0]
+                return [bound.scaled(by * _ROUNDED) for bound in self._of(eqn.invars[1 - k], ins[1 - k])]
+        return ()
+
+    def _chosen(self, eqn: Any, ins: Sequence[SlicedValue]) -> Iterable[_Bound]:
+        """What a value is at least where a constant stands in its place."""
+        which = self._constants.copy_of(eqn.invars[0])
+        for case in (0, 1):
+            other = ins[2 - case]
+            if self._constants.find(eqn.invars[2 - case]) is None or other.reach[0] < 0:
+                continue
+            for bound in self._of(eqn.invars[1 + case], ins[1 + case]):
+                if other.reach[0] > 0 and math.isfinite(most := self._sizes.get(bound.of, math.inf) ** bound.power):
+                    yield replace(bound, factor=min(bound.factor, other.reach[0] / max(most, 1e-30)))
+                elif bound.where is None and bound.dims == tuple(range(len(bound.dims))):
+                    yield replace(bound, where=(which, case))
+
+    # What a value is at most.
+
+    def _most_of(self, atom: Any) -> _Bound:
+        found = self._most.get(atom) if is_var(atom) else None
+        if found is not None:
+            return found
+        copy = self._constants.copy_of(atom)
+        return _Bound(copy.source, copy.dims)
+
+    def _inverse_of(self, atom: Any) -> tuple[_Bound, ...]:
+        return self._inverse.get(atom, ()) if is_var(atom) else ()
+
+    def _learned_inverse(self, eqn: Any, ins: Sequence[SlicedValue]) -> tuple[_Bound, ...]:
+        name, first = eqn.primitive.name, eqn.invars[0]
+        if name == "rsqrt":
+            return tuple(
+                replace(b, power=b.power / 2, factor=math.sqrt(b.factor) * _ROUNDED) for b in self._of(first, ins[0])
+            )
+        if name == "integer_pow" and eqn.params["y"] == -1:
+            return self._of(first, ins[0])
+        if name == "div" and self._constants.find(first) is not None:
+            most = max(abs(ins[0].reach[0]), abs(ins[0].reach[1]), 1e-30)
+            return tuple(b.scaled(1 / most) for b in self._of(eqn.invars[1], ins[1])) if math.isfinite(most) else ()
+        bounds = self._inverse_of(first)
+        if name in _SAME or name.startswith("mm_"):
+            return tuple(bound.scaled(_ROUNDED) for bound in bounds)
+        return tuple(self._moved(eqn, bounds)) if bounds else ()
+
+    def _product(self, eqn: Any, ins: Sequence[SlicedValue]) -> _Bound | None:
+        """What a product is at most, of an operand that is not negative."""
+        for k in (0, 1):
+            other = max(abs(ins[1 - k].reach[0]), abs(ins[1 - k].reach[1]))
+            if ins[k].span[0] < 0 or not is_var(eqn.invars[k]) or not math.isfinite(other):
+                continue
+            top = self._most_of(eqn.invars[k])
+            if eqn.primitive.name == "mul":
+                if eqn.invars[k].aval.shape == eqn.outvars[0].aval.shape:
+                    return top.scaled(max(other, 1.0))
+                continue
+            (contracted, batch) = eqn.params["dimension_numbers"]
+            shape = eqn.invars[k].aval.shape
+            free = [d for d in range(len(shape)) if d not in contracted[k] and d not in batch[k]]
+            dims: list[int | None] = [None] * len(eqn.outvars[0].aval.shape)
+            before = len(batch[0])
+            if k:
+                before += len(eqn.invars[0].aval.shape) - len(batch[0]) - len(contracted[0])
+            for there, d in [*enumerate(batch[k]), *((before + n, d) for n, d in enumerate(free))]:
+                dims[there] = top.dims[d]
+            count = math.prod(shape[d] for d in contracted[k])
+            return replace(top, dims=tuple(dims), factor=top.factor * count * max(other, 1.0))
+        return None
