@@ -44,8 +44,8 @@ MAY_IMPORT = {
     "mmrewrite.modernize.site": ".results .source .project .codemod .modernize.settings .modernize.uses",
     "mmrewrite.modernize.decision": ".results .modernize.site",
     "mmrewrite.modernize.analysis": (
-        ".source .project .codemod .modernize.name_index .modernize.uses .modernize.version_guards .modernize.site "
-        ".modernize.decision"
+        ".source .project .codemod .modernize.name_index .modernize.changed_meanings .modernize.uses "
+        ".modernize.version_guards .modernize.site .modernize.decision"
     ),
     "mmrewrite.modernize.edits": (
         ".results .source .codemod .engine .modernize.name_index .modernize.uses .modernize.version_guards "

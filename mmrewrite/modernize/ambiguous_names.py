@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
+from mmrewrite.modernize.analysis.held_modules import HeldModules, HeldModulesInView
 from mmrewrite.modernize.analysis.own_members import OwnMembers
 from mmrewrite.modernize.analysis.passed_modules import PassedModules
+from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.name_index import old_names as index
 from mmrewrite.modernize.site import ModernizeContext
@@ -23,7 +25,7 @@ _MAY_BE_NAMES = (ast.Name, ast.Attribute, ast.IfExp, ast.BoolOp)
 
 def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
     """Uses of old names that come by `from jax import *`, here or in a module of the project, and of gone modules."""
-    names, source, path = context.owners, module.facts.source, module.facts.path
+    names, source, path = context.analysis(ToldNames).names, module.facts.source, module.facts.path
     stars: dict[str, str] = {}
     for star in module.facts.names.stars:
         where = f"`from {'.' * star.level}{star.module or ''} import *` on line {star.lineno}"
@@ -59,7 +61,7 @@ def _origins(facts: Facts, star: ast.ImportFrom, project: Project, seen: frozens
 
 def _of_modules_with_stars(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
     """Old names that a module of the project gives without naming them, as it has `from jax import *`."""
-    source, names = module.facts.source, context.owners
+    source, names = module.facts.source, context.analysis(ToldNames).names
     given: dict[str, str] = {}
     imported = {item.name for item in module.imported}
     for name in imported | {name.rpartition(".")[0] for name in imported}:
@@ -189,56 +191,87 @@ def _and_above(name: str) -> Iterator[str]:
         yield name
 
 
-def members_of_passed(module: ModuleUses, context: ModernizeContext, names: Collection[str]) -> Iterator[LeftAlone]:
-    """Attributes of objects that may be modules which the project passes on."""
-    places = context.analysis(PassedModules).places
-    for node in module.nodes_of(ast.Attribute) if places else ():
-        holder = module.parents[node]
-        if not isinstance(node.ctx, ast.Load) or isinstance(holder, ast.Attribute):
+def members_of_passed(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+    """Attributes of values that may be modules, by how the project passes these on."""
+    passed, rests = context.analysis(PassedModules), context.analysis(_RestsOfNames).homes
+    for node in module.nodes_of(ast.Attribute):
+        if not isinstance(node.ctx, ast.Load) or isinstance(module.parents[node], ast.Attribute):
             continue
         chain: list[ast.Attribute] = [node]
         while isinstance(chain[-1].value, ast.Attribute):
             chain.append(chain[-1].value)
-        if not _may_be_any(module, context, node):
+        if not any(part.attr in rests for part in chain):
             continue
-        found = _longest(chain, places, names)
-        if found is None or guard_of(module, node) is not None:
+        resolved = module.facts.names.resolve(node, module.scope_of(node))
+        if resolved is not None and not context.project.holds(resolved, module.facts):
             continue
-        name, home, part = found
-        if part.attr not in context.analysis(OwnMembers).names:
+        found = _read_of_held(module, context, chain)
+        if found is None and (resolved is None or _may_be_any(module, context, node)):
+            found = _read_of_any(chain, passed.places, context.owners, context.analysis(OwnMembers).names)
+        if found is not None and guard_of(module, node) is None:
+            name, home, place, part = found
             line, column = module.facts.source.position(span(module.facts.source, part)[0])
-            reason = (
-                f"it may be `{name}`, as `{home}` is passed on as a value at {places[home]}; see what it means today"
-            )
+            reason = f"it may be `{name}`, as `{home}` is passed on as a value at {place}; see what it means today"
             yield LeftAlone(module.facts.path, line, column, ast.unparse(part), reason)
 
 
+class _RestsOfNames:
+    """What follows after a module in each old name, with the modules: `tree_util.tree_map` after `jax`."""
+
+    def __init__(self, context: ModernizeContext) -> None:
+        modules = context.analysis(PassedModules).homes
+        self.homes: dict[str, set[str]] = {}
+        for name in context.analysis(ToldNames).names:
+            parts = name.split(".")
+            for length in range(1, len(parts)):
+                home = ".".join(parts[:length])
+                if home in modules:
+                    self.homes.setdefault(".".join(parts[length:]), set()).add(home)
+
+
+def _parts(chain: list[ast.Attribute]) -> Iterator[tuple[ast.expr, str, ast.Attribute]]:
+    """The ways to read a chain of attributes as a value and what is read of it, the longest first."""
+    for place, part in enumerate(chain):
+        rest = ""
+        for node in chain[place:]:
+            rest = f"{node.attr}.{rest}" if rest else node.attr
+            yield node.value, rest, part
+
+
+def _read_of_held(
+    module: ModuleUses, context: ModernizeContext, chain: list[ast.Attribute]
+) -> tuple[str, str, str, ast.Attribute] | None:
+    """The old name that is read of a value, by what assignments and calls show: the name, its module, and its place."""
+    rests, loose = context.analysis(_RestsOfNames).homes, context.analysis(PassedModules).loose
+    for value, rest, part in _parts(chain):
+        is_possible = not loose.isdisjoint(rests.get(rest, ()))
+        # Members that the project has itself are read of many values.
+        is_own = part.attr in context.analysis(OwnMembers).names
+        values = context.analysis(HeldModulesInView if is_own else HeldModules)
+        held = values.of(module, value) if is_possible else {}
+        home = next(iter(sorted(rests[rest] & held.keys())), None) if held else None
+        if home is not None:
+            return f"{home}.{rest}", home, held[home], part
+    return None
+
+
+def _read_of_any(
+    chain: list[ast.Attribute], places: Mapping[str, str], names: Collection[str], own: Collection[str]
+) -> tuple[str, str, str, ast.Attribute] | None:
+    """The old name that may be read of a value of which nothing is known, unless the project has such attributes."""
+    for _, rest, part in _parts(chain):
+        for home, place in places.items():
+            if f"{home}.{rest}" in names:
+                return (f"{home}.{rest}", home, place, part) if part.attr not in own else None
+    return None
+
+
 def _may_be_any(module: ModuleUses, context: ModernizeContext, node: ast.Attribute) -> bool:
-    """Whether no name says what an attribute is: its object is computed, or is an attribute of a class or an object."""
-    resolved = module.facts.names.resolve(node, module.scope_of(node))
-    if resolved is None:
-        return True
+    """Whether a name of the project says nothing of an attribute: it is one of a class or of an object of it."""
     dotted = dotted_name(node)
     head = dotted.partition(".")[0] if dotted is not None else ""
     binding = module.facts.names.binding(head, module.scope_of(node))
     if binding is None:
         return False
-    if binding.kind == "class":
-        return True
     found = context.project.definition(binding.target, module.facts) if binding.target is not None else None
-    return found is not None and found[1].kind == "class"
-
-
-def _longest(
-    chain: list[ast.Attribute], places: Collection[str], names: Collection[str]
-) -> tuple[str, str, ast.Attribute] | None:
-    """The longest old name that a chain of attributes may end in: the name, its module, and the node."""
-    for part in chain:
-        attributes: list[str] = []
-        for node in chain[chain.index(part) :]:
-            attributes.insert(0, node.attr)
-            for home in places:
-                name = ".".join((home, *attributes))
-                if name in names:
-                    return name, home, part
-    return None
+    return "class" in (binding.kind, found[1].kind if found is not None else "")

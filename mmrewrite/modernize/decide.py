@@ -14,6 +14,7 @@ from mmrewrite.engine.self_check import SecondRun, self_check
 from mmrewrite.modernize.ambiguous_names import members_of_passed, names_by_star, unclear_uses
 from mmrewrite.modernize.analysis.mesh_regions import MeshRegions
 from mmrewrite.modernize.analysis.patched_names import PatchedNames
+from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.analysis.xmap_chains import has_xmaps, leave_chains
 from mmrewrite.modernize.carried_decision import CarriedDecision, carried, restored
 from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
@@ -182,7 +183,10 @@ class _Unseen:
         """Those where nothing else is reported."""
         yield from self.in_text
         reported = {*reported, *((item.line, item.column) for item in self.in_text)}
-        yield from (item for item in self.unclear if (item.line, item.column) not in reported)
+        for item in self.unclear:
+            if (item.line, item.column) not in reported:
+                reported.add((item.line, item.column))
+                yield item
 
 
 _FindUnseen = Callable[[ModuleUses, ModernizeContext], _Unseen]
@@ -413,14 +417,13 @@ def _outcome(
 
 
 def _unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
-    names = context.owners
     unclear = (
-        *unclear_uses(module, names),
+        *unclear_uses(module, context.analysis(ToldNames).names),
         *names_by_star(module, context),
         *looked_up(module, context),
-        *members_of_passed(module, context, names),
+        *members_of_passed(module, context),
     )
-    return _Unseen(tuple(mentions(module, names)), unclear)
+    return _Unseen(tuple(mentions(module, context)), unclear)
 
 
 def _nothing_unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:

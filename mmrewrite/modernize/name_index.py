@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -179,6 +179,55 @@ def words_beside(names: Iterable[str]) -> Mapping[bytes, frozenset[bytes]]:
 def may_use_old_names(data: bytes) -> bool:
     """Whether the bytes of a file can use a name of the index. Files that name none of the packages cost nothing."""
     return uses_any(data, PACKAGES, ends())
+
+
+_PACKAGE = rb"(?:jax|flax|optax|chex|orbax)"
+_IMPORT = re.compile(
+    rb"^([ \t]*)(?:import[ \t]+("
+    + _PACKAGE
+    + rb"\b[^#\n;]*)|from[ \t]+"
+    + _PACKAGE
+    + rb"[\w.]*[ \t]+import[ \t]+([^#\n;]*))",
+    re.MULTILINE,
+)
+
+
+def passes_modules(data: bytes) -> bool:
+    """Whether a file may pass a module of the packages on as a value: a name of one stands without an attribute."""
+    if not any(package in data for package in PACKAGES):
+        return False
+    rest, names = _IMPORT.sub(b"", data), set()
+    for match in _IMPORT.finditer(data):
+        names |= set(_modules_of(match))
+        if match[1] and _is_in_class(data[: match.start()], len(match[1])):
+            # What the import binds is an attribute.
+            return True
+    pattern = rb"(?<![\w.])(?:%s)(?:\.(?:%s))*\b(?!\s*\.\s*\w)" % (b"|".join(sorted(names)), _parts_of_modules())
+    return bool(names) and re.search(pattern, rest) is not None
+
+
+@functools.cache
+def _parts_of_modules() -> bytes:
+    """The parts of the names of modules that held an old name, as alternatives."""
+    homes = {part for name in old_names() for part in name.split(".")[1:-1] if part.islower()}
+    return "|".join(sorted(homes)).encode()
+
+
+def _is_in_class(before: bytes, indent: int) -> bool:
+    """Whether the line that a line of this indent stands below is the head of a class."""
+    for line in reversed(before.splitlines()):
+        own = line.lstrip()
+        if own and len(line) - len(own) < indent:
+            return own.startswith(b"class ")
+    return False
+
+
+def _modules_of(match: re.Match[bytes]) -> Iterator[bytes]:
+    """The names that an import statement binds, those of modules as far as their case tells."""
+    for part in (match[2] or match[3]).strip(b"() \t\r\\").split(b","):
+        words = part.split()
+        if words and words[-1].islower() and re.fullmatch(rb"[\w.]+", words[-1]):
+            yield words[-1] if match[3] or len(words) > 1 else words[-1].partition(b".")[0]
 
 
 def numbers(release: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mmrewrite.engine.collection import no_collection
 from mmrewrite.engine.outcome import unchanged
 from mmrewrite.engine.settings import no_file
+from mmrewrite.modernize.name_index import passes_modules
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.results import Rewrite
 
@@ -31,17 +32,26 @@ def may_have_old_names(data: bytes, codemods: Codemods) -> bool:
 
 
 def may_matter(data: bytes, codemods: Codemods) -> bool:
-    """Whether a file may have an old name, or may enter the mesh context of one in another file."""
+    """Whether a file may have an old name, or may matter to one in another file: by a mesh context, or a module."""
     # In this order, since `with` stands in the licences of most files that have one, and is soon looked for.
-    return _has_any(data, _ENTER_A_CONTEXT) or may_have_old_names(data, codemods)
+    return _has_any(data, _ENTER_A_CONTEXT) or may_have_old_names(data, codemods) or passes_modules(data)
 
 
 def _marked(files: Sequence[SourceFile], codemods: Codemods) -> list[SourceFile]:
-    """The files that may change: also those that may enter a mesh context for the sites in others."""
+    """The files that may change, and those that matter to them.
+
+    Such may enter a mesh context for their sites, or give them a module of which they read an old name.
+    """
     dependent = (file for file in files if _has_any(file.data, _DEPEND_ON_A_CONTEXT))
     if any(may_have_old_names(file.data, codemods) for file in dependent):
         return [file for file in files if may_matter(file.data, codemods)]
-    return [file for file in files if may_have_old_names(file.data, codemods)]
+    marked = [may_have_old_names(file.data, codemods) for file in files]
+    is_any = any(marked)
+    return [
+        file
+        for file, is_marked in zip(files, marked, strict=True)
+        if is_marked or (is_any and passes_modules(file.data))
+    ]
 
 
 def _has_any(data: bytes, markers: Collection[bytes]) -> bool:

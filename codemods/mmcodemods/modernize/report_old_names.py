@@ -9,7 +9,9 @@ is gone since which release, and what the package says to write. A row for a mod
 imports of names that are gone are removed.
 
 What only may be an old name is told as well: one that comes by `from jax import *`, that `getattr(jax, "tree_map")`
-looks up, that the program sets by itself, or that a `try` or a choice binds to something else besides.
+looks up, that the program sets by itself, or that a `try` or a choice binds to something else besides; one that is read
+of a value that may be a module, through attributes, containers, parameters, results, loops and patterns; and one in
+text that is run.
 
 To check: each use by hand; nothing is written.
 

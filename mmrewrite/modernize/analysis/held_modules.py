@@ -1,0 +1,410 @@
+"""Which modules of JAX and its libraries a value may be or hold, where no chain of names leads to them.
+
+Values are followed backwards through assignments, loops, contexts, containers, attributes, parameters and results, from
+the place where something is read of them. A container is taken as one value, and an attribute as one by its name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from mmrewrite.modernize.analysis.passed_modules import ASK_ONLY, PassedModules, module_by_name, text_of
+from mmrewrite.modernize.site import ModernizeContext
+from mmrewrite.modernize.uses import ModuleUses
+from mmrewrite.modernize.version_guards import guard_of
+from mmrewrite.project.facts import Facts
+from mmrewrite.source.names import Binding, Scope, absolute_import
+from mmrewrite.source.walk import walk
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_PUT_IN = frozenset(("add", "append", "appendleft", "extend", "insert", "put", "setdefault", "update", "__setitem__"))
+# What else than the first argument may name a module that is to be imported.
+_IMPORTED_BY = frozenset(("name", "module", "module_name", "modname"))
+_PACKAGES = ("jax", "flax", "optax", "chex", "orbax")
+_LOOKS_UP = "__getattr__"
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """All that is stored as an attribute of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Given:
+    """All that functions of that name are given at a place, or by a keyword; at None, anywhere."""
+
+    name: str
+    at: int | str | None
+
+
+_Value = tuple[ModuleUses | None, ast.expr | Binding | _Stored | _Given]
+_Call = tuple[ModuleUses, ast.Call, bool]
+
+
+class HeldModules:
+    """Follows values backwards, on demand; each value is looked at once.
+
+    A call of what is not in view may give what it is given.
+    """
+
+    may_give_what_is_given: ClassVar = True
+
+    def __init__(self, context: ModernizeContext) -> None:
+        self._context = context
+        self._homes = context.analysis(PassedModules).homes
+        self._loaded: dict[str, ModuleUses] = {}
+        self._puts: dict[ModuleUses, Mapping[tuple[Scope | None, str], Sequence[ast.expr]]] = {}
+        self._found: dict[_Value, dict[str, str]] = {}
+        self._in_front: dict[_Value, list[_Value]] = defaultdict(list)
+
+    def of(self, module: ModuleUses, node: ast.expr) -> Mapping[str, str]:
+        """The modules that an expression may be or hold, each with the file and line where it is named."""
+        queue: list[_Value] = [(module, node)]
+        while queue:
+            value = queue.pop()
+            if value in self._found:
+                continue
+            self._found[value] = {}
+            home = self._home(*value)
+            if home is not None:
+                self._pass_on(value, home)
+                continue
+            for behind in self._behind(*value):
+                self._in_front[behind].append(value)
+                if behind in self._found:
+                    for found in list(self._found[behind].items()):
+                        self._pass_on(value, found)
+                else:
+                    queue.append(behind)
+        return self._found[module, node]
+
+    def _pass_on(self, value: _Value, found: tuple[str, str]) -> None:
+        """Note a module for a value, and for all that may be that value."""
+        queue = [value]
+        while queue:
+            value = queue.pop()
+            if found[0] not in self._found[value]:
+                self._found[value][found[0]] = found[1]
+                queue += self._in_front[value]
+
+    def _home(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given) -> tuple[str, str] | None:
+        """The module that a value names, and where."""
+        if module is None or isinstance(value, _Stored | _Given):
+            return None
+        name = self._name_of(module, value)
+        if name not in self._homes:
+            return None
+        line = getattr(value.node if isinstance(value, Binding) else value, "lineno", 1)
+        return name, f"{module.facts.path}:{line}"
+
+    def _behind(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given) -> Iterable[_Value]:
+        """The values of which one that names no module may be one, or that it may hold."""
+        if isinstance(value, _Stored):
+            return self._stored.get(value.name, ())
+        if isinstance(value, _Given):
+            return self._given(value)
+        assert module is not None
+        if isinstance(value, Binding):
+            return self._of_binding(module, value, self._name_of(module, value))
+        return self._of_expression(module, value, self._name_of(module, value))
+
+    def _name_of(self, module: ModuleUses, value: ast.expr | Binding) -> str | None:
+        if isinstance(value, Binding):
+            return module.facts.names.follow(value.target) if value.target is not None else None
+        if isinstance(value, ast.Name | ast.Attribute):
+            return module.facts.names.resolve(value, module.scope_of(value))
+        # A module may be imported by its name, here or in a function that is given it.
+        return module_by_name(module, value) or text_of(module, value)
+
+    def _of_expression(self, module: ModuleUses, node: ast.expr, name: str | None) -> Iterator[_Value]:
+        match node:
+            case ast.Name():
+                owner = module.scope_of(node).owner(node.id)
+                if owner is not None and owner.kind == "class" and owner.parent is not None:
+                    # A name is that of the code around a class until the class binds it.
+                    outer = owner.parent.owner(node.id)
+                    yield from ((module, each) for each in (outer.bindings[node.id] if outer is not None else ()))
+                for star in module.facts.names.stars if owner is None or owner.kind == "module" else ():
+                    names = module.facts.names
+                    origin = absolute_import(names.name, names.is_package, star.module, star.level)
+                    yield from self._of_project(module, f"{origin}.{node.id}") if origin is not None else ()
+                if owner is not None:
+                    yield from ((module, each) for each in owner.bindings[node.id])
+                yield from ((module, each) for each in self._put_into(module).get((owner, node.id), ()))
+            case ast.Attribute():
+                yield from self._of_attribute(module, node, name)
+            case ast.Call():
+                yield from self._of_call(module, node)
+            case ast.Lambda(body=value) | ast.DictComp(value=value):
+                yield module, value
+            case ast.ListComp(elt=value) | ast.SetComp(elt=value) | ast.GeneratorExp(elt=value):
+                yield module, value
+            case ast.Subscript(value=value) | ast.Await(value=value) | ast.Starred(value=value):
+                yield module, value
+            case ast.NamedExpr(value=value) | ast.YieldFrom(value=value):
+                yield module, value
+            case ast.IfExp(body=first, orelse=second) | ast.BinOp(left=first, right=second):
+                yield from ((module, first), (module, second))
+            case ast.Dict(values=values) | ast.BoolOp(values=values):
+                yield from ((module, each) for each in values)
+            case ast.Tuple(elts=values) | ast.List(elts=values) | ast.Set(elts=values):
+                yield from ((module, each) for each in values)
+            case _:
+                pass
+
+    def _of_binding(self, module: ModuleUses, binding: Binding, name: str | None) -> Iterator[_Value]:
+        if guard_of(module, binding.node) is not None:
+            return
+        node = binding.node
+        if name is not None:
+            yield from self._of_project(module, name)
+        elif binding.value is not None:
+            yield module, binding.value
+        elif isinstance(node, ast.arg):
+            yield from self._of_parameter(module, node)
+        elif isinstance(node, _Function):
+            yield from ((module, each) for each in _results(node))
+        elif isinstance(node, ast.ClassDef):
+            yield from ((module, each) for each in _looked_up_in(node.body))
+        else:
+            yield from ((module, each) for each in _bound_from(module, binding))
+
+    def _of_project(self, module: ModuleUses, name: str) -> Iterator[_Value]:
+        """What a full name in a module of the project is bound to there."""
+        parts = name.split(".")
+        for length in range(len(parts), 0, -1):
+            home = ".".join(parts[:length])
+            is_own = home == module.facts.names.name
+            facts = module.facts if is_own else self._context.project.module(home, module.facts)
+            if facts is not None:
+                other, bindings = self._uses(facts), facts.names.scope.bindings
+                own = parts[length] if length < len(parts) else _LOOKS_UP
+                if own not in bindings or own == _LOOKS_UP:
+                    yield from ((other, each) for each in _looked_up_in(facts.names.tree.body))
+                    for star in facts.names.stars if own != _LOOKS_UP else ():
+                        origin = absolute_import(facts.names.name, facts.names.is_package, star.module, star.level)
+                        if origin is not None and origin != home:
+                            yield from self._of_project(other, f"{origin}.{own}")
+                else:
+                    yield from ((other, each) for each in bindings[own])
+                return
+
+    def _uses(self, facts: Facts) -> ModuleUses:
+        known = self._context.modules.get(facts.path) or self._loaded.get(facts.path)
+        if known is None:
+            known = self._loaded[facts.path] = ModuleUses(facts)
+        return known
+
+    def _of_attribute(self, module: ModuleUses, node: ast.Attribute, name: str | None) -> Iterator[_Value]:
+        yield None, _Stored(node.attr)
+        if name is not None:
+            yield from self._of_project(module, name)
+        if node.attr not in self._stored:
+            # A field of a tuple or the value of an enumeration; an object of which nothing of that name is known.
+            binding = self._binding(module, node.value)
+            if not isinstance(node.value, ast.Name) or (binding is not None and isinstance(binding.value, ast.Call)):
+                yield module, node.value
+
+    def _of_call(self, module: ModuleUses, call: ast.Call) -> Iterator[_Value]:
+        function = self._name_of(module, call.func) if isinstance(call.func, ast.Name | ast.Attribute) else None
+        if function == "builtins.getattr" and len(call.args) > 1:
+            name = call.args[1]
+            yield module, call.args[0]
+            if isinstance(name, ast.Constant):
+                yield None, _Stored(str(name.value))
+        if function in ASK_ONLY:
+            return
+        binding = self._binding(module, call.func)
+        if binding is not None and isinstance(binding.node, ast.ClassDef):
+            # Attributes of other classes are known by their names.
+            is_given = next(_looked_up_in(binding.node.body), None) is not None
+        else:
+            is_given = self.may_give_what_is_given
+        if is_given:
+            yield from ((module, each) for each in call.args)
+            for keyword in call.keywords:
+                if not isinstance(keyword.value, ast.Constant) or keyword.arg in _IMPORTED_BY:
+                    yield module, keyword.value
+        if isinstance(call.func, ast.Attribute) and function is None:
+            yield module, call.func.value
+        yield module, call.func
+
+    def _binding(self, module: ModuleUses, node: ast.expr) -> Binding | None:
+        return module.facts.names.binding(node.id, module.scope_of(node)) if isinstance(node, ast.Name) else None
+
+    def _of_parameter(self, module: ModuleUses, parameter: ast.arg) -> Iterator[_Value]:
+        """The default of a parameter, and what calls of functions of that name pass for it."""
+        arguments = module.parents[parameter]
+        function = module.parents[arguments]
+        assert isinstance(arguments, ast.arguments)
+        in_order = [*arguments.posonlyargs, *arguments.args]
+        is_method = isinstance(module.parents.get(function), ast.ClassDef) and not _is_static(function)
+        if is_method and in_order[:1] == [parameter]:
+            return
+        yield from ((module, each) for each in _defaults(arguments, parameter))
+        rest = parameter in (arguments.vararg, arguments.kwarg)
+        place = in_order.index(parameter) - is_method if parameter in in_order else None
+        holder = module.parents.get(function)
+        if isinstance(function, ast.Lambda) and isinstance(holder, ast.Call):
+            yield from ((module, each) for each in (*holder.args, *(keyword.value for keyword in holder.keywords)))
+        for name in _names_called(function, holder):
+            for at in (None,) if rest else (parameter.arg, place):
+                if at is not None or rest:
+                    yield None, _Given(name, at)
+
+    def _given(self, given: _Given) -> Iterator[_Value]:
+        for module, call, is_called in self._calls.get(given.name, ()):
+            if not is_called and not self.may_give_what_is_given:
+                continue
+            for index, value in enumerate(call.args):
+                # What is given beside the function, as in `map(f, xs)`, may be given to it.
+                if given.at in (None, index) or isinstance(value, ast.Starred) or not is_called:
+                    yield module, value
+            for keyword in call.keywords:
+                if given.at in (None, keyword.arg) or not is_called or keyword.arg is None:
+                    yield module, keyword.value
+
+    @cached_property
+    def _modules(self) -> Collection[ModuleUses]:
+        """The modules that may change, and those that they import and that name one of the packages."""
+        found = dict(self._context.modules)
+        for module in self._context.modules.values():
+            for facts in self._context.project.imported(module.facts):
+                if facts.path not in found and any(word in facts.source.text for word in _PACKAGES):
+                    found[facts.path] = self._uses(facts)
+        return found.values()
+
+    @cached_property
+    def _calls(self) -> Mapping[str, Sequence[_Call]]:
+        """Calls by the last part of what is called, and of what they are given."""
+        found: dict[str, list[_Call]] = defaultdict(list)
+        for module in self._modules:
+            for call in module.nodes_of(ast.Call):
+                for part in (call.func, *call.args):
+                    name = _last(part)
+                    if name is not None:
+                        found[name].append((module, call, part is call.func))
+        return found
+
+    @cached_property
+    def _stored(self) -> Mapping[str, Sequence[_Value]]:
+        """What is stored as an attribute of classes and objects, by the name of the attribute."""
+        found: dict[str, list[_Value]] = defaultdict(list)
+        for module in self._modules:
+            for node in module.nodes_of(ast.Attribute):
+                if isinstance(node.ctx, ast.Store):
+                    found[node.attr] += ((module, each) for each in _assigned(module, node))
+            for call in module.nodes_of(ast.Call):
+                for keyword in call.keywords:
+                    found[keyword.arg or ""].append((module, keyword.value))
+                if _last(call.func) == "setattr" and len(call.args) == 3 and isinstance(call.args[1], ast.Constant):
+                    found[str(call.args[1].value)].append((module, call.args[2]))
+            for scope in dict.fromkeys(module.facts.names.inner.values()):
+                for name, bindings in scope.bindings.items() if scope.kind == "class" else ():
+                    found[name] += ((module, each) for each in bindings)
+        return found
+
+    def _put_into(self, module: ModuleUses) -> Mapping[tuple[Scope | None, str], Sequence[ast.expr]]:
+        """What is put into the containers of a module, by their names."""
+        if module not in self._puts:
+            found: dict[tuple[Scope | None, str], list[ast.expr]] = defaultdict(list)
+            for call in module.nodes_of(ast.Call):
+                match call.func:
+                    case ast.Attribute(value=ast.Name(id=name) as held, attr=method) if method in _PUT_IN:
+                        owner = module.scope_of(held).owner(name)
+                        found[owner, name] += (*call.args, *(keyword.value for keyword in call.keywords))
+            for node in module.nodes_of(ast.Subscript):
+                if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+                    found[module.scope_of(node).owner(node.value.id), node.value.id] += _assigned(module, node)
+            self._puts[module] = found
+        return self._puts[module]
+
+
+class HeldModulesInView(HeldModules):
+    """The same, but for calls of what is not in view."""
+
+    may_give_what_is_given = False
+
+
+def _last(node: ast.AST) -> str | None:
+    """The last part of a name or an attribute."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+
+
+def _assigned(module: ModuleUses, target: ast.expr) -> Iterator[ast.expr]:
+    """What a target may get, the whole of what is unpacked there."""
+    holder: ast.AST = target
+    while isinstance(holder, ast.expr):
+        holder = module.parents[holder]
+    match holder:
+        case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+            yield value
+        case ast.For(iter=value) | ast.AsyncFor(iter=value) | ast.comprehension(iter=value):
+            yield value
+        case ast.withitem(context_expr=value):
+            yield value
+        case _:
+            pass
+
+
+def _bound_from(module: ModuleUses, binding: Binding) -> Iterator[ast.expr]:
+    """What a loop, a context, a pattern, or a target that is unpacked binds a name to a part of."""
+    node = binding.node
+    if isinstance(node, ast.pattern):
+        match = next((each for each in module.above(node) if isinstance(each, ast.Match)), None)
+        if match is not None:
+            yield match.subject
+    elif isinstance(node, ast.expr):
+        yield from _assigned(module, node)
+    elif isinstance(node, ast.Assign):
+        yield node.value
+
+
+def _results(function: _Function) -> Iterator[ast.expr]:
+    """What a function returns or yields."""
+    queue: list[ast.AST] = [*function.body]
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None:
+            yield node.value
+        if not isinstance(node, _Function | ast.ClassDef | ast.Lambda):
+            queue += ast.iter_child_nodes(node)
+
+
+def _looked_up_in(body: Iterable[ast.stmt]) -> Iterator[ast.expr]:
+    """Where the `__getattr__` of a class or a module looks names up."""
+    for statement in body:
+        if isinstance(statement, _Function) and statement.name in (_LOOKS_UP, "__getattribute__"):
+            for node in walk(statement):
+                if isinstance(node, ast.Call) and _last(node.func) == "getattr" and node.args:
+                    yield node.args[0]
+
+
+def _names_called(function: ast.AST, holder: ast.AST | None) -> Iterator[str]:
+    """The names by which a function is called, as far as its definition shows them."""
+    if isinstance(function, ast.Lambda) and isinstance(holder, ast.Assign):
+        yield from (last for last in map(_last, holder.targets) if last is not None)
+    elif isinstance(function, _Function):
+        is_maker = function.name == "__init__" and isinstance(holder, ast.ClassDef)
+        yield holder.name if is_maker and isinstance(holder, ast.ClassDef) else function.name
+
+
+def _is_static(function: ast.AST) -> bool:
+    return any(_last(each) == "staticmethod" for each in getattr(function, "decorator_list", ()))
+
+
+def _defaults(arguments: ast.arguments, parameter: ast.arg) -> Iterator[ast.expr]:
+    in_order = [*arguments.posonlyargs, *arguments.args]
+    last = in_order[len(in_order) - len(arguments.defaults) :]
+    pairs = [
+        *zip(last, arguments.defaults, strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    yield from (value for each, value in pairs if each is parameter and value is not None)

@@ -1,0 +1,80 @@
+"""Every form in which Python can reach a name, with old names of each kind: none is passed over."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from fixture_files import source_files
+
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
+from mmrewrite.modernize.settings import ModernizeSettings
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText
+
+pytestmark = pytest.mark.text
+
+REGISTRY = ModernizeRegistry()
+FORMS = {
+    section.partition("\n")[0]: section.partition("\n")[2]
+    for section in Path(__file__).with_name("old_forms.txt").read_text(encoding="utf-8").split("\n== ")[1:]
+}
+# A function that moved, a function and a class that are gone, modules, and functions of another meaning.
+NAMES = (
+    "jax.tree_map",
+    "jax.core.ConcreteArray",
+    "optax.maybe_update",
+    "flax.optim",
+    "jax.numpy.empty",
+)
+
+
+def program(form: str, name: str) -> Mapping[str, str]:
+    """The modules of a form, by path; none if this Python cannot read one."""
+    home, _, own = name.rpartition(".")
+    package, _, rest = home.partition(".")
+    names = {"{home}": home, "{own}": own, "{package}": package, "{rest}": f".{rest}" if rest else ""}
+    text = FORMS[form]
+    for placeholder, value in names.items():
+        text = text.replace(placeholder, value)
+    first, *others = text.split("\n-- ")
+    imports = f"import {package}\n" if home == package else f"import {package}\nimport {home}\n"
+    modules = {"main.py": imports + first, **{each.partition("\n")[0]: each.partition("\n")[2] for each in others}}
+    try:
+        list(map(ast.parse, modules.values()))
+    except SyntaxError:
+        return {}
+    return modules
+
+
+def told(result: Rewrite) -> set[int]:
+    """The lines that are edited or reported."""
+    source = SourceText.decode(result.original)
+    lines = {item.line for item in (*result.refusals, *result.left)}
+    return lines | {source.position(edit.start)[0] for edit in result.edits if edit.end > edit.start}
+
+
+def is_silent(modules: Mapping[str, str]) -> bool:
+    files = {path: text.encode() for path, text in modules.items()}
+    results = modernize_project(
+        source_files(files),
+        REGISTRY,
+        load=lambda path: files.get(path.removeprefix("./")),
+        settings=ModernizeSettings(is_upgrade=True),
+    )
+    assert [result.failure for result in results if result.failure] == []
+    return not any(
+        line.endswith("# told") and number in told(result)
+        for result in results
+        for number, line in enumerate(modules[result.path].splitlines(), 1)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_form_is_passed_over(name: str) -> None:
+    programs = {form: program(form, name) for form in FORMS}
+    assert sum(map(bool, programs.values())) > 280
+    assert [form for form, modules in programs.items() if modules and is_silent(modules)] == []
