@@ -367,19 +367,18 @@ class PlainSites:
 
         The functions of `compat` look for that mesh as well.
         """
-        giving = {found.given_by for found in self.named.values()}
         for member in self.members:
             context = member.context
             if context is None or context in self.removed or context.kind != WITH or not context.is_sure:
-                continue
-            if context in giving:
-                # `as` gives the mesh its name, and `jax.set_mesh(...)` gives None.
                 continue
             if self._is_set_by_hand or self.not_set(context) is not None:
                 continue
             dependents = self._dependents(context)
             if all(self._has_mesh_of(context, other) for other in dependents):
                 self.ambient.add(context)
+                # Sites that its mesh would get a name for find it there.
+                named = self.named.items()
+                self.named = {other: found for other, found in named if found.given_by is not context}
         for member in self.members:
             if member.kind in ("pjit", "constraint") and member not in self.named:
                 is_set = self._entered[member] and self.ambient.issuperset(self._entered[member])

@@ -46,6 +46,15 @@ _TRACERS_OF_SHAPES = frozenset(
     ("jax.eval_shape", "jax.make_jaxpr", "jax.jacfwd", "jax.jacrev", "jax.jvp", "jax.linearize", "jax.remat", "jax.vjp")
 )
 
+# Functions of these names in these modules call what they are given, there and then.
+_TREES = ("jax.tree.", "jax.tree_util.")
+_CALL_BACK = frozenset(
+    (
+        "map", "map_with_path", "reduce", "reduce_associative", "tree_map", "tree_map_with_path", "tree_multimap",
+        "tree_reduce", "tree_reduce_associative",
+    )
+)  # fmt: skip
+
 # These make no array, or put it where an argument says.
 _HARMLESS = (
     "jax.block_until_ready",
@@ -65,6 +74,9 @@ _HARMLESS = (
     "jax.interpreters.pxla",
     "jax.local_device_count",
     "jax.local_devices",
+    "jax.make_array_from_callback",
+    "jax.make_array_from_process_local_data",
+    "jax.make_array_from_single_device_arrays",
     "jax.make_mesh",
     "jax.process_count",
     "jax.process_index",
@@ -271,11 +283,23 @@ class UncompiledCode:
             # What is lowered is compiled for the mesh in context. Texts have a method of this name without arguments.
             function = function.value
         found = library_name(module, function)
-        line = f"line {call.lineno} of {module.facts.path}"
+        if found is not None and found.startswith(_TREES) and found.rpartition(".")[2] in _CALL_BACK and call.args:
+            return self._problem_of_function(module, call.args[0], seen)
+        return self._problem_of_function(module, function, seen)
+
+    def _problem_of_function(self, module: ModuleUses, function: ast.expr, seen: set[ast.AST]) -> str | None:
+        """The problem of calling a function."""
+        if isinstance(function, ast.Lambda):
+            return self._problem_of_parameters(module, function) or self._problem_in(module, [function.body], seen)
+        if isinstance(function, ast.Call):
+            made = module.facts.names.resolve(function.func, module.scope_of(function))
+            return self._problem_of_function(module, function.args[0], seen) if made in PARTIALS else None
+        found = library_name(module, function)
+        line = f"line {function.lineno} of {module.facts.path}"
         text = ast.unparse(function)
         if found is not None:
             root = found.partition(".")[0]
-            if found in CONSTRAINTS or any(found == name or found.startswith(f"{name}.") for name in _HARMLESS):
+            if found in CONSTRAINTS or _is_harmless(found):
                 return None
             if root in ARRAY_LIBRARIES:
                 return (
@@ -293,11 +317,28 @@ class UncompiledCode:
             owner = function.value
             if function.attr in HARMLESS_METHODS or self._is_host(module, owner):
                 return None
+            if function.attr.startswith("assert") and isinstance(owner, ast.Name) and owner.id == "self":
+                # Assertions of `unittest` and of those that extend it keep nothing.
+                return None
             if function.attr in ARRAY_METHODS and self._is_of_the_mesh(module, owner):
                 return None
-        if isinstance(function, ast.Call | ast.Lambda):
-            return None
         return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
+
+    def _problem_of_parameters(self, module: ModuleUses, function: ast.Lambda) -> str | None:
+        """The problem of computing with what a function is given, which may be arrays."""
+        arguments = function.args
+        names = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+        for node in run_now([function.body]):
+            if not isinstance(node, ast.BinOp | ast.UnaryOp | ast.Compare):
+                continue
+            if isinstance(node, ast.Compare) and any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops):
+                continue
+            if any(isinstance(part, ast.Name) and part.id in names for part in ast.iter_child_nodes(node)):
+                return (
+                    f"`{ast.unparse(node)}` on line {node.lineno} of {module.facts.path} may compute on the default "
+                    "device, and under `jax.set_mesh` it would on the whole mesh; move it out of the block"
+                )
+        return None
 
     def _is_host(self, module: ModuleUses, node: ast.expr, depth: int = 0) -> bool:
         """Whether a value does not come from JAX, but from another library, from Python, or a literal."""
@@ -401,6 +442,11 @@ class UncompiledCode:
                 return any(keyword.arg in ("in_shardings", "out_shardings") for keyword in node.keywords)
             node = node.func
         return names.resolve(node, scope) in PJIT
+
+
+def _is_harmless(qualified: str) -> bool:
+    is_assertion = qualified.startswith("chex.assert_")
+    return is_assertion or any(qualified == name or qualified.startswith(f"{name}.") for name in _HARMLESS)
 
 
 def _is_lowered_again(statement: ast.Assign) -> bool:
