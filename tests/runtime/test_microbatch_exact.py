@@ -303,6 +303,19 @@ def test_a_program_that_differs_for_another_size_is_an_error_and_not_hoisted(los
         step(jnp.ones((4, 2)), jnp.ones((8, 4)))
 
 
+def _of_labels(params, batch):
+    logits = jnp.tanh(batch @ params)
+    labels = jnp.zeros((*logits.shape[:-1], 1), int)
+    return -jnp.take_along_axis(logits, labels, -1).mean()
+
+
+def test_a_microbatch_of_one_example_that_is_another_program_is_said_to_be_one():
+    batch = jnp.ones((4, 3, 2))
+    mm.microbatch(jax.grad(_of_labels), count=2, argnum=1, reduce="exact")(jnp.ones((2, 2)), batch)
+    with pytest.raises(ValueError, match=r"each microbatch is one example: give it two or more, by a smaller count="):
+        mm.microbatch(jax.grad(_of_labels), count=4, argnum=1, reduce="exact")(jnp.ones((2, 2)), batch)
+
+
 def _dropped(params, batch, key):
     return jnp.mean((batch * jax.random.bernoulli(key, 0.5, batch.shape)) @ params)
 

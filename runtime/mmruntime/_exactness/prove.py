@@ -160,6 +160,10 @@ def prove(
         alone = tuple(Verdict("max" if atom.aval.dtype == np.bool_ else "sum") for atom in atoms)
         return Proof(part, whole, 1, alone, Edits(), (), ())
     run = _Run(num_microbatches, can_edit=not as_written, has_own_statistics=own_statistics, parameters=parameters)
+    run.has_one_example = any(
+        argument.dim is not None and shape_of(var)[argument.dim] == 1
+        for argument, var in zip(arguments, _compat.split(part)[0].invars, strict=True)
+    )
     ins = [
         FREE.but(hoistable=argument.hoistable)
         if argument.dim is None
@@ -214,6 +218,7 @@ class _Run(Interpreter):
         self.repeated_draws: list[str] = []
         # By the two jaxprs of a call, what it is given and whether it hoists: layers that are alike share their jaxprs.
         self.known: dict[Hashable, tuple[tuple[Any, Any], list[AbstractValue], Edits]] = {}
+        self.has_one_example = False
         # The line of the innermost call that has one. JAX traces `bernoulli` and the like once, for whoever is first.
         self.call_line = ""
 
@@ -283,7 +288,10 @@ class _Run(Interpreter):
             "" if eqn is None else eqn.primitive.name,
             "" if eqn is None else line_of(eqn),
             "does other operations for another batch size, so that the two programs cannot be compared",
-            "Let the number of examples not decide which operations are done.",
+            "JAX does other operations where a dimension has one entry, and each microbatch is one example: give it "
+            "two or more, by a smaller count= or a larger size=."
+            if self.has_one_example
+            else "Let the number of examples not decide which operations are done.",
         )
         return [AbstractValue(Kind.UNKNOWN, hoistable=hoistable, reason=reason) for _ in part.outvars]
 
