@@ -623,6 +623,48 @@ class TestHalfAProgram:
         lines = [line for line in run("diff", "train.py").stderr.splitlines() if "this leads to" in line]
         assert lines == [f"train.py:3:1: {self.REASON.format(path)}" for path in ("layers.py", "model.py")]
 
+    @pytest.mark.parametrize(
+        ("text", "advice", "followed"),
+        [
+            pytest.param(
+                "import jax\n\n\n@jax.jit\ndef step(x):\n    return f(x)  # mm: task(stage=0)\n\n\n"
+                "# mm: mesh(stage=2)\ny = step(1)\n",
+                "above line 4, for the step `step`, and move this hint above that: line 4 runs before the mesh "
+                "would be made",
+                "import jax\n\n# mm: mesh(stage=2)\n\n# mm: mjit\n@jax.jit\ndef step(x):\n"
+                "    return f(x)  # mm: task(stage=0)\n\n\ny = step(1)\n",
+                id="below a decorator",
+            ),
+            pytest.param(
+                "import jax\n\n\ndef step(x):\n    return f(x)  # mm: task(stage=0)\n\n\n# mm: mesh(stage=2)\n\n"
+                "step = jax.jit(step)\n",
+                "above line 10, for the step `step`",
+                "import jax\n\n\ndef step(x):\n    return f(x)  # mm: task(stage=0)\n\n\n# mm: mesh(stage=2)\n\n"
+                "# mm: mjit\nstep = jax.jit(step)\n",
+                id="a call",
+            ),
+            pytest.param(
+                "import jax\n\n\ndef main(x):\n    def step(x):\n        return f(x)  # mm: task(stage=0)\n\n"
+                "    return jax.jit(step)(x)\n\n\n# mm: mesh(stage=2)\ny = main(1)\n",
+                "above line 8, for the step `step`",
+                "import jax\n\n\ndef main(x):\n    def step(x):\n        return f(x)  # mm: task(stage=0)\n\n"
+                "    # mm: mjit\n    return jax.jit(step)(x)\n\n\n# mm: mesh(stage=2)\ny = main(1)\n",
+                id="in a function, which runs later",
+            ),
+        ],
+    )
+    def test_the_step_that_was_meant_is_named(self, text: str, advice: str, followed: str) -> None:
+        put("train.py", text)
+        (said,) = (line for line in run("diff").stderr.splitlines() if "no step is compiled" in line)
+        assert said.endswith(f"nothing would run on it: write `# mm: mjit` {advice} [compile_for_mesh]")
+        put("train.py", followed)
+        assert run("diff", "--strict").exit_code == 0
+
+    def test_of_two_steps_none_is_named(self) -> None:
+        step = "@jax.jit\ndef {}(x):\n    return f(x)  # mm: task(stage=0)\n\n\n"
+        put("train.py", f"import jax\n\n# mm: mesh(stage=2)\n{step.format('train')}{step.format('test')}")
+        assert "write `# mm: mjit` where `jax.jit` compiles the step" in run("diff").stderr
+
     def test_a_file_whose_hints_are_off_is_whole(self) -> None:
         put("model.py", f"# mm: off\n{self.MODEL}")
         put("train.py", f"import jax\nfrom model import encode\n\n{self.STEP}")

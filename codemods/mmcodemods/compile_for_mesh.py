@@ -31,14 +31,16 @@ from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
 from mmrewrite.analysis.mesh_requests import mesh_requests
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.analysis.placed_values import evaluations
-from mmrewrite.analysis.plain_steps import plain_steps
+from mmrewrite.analysis.plain_steps import PlainStep, plain_steps
 from mmrewrite.codemod.base import MeshCodemod
+from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
 from mmrewrite.project.facts import RUNTIME, Facts, place_of
 from mmrewrite.project.project import Project, imported_names
 from mmrewrite.project.reach import Reach, Reached, VisibleReach, holds
 from mmrewrite.results import Refusal
 from mmrewrite.source.functions import own_expressions
+from mmrewrite.source.spans import first_line
 
 _HINT = "write `# mm: mjit` where it is compiled"
 
@@ -165,16 +167,44 @@ def _meshes_without_step(project: Project, modules: Sequence[Facts]) -> Iterator
     """Meshes of a run in which nothing is compiled for a mesh."""
     if any(facts.hints.errors or _compiles(facts) for facts in (*modules, *project.imported_by(modules).values())):
         return
+    steps = list(_steps_with_hints(project, modules))
     for facts in modules:
         for hint in facts.hints.hints:
             if hint.record.role is Role.MESH and hint not in project.withheld:
                 place = hint.reference
-                reason = (
-                    "no step is compiled for this mesh, so nothing would run on it: write `# mm: mjit` where `jax.jit` "
-                    "compiles the step; if that is in another file, give that file too; if the step is no function "
-                    "yet, make it one, with `@jax.jit`"
-                )
+                if len(steps) == 1:
+                    advice = _above_the_step(steps[0], facts, hint)
+                else:
+                    advice = (
+                        "where `jax.jit` compiles the step; if that is in another file, give that file too; if the "
+                        "step is no function yet, make it one, with `@jax.jit`"
+                    )
+                reason = f"no step is compiled for this mesh, so nothing would run on it: write `# mm: mjit` {advice}"
                 yield Refusal(facts.path, place.line, place.column, reason, "compile_for_mesh")
+
+
+def _steps_with_hints(project: Project, modules: Sequence[Facts]) -> Iterator[PlainStep]:
+    """What plain `jax.jit` compiles and leads to a hint for the mesh: one of them is the step that was meant."""
+    roles = (Role.PLACE, Role.MICROBATCH)
+    hinted = [(facts, hint.statement) for facts in modules for hint in facts.hints.hints if hint.record.role in roles]
+    visible = VisibleReach(project)
+    for facts in modules:
+        for step in plain_steps(facts, set(), "compile_for_mesh"):
+            reached = list(step.reached(visible))
+            if any(holds(item, where, statement) for item in reached for where, statement in hinted):
+                yield step
+
+
+def _above_the_step(step: PlainStep, facts: Facts, mesh: Hint) -> str:
+    """Where the hint for a step belongs, and the one for its mesh, if that is made too late."""
+    line = first_line(step.compiled)
+    where = f"above line {line}" if step.facts is facts else f"above line {line} of {step.facts.path}"
+    advice = f"{where}, for the step {step.name}"
+    names = facts.names
+    scopes = [names.scopes.get(each) for each in (step.compiled, mesh.statement)]
+    if step.facts is facts and scopes[0] is scopes[1] and first_line(mesh.statement) > line:
+        advice += f", and move this hint above that: line {line} runs before the mesh would be made"
+    return advice
 
 
 def _tasks_without_mesh(project: Project, modules: Sequence[Facts]) -> Iterator[Refusal]:

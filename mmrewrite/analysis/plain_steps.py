@@ -15,10 +15,18 @@ from mmrewrite.source.spans import span
 
 @dataclass(frozen=True, eq=False)
 class PlainStep:
-    """What plain `jax.jit` compiles: a function of the module, or an expression (an imported name, a lambda)."""
+    """What plain `jax.jit` compiles: a function of the module, or an expression (an imported name, a lambda).
+
+    Attributes:
+        facts: The module.
+        statement: The function, or the statement of the expression.
+        compiled: The statement with the `jax.jit`: the function, where that is a decorator.
+        argument: The expression.
+    """
 
     facts: Facts
     statement: ast.stmt
+    compiled: ast.stmt
     argument: ast.expr | None = None
 
     @property
@@ -54,14 +62,14 @@ def plain_steps(facts: Facts, hinted: set[ast.stmt], codemod: str) -> Iterator[P
         codemod: Where `ignore` names this codemod, or hints are switched off, statements are passed over too.
     """
     names = facts.names
-    functions: dict[ast.FunctionDef, None] = {}
+    functions: dict[ast.FunctionDef, ast.stmt] = {}
     expressions: list[PlainStep] = []
     for statement, scope in names.scopes.items():
         if statement in hinted or _is_left(facts, statement, codemod):
             continue
         if isinstance(statement, ast.FunctionDef):
             if any(is_jit_decorator(names, decorator, scope) for decorator in statement.decorator_list):
-                functions[statement] = None
+                functions[statement] = statement
         elif kind_of(statement) == STATEMENT:
             for node in names.calls.get(statement, ()):
                 if not node.args or names.resolve(node.func, scope) not in COMPILERS:
@@ -71,10 +79,10 @@ def plain_steps(facts: Facts, hinted: set[ast.stmt], codemod: str) -> Iterator[P
                     name = node.args[0].id
                     binding = next(iter((scope.owner(name) or scope).bindings.get(name, ())), None)
                 if binding is not None and isinstance(binding.node, ast.FunctionDef):
-                    functions[binding.node] = None
+                    functions.setdefault(binding.node, statement)
                 elif not _initialises(node.args[0]):
-                    expressions.append(PlainStep(facts, statement, node.args[0]))
-    yield from (PlainStep(facts, function) for function in functions)
+                    expressions.append(PlainStep(facts, statement, statement, node.args[0]))
+    yield from (PlainStep(facts, function, compiled) for function, compiled in functions.items())
     yield from expressions
 
 
