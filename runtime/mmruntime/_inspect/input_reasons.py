@@ -24,7 +24,8 @@ class InputReason:
 
     Attributes:
         logical: Its logical names, one for each dimension; None if it has none of its own.
-        placed_by: What keeps it on its submesh: the task that reads it, or what makes its next value, with the line.
+        placed_by: What keeps it on its submesh: the task that reads it, or what makes its next value, with the line; or
+            the caller, in a step without tasks.
         laid_out_by: What cuts it: its own names, or the nearest constraint over the same mesh axes, with the line;
             `UNDECIDED` for an input that is whole on each device.
     """
@@ -83,6 +84,8 @@ class _Readers:
 
 
 def _placed_by(var: Var, where: int, placement: Placement, readers: _Readers) -> str:
+    if var in placement.followed:
+        return "the caller, which has it there"
     if var in placement.pulled or var in placement.makers:
         maker = placement.pulled.get(var) or placement.makers[var]
         return f"its next value{_at(maker.eqn)}"

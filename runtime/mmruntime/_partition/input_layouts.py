@@ -102,8 +102,9 @@ def lay_out_inputs(
     names: Mapping[int, PartitionSpec],
     paths: Sequence[Sequence[Any]],
     labels: Sequence[str],
+    arguments: Mapping[int, NamedSharding],
 ) -> InputLayouts:
-    """The layout of the inputs that carry names or are small.
+    """The layout of the inputs that carry names, are small, or stay where the caller has them.
 
     Names are translated as the task does that reads the input there; where only other equations read it (the
     optimizer's), as the submesh's first task.
@@ -115,13 +116,14 @@ def lay_out_inputs(
         names: Logical axes of some inputs, by position.
         paths: The path of each input in the arguments.
         labels: The user's name for each input.
+        arguments: Where its arguments lie, by position, if the step follows them.
 
     Raises:
         ValueError: If an input has more names than dimensions, or a name maps to an axis that does not divide its
             dimension, or that the mesh does not have. The message names the input.
     """
     small = [var for var in step.invars if num_elements(var) < replicated_below()]
-    if not names and not small:
+    if not names and not small and not arguments:
         return InputLayouts({})
     ranks = [len(var.aval.shape) for var in step.invars]
     carriers = {
@@ -168,4 +170,7 @@ def lay_out_inputs(
     for var in small:
         for where, mesh in enumerate(placement.submeshes.meshes):
             layouts[var, where] = NamedSharding(mesh, PartitionSpec())
+    for position, sharding in arguments.items():
+        var = step.invars[position]
+        layouts[var, placement.homes[var]] = NamedSharding(sharding.mesh, sharding.spec)
     return InputLayouts(layouts, specs, translator.unknown, translator.unused)

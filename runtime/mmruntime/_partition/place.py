@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from mmruntime import _compat
 from mmruntime._compat import Var, is_var
@@ -25,6 +25,7 @@ from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes, num_elements
+from mmruntime._partition.argument_homes import follow_arguments
 from mmruntime._partition.layers_between import LayersBetween
 from mmruntime._partition.locations import Whereabouts, gathers
 from mmruntime._partition.partial_sums import read_counts, regroup_scalars, split_loop_sums
@@ -61,6 +62,7 @@ class Placement:
             they make; its logical axes hold for them.
         pulled: For carried state that lives with that of other stages, the equation that made it so.
         makers: For carried state that no task reads, the equation that makes its next value, and with that its home.
+        followed: The inputs that lie where the caller has them, in a step without tasks.
     """
 
     submeshes: Submeshes
@@ -71,10 +73,18 @@ class Placement:
     near: Mapping[Op, Task]
     pulled: Mapping[Var, Op]
     makers: Mapping[Var, Op]
+    followed: frozenset[Var] = frozenset()
 
 
-def place(step: Step, multimesh: MultiMesh) -> tuple[Step, Placement]:
+def place(
+    step: Step, multimesh: MultiMesh, arguments: Mapping[int, NamedSharding] | None = None
+) -> tuple[Step, Placement]:
     """Choose submeshes for every equation and input of a step.
+
+    Args:
+        step: The step.
+        multimesh: The mesh that it is compiled for.
+        arguments: Where its arguments lie, by position, which a step without tasks and loops follows.
 
     Returns:
         The step, with sums regrouped by submesh and without equations that this leaves dead; and where it runs.
@@ -98,7 +108,11 @@ def place(step: Step, multimesh: MultiMesh) -> tuple[Step, Placement]:
             numbers[devices] = len(meshes)
             meshes.append(task_meshes[op.task])
         pins[op] = numbers[devices]
-    return _Placer(step, pins, Submeshes(tuple(meshes or [multimesh.mesh])), task_meshes).run()
+    if arguments and not meshes and all(region.loop is None for region in step.regions):
+        step, pins, meshes = follow_arguments(step, arguments, multimesh)
+    followed = frozenset(var for op in pins if op.task is None for var in op.reads())
+    step, placement = _Placer(step, pins, Submeshes(tuple(meshes or [multimesh.mesh])), task_meshes).run()
+    return step, replace(placement, followed=followed)
 
 
 def _name_rounds(step: Step, multimesh: MultiMesh, costs: LayerCosts) -> Step:

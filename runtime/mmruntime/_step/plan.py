@@ -27,6 +27,7 @@ from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.all_gather import all_gather_parameters
+from mmruntime._partition.argument_homes import argument_homes
 from mmruntime._partition.cut_layers import cut_layers
 from mmruntime._partition.cut_stacks import Stacks, cut_stacks
 from mmruntime._partition.delay_sums import DelayedSums, delay_sums, split_by_program
@@ -141,7 +142,9 @@ def make_plan(
 
         # Where it runs; stacks of layers in parts, each on its stage.
         step = cut_layers(step, multimesh)
-        step, stacks, placement = _place_parts(step, multimesh)
+        homes = argument_homes(call.leaves, multimesh)
+        step, stacks, placement = _place_parts(step, multimesh, homes)
+        followed = {k: homes[k] for k, var in enumerate(step.invars) if var in placement.followed}
         names = stacks.part_names(leaf_names)
         warn_of_whole_stacks(stacks, leaf_names, call.leaves)
         warn_of_pulled_state(step, placement, names)
@@ -156,7 +159,7 @@ def make_plan(
 
         # Which programs it is, how their arguments and results are laid out, and in which order they are issued.
         boxes = stacks.of_parts(boxed_names(call.tree))
-        inputs = lay_out_inputs(step, placement, multimesh, boxes, stacks.of_inputs(places), names)
+        inputs = lay_out_inputs(step, placement, multimesh, boxes, stacks.of_inputs(places), names, followed)
         propagated = PropagatedLayouts()
         if not whole:
             # In one program XLA itself makes cheap values again.
@@ -230,14 +233,16 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _place_parts(step: Step, multimesh: MultiMesh) -> tuple[Step, Stacks, Placement]:
+def _place_parts(
+    step: Step, multimesh: MultiMesh, homes: Mapping[int, NamedSharding]
+) -> tuple[Step, Stacks, Placement]:
     """Cut the stacks of a step and place it; a stack of which a part comes to lie off its stage is left whole."""
     left: set[int] = set()
     while True:
         parts, stacks = cut_stacks(step, multimesh, left)
         whole = expand_replicas(expand_variants(parts, multimesh), multimesh)
         parts = slice_loops(whole)
-        parts, placement = place(parts, multimesh)
+        parts, placement = place(parts, multimesh, homes)
         if len(placement.submeshes.meshes) == 1 and any(region.num_slices > 1 for region in parts.regions):
             # There is no pipeline that slices would keep busy.
             parts, placement = place(whole, multimesh)

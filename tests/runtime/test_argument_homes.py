@@ -1,0 +1,173 @@
+"""Steps without tasks follow their arguments: an optimizer's update that is compiled apart stays on the stages."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import mmruntime as mm
+from mmrewrite.analysis.optimizer_calls import OF_EACH_ARRAY
+from tests.runtime.helpers import ids
+
+WIDTH = 32
+
+
+@pytest.fixture
+def mesh():
+    return mm.MultiMesh(axis_sizes=(4, 2), axis_names=("stage", "data"))
+
+
+def layer(weights, x):
+    return jnp.tanh(x @ weights["kernel"] + weights["bias"][None])
+
+
+def loss(params, x):
+    for index, weights in enumerate(params):
+        x = mm.task(layer, task=mm.Task(name=f"layer_{index}", mesh_slice={"stage": index}))(weights, x)
+    return jnp.mean(x * x)
+
+
+def params():
+    keys = jax.random.split(jax.random.key(0), 4)
+    return [{"kernel": jax.random.normal(key, (WIDTH, WIDTH)) / 5, "bias": jnp.ones(WIDTH)} for key in keys]
+
+
+BATCH = np.random.default_rng(0).normal(size=(16, WIDTH)).astype(np.float32)
+STAGES = [{0, 1}, {2, 3}, {4, 5}, {6, 7}]
+
+
+def on_stages(tree):
+    """A list of trees, whole on one stage each."""
+    meshes = [mm.MultiMesh(axis_sizes=(4, 2), axis_names=("stage", "data")).mesh.devices[k] for k in range(4)]
+    layouts = [NamedSharding(jax.sharding.Mesh(devices, ("data",)), PartitionSpec()) for devices in meshes]
+    return [jax.device_put(each, layout) for each, layout in zip(tree, layouts, strict=True)]
+
+
+def assert_on_stages(tree):
+    for each, devices in zip(tree, STAGES, strict=True):
+        for leaf in jax.tree.leaves(each):
+            assert ids(leaf) == devices
+
+
+OPTIMIZERS = {
+    "adam": optax.adam(1e-2),
+    "clipped": optax.chain(optax.clip_by_global_norm(1e-3), optax.adamw(1e-2)),
+    "lamb": optax.lamb(1e-2),
+    "finite": optax.apply_if_finite(optax.adam(1e-2), 3),
+    "every second": optax.MultiSteps(optax.adam(1e-2), 2),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_an_update_that_is_compiled_apart(mesh, optimizer, free_promotion):
+    if isinstance(optimizer, optax.MultiSteps):
+        optimizer = optimizer.gradient_transformation()
+    gradient, update = mm.mjit(jax.grad(loss), mesh=mesh), mm.mjit(optimizer.update, mesh=mesh, donate_argnums=1)
+    plain_gradient, plain_update = jax.jit(jax.grad(loss)), jax.jit(optimizer.update)
+    ours = theirs = params()
+    state, plain_state = optimizer.init(ours), optimizer.init(theirs)
+    for _ in range(3):
+        updates, state = update(gradient(ours, BATCH), state, ours)
+        ours = optax.apply_updates(ours, updates)
+        plain_updates, plain_state = plain_update(plain_gradient(theirs, BATCH), plain_state, theirs)
+        theirs = optax.apply_updates(theirs, plain_updates)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), (ours, state), (theirs, plain_state)
+    )
+    assert_on_stages(ours)
+    adam = next(each for each in jax.tree.leaves(state, is_leaf=_has_moments) if _has_moments(each))
+    assert_on_stages(adam.mu)
+    assert_on_stages(adam.nu)
+    assert update.num_plans == 1
+    assert update.latest_plan.runner.misplaced == 0
+    # Only scalars leave their stage: norms, and whether all is finite.
+    assert all(transfer.size <= 16 for transfer in update.explain().transfers)
+
+
+def _has_moments(node):
+    return isinstance(node, optax.ScaleByAdamState)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in OF_EACH_ARRAY if hasattr(optax, name)))
+def test_updates_that_nothing_compiles_work_if_the_tool_passes_them(name, free_promotion):
+    make = getattr(optax, name)
+    required = [
+        each for each in inspect.signature(make).parameters.values() if each.default is each.empty and each.kind < 2
+    ]
+    values = {"step_size_fn": lambda count: 0.1, "eta": 0.1, "gamma": 0.1, "seed": 0, "key": jax.random.key(0)}
+    optimizer = make(*(values.get(each.name, 0.1) for each in required))
+    tree = on_stages([jnp.ones((4, 4))] * 4)
+    updates, state = optimizer.update(tree, optimizer.init(tree), tree)
+    updates, _ = optimizer.update(updates, state, tree)
+    assert_on_stages(optax.apply_updates(tree, updates))
+
+
+def test_arrays_stay_cut_within_their_stage(mesh):
+    layouts = [NamedSharding(jax.sharding.Mesh(mesh.mesh.devices[k], ("data",)), PartitionSpec("data")) for k in (0, 2)]
+    first, last = (jax.device_put(jnp.arange(64.0).reshape(8, 8), layout) for layout in layouts)
+    step = mm.mjit(lambda a, b: (a * 2, b + 1, a.sum() + b.sum()), mesh=mesh)
+    doubled, more, total = step(first, last)
+    assert doubled.sharding.is_equivalent_to(layouts[0], 2)
+    assert more.sharding.is_equivalent_to(layouts[1], 2)
+    assert float(total) == 2 * 64 * 63 / 2
+    reasons = {each.name: each.reason.placed_by for each in step.explain().inputs}
+    assert set(reasons.values()) == {"the caller, which has it there"}
+
+
+def test_what_works_on_several_stages_is_right_and_in_one_place(mesh):
+    one, two, *_ = on_stages([jnp.arange(12.0).reshape(3, 4) + k for k in range(4)])
+    step = mm.mjit(lambda a, b: (a @ b.T, jnp.concatenate([a, b]), a), mesh=mesh)
+    product, both, same = step(one, two)
+    a, b = np.asarray(one), np.asarray(two)
+    np.testing.assert_array_equal(product, a @ b.T)
+    np.testing.assert_array_equal(both, np.concatenate([a, b]))
+    assert ids(same) == {0, 1}
+    assert ids(both) in STAGES
+
+
+@pytest.mark.parametrize("where", ["one stage", "everywhere", "host"])
+def test_arguments_in_one_place_are_used_on_all_devices(mesh, where):
+    tree = [jnp.ones((4, 4)), jnp.zeros((4, 4))]
+    if where == "one stage":
+        tree = jax.device_put(tree, NamedSharding(jax.sharding.Mesh(mesh.mesh.devices[1], ("data",)), PartitionSpec()))
+    elif where == "everywhere":
+        tree = jax.device_put(tree, NamedSharding(mesh.mesh, PartitionSpec("stage")))
+    step = mm.mjit(lambda tree: jax.tree.map(lambda x: x + 1, tree), mesh=mesh)
+    result = step(tree)
+    assert [ids(leaf) for leaf in result] == [set(range(8))] * 2
+    assert not step.latest_plan.placement.followed
+
+
+def test_a_step_with_tasks_does_not_ask_where_its_arguments_lie(mesh):
+    ours = params()
+    step = mm.mjit(lambda tree, x: loss(tree, x), mesh=mesh)
+    backward = on_stages(ours[::-1])[::-1]
+    np.testing.assert_allclose(step(backward, BATCH), jax.jit(loss)(ours, BATCH), rtol=1e-6)
+    assert [each.submesh for each in step.explain().inputs if "kernel" in each.name] == [0, 1, 2, 3]
+
+
+def test_a_loop_over_microbatches_is_no_update(mesh):
+    ours = on_stages(params())
+    value = mm.microbatch(
+        jax.value_and_grad(lambda tree, x: jnp.mean(sum(x @ w["kernel"] for w in tree))),
+        count=4,
+        argnum=1,
+        reduce="mean",
+    )
+    step = mm.mjit(value, mesh=mesh)
+    plain = jax.value_and_grad(lambda tree, x: jnp.mean(sum(x @ w["kernel"] for w in tree)))
+    found, expected = step(ours, BATCH), plain(params(), BATCH)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+    assert not step.latest_plan.placement.followed
+
+
+def test_ahead_of_calls_as_in_them(mesh):
+    tree = on_stages([jnp.ones((4, 4))] * 4)
+    step = mm.mjit(lambda tree: jax.tree.map(lambda x: 2 * x, tree), mesh=mesh)
+    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+    compiled = step.lower(structs).compile()
+    assert_on_stages(compiled(tree))
