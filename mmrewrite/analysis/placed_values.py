@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.analysis.optimizer_calls import IN_A_FUNCTION, compiled_apart, works_on_all_arrays
 from mmrewrite.directives.vocabulary import STATEMENT, Role, kind_of
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
@@ -41,6 +42,7 @@ class Evaluation:
         line: The line of the step's call.
         compiled: The statement that compiles the called function by plain `jax.jit`, or defines it with that as a
             decorator; None if nothing compiles it.
+        instead: What to write where the call is an optimizer's, which must not work on a copy; else empty.
     """
 
     facts: Facts
@@ -50,6 +52,7 @@ class Evaluation:
     step: str
     line: int
     compiled: ast.stmt | None
+    instead: str = ""
 
     @property
     def cause(self) -> str:
@@ -59,6 +62,8 @@ class Evaluation:
     @property
     def advice(self) -> str:
         """What is wrong, and what to write."""
+        if self.instead:
+            return f"{self.cause}, and this works on all of them at once, in one place; {self.instead}"
         gather = f"# mm: gather({self.name})"
         where = f"write `{gather}` on this statement, which then computes with a copy in one place"
         if kind_of(self.statement) != STATEMENT:
@@ -130,11 +135,11 @@ class _PlacedModels:
             found = self._evaluated(facts, scope, node, placed, _DEPTH)
             if found is None or any(f"{found[0]}.".startswith(f"{name}.") for name in gathered):
                 continue
-            name, compiled = found
+            name, compiled, instead = found
             if compiled not in seen:
                 seen.add(compiled)
                 step, start = placed[_root(name)], span(facts.source, node)[0]
-                yield Evaluation(facts, statement, start, name, step.step, step.statement.lineno, compiled)
+                yield Evaluation(facts, statement, start, name, step.step, step.statement.lineno, compiled, instead)
 
     def _step_calls(self, facts: Facts, scope: Scope, statement: ast.stmt) -> Iterator[_StepCall]:
         for node in facts.names.calls.get(statement, ()):
@@ -152,18 +157,22 @@ class _PlacedModels:
 
     def _evaluated(
         self, facts: Facts, scope: Scope, call: ast.Call, placed: Collection[str], depth: int
-    ) -> tuple[str, ast.stmt | None] | None:
-        """The placed name that a call computes with, and what compiles the called function by plain `jax.jit`."""
+    ) -> tuple[str, ast.stmt | None, str] | None:
+        """The placed name that a call computes with, what compiles the called function by plain `jax.jit`, and what
+        to write instead, as `Evaluation` has it.
+        """
         function = call.func
         while isinstance(function, ast.Call) and function.args and _wraps(facts, function, scope):
             function = function.args[0]
         if isinstance(function, ast.Name) and function.id in placed:
-            return (function.id, None) if self._may_be_model(facts, function, scope) else None
+            return (function.id, None, "") if self._may_be_model(facts, function, scope) else None
         arguments = (*call.args, *(keyword.value for keyword in call.keywords))
-        if isinstance(function, ast.Attribute) and function.attr in _APPLY:
+        is_update = works_on_all_arrays(call, facts.names, scope)
+        if is_update or (isinstance(function, ast.Attribute) and function.attr in _APPLY):
             reads = (name for each in arguments for name in _reads(each))
             name = next((name for name in reads if _root(name) in placed), None)
-            return None if name is None else (name, None)
+            instead = compiled_apart(call, facts.names, scope) if is_update else ""
+            return None if name is None else (name, None, instead)
         for statement, where in self._definitions(facts, function, scope):
             if statement in self._steps or depth == 0:
                 continue
@@ -174,7 +183,7 @@ class _PlacedModels:
 
     def _evaluated_in(
         self, facts: Facts, statement: ast.stmt, call: ast.Call, placed: Collection[str], depth: int
-    ) -> tuple[str, ast.stmt | None] | None:
+    ) -> tuple[str, ast.stmt | None, str] | None:
         """The same for the call of a function that a statement defines."""
         names, scope = facts.names, facts.names.scopes[statement]
         compiled: ast.stmt | None = None
@@ -208,8 +217,9 @@ class _PlacedModels:
         for node, where in calls:
             found = self._evaluated(facts, where, node, parameters.keys(), depth - 1)
             if found is not None:
-                name, inside = found
-                return parameters[_root(name)] + name.removeprefix(_root(name)), compiled or inside
+                name, inside, instead = found
+                instead = instead and IN_A_FUNCTION.format("jax.jit")
+                return parameters[_root(name)] + name.removeprefix(_root(name)), compiled or inside, instead
         return None
 
     def _steps_with(self, facts: Facts, scope: Scope, call: ast.Call, names: Collection[str]) -> bool:
