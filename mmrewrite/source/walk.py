@@ -18,6 +18,8 @@ _NO_NODES = frozenset(
 )
 # As above, but for kinds of nodes that have a node there.
 _NO_NODES_BUT_IN = {"name": frozenset(("TypeAlias",)), "names": frozenset(("Import", "ImportFrom"))}
+# Lists in which None stands for a key or a default that there is none of.
+_WITH_GAPS = frozenset(("keys", "kw_defaults"))
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: ()}
 
 
@@ -31,11 +33,11 @@ def children(node: ast.AST) -> Sequence[ast.AST]:
     found: list[ast.AST] = []
     for name in fields:
         value = getattr(node, name, None)
-        if isinstance(value, ast.AST):
+        if type(value) is list:
+            if value:
+                found += [item for item in value if item is not None] if name in _WITH_GAPS else value
+        elif isinstance(value, ast.AST):
             found.append(value)
-        elif isinstance(value, list):
-            # Those of a dictionary's keys may be None.
-            found += [item for item in value if isinstance(item, ast.AST)]
     return found
 
 
