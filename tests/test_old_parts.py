@@ -147,6 +147,21 @@ MEANINGS = {
         "f = isinstance(v, flax.core.FrozenDict)",
         "f = isinstance(v, (list, flax.core.frozen_dict.FrozenDict))",
         "f = type(v) is flax.core.FrozenDict",
+        "f = type(v) == flax.core.FrozenDict",
+        "f = type(v) in (flax.core.FrozenDict, list)",
+        "f = v.__class__ is flax.core.FrozenDict",
+        "f = issubclass(type(v), flax.core.FrozenDict)",
+        "KINDS = (list, flax.core.FrozenDict)",
+        "KINDS = {flax.core.FrozenDict}",
+        "KINDS = list | flax.core.FrozenDict",
+        "class C: KINDS = [flax.core.FrozenDict]",
+        "RULES = {flax.core.FrozenDict: f, list: g}",
+        "match v:\n  case flax.core.FrozenDict(): f()",
+        "match v:\n  case list() | flax.core.FrozenDict(): f()",
+        "g.register(flax.core.FrozenDict, f)",
+        "@g.register(flax.core.FrozenDict)\ndef _(v): pass",
+        "@g.register\ndef _(v: flax.core.FrozenDict): pass",
+        "self.assertIsInstance(v, flax.core.FrozenDict)",
     ],
     "report_partition_callbacks": ["p.def_partition(f, infer_sharding_from_operands=f)"],
     "replace_tree_functions": ['jax.tree_util.tree_map(f, {"w": w, "b": None}, u)'],
@@ -164,6 +179,28 @@ def test_text_of_another_meaning_is_not_passed_over(codemod: str) -> None:
     for text in MEANINGS[codemod]:
         (result,) = modernize_project(source_files({"a.py": f"{head}{text}\n".encode()}), REGISTRY)
         assert max(seen(result), default=0) > head.count("\n"), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KINDS = (dict, FrozenDict)",
+        "KINDS = dict | FrozenDict",
+        "RULES = {FrozenDict: f, dict: f}",
+        "match v:\n  case FrozenDict() | dict(): f()",
+        "match v:\n  case FrozenDict(): f()\n  case {'params': p}: g()",
+        "def f(v: FrozenDict | None) -> tuple[FrozenDict, list]: pass",
+        "x: list[FrozenDict] = [FrozenDict({})]",
+        "Variables = Union[FrozenDict, list]",
+        "v = jax.tree.map(FrozenDict, x)",
+        "v = (FrozenDict(x), FrozenDict({}))",
+        "@g.register\ndef _(v: dict | FrozenDict): pass",
+    ],
+)
+def test_where_dictionaries_are_meant_too_nothing_is_told(text: str) -> None:
+    head = "import jax\nfrom typing import Union\nfrom flax.core import FrozenDict\n"
+    (result,) = modernize_project(source_files({"a.py": f"{head}{text}\n".encode()}), REGISTRY)
+    assert (result.changed, result.refusals, result.left) == (False, (), ())
 
 
 def test_every_codemod_of_another_meaning_has_such_text() -> None:

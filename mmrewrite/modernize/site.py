@@ -318,5 +318,5 @@ class OldNameSite:
 
 
 def _span(module: ModuleUses, node: ast.AST) -> tuple[int, int]:
-    assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias | ast.arg)
+    assert isinstance(node, ast.expr | ast.stmt | ast.keyword | ast.alias | ast.arg | ast.pattern)
     return span(module.facts.source, node)  # type: ignore[arg-type]

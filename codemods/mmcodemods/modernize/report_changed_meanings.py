@@ -115,9 +115,10 @@ class ReportChangedMeanings(ModernizeCodemod):
                 seen.add(id(row))
             yield Location(module, use.node, use)
         if any(item.name.partition(".")[0] in ("jax", "flax") for item in module.imported):
-            for node in module.nodes_of(ast.Constant, ast.Attribute, ast.Subscript, ast.Call, ast.Compare):
+            is_frozen = "FrozenDict" in module.facts.source.text
+            for node in module.nodes_of(*_KINDS_OF_NODES, *(_CHOOSING if is_frozen else ())):
                 kind = _kind(module, node)
-                if kind is not None:
+                if kind is not None and kind != "protocol":
                     yield Location(module, node, part=_DEVICE if kind == "device" else "")
         if age.is_before(*_TOLD["protocol"][:2]):
             yield from (Location(module, node) for node in module.methods.get("__jax_array__", ()))
@@ -144,6 +145,11 @@ class ReportChangedMeanings(ModernizeCodemod):
         site.leave(text)
 
 
+_Container = ast.Tuple | ast.List | ast.Set | ast.Dict | ast.BinOp
+_CONTAINERS = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp)
+_CHOOSING: tuple[type[ast.AST], ...] = (ast.MatchClass, ast.FunctionDef, *_CONTAINERS)
+_KINDS_OF_NODES: tuple[type[ast.AST], ...] = (ast.Constant, ast.Attribute, ast.Subscript, ast.Call, ast.Compare)
+_CLASS_TESTS = frozenset(("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"))
 Kind = Literal["shards", "cost", "device", "client", "protocol", "names", "attention", "frozen", "stopping"]
 
 
@@ -197,14 +203,24 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
         return "cost" if is_cost and value.func.attr == "cost_analysis" else None  # type: ignore[attr-defined]
     if isinstance(node, ast.Compare):
         return "frozen" if _asks_for_frozen(module, node.left, *node.comparators) else None
+    if isinstance(node, ast.MatchClass | _Container):
+        return "frozen" if _chooses_frozen(module, node) else None
+    if isinstance(node, ast.FunctionDef):
+        if node.name == "__jax_array__":
+            return "protocol"
+        return "frozen" if _is_registered_for_frozen(module, node) else None
     if not isinstance(node, ast.Call):
-        return "protocol" if isinstance(node, ast.FunctionDef) else None
+        return None
     if isinstance(node.func, ast.Attribute) and node.func.attr == "device" and not node.args and not node.keywords:
         is_jax = any(item.name.partition(".")[0] == "jax" for item in module.imported)
         resolved = module.facts.names.resolve(node.func, module.scope_of(node)) is not None
         return "device" if is_jax and not resolved and "device" not in module.methods else None
-    if len(node.args) == 2 and module.facts.names.resolve(node.func, module.scope_of(node)) == "builtins.isinstance":
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+    if called in _CLASS_TESTS and len(node.args) > 1:
         return "frozen" if _asks_for_frozen(module, node.args[1]) and not _thaws(module, node) else None
+    if called == "register" and node.args:
+        # Of `functools.singledispatch`.
+        return "frozen" if _asks_for_frozen(module, node.args[0]) else None
     if len(node.args) > 2 and class_of(module, node.func) in _ATTENTIONS:
         return "attention"
     if isinstance(node.func, ast.Attribute) and node.func.attr == "update":
@@ -222,9 +238,39 @@ def _asks_for_frozen(module: ModuleUses, *classes: ast.expr) -> bool:
     return bool(names & FROZEN_DICTS) and not names & _DICTIONARIES
 
 
+def _chooses_frozen(module: ModuleUses, node: ast.MatchClass | _Container) -> bool:
+    """Whether a pattern, or a container of classes that is no annotation, has a `FrozenDict` and no dictionary."""
+    if isinstance(node, ast.MatchClass):
+        match = next(each for each in module.above(node) if isinstance(each, ast.Match))
+        others = [
+            each.cls for case in match.cases for each in ast.walk(case.pattern) if isinstance(each, ast.MatchClass)
+        ]
+        takes_any = any(isinstance(each, ast.MatchMapping) for case in match.cases for each in ast.walk(case.pattern))
+        return not takes_any and _asks_for_frozen(module, node.cls) and _asks_for_frozen(module, *others)
+    values = [key for key in node.keys if key is not None] if isinstance(node, ast.Dict) else [node]
+    if not any(isinstance(each, ast.Name | ast.Attribute) for value in values for each in _alternatives(value)):
+        return False
+    holder: ast.AST = node
+    while isinstance(holder, ast.Tuple | ast.List | ast.Set | ast.BinOp):
+        holder = module.parents[holder]
+    # What a call or a comparison asks is told there.
+    is_told = isinstance(holder, ast.Call | ast.Compare | ast.Subscript) and not isinstance(node, ast.Dict)
+    is_whole = not isinstance(module.parents[node], _Container) or isinstance(node, ast.Dict)
+    return is_whole and not is_told and not module.in_annotation(node) and _asks_for_frozen(module, *values)
+
+
+def _is_registered_for_frozen(module: ModuleUses, function: ast.FunctionDef) -> bool:
+    """Whether `@f.register` reads a `FrozenDict` from the annotation of the first parameter."""
+    first = next(iter((*function.args.posonlyargs, *function.args.args)), None)
+    decorators = [each for each in function.decorator_list if isinstance(each, ast.Attribute)]
+    is_registered = any(each.attr == "register" for each in decorators)
+    annotation = first.annotation if first is not None else None
+    return is_registered and annotation is not None and _asks_for_frozen(module, annotation)
+
+
 def _alternatives(classes: ast.expr) -> Iterator[ast.expr]:
     """The classes of `(A, B)` and `A | B`."""
-    if isinstance(classes, ast.Tuple):
+    if isinstance(classes, ast.Tuple | ast.List | ast.Set):
         for each in classes.elts:
             yield from _alternatives(each)
     elif isinstance(classes, ast.BinOp):
