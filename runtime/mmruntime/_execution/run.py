@@ -30,10 +30,12 @@ class StepRunner(Protocol):
     Attributes:
         misplaced: How many inputs the latest call had to move.
         group: The processes that run the step; None if this one does alone.
+        calls_wait: Whether the call of a transfer waits for what another process sends.
     """
 
     misplaced: int
     group: Group | None
+    calls_wait: bool
 
     def __call__(self, inputs: Sequence[Any], /) -> list[Any]:
         """Run the step once; returns as soon as everything is issued."""
@@ -64,6 +66,7 @@ class Runner:
         donated: Collection[int] = (),
     ) -> None:
         self.group: Group | None = None
+        self.calls_wait = False
         self._num_slots = program.num_slots
         # The executable of a whole step places NumPy arrays and numbers by itself, which is cheaper.
         self._takes_host_values = program.whole

@@ -59,6 +59,7 @@ class AcrossRunner:
     Attributes:
         misplaced: How many inputs the latest call had to move.
         group: The processes that run the step.
+        calls_wait: Whether the call of a transfer waits for what another process sends.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class AcrossRunner:
         self.group: Group | None = group_of(processes(shardings.everywhere.mesh))
         self._group = self.group
         self._channel: Channel = transport.channel
+        self.calls_wait = transport.channel.waits
         self._agreement = agreement
         self._met = self._loaded = False
         self._moved: list[int] = []

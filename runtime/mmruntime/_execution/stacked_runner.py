@@ -229,6 +229,7 @@ class StackedRunner:
         self._known: dict[int, tuple[weakref.ref[Any], StackLayout, list[Any]]] = {}
         self.misplaced = 0
         self.group: Group | None = runner.group
+        self.calls_wait = runner.calls_wait
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once; returns as soon as everything is issued."""

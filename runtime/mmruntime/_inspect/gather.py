@@ -1,4 +1,4 @@
-"""Gather: when instructions ran in each process of a step, in the time of one of them."""
+"""Gather: when instructions ran in each process of a step, in the time of one of them, and what else each knows."""
 
 from __future__ import annotations
 
@@ -51,6 +51,24 @@ def gather(times: Times, group: Group, name: str, *, everybody: bool) -> tuple[l
         found.append({index: (start, end) for index, (start, end) in items})
         error = max(error, theirs)
     return found, ClockOffset(offset.seconds, error)
+
+
+def share(text: str, group: Group, name: str) -> list[str]:
+    """A text of each process, in all of them. All of them call it.
+
+    Args:
+        text: That of this process.
+        group: The processes.
+        name: Used once for this group, the same in all processes.
+    """
+    key = f"shared/{group.key}/{name}"
+    exchange = Exchange()
+    _leave(exchange, f"{key}/{jax.process_index()}", text)
+    found = []
+    for process in group.members:
+        with progress.waiting(f"what process {process} has measured", (process,)):
+            found.append(_take(exchange, f"{key}/{process}"))
+    return found
 
 
 def _leave(exchange: Exchange, key: str, text: str) -> None:

@@ -8,9 +8,10 @@ slower that run at the same time. By how much is measured, never taken from a re
 from __future__ import annotations
 
 import bisect
-import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+from mmruntime._inspect.run_jobs import TimedJob, run_jobs
 
 
 @dataclass(frozen=True)
@@ -40,71 +41,20 @@ class SharedCores:
         return known[right - 1] + share * (known[right] - known[right - 1])
 
 
-@dataclass(frozen=True)
-class InstructionRun:
-    """One run of an instruction.
+def run_shared(jobs: Sequence[TimedJob], indices: Sequence[int], cores: SharedCores) -> tuple[list[float], list[float]]:
+    """When each job starts and ends; see `run_jobs`.
 
-    Attributes:
-        index: The instruction.
-        seconds: How long it takes alone.
-        after: The jobs that it waits for, by their positions.
-        issued: When it is issued.
-        shares: Whether it needs a place, as programs do and transfers do not.
+    Args:
+        jobs: Runs of instructions; programs need a place, transfers do not.
+        indices: The instruction of each.
+        cores: What they lose to each other.
     """
 
-    index: int
-    seconds: float
-    after: frozenset[int]
-    issued: float
-    shares: bool
-
-
-def run_shared(jobs: Sequence[InstructionRun], cores: SharedCores) -> tuple[list[float], list[float]]:
-    """When each job starts and ends.
-
-    A job takes a place in the order in which jobs can start. All that run progress at rates that depend on how
-    many there are (processor sharing), so time goes from one start or end to the next.
-    """
-    waits = [len(job.after) for job in jobs]
-    readers: list[list[int]] = [[] for _ in jobs]
-    for position, job in enumerate(jobs):
-        for other in job.after:
-            readers[other].append(position)
-    starts, ends = [0.0] * len(jobs), [0.0] * len(jobs)
-    # When a job can start at the earliest, and which one.
-    coming = [(job.issued, position) for position, job in enumerate(jobs) if not waits[position]]
-    heapq.heapify(coming)
-    queue: list[tuple[float, int]] = []
-    # What is left to do of each job that runs, in seconds alone.
-    left: dict[int, float] = {}
-    now, taken = 0.0, 0
-    while coming or queue or left:
-        while coming and coming[0][0] <= now:
-            able, position = heapq.heappop(coming)
-            if jobs[position].shares:
-                heapq.heappush(queue, (able, position))
-            else:
-                left[position], starts[position] = jobs[position].seconds, now
-        while queue and taken < cores.places:
-            _, position = heapq.heappop(queue)
-            left[position], starts[position] = jobs[position].seconds, now
-            taken += 1
-        pace = {
-            position: cores.slowdown(jobs[position].index, taken) if jobs[position].shares else 1.0 for position in left
+    def slowdowns(running: Collection[int]) -> dict[int, float]:
+        taken = sum(jobs[position].takes_place for position in running)
+        return {
+            position: cores.slowdown(indices[position], taken) if jobs[position].takes_place else 1.0
+            for position in running
         }
-        finish = {position: now + seconds * pace[position] for position, seconds in left.items()}
-        soonest = min(finish.values(), default=float("inf"))
-        then = min(soonest, coming[0][0]) if coming else soonest
-        for position in list(left):
-            if finish[position] > then:
-                left[position] -= (then - now) / pace[position]
-                continue
-            del left[position]
-            ends[position] = then
-            taken -= jobs[position].shares
-            for reader in readers[position]:
-                waits[reader] -= 1
-                if not waits[reader]:
-                    heapq.heappush(coming, (max(then, jobs[reader].issued), reader))
-        now = then
-    return starts, ends
+
+    return run_jobs(jobs, slowdowns, cores.places)

@@ -12,13 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mmruntime._inspect.shared_cores import InstructionRun, SharedCores, run_shared
+from mmruntime._inspect.run_jobs import TimedJob
+from mmruntime._inspect.shared_cores import SharedCores, run_shared
 from mmruntime._partition.instructions import Program, RunInstruction
 
 # Steps that follow each other until their time is taken for that of the long run, and those that it is taken over.
-_WARM, _COUNTED = 3, 3
+_WARM, COUNTED = 3, 3
 
-_ROUNDS = _WARM + _COUNTED + 1
+ROUNDS = _WARM + COUNTED + 1
 
 _T = TypeVar("_T")
 
@@ -74,14 +75,14 @@ def simulate_step(
     else:
         # Alone first: programs of the next step take cores from this one where they can start.
         starts, ends = _sharing(program, devices, carried, seconds, issue, cores, rounds=1)
-        many = _sharing(program, devices, carried, seconds, issue, cores, rounds=_ROUNDS)
-    finished = [max(many[1][at * count : (at + 1) * count], default=0.0) for at in range(_ROUNDS)]
+        many = _sharing(program, devices, carried, seconds, issue, cores, rounds=ROUNDS)
+    finished = [max(many[1][at * count : (at + 1) * count], default=0.0) for at in range(ROUNDS)]
     busy: dict[int, float] = defaultdict(float)
     for item, start, end in zip(program.instructions, starts, ends, strict=False):
         if isinstance(item, RunInstruction):
             busy[item.spec.submesh] += end - start
     makespan = max(ends[:count], default=0.0)
-    step_time = (finished[-1] - finished[-1 - _COUNTED]) / _COUNTED
+    step_time = (finished[-1] - finished[-1 - COUNTED]) / COUNTED
     return SimulatedStep(makespan, step_time, dict(busy), tuple(starts[:count]), tuple(ends[:count]))
 
 
@@ -97,7 +98,7 @@ def _apart(
     links: dict[tuple[int, int], float] = defaultdict(float)
     ready: dict[int, float] = {}
     starts, ends, issued = [], [], 0.0
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         for item, cost, own in zip(program.instructions, seconds, issue, strict=True):
             start = max((ready[slot] for slot in item.args if slot in ready), default=0.0)
             start = max(start, issued)
@@ -113,7 +114,7 @@ def _apart(
             starts.append(start)
             ends.append(start + cost)
             ready.update(dict.fromkeys(item.results, start + cost))
-        ready = _handed_on(program, carried, ready)
+        ready = handed_on(program, carried, ready)
     return starts, ends
 
 
@@ -131,7 +132,8 @@ def _sharing(
     assert all(len(on) == 1 for on in devices), "programs of several devices are not taken to share cores"
     links: dict[tuple[int, int], int] = {}
     made: dict[int, int] = {}
-    jobs: list[InstructionRun] = []
+    jobs: list[TimedJob] = []
+    indices: list[int] = []
     issued = 0.0
     for _ in range(rounds):
         for index, (item, cost, own) in enumerate(zip(program.instructions, seconds, issue, strict=True)):
@@ -142,13 +144,14 @@ def _sharing(
                 after.update({links[link]} if link in links else ())
                 links[link] = len(jobs)
             made.update(dict.fromkeys(item.results, len(jobs)))
-            jobs.append(InstructionRun(index, cost, frozenset(after), issued, shares))
+            jobs.append(TimedJob(cost, frozenset(after), issued, takes_place=shares))
+            indices.append(index)
             issued += own
-        made = _handed_on(program, carried, made)
-    return run_shared(jobs, cores)
+        made = handed_on(program, carried, made)
+    return run_shared(jobs, indices, cores)
 
 
-def _handed_on(program: Program, carried: Mapping[int, int], ready: Mapping[int, _T]) -> dict[int, _T]:
+def handed_on(program: Program, carried: Mapping[int, int], ready: Mapping[int, _T]) -> dict[int, _T]:
     """When state that the step before hands on is there, or what made it, by the slot that it is loaded into."""
     after: dict[int, _T] = {}
     for position, output in carried.items():

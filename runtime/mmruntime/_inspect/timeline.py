@@ -202,10 +202,11 @@ class Measurement:
         loops: Per microbatch loop, the cost of each stage in pipeline order.
         once: Seconds of all programs outside of loops, per submesh.
         transfers: Seconds of the slowest transfer between each pair of submeshes.
-        simulated: The whole step in simulated time, from these seconds, on this machine: CPU devices share its cores,
-            and what programs lose to each other is measured as well, unless a submesh has several devices, the
-            step has effects, or it runs over several processes.
-        apart: The same if devices shared nothing, as accelerators do; equal to `simulated` where nothing is shared.
+        simulated: The whole step in simulated time, on this machine: CPU devices of one process share its cores, and
+            what programs lose to each other is measured as well, unless a submesh has several devices or the step has
+            effects. In several processes, calls, transfers and programs take the cores that each process has.
+        apart: The same if devices shared nothing, as accelerators do; in one process equal to `simulated` where nothing
+            is shared.
     """
 
     loops: tuple[tuple[StageCost, ...], ...]

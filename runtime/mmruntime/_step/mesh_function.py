@@ -17,7 +17,8 @@ from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import Registration, changes, registered, registrations
 from mmruntime._core.switches import jax_settings, switches
 from mmruntime._execution.run import WholeRunner
-from mmruntime._inspect.record import measure, record
+from mmruntime._inspect.measure import measure
+from mmruntime._inspect.record import record
 from mmruntime._inspect.report import Report, report
 from mmruntime._inspect.timeline import Measurement, Timeline
 from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
@@ -207,7 +208,8 @@ class MeshFunction(Generic[P, R]):
         """Time each program of the step alone on these arguments: the shortest of its runs in a few steps.
 
         On CPU devices, which share cores, also while others of the step run: as many threads as there are devices,
-        eight at most, run it at once then, each on a copy of the arguments.
+        eight at most, run it at once then, each on a copy of the arguments. Over several processes all of them call
+        this, and the CPU time of each is measured as well.
         """
         with jax.disable_jit(False):
             call = self._split(args, kwargs)

@@ -344,7 +344,14 @@ def inspected() -> None:
     measured = step.measure(state, batch)
     assert all(stage.forward > 0 for stage in measured.loops[0])
     assert set(measured.transfers) == {(0, 1), (1, 0)}
-    costs = jax.tree.map(float, jax.numpy.asarray([stage.forward for stage in measured.loops[0]]).tolist())
+    found = measured.simulated
+    # Calls, and what transfers and programs take from each other where there are few cores, count there only.
+    assert measured.apart.makespan != found.makespan > 0
+    assert found.step_time > 0
+    assert set(found.busy) == {0, 1}
+    assert max(found.busy.values()) <= found.makespan
+    figures = [*(stage.forward for stage in measured.loops[0]), found.makespan, found.step_time, *found.ends]
+    costs = jax.tree.map(float, jax.numpy.asarray(figures).tolist())
     everyone = jax.experimental.multihost_utils.process_allgather(np.asarray(costs))
     assert (everyone == everyone[0]).all(), everyone
     assert everyone.shape[0] == count
