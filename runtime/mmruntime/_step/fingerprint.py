@@ -9,12 +9,14 @@ from typing import Any
 import jax
 
 from mmruntime import _compat
+from mmruntime._core.marks import LOOPS, TASKS
 from mmruntime._jaxpr.ir import Step
 from mmruntime._partition.instructions import Program, RunInstruction
 from mmruntime._partition.place import Placement
 from mmruntime._partition.shard import Shardings
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
+_MARK = re.compile(rf"({TASKS.prefix}|{LOOPS.prefix})\d+")
 
 
 def fingerprint(
@@ -59,11 +61,21 @@ def fingerprint(
             f"{each.schedule.name}, {each.schedule.num_microbatches} microbatches, {len(each.stages)} stages"
             for each in program.pipelines
         ),
-        "the equations": "\n".join(_ADDRESS.sub("", str(op.eqn)) for op in step.ops()),
+        "the equations": _numbered("\n".join(_ADDRESS.sub("", str(op.eqn)) for op in step.ops())),
         "the captured arrays": "\n".join(var.aval.str_short() for var in step.constants),
         "the order of instructions": "\n".join(map(_instruction, program.instructions)),
         "the values and their layouts": "\n".join([*keys, f"results {program.outputs}"]),
     }
+
+
+def _numbered(text: str) -> str:
+    """The text with marks numbered as they appear in it.
+
+    Their own numbers say what a process has traced before, which others need not have. What they mean shows in the
+    instructions.
+    """
+    numbers: dict[str, int] = {}
+    return _MARK.sub(lambda found: f"{found[1]}{numbers.setdefault(found[0], len(numbers))}", text)
 
 
 def _submesh(mesh: Any) -> str:

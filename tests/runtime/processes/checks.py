@@ -470,6 +470,12 @@ def alone() -> None:
     for _ in range(3):
         total = whole(w[0], batch["x"])
     np.testing.assert_allclose(float(total), float(((batch["x"] @ w[0]) ** 2).sum()), rtol=1e-5)
+    # A process may have traced more than others, and a step is the same all the same.
+    if me == 0:
+        jax.make_jaxpr(mm.task(jnp.sin, task=mm.Task(name="traced alone", mesh_slice={"stage": 0})))(1.0)
+    last = mm.Task(name="traced by all", mesh_slice={"stage": len(jax.devices()) - 1})
+    doubled = mm.mjit(lambda x: mm.task(lambda x: 2 * x, task=last)((x * x).sum()), mesh=everywhere)(w[0])
+    np.testing.assert_allclose(float(doubled), 2 * float((w[0] ** 2).sum()), rtol=1e-5)
     # A mesh that this process has no device of: nothing runs, and what comes out is elsewhere.
     first = mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",), devices=jax.devices()[:2])
     loss, grads = mm.mjit(step, mesh=first)(w, batch)
