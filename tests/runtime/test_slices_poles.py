@@ -112,6 +112,9 @@ REFUSED = {
     "rounding": hiding(lambda s, v, b, p: -1 / (jnp.round(s * 1e-3) + TINY) ** 2),
     "rounding down": hiding(lambda s, v, b, p: -1 / abs(jnp.floor(s) * v + TINY)),
     "half precision": hiding(lambda s, v, b, p: -1 / ((s * v).astype(jnp.float16) * 1e-4).astype(float) ** 2, -1e30),
+    "the end of half precision": hiding(
+        lambda s, v, b, p: ((s - (1 - v) * 6e4).astype(jnp.float16) * 2).astype(float), -1e30
+    ),
     "a number that is rounded away": hiding(lambda s, v, b, p: -1 / (((s * v) ** 2 + 1.0) + 1e-18 - 1.0)),
     "a difference": hiding(lambda s, v, b, p: -1 / (abs(s - s * v) + TINY)),
     "a difference of sums": hiding(lambda s, v, b, p: -1 / abs((s * v + p["q"][0, 0]) - p["q"][0, 0] + TINY)),
@@ -145,7 +148,7 @@ REFUSED = {
     "scaled up": of_scores(lambda s, b, p: jnp.where(lower(), s + (keys(b["valid"]) - 1.0) * 1e3, -1e9) * 1e7),
     "scaled with padding": of_scores(lambda s, b, p: jnp.where(lower() & (keys(b["valid"]) > 0), s, -1e30) / 3),
 }
-BY_DAY = ("a square", "keys", "features", "a difference of sums")
+BY_DAY = ("a square", "the end of half precision", "keys", "features", "a difference of sums")
 
 
 @pytest.mark.parametrize("name", of_the_night(REFUSED, BY_DAY))

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from mmruntime._slices.constants import NUMPY, PartlyKnown, on_entries, once_each
@@ -144,6 +145,10 @@ def shown_entries(
         low = min(least[1 - index] * end for end in ends)
     else:
         low = sum(least)
+    # A type of few bits has no such number: float16 ends at 65504, and integers wrap round.
+    dtype = eqn.outvars[0].aval.dtype
+    with np.errstate(over="ignore"):
+        low = float(np.asarray(low).astype(dtype)) if jnp.issubdtype(dtype, jnp.floating) else -math.inf
     if not low > SHOWN:
         return None
     return on_entries(shows, arrays, eqn.outvars[0].aval.shape), low
