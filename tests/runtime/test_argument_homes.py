@@ -150,6 +150,12 @@ def test_a_step_with_tasks_does_not_ask_where_its_arguments_lie(mesh):
     assert [each.submesh for each in step.explain().inputs if "kernel" in each.name] == [0, 1, 2, 3]
 
 
+def test_a_task_without_a_slice_is_for_the_whole_mesh(mesh):
+    one, two, *_ = on_stages([jnp.arange(12.0).reshape(3, 4)] * 4)
+    step = mm.mjit(lambda a, b: mm.task(lambda a, b: a + b, task=mm.Task(name="add"))(a, b), mesh=mesh)
+    assert ids(step(one, two)) == set(range(8))
+
+
 def test_a_loop_over_microbatches_is_no_update(mesh):
     ours = on_stages(params())
     value = mm.microbatch(

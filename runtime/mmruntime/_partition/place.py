@@ -108,7 +108,7 @@ def place(
             numbers[devices] = len(meshes)
             meshes.append(task_meshes[op.task])
         pins[op] = numbers[devices]
-    if arguments and not meshes and all(region.loop is None for region in step.regions):
+    if arguments and all(op.task is None for op in step.ops()) and all(each.loop is None for each in step.regions):
         step, pins, meshes = follow_arguments(step, arguments, multimesh)
     followed = frozenset(var for op in pins if op.task is None for var in op.reads())
     step, placement = _Placer(step, pins, Submeshes(tuple(meshes or [multimesh.mesh])), task_meshes).run()
