@@ -136,7 +136,8 @@ class Imports:
                     if binding.kind == "import" or (binding.kind == "value" and dotted_name(binding.value) is not None)
                 ]
             for name, binding in self._assigned[holder]:
-                if binding.statement is None:
+                if binding.statement is None or isinstance(binding.node, ast.NamedExpr):
+                    # Whether an expression in a statement is evaluated hangs on the rest of it.
                     continue
                 begin = (binding.statement.lineno, binding.statement.col_offset)
                 if scope.owner(name) is not holder or begin >= (line, column):

@@ -259,11 +259,14 @@ class OldNameSite:
             return found
         if qualified in _IMPORTED_BY_NAME:
             return imports.member(qualified.rpartition(".")[0], parts[-1], _IMPORTED_BY_NAME[qualified])
-        for length in range(len(parts) - 1, 0, -1):
-            found = imports.existing(".".join(parts[:length]), self.scope, line, column)
-            if found is not None:
-                self.draft.spelled.add(found.partition(".")[0])
-                return ".".join((found, *parts[length:]))
+        # What is bound above a function is bound when it runs; what stands below it, most often.
+        above = (self.statement.lineno, self.statement.col_offset)
+        for place in dict.fromkeys((above, (line, column))):
+            for length in range(len(parts) - 1, 0, -1):
+                found = imports.existing(".".join(parts[:length]), self.scope, *place)
+                if found is not None:
+                    self.draft.spelled.add(found.partition(".")[0])
+                    return ".".join((found, *parts[length:]))
         if qualified.startswith("mmruntime.compat."):
             return f"{imports.member('mmruntime', 'compat', ('compat', 'mm_compat'))}.{parts[-1]}"
         module = imports.module(parts[0], parts[0], self.scope, line)

@@ -188,9 +188,11 @@ class ModuleUses:
         found = self._scopes.get(node)
         if found is None:
             names, holder = self.facts.names, node
+            below = part = node
             while not isinstance(holder, ast.stmt):
-                holder = self.parents[holder]
-                if holder in names.inner and not isinstance(holder, ast.stmt):
+                below, part, holder = part, holder, self.parents[holder]
+                is_scope = holder in names.inner and not isinstance(holder, ast.stmt)
+                if is_scope and not _is_evaluated_outside(holder, part, below):
                     found = names.inner[holder]
                     break
             else:
@@ -336,6 +338,14 @@ class ModuleUses:
                 is_prefix = any(meaning.name.startswith(f"{module}.") and module not in wanted for module in modules)
                 written = meaning.name if is_prefix else written
             yield OldNameUse(meaning.node, meaning.name, written, scope, self.statement_of(head))
+
+
+def _is_evaluated_outside(holder: ast.AST, part: ast.AST, below: ast.AST) -> bool:
+    """Whether a part of a lambda or a comprehension is no code of it: a default, and what it first goes through."""
+    if isinstance(holder, ast.Lambda):
+        return isinstance(part, ast.arguments) and not isinstance(below, ast.arg)
+    generators: list[ast.comprehension] = getattr(holder, "generators", [])
+    return generators[:1] == [part] and below is generators[0].iter
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, binding: Binding) -> Iterator[ImportedName]:

@@ -248,7 +248,7 @@ def _chooses_frozen(module: ModuleUses, node: ast.MatchClass | _Container) -> bo
         takes_any = any(isinstance(each, ast.MatchMapping) for case in match.cases for each in ast.walk(case.pattern))
         return not takes_any and _asks_for_frozen(module, node.cls) and _asks_for_frozen(module, *others)
     values = [key for key in node.keys if key is not None] if isinstance(node, ast.Dict) else [node]
-    if not any(isinstance(each, ast.Name | ast.Attribute) for value in values for each in _alternatives(value)):
+    if not all(isinstance(each, ast.Name | ast.Attribute) for value in values for each in _alternatives(value)):
         return False
     holder: ast.AST = node
     while isinstance(holder, ast.Tuple | ast.List | ast.Set | ast.BinOp):

@@ -1,0 +1,164 @@
+"""Random programs of scopes and bindings, run before and after `modernize`: none is rewritten wrongly or in silence.
+
+The programs run on a JAX of three modules. On one that has the old name and the new one, a rewritten program must give
+what it gave before, wherever it gave something; on one without the old name, what is lost must have been reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import types
+from collections.abc import Iterator
+
+import pytest
+from fixture_files import source_files
+
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
+from mmrewrite.source.text import SourceText
+
+pytestmark = pytest.mark.text
+
+REGISTRY = ModernizeRegistry()
+NAMES = ("jax", "m", "t")
+_BINDINGS = (
+    "import jax",
+    "import jax as {name}",
+    "import other as {name}",
+    "from jax import tree_map as {name}",
+    "from other import tree_map as {name}",
+    "{name} = {value}",
+    "{name} = {value}",
+    "{name}: object = {value}",
+    "{name}, _ = {value}, 1",
+    "for {name} in ({value},): pass",
+    "with nullcontext({value}) as {name}: pass",
+    "del {name}",
+    "def {name}(): pass",
+    "class {name}: tree_map = 'own'",
+    "_ = ({name} := {value})",
+    "_ = [{name} for {name} in ({value},)]",
+)
+_USES = (
+    *["{name}.tree_map"] * 3,
+    "{name}",
+    "(lambda: {name}.tree_map)()",
+    "(lambda {name}: {name}.tree_map)({other})",
+    "(lambda {name}={name}: {name}.tree_map)()",
+    "[{name}.tree_map for _ in (1,)][0]",
+    "[{name}.tree_map for {name} in ({other},)][0]",
+    "({name} := {other}).tree_map",
+)
+_VALUES = ("{name}", "{name}", "{name}.tree_map", "None", "({name} if flag else {other})", "({name} or {other})")
+
+
+class Program:
+    """The lines of a random program; each use notes what it got under its number."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._uses = 0
+        self.lines = ["import jax", f"flag = {self._random.choice((True, False))}"]
+        self._block("", 0, "module")
+
+    def _fill(self, choices: tuple[str, ...]) -> str:
+        pick = self._random.choice
+        value = pick(_VALUES).format(name=pick(NAMES), other=pick(NAMES))
+        return pick(choices).format(name=pick(NAMES), other=pick(NAMES), value=value)
+
+    def _try(self, indent: str, line: str) -> None:
+        # A `try` around imports alone would choose by the version of JAX.
+        body = [f"{indent}    {line}", f"{indent}    note(0)"]
+        self.lines += [f"{indent}try:", *body, f"{indent}except Exception:", f"{indent}    note(0)"]
+
+    def _use(self, indent: str) -> None:
+        self._uses += 1
+        self._try(indent, f"note({self._uses}, {self._fill(_USES)})")
+
+    def _block(self, indent: str, depth: int, kind: str) -> None:
+        inner, pick = f"{indent}    ", self._random.choice
+        if kind == "function" and self._random.random() < 0.25:
+            self.lines.append(f"{indent}global {pick(NAMES)}")
+        for _ in range(self._random.randint(2, 4)):
+            what = self._random.random()
+            if what < 0.4:
+                self._try(indent, self._fill(_BINDINGS))
+            elif what < 0.7 or depth > 2:
+                self._use(indent)
+            elif what < 0.8:
+                self.lines.append(f"{indent}if {pick(('flag', 'not flag'))}:")
+                self._block(inner, depth + 1, kind if kind == "class" else "if")
+            elif what < 0.92:
+                name, parameter = f"f_{len(self.lines)}", pick(("", "", "jax=jax", "m=t", "t"))
+                self.lines.append(f"{indent}def {name}({parameter}):")
+                self._block(inner, depth + 1, "function")
+                self._try(indent, f"{name}({pick(NAMES) if parameter == 't' else ''})")
+            else:
+                self.lines.append(f"{indent}class C_{len(self.lines)}:")
+                self._block(inner, depth + 1, "class")
+        self._use(indent)
+
+
+@contextlib.contextmanager
+def _modules(*, has_old_name: bool) -> Iterator[None]:
+    found = {name: types.ModuleType(name) for name in ("jax", "jax.tree", "jax.tree_util", "other")}
+    jax, tree, tree_util, other = found.values()
+    jax.tree, jax.tree_util, tree.map, tree_util.tree_map = tree, tree_util, "map", "map"  # type: ignore[attr-defined]
+    other.tree_map = "other"  # type: ignore[attr-defined]
+    if has_old_name:
+        jax.tree_map = "map"  # type: ignore[attr-defined]
+    before = {name: sys.modules.get(name) for name in found}
+    sys.modules.update(found)
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+
+
+def run(text: str, *, has_old_name: bool) -> dict[int, str]:
+    """The texts that the uses of a program got; others raised, got something else, or did not run."""
+    found: dict[int, str] = {}
+
+    def note(number: int, value: object = None) -> None:
+        if isinstance(value, str):
+            found[number] = value
+
+    code = compile(text, "program.py", "exec")
+    # A default may be a name that nothing has bound yet, which ends the program.
+    with _modules(has_old_name=has_old_name), contextlib.suppress(NameError):
+        exec(code, {"note": note, "nullcontext": contextlib.nullcontext, "__name__": "p"})
+    return found
+
+
+@pytest.mark.parametrize("start", range(0, 400, 100))
+def test_no_program_is_rewritten_wrongly_or_in_silence(start: int) -> None:
+    tried = changed = lost = 0
+    for seed in range(start, start + 100):
+        lines = Program(seed).lines
+        text = "\n".join(lines) + "\n"
+        try:
+            before = run(text, has_old_name=True)
+        except SyntaxError:
+            # A name that a function declares global after it is a parameter.
+            continue
+        (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+        assert result.failure is None, seed
+        after = run(result.result.decode(), has_old_name=True)
+        assert before.items() <= after.items(), f"{seed}: {text}"
+        today = run(result.result.decode(), has_old_name=False)
+        is_lost = not after.items() <= today.items()
+        source = SourceText.decode(result.original)
+        told = {item.line for item in (*result.refusals, *result.left)}
+        told |= {source.position(edit.start)[0] for edit in result.edits if edit.end > edit.start}
+        tried, changed, lost = tried + 1, changed + result.changed, lost + is_lost
+        assert told or not is_lost, f"{seed}: {text}"
+    # The programs are worth something: most have an old name that is rewritten, and many one that is told.
+    assert tried > 60
+    assert changed > 30
+    assert lost > 15
