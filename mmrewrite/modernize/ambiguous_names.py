@@ -249,7 +249,7 @@ def _read_of_held(
         is_own = part.attr in context.analysis(OwnMembers).names
         values = context.analysis(HeldModulesInView if is_own else HeldModules)
         held = values.of(module, value) if is_possible else {}
-        home = next(iter(sorted(rests[rest] & held.keys())), None) if held else None
+        home = min(rests.get(rest, frozenset()).intersection(held), default=None)
         if home is not None:
             return f"{home}.{rest}", home, held[home], part
     return None

@@ -9,9 +9,8 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from mmrewrite.modernize.analysis.passed_modules import ASK_ONLY, PassedModules, module_by_name, text_of
 from mmrewrite.modernize.site import ModernizeContext
@@ -27,17 +26,18 @@ _PUT_IN = frozenset(("add", "append", "appendleft", "extend", "insert", "put", "
 _IMPORTED_BY = frozenset(("name", "module", "module_name", "modname"))
 _PACKAGES = ("jax", "flax", "optax", "chex", "orbax")
 _LOOKS_UP = "__getattr__"
+# So many values, the nearest, are looked at for each question. Where a program passes modules on they are named a few
+# values away; to look at all values of a project of 300,000 lines takes longer than everything else.
+_MOST = 2000
 
 
-@dataclass(frozen=True)
-class _Stored:
+class _Stored(NamedTuple):
     """All that is stored as an attribute of that name."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class _Given:
+class _Given(NamedTuple):
     """All that functions of that name are given at a place, or by a keyword; at None, anywhere."""
 
     name: str
@@ -49,7 +49,7 @@ _Call = tuple[ModuleUses, ast.Call, bool]
 
 
 class HeldModules:
-    """Follows values backwards, on demand; each value is looked at once.
+    """Follows values backwards, on demand; what is behind each value is looked for once.
 
     A call of what is not in view may give what it is given.
     """
@@ -61,50 +61,50 @@ class HeldModules:
         self._homes = context.analysis(PassedModules).homes
         self._loaded: dict[str, ModuleUses] = {}
         self._puts: dict[ModuleUses, Mapping[tuple[Scope | None, str], Sequence[ast.expr]]] = {}
-        self._found: dict[_Value, dict[str, str]] = {}
-        self._in_front: dict[_Value, list[_Value]] = defaultdict(list)
+        self._steps: dict[_Value, str | Sequence[_Value]] = {}
+        self._found: dict[_Value, Mapping[str, str]] = {}
 
     def of(self, module: ModuleUses, node: ast.expr) -> Mapping[str, str]:
-        """The modules that an expression may be or hold, each with the file and line where it is named."""
-        queue: list[_Value] = [(module, node)]
-        while queue:
-            value = queue.pop()
-            if value in self._found:
-                continue
-            self._found[value] = {}
-            home = self._home(*value)
-            if home is not None:
-                self._pass_on(value, home)
-                continue
-            for behind in self._behind(*value):
-                self._in_front[behind].append(value)
-                if behind in self._found:
-                    for found in list(self._found[behind].items()):
-                        self._pass_on(value, found)
-                else:
-                    queue.append(behind)
-        return self._found[module, node]
+        """The modules that an expression may be or hold, each with the nearest file and line where it is named.
 
-    def _pass_on(self, value: _Value, found: tuple[str, str]) -> None:
-        """Note a module for a value, and for all that may be that value."""
-        queue = [value]
-        while queue:
-            value = queue.pop()
-            if found[0] not in self._found[value]:
-                self._found[value][found[0]] = found[1]
-                queue += self._in_front[value]
+        The nearest values are looked at, as many as `_MOST`: what was asked for before has no say in the answer, as
+        each process asks for other values.
+        """
+        start: _Value = (module, node)
+        if start not in self._found:
+            found: dict[str, str] = {}
+            queue, seen = [start], {start}
+            for value in queue:
+                step = self._step(value)
+                if isinstance(step, str):
+                    found.setdefault(step, _place(*value))
+                elif len(queue) < _MOST:
+                    queue += [each for each in dict.fromkeys(step) if each not in seen]
+                    seen.update(step)
+            self._found[start] = found
+        return self._found[start]
 
-    def _home(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given) -> tuple[str, str] | None:
-        """The module that a value names, and where."""
-        if module is None or isinstance(value, _Stored | _Given):
-            return None
-        name = self._name_of(module, value)
-        if name not in self._homes:
-            return None
-        line = getattr(value.node if isinstance(value, Binding) else value, "lineno", 1)
-        return name, f"{module.facts.path}:{line}"
+    def _step(self, value: _Value) -> str | Sequence[_Value]:
+        """The module that a value names; else the values behind it that may be one."""
+        step = self._steps.get(value)
+        if step is None:
+            name = self._name_of(*value)
+            if name is not None and name in self._homes:
+                step = name
+            else:
+                step = [each for each in self._behind(*value, name) if self._may_hold(each[1])]
+            self._steps[value] = step
+        return step
 
-    def _behind(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given) -> Iterable[_Value]:
+    def _may_hold(self, value: ast.expr | Binding | _Stored | _Given) -> bool:
+        """Whether a value is no number, no other text than that of a module, and no answer to a question."""
+        if isinstance(value, ast.Constant):
+            return value.value in self._homes if isinstance(value.value, str) else False
+        return not isinstance(value, ast.Compare | ast.UnaryOp)
+
+    def _behind(
+        self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given, name: str | None
+    ) -> Iterable[_Value]:
         """The values of which one that names no module may be one, or that it may hold."""
         if isinstance(value, _Stored):
             return self._stored.get(value.name, ())
@@ -112,10 +112,13 @@ class HeldModules:
             return self._given(value)
         assert module is not None
         if isinstance(value, Binding):
-            return self._of_binding(module, value, self._name_of(module, value))
-        return self._of_expression(module, value, self._name_of(module, value))
+            return self._of_binding(module, value, name)
+        return self._of_expression(module, value, name)
 
-    def _name_of(self, module: ModuleUses, value: ast.expr | Binding) -> str | None:
+    def _name_of(self, module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given) -> str | None:
+        """The full name that a value stands for."""
+        if module is None or isinstance(value, _Stored | _Given):
+            return None
         if isinstance(value, Binding):
             return module.facts.names.follow(value.target) if value.target is not None else None
         if isinstance(value, ast.Name | ast.Attribute):
@@ -331,6 +334,12 @@ class HeldModulesInView(HeldModules):
     """The same, but for calls of what is not in view."""
 
     may_give_what_is_given = False
+
+
+def _place(module: ModuleUses | None, value: ast.expr | Binding | _Stored | _Given) -> str:
+    """The file and the line of a value that names a module."""
+    assert module is not None
+    return f"{module.facts.path}:{getattr(value.node if isinstance(value, Binding) else value, 'lineno', 1)}"
 
 
 def _last(node: ast.AST) -> str | None:
