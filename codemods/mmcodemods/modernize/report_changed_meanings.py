@@ -149,6 +149,8 @@ _Container = ast.Tuple | ast.List | ast.Set | ast.Dict | ast.BinOp
 _CONTAINERS = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp)
 _CHOOSING: tuple[type[ast.AST], ...] = (ast.MatchClass, ast.FunctionDef, *_CONTAINERS)
 _KINDS_OF_NODES: tuple[type[ast.AST], ...] = (ast.Constant, ast.Attribute, ast.Subscript, ast.Call, ast.Compare)
+# Of `functools.singledispatch`.
+_REGISTER = "register"
 _CLASS_TESTS = frozenset(("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"))
 Kind = Literal["shards", "cost", "device", "client", "protocol", "names", "attention", "frozen", "stopping"]
 
@@ -218,7 +220,7 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     if called in _CLASS_TESTS and len(node.args) > 1:
         return "frozen" if _asks_for_frozen(module, node.args[1]) and not _thaws(module, node) else None
-    if called == "register" and node.args:
+    if called == _REGISTER and node.args:
         # Of `functools.singledispatch`.
         return "frozen" if _asks_for_frozen(module, node.args[0]) else None
     if len(node.args) > 2 and class_of(module, node.func) in _ATTENTIONS:
@@ -263,7 +265,7 @@ def _is_registered_for_frozen(module: ModuleUses, function: ast.FunctionDef) -> 
     """Whether `@f.register` reads a `FrozenDict` from the annotation of the first parameter."""
     first = next(iter((*function.args.posonlyargs, *function.args.args)), None)
     decorators = [each for each in function.decorator_list if isinstance(each, ast.Attribute)]
-    is_registered = any(each.attr == "register" for each in decorators)
+    is_registered = any(each.attr == _REGISTER for each in decorators)
     annotation = first.annotation if first is not None else None
     return is_registered and annotation is not None and _asks_for_frozen(module, annotation)
 

@@ -73,7 +73,8 @@ class HeldModules:
         start: _Value = (module, node)
         if start not in self._found:
             found: dict[str, str] = {}
-            queue, seen = [start], {start}
+            queue: list[_Value] = [start]
+            seen = set(queue)
             for value in queue:
                 step = self._step(value)
                 if isinstance(step, str):

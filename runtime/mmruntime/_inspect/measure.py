@@ -46,11 +46,9 @@ def measure(
         carried: Positions of inputs that are state, and of the output that is their next value.
     """
     devices = [{device.id for device in mesh.devices.flat} for mesh in meshes]
-    if runner.group is not None:
-        found = measure_processes(runner, runner.group, program, inputs, meshes)
-        runs = found.seconds
-    else:
-        runs, issue = _alone(runner, program, inputs)
+    group = runner.group
+    found = None if group is None else measure_processes(runner, group, program, inputs, meshes)
+    runs, issue = _alone(runner, program, inputs) if found is None else (found.seconds, [])
     best = [min(each) for each in runs]
     once: dict[int, float] = defaultdict(float)
     transfers: dict[tuple[int, int], float] = defaultdict(float)
@@ -60,7 +58,7 @@ def measure(
         elif item.microbatch is None:
             once[item.spec.submesh] += seconds
     alone = typical(program, best)
-    if runner.group is not None:
+    if found is not None:
         # The calls of each process are its own; here, nothing holds a device up.
         apart = simulate_step(program, devices, carried, alone)
         simulated = simulate_processes(program, devices, found.owners, carried, found.costs)

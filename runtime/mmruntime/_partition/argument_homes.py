@@ -80,4 +80,4 @@ def _reading(eqn: Any, instead: Mapping[Var, Var]) -> Any:
 
 
 def _devices(sharding: NamedSharding) -> tuple[Any, ...]:
-    return tuple(sharding.mesh.devices.flat)
+    return tuple(cast(Mesh, sharding.mesh).devices.flat)
