@@ -129,6 +129,20 @@ def test_what_works_on_several_stages_is_right_and_in_one_place(mesh):
     assert ids(both) in STAGES
 
 
+def test_what_no_equation_reads_stays_where_it_is(mesh):
+    one, two, three, four = on_stages([jnp.arange(12.0).reshape(3, 4)] * 4)
+    step = mm.mjit(lambda a, b, returned, unused: (a + 1, b + 1, returned), mesh=mesh)
+    *_, returned = step(one, two, three, four)
+    assert ids(returned) == STAGES[2]
+    assert len(step.latest_plan.placement.followed) == 2
+
+
+def test_keys_on_several_stages_tell_nothing(mesh):
+    first, second, *_ = on_stages([jnp.array([1, 2], "uint32")] * 4)
+    step = mm.mjit(lambda first, second, x: (x + 1, first), mesh=mesh)
+    assert ids(step(first, second, jnp.ones((4, 4)))[0]) == set(range(8))
+
+
 @pytest.mark.parametrize("where", ["one stage", "everywhere", "host"])
 def test_arguments_in_one_place_are_used_on_all_devices(mesh, where):
     tree = [jnp.ones((4, 4)), jnp.zeros((4, 4))]

@@ -18,21 +18,23 @@ from mmruntime._core.multimesh import MultiMesh
 from mmruntime._jaxpr.ir import Op, Step, is_tiny
 
 
-def argument_homes(leaves: Sequence[Any], multimesh: MultiMesh) -> dict[int, NamedSharding]:
+def argument_homes(step: Step, leaves: Sequence[Any], multimesh: MultiMesh) -> dict[int, NamedSharding]:
     """The layouts of the arguments that lie on devices of a mesh, by position; none unless they lie on several stages.
 
-    An argument that nothing binds to its devices, or that is whole on all devices of the mesh, may be used anywhere.
+    An argument that nothing binds to its devices, that is whole on all devices of the mesh, or tiny, may be used
+    anywhere.
 
     Args:
-        leaves: Arrays, numbers, or `jax.ShapeDtypeStruct`s in their place.
+        step: The step, as it was traced.
+        leaves: Its arguments: arrays, numbers, or `jax.ShapeDtypeStruct`s in their place.
         multimesh: The mesh.
     """
     everywhere = set(multimesh.mesh.devices.flat)
     found: dict[int, NamedSharding] = {}
     parts: set[tuple[Any, ...]] = set()
-    for position, leaf in enumerate(leaves):
+    for position, (var, leaf) in enumerate(zip(step.invars, leaves, strict=True)):
         sharding = getattr(leaf, "sharding", None)
-        if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh) or not leaf.shape:
+        if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh) or is_tiny(var):
             continue
         devices = _devices(sharding)
         is_part = everywhere > set(devices)
@@ -67,9 +69,8 @@ def follow_arguments(
     copies: dict[Var, Var] = {}
     for position, sharding in homes.items():
         var = step.invars[position]
-        if not is_tiny(var):
-            copies[var] = _compat.new_var(var.aval)
-            pins[Op(_compat.copy_eqn(var, copies[var]))] = numbers[_devices(sharding)]
+        copies[var] = _compat.new_var(var.aval)
+        pins[Op(_compat.copy_eqn(var, copies[var]))] = numbers[_devices(sharding)]
     (region,) = step.regions
     ops = [op.with_eqn(_reading(op.eqn, copies)) for op in region.ops]
     return step.with_regions([replace(region, ops=(*pins, *ops))]), pins, [meshes[devices] for devices in numbers]

@@ -62,7 +62,7 @@ class Placement:
             they make; its logical axes hold for them.
         pulled: For carried state that lives with that of other stages, the equation that made it so.
         makers: For carried state that no task reads, the equation that makes its next value, and with that its home.
-        followed: The inputs that lie where the caller has them, in a step without tasks.
+        followed: The inputs that are read where the caller has them, in a step without tasks.
     """
 
     submeshes: Submeshes
@@ -112,7 +112,8 @@ def place(
         step, pins, meshes = follow_arguments(step, arguments, multimesh)
     followed = frozenset(var for op in pins if op.task is None for var in op.reads())
     step, placement = _Placer(step, pins, Submeshes(tuple(meshes or [multimesh.mesh])), task_meshes).run()
-    return step, replace(placement, followed=followed)
+    read = {var for op in step.ops() for var in op.reads()} if followed else frozenset()
+    return step, replace(placement, followed=followed & read)
 
 
 def _name_rounds(step: Step, multimesh: MultiMesh, costs: LayerCosts) -> Step:

@@ -141,8 +141,8 @@ def make_plan(
         leaf_names = tuple(argument_name(path, arguments) for path in places)
 
         # Where it runs; stacks of layers in parts, each on its stage.
+        homes = argument_homes(step, call.leaves, multimesh)
         step = cut_layers(step, multimesh)
-        homes = argument_homes(call.leaves, multimesh)
         step, stacks, placement = _place_parts(step, multimesh, homes)
         followed = {k: homes[k] for k, var in enumerate(step.invars) if var in placement.followed}
         names = stacks.part_names(leaf_names)
