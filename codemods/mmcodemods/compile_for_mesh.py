@@ -200,9 +200,9 @@ def _above_the_step(step: PlainStep, facts: Facts, mesh: Hint) -> str:
     line = first_line(step.compiled)
     where = f"above line {line}" if step.facts is facts else f"above line {line} of {step.facts.path}"
     advice = f"{where}, for the step {step.name}"
-    names = facts.names
-    scopes = [names.scopes.get(each) for each in (step.compiled, mesh.statement)]
-    if step.facts is facts and scopes[0] is scopes[1] and first_line(mesh.statement) > line:
+    scopes = facts.names.scopes
+    runs_with_it = step.facts is facts and scopes[step.compiled] is scopes[mesh.statement]
+    if runs_with_it and first_line(mesh.statement) > line:
         advice += f", and move this hint above that: line {line} runs before the mesh would be made"
     return advice
 

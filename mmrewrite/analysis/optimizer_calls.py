@@ -15,6 +15,8 @@ OF_EACH_ARRAY = frozenset(
         *("scale_by_sign", "scale_by_sm3", "scale_by_trust_ratio", "set_to_zero", "trace", "zero_nans"),
     )
 )
+# The optimizers of nnx, which hold one of optax.
+_OBJECTS = frozenset(("Optimizer", "ModelAndOptimizer"))
 # What to write where a call cannot be compiled by itself; for the name of a compiler.
 IN_A_FUNCTION = "make this call in a function that `{}` compiles, with `# mm: mjit`, which runs on each stage"
 
@@ -37,8 +39,8 @@ def compiled_apart(call: ast.Call, names: Module, scope: Scope) -> str:
     """What to write instead of such a call where nothing compiles it."""
     function = call.func
     assert isinstance(function, ast.Attribute)
-    made = _made_by(function.value, names, scope)
-    library = "" if made is None else names.resolve(made.func, scope) or ""
+    made = _value_of(function.value, scope)
+    library = (names.resolve(made.func, scope) or "") if isinstance(made, ast.Call) else ""
     if function.attr == "update" and not library.startswith("flax.") and dotted_name(function) is not None:
         name = "update" if scope.owner("update") is None else "update_params"
         written = f"{name} = jax.jit({ast.unparse(function)})"
@@ -48,11 +50,18 @@ def compiled_apart(call: ast.Call, names: Module, scope: Scope) -> str:
 
 
 def _looks_at_each_array(optimizer: ast.expr, names: Module, scope: Scope, depth: int) -> bool:
-    """Whether an expression is seen to be an optimizer, or a chain of those, that looks at each array alone."""
-    made = _made_by(optimizer, names, scope)
-    if made is None or depth == 0:
+    """Whether an expression is seen to be an optimizer, or a chain of those, that looks at each array alone.
+
+    Or no optimizer: dictionaries and the metrics of nnx have an `update`, too.
+    """
+    made = _value_of(optimizer, scope)
+    if isinstance(made, ast.Dict | ast.DictComp):
+        return True
+    if not isinstance(made, ast.Call) or depth == 0:
         return False
     library, _, name = (names.resolve(made.func, scope) or "").rpartition(".")
+    if library == "flax.nnx" and name not in _OBJECTS:
+        return True
     if library == "flax.nnx" and len(made.args) > 1:
         return _looks_at_each_array(made.args[1], names, scope, depth - 1)
     if library != "optax":
@@ -62,9 +71,9 @@ def _looks_at_each_array(optimizer: ast.expr, names: Module, scope: Scope, depth
     return name in OF_EACH_ARRAY
 
 
-def _made_by(node: ast.expr, names: Module, scope: Scope) -> ast.Call | None:
-    """The one call that makes what an expression names."""
+def _value_of(node: ast.expr, scope: Scope) -> ast.expr | None:
+    """The one value that an expression names, or the expression itself."""
     if isinstance(node, ast.Name) and (owner := scope.owner(node.id)) is not None:
         values = [binding.value for binding in owner.bindings[node.id]]
-        return values[0] if len(values) == 1 and isinstance(values[0], ast.Call) else None
-    return node if isinstance(node, ast.Call) else None
+        return values[0] if len(values) == 1 else None
+    return node
