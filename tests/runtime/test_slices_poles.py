@@ -73,6 +73,16 @@ def of_table(p, batch):
     return losses(p, x + jax.nn.softmax(masked(scores, low=-1e9), -1) @ (x @ p["v"]), batch["y"]).mean()
 
 
+def with_positions():
+    """The arguments, with a parameter for each position."""
+    params, batch = arguments()
+    return params | {"positions": np.linspace(-1, 1, LENGTH) + 0.05}, batch
+
+
+def apart(p):
+    return jnp.abs(p["positions"][:, None] - p["positions"][None])
+
+
 def of_distances(p, batch):
     x = embedded(p, batch["x"]) @ p["q"]
     apart = (x[:, :, None] - x[:, None]).sum(-1)
@@ -138,6 +148,15 @@ REFUSED = {
     "a table of truths": hiding(lambda s, v, b, p: -1 / (s * jnp.asarray([0.0, 1.0])[keys(b["valid"])] + TINY) ** 2),
     "a product": hiding(lambda s, v, b, p: s - (1 - v) * jnp.prod(jnp.stack([jnp.ones_like(s) * 9.0] * 10, -1), -1)),
     "complex numbers": hiding(lambda s, v, b, p: -1 / (abs(lax.complex(s * v, s * v)) + TINY)),
+    "a span without an end": hiding(
+        lambda s, v, b, p: s - 1 / abs(1.5 + jnp.log((s * v) ** 2 + (1 - v) ** 2 * (np.exp(-1.5) - 0.05) + 0.05)),
+        -1e12,
+    ),
+    "positions that are learned": hiding(lambda s, v, b, p: s - 1 / apart(p)),
+    "their logarithm": hiding(lambda s, v, b, p: s + jnp.log(apart(p))),
+    "their power": hiding(lambda s, v, b, p: s - apart(p) ** -0.5),
+    "a parameter that is rectified": hiding(lambda s, v, b, p: s - 1 / jax.nn.relu(p["positions"])),
+    "a parameter that is compared": hiding(lambda s, v, b, p: s - 1 / (p["positions"] > 0).astype(float)),
     "keys": of_keys(lambda s: -1 / (abs(s) + TINY)),
     "a logarithm of keys": of_keys(lambda s: jnp.log(abs(s)), -1e30),
     "tokens": of_tokens(lambda x: 1 / (x + TINY)),
@@ -148,13 +167,21 @@ REFUSED = {
     "scaled up": of_scores(lambda s, b, p: jnp.where(lower(), s + (keys(b["valid"]) - 1.0) * 1e3, -1e9) * 1e7),
     "scaled with padding": of_scores(lambda s, b, p: jnp.where(lower() & (keys(b["valid"]) > 0), s, -1e30) / 3),
 }
-BY_DAY = ("a square", "the end of half precision", "keys", "features", "a difference of sums")
+BY_DAY = (
+    "a square",
+    "a span without an end",
+    "positions that are learned",
+    "the end of half precision",
+    "keys",
+    "features",
+    "a difference of sums",
+)
 
 
 @pytest.mark.parametrize("name", of_the_night(REFUSED, BY_DAY))
 def test_rows_that_a_mask_at_a_pole_may_hide_are_refused_at_their_line(name):
     with pytest.raises(ValueError, match=r"none that is visible|behind it, which no causal mask") as raised:
-        in_slices(REFUSED[name], 3, arguments())
+        in_slices(REFUSED[name], 3, with_positions())
     assert re.search(r"slices=3 cannot be kept at .*\.py:\d+", str(raised.value))
 
 
@@ -196,6 +223,7 @@ def by_norm(x):
 
 
 NORMS = {
+    "norm alone": by_norm,
     "layer norm": lambda x: (x - mean(x)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-12),
     "layer norm by hand": by_hand,
     "layer norm by squares": by_squares,

@@ -159,10 +159,16 @@ def prove(
         atoms = _compat.split(part)[0].outvars
         alone = tuple(Verdict("max" if atom.aval.dtype == np.bool_ else "sum") for atom in atoms)
         return Proof(part, whole, 1, alone, Edits(), (), ())
-    run = _Run(num_microbatches, can_edit=not as_written, has_own_statistics=own_statistics, parameters=parameters)
-    run.has_one_example = any(
+    has_one_example = any(
         argument.dim is not None and shape_of(var)[argument.dim] == 1
         for argument, var in zip(arguments, _compat.split(part)[0].invars, strict=True)
+    )
+    run = _Run(
+        num_microbatches,
+        can_edit=not as_written,
+        has_own_statistics=own_statistics,
+        has_one_example=has_one_example,
+        parameters=parameters,
     )
     ins = [
         FREE.but(hoistable=argument.hoistable)
@@ -205,9 +211,18 @@ def _verdict(value: AbstractValue, *, can_hoist: bool) -> Verdict:
 
 
 class _Run(Interpreter):
-    def __init__(self, n: int, *, can_edit: bool, has_own_statistics: bool, parameters: Collection[int]) -> None:
+    def __init__(
+        self,
+        n: int,
+        *,
+        can_edit: bool,
+        has_own_statistics: bool,
+        has_one_example: bool,
+        parameters: Collection[int],
+    ) -> None:
         self.n = n
         self.has_own_statistics = has_own_statistics
+        self.has_one_example = has_one_example
         self.own_statistics: list[str] = []
         self.parameters = parameters
         self.can_edit = can_edit
@@ -218,7 +233,6 @@ class _Run(Interpreter):
         self.repeated_draws: list[str] = []
         # By the two jaxprs of a call, what it is given and whether it hoists: layers that are alike share their jaxprs.
         self.known: dict[Hashable, tuple[tuple[Any, Any], list[AbstractValue], Edits]] = {}
-        self.has_one_example = False
         # The line of the innermost call that has one. JAX traces `bernoulli` and the like once, for whoever is first.
         self.call_line = ""
 

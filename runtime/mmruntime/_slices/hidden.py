@@ -128,16 +128,16 @@ def shown_entries(
 
     arrays, least = [], []
     for number, (value, entries) in enumerate(zip(ins, known, strict=True)):
-        shown = value.plain if value.shown is None else value.shown
         if name == "sub" and number == 1:
             # What is subtracted hides where it is very large.
-            shown = value.plain and value.reach[1] < -SHOWN
+            is_small = value.reach[1] < -SHOWN
+            shown = value.plain and is_small
+            least.append(-value.reach[1] if is_small else _least_known(entries, negated=True))
+        else:
+            shown = value.plain if value.shown is None else value.shown
+            least.append(_least_shown(value, entries))
         arrays.append(np.asarray(shown))
         arrays += [np.asarray(False), np.asarray(0)] if entries is None else [entries.known, entries.values]
-        if name == "sub" and number == 1:
-            least.append(-value.reach[1] if value.reach[1] < -SHOWN else _least_known(entries, negated=True))
-        else:
-            least.append(_least_shown(value, entries))
     if name == "select_n":
         low = min(least[1:])
     elif factor is not None:

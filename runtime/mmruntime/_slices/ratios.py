@@ -16,13 +16,10 @@ import jax.numpy as jnp
 
 from mmruntime._compat import Var, is_var
 from mmruntime._slices.constants import Constants, Copy, dims_after
-from mmruntime._slices.reach import chosen_case
+from mmruntime._slices.hidden import is_same
+from mmruntime._slices.reach import chosen_case, raised_to
 from mmruntime._slices.values import Reach, SlicedValue
 
-# Entries are the same but for their rounding.
-_SAME = frozenset(
-    ("convert_element_type", "copy", "copy_p", "reduce_precision", "stop_gradient", "sharding_constraint")
-)
 # What rounding may take of a bound.
 _ROUNDED = 0.98
 
@@ -92,12 +89,18 @@ class Ratios:
         self._inverse: dict[Var, tuple[_Bound, ...]] = {}
         # It is at most the largest of these, without its sign.
         self._most: dict[Var, _Bound] = {}
+        # Quotients that are bounded only where a mask is true: the mask, and where they then lie.
         self._guarded: dict[Var, tuple[tuple[Copy, int], Reach]] = {}
+        # The largest entries, without their sign.
         self._sizes: dict[Any, float] = {}
+        # Sums and squares that a variance is made of.
         self._moments: dict[Var, _Moment] = {}
 
     def reach(self, eqn: Any, ins: Sequence[SlicedValue]) -> Reach | None:
-        """Where a quotient or product lies as one operand is a norm of the other; None if that is not known."""
+        """Where a quotient or product lies as one operand is a norm of the other; None if that is not known.
+
+        Remembers those for which it holds under a mask, for the `select_n` that applies it.
+        """
         name = eqn.primitive.name
         if name == "select_n" and len(eqn.invars) == 3:
             return self._selected(eqn, ins)
@@ -148,8 +151,8 @@ class Ratios:
         if name in ("mul", "div") and not found.squared_last:
             low, high = ins[1].span
             by = low if name == "mul" or low <= 0 else 1 / low
-            return replace(found, share=round(found.share * by, 9)) if low == high and low > 0 else None
-        is_moved = name in ("broadcast_in_dim", "reshape", "squeeze", "expand_dims") or name in _SAME
+            return replace(found, share=float(f"{found.share * by:.9g}")) if low == high and low > 0 else None
+        is_moved = name in ("broadcast_in_dim", "reshape", "squeeze", "expand_dims") or is_same(name)
         return found if is_moved and math.prod(first.aval.shape) == math.prod(eqn.outvars[0].aval.shape) else None
 
     def _selected(self, eqn: Any, ins: Sequence[SlicedValue]) -> Reach | None:
@@ -209,7 +212,7 @@ class Ratios:
         if name == "mul" and first is eqn.invars[1]:
             return (_Bound(copy.source, copy.dims, 2.0),)
         of_first = self._of(first, ins[0])
-        if name in _SAME or name.startswith("mm_"):
+        if is_same(name):
             return [bound.scaled(_ROUNDED) for bound in of_first]
         if name in ("reduce_sum", "reduce_max"):
             gone = set(params["axes"])
@@ -242,7 +245,7 @@ class Ratios:
     def _multiple(self, eqn: Any, ins: Sequence[SlicedValue]) -> Iterable[_Bound]:
         """What a multiple by a positive constant is at least."""
         for k in (0, 1) if eqn.primitive.name == "mul" else (1,):
-            if self._constants.find(eqn.invars[k]) is not None and 0 < ins[k].reach[0] < math.inf:
+            if self._constants.find(eqn.invars[k]) is not None and 0 < ins[k].reach[0] <= ins[k].reach[1] < math.inf:
                 by = 1 / ins[k].reach[1] if eqn.primitive.name == "div" else ins[k].reach[0]
                 return [bound.scaled(by * _ROUNDED) for bound in self._of(eqn.invars[1 - k], ins[1 - k])]
         return ()
@@ -255,7 +258,9 @@ class Ratios:
             if self._constants.find(eqn.invars[2 - case]) is None or other.reach[0] < 0:
                 continue
             for bound in self._of(eqn.invars[1 + case], ins[1 + case]):
-                if other.reach[0] > 0 and math.isfinite(most := self._sizes.get(bound.of, math.inf) ** bound.power):
+                if other.reach[0] > 0 and math.isfinite(
+                    most := raised_to(self._sizes.get(bound.of, math.inf), bound.power)
+                ):
                     yield replace(bound, factor=min(bound.factor, other.reach[0] / max(most, 1e-30)))
                 elif bound.where is None and bound.dims == tuple(range(len(bound.dims))):
                     yield replace(bound, where=(which, case))
@@ -284,7 +289,7 @@ class Ratios:
             most = max(abs(ins[0].reach[0]), abs(ins[0].reach[1]), 1e-30)
             return tuple(b.scaled(1 / most) for b in self._of(eqn.invars[1], ins[1])) if math.isfinite(most) else ()
         bounds = self._inverse_of(first)
-        if name in _SAME or name.startswith("mm_"):
+        if is_same(name):
             return tuple(bound.scaled(_ROUNDED) for bound in bounds)
         return tuple(self._moved(eqn, bounds)) if bounds else ()
 

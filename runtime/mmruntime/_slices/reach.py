@@ -86,7 +86,8 @@ def _product(one: Reach, other: Reach) -> Reach:
     return _ends([0.0 if 0 in (a, b) else a * b for a in one for b in other])
 
 
-def _raised_to(x: float, exponent: float) -> float:
+def raised_to(x: float, exponent: float) -> float:
+    """A power, infinity if it is too large for a float."""
     try:
         return float(x**exponent)
     except OverflowError:
@@ -94,7 +95,7 @@ def _raised_to(x: float, exponent: float) -> float:
 
 
 def _power(reach: Reach, exponent: int) -> Reach:
-    high = _raised_to(max(1.0, abs(reach[0]), abs(reach[1])), exponent)
+    high = raised_to(max(1.0, abs(reach[0]), abs(reach[1])), exponent)
     if exponent % 2:
         return -high, high
     outside = 0.0 if reach[0] <= 0 <= reach[1] else min(abs(reach[0]), abs(reach[1]))
@@ -109,9 +110,21 @@ def _has_zero(reach: Reach) -> bool:
     return reach[0] <= 0 <= reach[1]
 
 
+def _is_between(reach: Reach, low: float, high: float) -> bool:
+    """Whether an interval holds neither of two poles; infinity is none."""
+    return low < reach[0] and (high == math.inf or reach[1] < high)
+
+
 def _quotient(one: Reach, other: Reach) -> Reach:
     """A quotient whose denominator is known not to be zero."""
-    return _ends([0.0 if math.isinf(b) or a == 0 else a / b for a in one for b in other])
+
+    def of_ends(a: float, b: float) -> float:
+        if math.isinf(b) or a == 0:
+            return 0.0
+        # An end that is too small for a float is not zero.
+        return math.copysign(math.inf, a) * math.copysign(1.0, b) if b == 0 else a / b
+
+    return _ends([of_ends(a, b) for a in one for b in other])
 
 
 def _largest(reach: Reach) -> Reach:
@@ -122,8 +135,8 @@ def _largest(reach: Reach) -> Reach:
 def _raised(one: Reach, other: Reach) -> Reach:
     """A power with an exponent that is known to be positive, or a base that is known to be."""
     if one[0] > 0:
-        return _ends([_raised_to(a, b) for a in one for b in other]) if all(map(math.isfinite, other)) else ANYTHING
-    most = _raised_to(max(1.0, abs(one[0]), abs(one[1])), other[1])
+        return _ends([raised_to(a, b) for a in one for b in other]) if all(map(math.isfinite, other)) else ANYTHING
+    most = raised_to(max(1.0, abs(one[0]), abs(one[1])), other[1])
     return (0.0 if one[0] >= 0 else -most), most
 
 
@@ -211,18 +224,33 @@ def chosen_case(ins: Sequence[SlicedValue]) -> int | None:
 # Joins, in which a constant stands beside parameters as a mask does.
 _JOINS = frozenset(("concatenate", "pad", "stack", "scatter", "dynamic_update_slice"))
 
+# They make zeros of some entries, and not of others.
+_VANISHING = frozenset(("ceil", "clamp", "floor", "max", "min", "round", "sign"))
+
 
 def is_learned(eqn: Any, ins: Sequence[SlicedValue], constants: Sequence[np.ndarray[Any, Any] | None]) -> bool:
-    """Whether a result is made of parameters alone, and of numbers that are the same for all entries."""
+    """Whether a result is made of parameters alone, and of numbers that are the same for all entries.
+
+    Not so where some parameters may become zero and others not: rounded ones, and distances between them.
+    """
     if not any(value.learned for value in ins):
         return False
-    if eqn.primitive.name == "select_n" and (chosen := chosen_case(ins)) is not None:
+    name = eqn.primitive.name
+    if name == "select_n" and (chosen := chosen_case(ins)) is not None:
         return ins[chosen].learned
+    is_of_floats = jnp.issubdtype(eqn.invars[0].aval.dtype, jnp.inexact)
+    if name in _VANISHING or (name == "convert_element_type" and not is_of_floats):
+        return False
+    if name == "sub" and all(value.learned for value in ins):
+        return False
+    if name in ("add", "add_any") and all(value.span[0] >= 0 for value in ins):
+        # As in a softplus: nothing takes it back to zero.
+        return True
     for value, array in zip(ins, constants, strict=True):
         if value.learned:
             continue
         is_number = array is not None and value.reach[0] == value.reach[1]
-        if not is_number or eqn.primitive.name in _JOINS or (value.reach[0] == 0 and eqn.primitive.name in _PRODUCTS):
+        if not is_number or name in _JOINS or (value.reach[0] == 0 and name in _PRODUCTS):
             return False
     return True
 
@@ -257,8 +285,7 @@ def has_pole(eqn: Any, ins: Sequence[SlicedValue]) -> bool:
         return ins[0].span[0] <= 0 and ins[1].span[0] < 0 and not ins[0].learned
     if name in _POLES:
         low, high, _ = _POLES[name]
-        span = ins[0].span
-        return not (ins[0].learned or (low < span[0] and (high == math.inf or span[1] < high)))
+        return not (ins[0].learned or _is_between(ins[0].span, low, high))
     return False
 
 
@@ -290,7 +317,7 @@ def scale_of(eqn: Any, ins: Sequence[SlicedValue], reach: Reach, *, is_ratio: bo
             return 1.0
         return math.prod(scales)
     if name in ("integer_pow", "square"):
-        return _raised_to(max(1.0, scales[0]), abs(eqn.params.get("y", 2)))
+        return raised_to(max(1.0, scales[0]), abs(eqn.params.get("y", 2)))
     if name in _MOVES or name.startswith("mm_") or name in _TAME or name in ("neg", "dynamic_slice", "reduce_sum"):
         return max(scales)
     if name in ("gather", "abs", "sqrt", "cumsum"):
@@ -343,9 +370,9 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
     if name == "dynamic_update_slice":
         return _hull(reaches[:2])
     if name in ("add", "add_any"):
-        return reaches[0][0] + reaches[1][0], reaches[0][1] + reaches[1][1]
+        return _ends((reaches[0][0] + reaches[1][0], reaches[0][1] + reaches[1][1]))
     if name == "sub":
-        return reaches[0][0] - reaches[1][1], reaches[0][1] - reaches[1][0]
+        return _ends((reaches[0][0] - reaches[1][1], reaches[0][1] - reaches[1][0]))
     if name == "mul":
         if eqn.invars[0] is eqn.invars[1]:
             return _power(reaches[0], 2)
@@ -366,7 +393,7 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
         return _raised(*reaches) if sure or not ins[0].learned else ORDINARY
     if name in _POLES:
         low, high, function = _POLES[name]
-        return function(reaches[0]) if low < reaches[0][0] and reaches[0][1] < high else ORDINARY
+        return function(reaches[0]) if _is_between(reaches[0], low, high) else ORDINARY
     if name in ("exp", "exp2", "expm1"):
         return _of_exponential(name, reaches[0], dtype)
     if name == "rem":
@@ -387,7 +414,7 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
         return product
     if name in ("cumprod", "reduce_prod"):
         largest = max(1.0, abs(reaches[0][0]), abs(reaches[0][1]))
-        largest = _raised_to(largest, math.prod(shapes[0]))
+        largest = raised_to(largest, math.prod(shapes[0]))
         return (0.0 if reaches[0][0] >= 0 else -largest), largest
     # Of a function without a rule nothing is known, but that some leave activations ordinary, and parameters are.
     is_tame = (name in _TAME or learned) and not is_exact
@@ -395,7 +422,7 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
 
 
 def _power_of_ends(reach: Reach, exponent: int) -> Reach:
-    return _ends([_raised_to(end, exponent) for end in reach])
+    return _ends([raised_to(end, exponent) for end in reach])
 
 
 def _of_exponential(name: str, reach: Reach, dtype: Any) -> Reach:
