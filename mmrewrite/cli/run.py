@@ -15,7 +15,7 @@ from mmrewrite.cli.colors import sees_color
 from mmrewrite.cli.reports import DEFAULT_FORMAT, render
 from mmrewrite.cli.reports._told import RunLine, RunMessage
 from mmrewrite.launch.environment import environments, free_port, on_gpus
-from mmrewrite.launch.job import ASLEEP, Job, JobOutcome
+from mmrewrite.launch.job import Job, JobOutcome
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _run_once(command: Sequence[str], count: int, devices: int | None, restart: 
         printer.say(f"ended by {signal.Signals(outcome.interrupted).name}.")
     elif outcome.blamed is not None:
         others = "the others were ended" if count > 1 else "it was the only one"
-        if outcome.status == ASLEEP:
+        if outcome.was_asleep:
             others = "so it was ended too"
         lines = " Its last lines:" if outcome.last_lines else " It wrote nothing."
         printer.say(f"process {outcome.blamed} {outcome.reason}; {others}.{lines}")

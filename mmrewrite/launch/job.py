@@ -28,7 +28,7 @@ from mmrewrite.launch.lines import Lines
 # How a process of `mmruntime` ends whose peers have failed (EX_TEMPFAIL): it is not the one to blame.
 PEER_FAILED = 75
 # How a job ends of which only stopped processes are left: as a shell says it.
-ASLEEP = 128 + signal.SIGSTOP
+_ASLEEP = 128 + signal.SIGSTOP
 LAST_LINES = 20
 
 # (Process, whether it is its standard error, line without its end.)
@@ -43,7 +43,7 @@ class Patience:
         to_notice: After one has failed, until the others get a SIGTERM: they may find out themselves, and say more.
         to_end: After a signal, until the next one, which is stronger.
         to_drain: After all have ended, for what they have started and not ended.
-        to_wake: For those that are left to go on, if all of them are stopped and others have ended.
+        to_wake: Until those that are left are ended, if all of them are stopped and others have ended.
     """
 
     to_notice: float = 5.0
@@ -63,6 +63,7 @@ class JobOutcome:
         last_lines: The last lines that it wrote: whether on its standard error, and the line.
         interrupted: The signal to the launcher that ended the job.
         lost: How many processes were killed by a signal that the job did not send.
+        was_asleep: Whether the process to blame was stopped and did not go on.
     """
 
     status: int
@@ -71,6 +72,7 @@ class JobOutcome:
     last_lines: tuple[tuple[bool, bytes], ...] = ()
     interrupted: int | None = None
     lost: int = 0
+    was_asleep: bool = False
 
 
 @dataclass
@@ -294,10 +296,11 @@ class Job:
         if not self._bad:
             if self._asleep is not None:
                 return JobOutcome(
-                    ASLEEP,
+                    _ASLEEP,
                     self._asleep.index,
                     f"was stopped for {self._patience.to_wake:.0f} s when others had ended",
                     tuple(self._asleep.last_lines),
+                    was_asleep=True,
                 )
             return JobOutcome(0)
         blamed = next((process for process in self._bad if process.status != PEER_FAILED), self._bad[0])
