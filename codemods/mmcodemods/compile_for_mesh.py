@@ -167,20 +167,23 @@ def _meshes_without_step(project: Project, modules: Sequence[Facts]) -> Iterator
     """Meshes of a run in which nothing is compiled for a mesh."""
     if any(facts.hints.errors or _compiles(facts) for facts in (*modules, *project.imported_by(modules).values())):
         return
-    steps = list(_steps_with_hints(project, modules))
-    for facts in modules:
-        for hint in facts.hints.hints:
-            if hint.record.role is Role.MESH and hint not in project.withheld:
-                place = hint.reference
-                if len(steps) == 1:
-                    advice = _above_the_step(steps[0], facts, hint)
-                else:
-                    advice = (
-                        "where `jax.jit` compiles the step; if that is in another file, give that file too; if the "
-                        "step is no function yet, make it one, with `@jax.jit`"
-                    )
-                reason = f"no step is compiled for this mesh, so nothing would run on it: write `# mm: mjit` {advice}"
-                yield Refusal(facts.path, place.line, place.column, reason, "compile_for_mesh")
+    meshes = [
+        (facts, hint)
+        for facts in modules
+        for hint in facts.hints.hints
+        if hint.record.role is Role.MESH and hint not in project.withheld
+    ]
+    steps = list(_steps_with_hints(project, modules)) if meshes else []
+    for facts, hint in meshes:
+        if len(steps) == 1:
+            advice = _above_the_step(steps[0], facts, hint)
+        else:
+            advice = (
+                "where `jax.jit` compiles the step; if that is in another file, give that file too; if the step is no "
+                "function yet, make it one, with `@jax.jit`"
+            )
+        reason = f"no step is compiled for this mesh, so nothing would run on it: write `# mm: mjit` {advice}"
+        yield Refusal(facts.path, hint.reference.line, hint.reference.column, reason, "compile_for_mesh")
 
 
 def _steps_with_hints(project: Project, modules: Sequence[Facts]) -> Iterator[PlainStep]:
