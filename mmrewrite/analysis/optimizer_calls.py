@@ -15,6 +15,8 @@ OF_EACH_ARRAY = frozenset(
         *("scale_by_sign", "scale_by_sm3", "scale_by_trust_ratio", "set_to_zero", "trace", "zero_nans"),
     )
 )
+# What nnx has besides with an `update`: it is given numbers.
+_METRICS = frozenset(("Accuracy", "Average", "Metric", "MultiMetric", "Welford"))
 # The optimizers of nnx, which hold one of optax.
 _OBJECTS = frozenset(("Optimizer", "ModelAndOptimizer"))
 # What to write where a call cannot be compiled by itself; for the name of a compiler.
@@ -35,18 +37,26 @@ def works_on_all_arrays(call: ast.Call, names: Module, scope: Scope) -> bool:
     return function.attr == "apply_gradients"
 
 
-def compiled_apart(call: ast.Call, names: Module, scope: Scope) -> str:
-    """What to write instead of such a call where nothing compiles it."""
+def compiled_apart(call: ast.Call, names: Module, scope: Scope, *, objects: bool) -> str:
+    """What to write instead of such a call where nothing compiles it.
+
+    Args:
+        call: The call.
+        names: The names of its module.
+        scope: Where it stands.
+        objects: Whether the program's steps change objects, so that an optimizer that is not seen may be one.
+    """
     function = call.func
     assert isinstance(function, ast.Attribute)
     made = _value_of(function.value, scope)
     library = (names.resolve(made.func, scope) or "") if isinstance(made, ast.Call) else ""
-    if function.attr == "update" and not library.startswith("flax.") and dotted_name(function) is not None:
+    if library.startswith("flax.nnx.") or (objects and not library):
+        return IN_A_FUNCTION.format("nnx.jit")
+    if function.attr == "update" and dotted_name(function) is not None:
         name = "update" if scope.owner("update") is None else "update_params"
         written = f"{name} = jax.jit({ast.unparse(function)})"
         return f"write `{written}  # mm: mjit` once, above the loop, and call `{name}` here, which runs on each stage"
-    compiler = "nnx.jit" if library.startswith("flax.nnx.") else "jax.jit"
-    return IN_A_FUNCTION.format(compiler)
+    return IN_A_FUNCTION.format("jax.jit")
 
 
 def _looks_at_each_array(optimizer: ast.expr, names: Module, scope: Scope, depth: int) -> bool:
@@ -60,15 +70,17 @@ def _looks_at_each_array(optimizer: ast.expr, names: Module, scope: Scope, depth
     if not isinstance(made, ast.Call) or depth == 0:
         return False
     library, _, name = (names.resolve(made.func, scope) or "").rpartition(".")
-    if library == "flax.nnx" and name not in _OBJECTS:
+    if library in ("flax.nnx", "flax.nnx.metrics") and name in _METRICS:
         return True
-    if library == "flax.nnx" and len(made.args) > 1:
+    if library == "flax.nnx" and name in _OBJECTS and len(made.args) > 1:
         return _looks_at_each_array(made.args[1], names, scope, depth - 1)
     if library != "optax":
         return False
     if name == "chain":
         return all(_looks_at_each_array(each, names, scope, depth - 1) for each in made.args)
-    return name in OF_EACH_ARRAY
+    # `bias_correction`, the fifth argument at the earliest, is compiled for all arrays.
+    corrects = len(made.args) > 4 or any(keyword.arg in (None, "bias_correction") for keyword in made.keywords)
+    return name in OF_EACH_ARRAY and not corrects
 
 
 def _value_of(node: ast.expr, scope: Scope) -> ast.expr | None:

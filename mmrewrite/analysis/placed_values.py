@@ -104,6 +104,7 @@ class _PlacedModels:
         hints = [(facts, hint) for facts in modules for hint in facts.hints.hints]
         self._tasks = [(facts, hint.statement) for facts, hint in hints if hint.record.places_code]
         self._steps = {hint.statement: facts for facts, hint in hints if hint.record.role is Role.COMPILE}
+        self._objects = any(_compiles_objects(facts, step) for step, facts in self._steps.items())
         self._gathered = {
             hint.statement: {argument.text for argument in hint.arguments}
             for _, hint in hints
@@ -171,7 +172,7 @@ class _PlacedModels:
         if is_update or (isinstance(function, ast.Attribute) and function.attr in _APPLY):
             reads = (name for each in arguments for name in _reads(each))
             name = next((name for name in reads if _root(name) in placed), None)
-            instead = compiled_apart(call, facts.names, scope) if is_update else ""
+            instead = compiled_apart(call, facts.names, scope, objects=self._objects) if is_update else ""
             return None if name is None else (name, None, instead)
         for statement, where in self._definitions(facts, function, scope):
             if statement in self._steps or depth == 0:
@@ -218,7 +219,7 @@ class _PlacedModels:
             found = self._evaluated(facts, where, node, parameters.keys(), depth - 1)
             if found is not None:
                 name, inside, instead = found
-                instead = instead and IN_A_FUNCTION.format("jax.jit")
+                instead = instead and IN_A_FUNCTION.format("nnx.jit" if self._objects else "jax.jit")
                 return parameters[_root(name)] + name.removeprefix(_root(name)), compiled or inside, instead
         return None
 
