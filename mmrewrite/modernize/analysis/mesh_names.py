@@ -184,22 +184,29 @@ def _attribute_name(module: ModuleUses, node: ast.Attribute) -> MeshName:
 
 
 def _is_of_another_class(module: ModuleUses, node: ast.Attribute, owner: ast.ClassDef) -> bool:
-    """Whether an attribute is one of `self` in a class that neither inherits from `owner` nor is inherited by it."""
+    """Whether an attribute is one of `self` in a class, which has no subclass in common with `owner` in the module."""
     holder = next((holder for holder in module.above(node) if isinstance(holder, ast.ClassDef)), None)
     if holder is None or holder is owner or not isinstance(node.value, ast.Name) or node.value.id != "self":
         return False
-    return owner.name not in _bases(module, holder) and holder.name not in _bases(module, owner)
+    classes = [each for each in module.nodes_of(ast.ClassDef) if isinstance(each, ast.ClassDef)]
+    return not any({owner.name, holder.name} <= _lineage(module, classes, each) for each in classes)
 
 
-def _bases(module: ModuleUses, owner: ast.ClassDef) -> set[str]:
-    """The names of all classes that a class inherits from, as far as the module shows them."""
-    classes = [node for node in module.nodes_of(ast.ClassDef) if isinstance(node, ast.ClassDef)]
-    found: set[str] = set()
-    queue = [owner]
+def _lineage(module: ModuleUses, classes: Sequence[ast.ClassDef], start: ast.ClassDef) -> set[str]:
+    """The names of a class and of all that it inherits from: any of the module's, where a base is not seen."""
+    found = {start.name}
+    queue = [*start.bases]
     while queue:
-        names = {dotted.rpartition(".")[2] for base in queue.pop().bases for dotted in (ast.unparse(base),)}
-        queue += [each for each in classes if each.name in names - found]
-        found |= names
+        base = queue.pop()
+        base = base.value if isinstance(base, ast.Subscript) else base
+        binding = module.facts.names.binding(base.id, module.scope_of(base)) if isinstance(base, ast.Name) else None
+        is_value = binding is not None and binding.kind not in ("class", "import")
+        if is_value or not isinstance(base, ast.Name | ast.Attribute):
+            return {each.name for each in classes}
+        name = ast.unparse(base).rpartition(".")[2]
+        if name not in found:
+            found.add(name)
+            queue += [each for holder in classes if holder.name == name for each in holder.bases]
     return found
 
 
