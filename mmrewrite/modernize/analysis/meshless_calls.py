@@ -7,7 +7,8 @@ whose error a `try` catches, and a `pjit` of which all specs are `None`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from mmrewrite.modernize.analysis.components import bits, combined
@@ -20,6 +21,49 @@ _CATCH_IT = frozenset(f"builtins.{name}" for name in ("BaseException", "Exceptio
 _CATCH_MORE = frozenset(f"builtins.{name}" for name in ("BaseException", "Exception", "RuntimeError"))
 _SUPPRESS = frozenset(("contextlib.suppress", "pytest.raises"))
 _ASSERT = frozenset(("assertRaises", "assertRaisesRegex"))
+_EXPECT_FAILURE = "pytest.mark.xfail"
+
+
+@dataclass(frozen=True)
+class _Caught:
+    """Exceptions of the classes `kinds`, or all if there are none, that `handler` catches, or else a call."""
+
+    kinds: Sequence[ast.expr]
+    handler: ast.ExceptHandler | None = None
+
+    @property
+    def is_swallowed(self) -> bool:
+        """Whether the code around may see no exception."""
+        return self._last_raise is None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the code around may see anything but the exception itself."""
+        raised = self._last_raise
+        if raised is None or raised.exc is None or self.handler is None:
+            return raised is None
+        return not isinstance(raised.exc, ast.Name) or raised.exc.id != self.handler.name
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether the handler asks which exception it has."""
+        nodes = list(ast.walk(self.handler)) if self.handler is not None else []
+        tests = [node.test for node in nodes if isinstance(node, ast.If | ast.IfExp)]
+        tests += [node.subject for node in nodes if isinstance(node, ast.Match)]
+        return any(
+            isinstance(node, ast.Name) and self.handler is not None and node.id == self.handler.name
+            for test in tests
+            for node in ast.walk(test)
+        )
+
+    @property
+    def _last_raise(self) -> ast.Raise | None:
+        """The `raise` that a handler ends in, if there is no other way out of it."""
+        last = self.handler.body[-1] if self.handler is not None else None
+        if self.handler is None or not isinstance(last, ast.Raise):
+            return None
+        is_left = any(isinstance(node, ast.Return | ast.Break | ast.Continue) for node in ast.walk(self.handler))
+        return None if is_left else last
 
 
 class MeshlessCalls:
@@ -52,44 +96,50 @@ class MeshlessCalls:
     @cached_property
     def _catching(self) -> tuple[list[str], Callable[[ast.AST], int]]:
         """The places that catch the error of a missing mesh, and which of them lead to a node outside of contexts."""
-        return self._led_from(_catches, _may_be_the_error)
+        return self._led_from(lambda module, caught: caught.is_swallowed and _catch_it(module, caught.kinds))
 
     @cached_property
     def _catching_values(self) -> tuple[list[str], Callable[[ast.AST], int]]:
-        """The same, of places that catch a `ValueError` and no `RuntimeError`."""
+        """The same, of places that do something else for a `ValueError` than for a `RuntimeError`."""
 
-        def takes(module: ModuleUses, handler: ast.ExceptHandler) -> bool:
-            kinds = _kinds_of(handler)
-            return _catches(module, handler) and bool(kinds) and not any(_takes_more(module, kind) for kind in kinds)
+        def takes(module: ModuleUses, caught: _Caught) -> bool:
+            if not caught.is_used or not _catch_it(module, caught.kinds):
+                return False
+            return caught.is_told_apart or (bool(caught.kinds) and not _catch_more(module, caught.kinds))
 
-        return self._led_from(
-            takes, lambda module, kind: _may_be_the_error(module, kind) and not _takes_more(module, kind)
-        )
+        return self._led_from(takes)
 
-    def _led_from(
-        self,
-        catches: Callable[[ModuleUses, ast.ExceptHandler], bool],
-        is_error: Callable[[ModuleUses, ast.expr], bool],
-    ) -> tuple[list[str], Callable[[ast.AST], int]]:
+    def _led_from(self, catches: Callable[[ModuleUses, _Caught], bool]) -> tuple[list[str], Callable[[ast.AST], int]]:
         guarded = [
-            (module, *found) for module in self._modules.values() for found in self._guarded(module, catches, is_error)
+            (module, line, nodes)
+            for module in self._modules.values()
+            for line, nodes, caught in self._guarded(module)
+            if any(catches(module, each) for each in caught)
         ]
         places = [f"{module.facts.path}:{line}" for module, line, _ in guarded]
         return places, self._reach.led_from([[(module, nodes)] for module, _, nodes in guarded])
 
-    def _guarded(
-        self,
-        module: ModuleUses,
-        catches: Callable[[ModuleUses, ast.ExceptHandler], bool],
-        is_error: Callable[[ModuleUses, ast.expr], bool],
-    ) -> Iterator[tuple[int, list[ast.stmt]]]:
-        for node in module.nodes_of(ast.Try, ast.With):
-            if isinstance(node, ast.Try):
-                is_caught = any(catches(module, handler) for handler in node.handlers)
-            else:
-                is_caught = any(_suppresses(module, item.context_expr, is_error) for item in node.items)
-            if is_caught and not self._is_inside(module, node.body[0]):
-                yield node.lineno, [each for each in node.body if not isinstance(each, ast.Import | ast.ImportFrom)]
+    def _guarded(self, module: ModuleUses) -> Iterator[tuple[int, list[ast.AST], list[_Caught]]]:
+        """The code that runs where exceptions are caught, with its line, and what is caught there."""
+        for node in module.nodes_of(ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Call):
+            body: list[ast.AST] = []
+            caught: list[_Caught] = []
+            if isinstance(node, ast.Try | ast.TryStar):
+                body = [each for each in node.body if not isinstance(each, ast.Import | ast.ImportFrom)]
+                caught = [_Caught(_kinds_in(each.type), each) for each in node.handlers]
+            elif isinstance(node, ast.With | ast.AsyncWith):
+                body += node.body
+                caught = [each for item in node.items for each in _suppressed(module, item.context_expr)]
+            elif isinstance(node, ast.Call):
+                caught = _suppressed(module, node)
+                # `pytest.raises(ValueError, function, argument)`, and `@pytest.mark.xfail(raises=ValueError)`
+                holder = module.parents.get(node)
+                if isinstance(holder, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    body += holder.body
+                else:
+                    body += node.args[1:]
+            if caught and body and not self._is_inside(module, body[0]):
+                yield module.statement_of(node).lineno, body, caught
 
     def _is_inside(self, module: ModuleUses, node: ast.AST) -> bool:
         return node in self._inside or any(holder in self._inside for holder in module.above(node))
@@ -125,31 +175,36 @@ def _may_be_none(module: ModuleUses, spec: ast.expr, seen: tuple[str, ...] = ())
     return kind in ("none", "unknown")
 
 
-def _catches(module: ModuleUses, handler: ast.ExceptHandler) -> bool:
-    """Whether a handler may swallow the error of a spec without a mesh."""
-    if isinstance(handler.body[-1], ast.Raise):
-        return False
-    return handler.type is None or any(_may_be_the_error(module, kind) for kind in _kinds_of(handler))
+def _kinds_in(caught: ast.expr | None) -> list[ast.expr]:
+    """The exceptions that a handler names; none if it catches all."""
+    if isinstance(caught, ast.Tuple):
+        return caught.elts
+    return [] if caught is None else [caught]
 
 
-def _kinds_of(handler: ast.ExceptHandler) -> list[ast.expr]:
-    if isinstance(handler.type, ast.Tuple):
-        return handler.type.elts
-    return [] if handler.type is None else [handler.type]
-
-
-def _takes_more(module: ModuleUses, kind: ast.expr) -> bool:
-    return module.facts.names.resolve(kind, module.scope_of(kind)) in _CATCH_MORE
-
-
-def _may_be_the_error(module: ModuleUses, kind: ast.expr) -> bool:
-    found = module.facts.names.resolve(kind, module.scope_of(kind))
-    return found in _CATCH_IT or (found is None and isinstance(kind, ast.Name))
-
-
-def _suppresses(module: ModuleUses, item: ast.expr, is_error: Callable[[ModuleUses, ast.expr], bool]) -> bool:
+def _suppressed(module: ModuleUses, item: ast.expr) -> list[_Caught]:
+    """The exceptions that a call is given to suppress or to wait for."""
     if not isinstance(item, ast.Call):
-        return False
+        return []
     found = module.facts.names.resolve(item.func, module.scope_of(item))
-    is_assertion = isinstance(item.func, ast.Attribute) and item.func.attr in _ASSERT
-    return (found in _SUPPRESS or is_assertion) and any(is_error(module, kind) for kind in item.args)
+    given = [*item.args, *(keyword.value for keyword in item.keywords)]
+    if found == _EXPECT_FAILURE:
+        given = [keyword.value for keyword in item.keywords if keyword.arg == "raises"]
+    elif found not in _SUPPRESS and not (isinstance(item.func, ast.Attribute) and item.func.attr in _ASSERT):
+        return []
+    return [_Caught(_kinds_in(each)) for each in given]
+
+
+def _catch_it(module: ModuleUses, kinds: Sequence[ast.expr]) -> bool:
+    """Whether what catches these kinds may catch the error of a spec without a mesh."""
+    found = [module.facts.names.resolve(kind, module.scope_of(kind)) for kind in kinds]
+    unseen = (ast.Name, ast.Attribute, ast.Starred)
+    return not kinds or any(
+        name in _CATCH_IT or (name is None and isinstance(kind, unseen))
+        for name, kind in zip(found, kinds, strict=True)
+    )
+
+
+def _catch_more(module: ModuleUses, kinds: Sequence[ast.expr]) -> bool:
+    """Whether what catches these kinds catches a `RuntimeError`."""
+    return any(module.facts.names.resolve(kind, module.scope_of(kind)) in _CATCH_MORE for kind in kinds)

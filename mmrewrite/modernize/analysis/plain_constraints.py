@@ -22,6 +22,7 @@ from mmrewrite.modernize.uses import ModuleUses
 
 _SET_A_MESH = (
     "jax.set_mesh",
+    "jax.use_mesh",
     "jax.sharding.set_mesh",
     "jax.sharding.use_abstract_mesh",
     "jax.sharding.use_mesh",
@@ -82,13 +83,20 @@ class PlainConstraints:
         call, is_partial = call_of(member.module, member.node) if isinstance(member.node, ast.expr) else (None, False)
         if call is not None and not is_partial:
             return any(keyword.arg is None for keyword in call.keywords)
+        if any(string.value == _OLD_KEYWORD for module in self._modules.values() for string in module.strings):
+            # As in `f(x, **{"axis_resources": spec})`.
+            return True
         return any(
             keyword.arg == _OLD_KEYWORD
             for module in self._modules.values()
             for other in module.nodes_of(ast.Call)
-            if isinstance(other, ast.Call) and module.facts.names.resolve(other.func, module.scope_of(other)) is None
+            if isinstance(other, ast.Call) and self._may_pass_keywords_on(module, other)
             for keyword in other.keywords
         )
+
+    def _may_pass_keywords_on(self, module: ModuleUses, call: ast.Call) -> bool:
+        found = module.facts.names.resolve(call.func, module.scope_of(call))
+        return found is None or found == "builtins.dict"
 
     @cached_property
     def _entered_in_set_mesh(self) -> set[MeshContext]:
