@@ -191,3 +191,47 @@ def test_ahead_of_calls_as_in_them(mesh):
     structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
     compiled = step.lower(structs).compile()
     assert_on_stages(compiled(tree))
+
+
+def test_until_they_lie_on_several_stages_arguments_are_asked_at_each_call(mesh):
+    host = [np.full((4, 4), k, np.float32) for k in range(4)]
+    step = mm.mjit(lambda tree: [x * 2 for x in tree], mesh=mesh)
+    for _ in range(3):
+        assert [ids(leaf) for leaf in step(host)] == [set(range(8))] * 4
+    before = step.latest_plan
+    for _ in range(2):
+        result = step(on_stages(host))
+        assert_on_stages(result)
+        assert all(np.array_equal(leaf, 2 * each) for leaf, each in zip(result, host, strict=True))
+    assert step.latest_plan is not before
+    assert step.num_plans == 1
+    assert step.latest_plan.runner.misplaced == 0
+    kept = step.latest_plan
+    for tree in (host, step(on_stages(host)), host):
+        assert_on_stages(step(tree))
+    assert step.latest_plan is kept
+
+
+def test_a_plan_for_shapes_alone_says_nothing_of_where_arguments_lie(mesh):
+    tree = on_stages([jnp.ones((4, 4))] * 4)
+    step = mm.mjit(lambda tree: [x * 2 for x in tree], mesh=mesh, donate_argnums=0)
+    step.plan([jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tree])
+    assert_on_stages(step(tree))
+    assert step.latest_plan.runner.misplaced == 0
+
+
+def test_without_the_fast_path_arguments_are_asked_as_well(mesh):
+    step = mm.mjit(lambda tree: [x * 2 for x in tree], mesh=mesh)
+    host = [np.ones((4, 4), np.float32)] * 4
+    with mm.enable_fast_path(False):
+        for _ in range(2):
+            step(host)
+        assert_on_stages(step(on_stages(host)))
+
+
+def test_a_step_with_tasks_is_planned_once_wherever_its_arguments_lie(mesh):
+    step = mm.mjit(loss, mesh=mesh)
+    step(params(), BATCH)
+    plan = step.latest_plan
+    step(on_stages(params()[::-1])[::-1], BATCH)
+    assert step.latest_plan is plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from jax.sharding import Mesh, NamedSharding
 
@@ -21,20 +21,21 @@ from mmruntime._jaxpr.ir import Op, Step, is_tiny
 def argument_homes(step: Step, leaves: Sequence[Any], multimesh: MultiMesh) -> dict[int, NamedSharding]:
     """The layouts of the arguments that lie on devices of a mesh, by position; none unless they lie on several stages.
 
-    An argument that nothing binds to its devices, that is whole on all devices of the mesh, or tiny, may be used
-    anywhere.
+    An argument without a `NamedSharding`, that is whole on all devices of the mesh, or tiny, may be used anywhere.
 
     Args:
         step: The step, as it was traced.
         leaves: Its arguments: arrays, numbers, or `jax.ShapeDtypeStruct`s in their place.
         multimesh: The mesh.
     """
+    if not _lie_apart(leaves, multimesh):
+        return {}
     everywhere = set(multimesh.mesh.devices.flat)
     found: dict[int, NamedSharding] = {}
     parts: set[tuple[Any, ...]] = set()
     for position, (var, leaf) in enumerate(zip(step.invars, leaves, strict=True)):
         sharding = getattr(leaf, "sharding", None)
-        if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh) or is_tiny(var):
+        if not _is_on_mesh(sharding) or is_tiny(var):
             continue
         devices = _devices(sharding)
         is_part = everywhere > set(devices)
@@ -43,6 +44,24 @@ def argument_homes(step: Step, leaves: Sequence[Any], multimesh: MultiMesh) -> d
         if is_part or (everywhere == set(devices) and not sharding.is_fully_replicated):
             found[position] = sharding
     return found if len(parts) > 1 else {}
+
+
+def _lie_apart(leaves: Sequence[Any], multimesh: MultiMesh) -> bool:
+    """Whether arguments, tiny ones included, lie on several parts of the mesh.
+
+    It is asked at each call, so of each layout once: many arguments have few.
+    """
+    layouts = {getattr(leaf, "sharding", None) for leaf in leaves}
+    if len(layouts) == 1:
+        return False
+    everywhere = set(multimesh.mesh.devices.flat)
+    devices = {_devices(each) for each in layouts if _is_on_mesh(each)}
+    return sum(everywhere > set(each) for each in devices) > 1
+
+
+def may_follow(step: Step) -> bool:
+    """Whether a step goes by where its arguments lie, as it has no tasks and no loops that say where it runs."""
+    return all(op.task is None for op in step.ops()) and all(region.loop is None for region in step.regions)
 
 
 def follow_arguments(
@@ -78,6 +97,10 @@ def follow_arguments(
 
 def _reading(eqn: Any, instead: Mapping[Var, Var]) -> Any:
     return eqn.replace(invars=[instead.get(atom, atom) if is_var(atom) else atom for atom in eqn.invars])
+
+
+def _is_on_mesh(sharding: Any) -> TypeGuard[NamedSharding]:
+    return isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
 
 
 def _devices(sharding: NamedSharding) -> tuple[Any, ...]:

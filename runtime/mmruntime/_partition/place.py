@@ -25,7 +25,7 @@ from mmruntime._core.task import StageSlice, Task
 from mmruntime._jaxpr import flops as _cost
 from mmruntime._jaxpr.effects import runs_once
 from mmruntime._jaxpr.ir import Op, Step, is_scalar, is_tiny, num_bytes, num_elements
-from mmruntime._partition.argument_homes import follow_arguments
+from mmruntime._partition.argument_homes import follow_arguments, may_follow
 from mmruntime._partition.layers_between import LayersBetween
 from mmruntime._partition.locations import Whereabouts, gathers
 from mmruntime._partition.partial_sums import read_counts, regroup_scalars, split_loop_sums
@@ -108,9 +108,10 @@ def place(
             numbers[devices] = len(meshes)
             meshes.append(task_meshes[op.task])
         pins[op] = numbers[devices]
-    if arguments and all(op.task is None for op in step.ops()) and all(each.loop is None for each in step.regions):
+    followed: frozenset[Var] = frozenset()
+    if arguments and may_follow(step):
         step, pins, meshes = follow_arguments(step, arguments, multimesh)
-    followed = frozenset(var for op in pins if op.task is None for var in op.reads())
+        followed = frozenset(var for op in pins for var in op.reads())
     step, placement = _Placer(step, pins, Submeshes(tuple(meshes or [multimesh.mesh])), task_meshes).run()
     read = {var for op in step.ops() for var in op.reads()} if followed else frozenset()
     return step, replace(placement, followed=followed & read)

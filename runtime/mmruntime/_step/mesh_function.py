@@ -21,6 +21,7 @@ from mmruntime._inspect.measure import measure
 from mmruntime._inspect.record import record
 from mmruntime._inspect.report import Report, report
 from mmruntime._inspect.timeline import Measurement, Timeline
+from mmruntime._partition.argument_homes import argument_homes
 from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
 from mmruntime._step.plan import Plan, make_plan
 from mmruntime._step.signature import Call, Repeat, function_name, parameters_of, signature
@@ -116,7 +117,7 @@ class MeshFunction(Generic[P, R]):
         if self._repeat is not None and self._latest is not None:
             plan = self._latest
             leaves, tree = jax.tree.flatten((args, kwargs))
-            if self._repeat.fits(leaves, tree, self._settings()):
+            if self._repeat.fits(leaves, tree, self._settings()) and not self._is_to_follow(plan, leaves):
                 return plan, leaves, plan.runner(leaves)
         call = self._split(args, kwargs)
         plan = self._plan_of(call, to_run=True)
@@ -259,6 +260,10 @@ class MeshFunction(Generic[P, R]):
 
     def _plan_of(self, call: Call, *, to_run: bool = False) -> Plan:
         plan = self._plans.get(call.key)
+        if plan is not None and self._is_to_follow(plan, call.leaves):
+            self._plans.pop(call.key, None)
+            self._dispatchers.pop(plan, None)
+            plan = None
         if plan is None:
             plan = self._plans[call.key] = make_plan(
                 self._fun,
@@ -270,6 +275,10 @@ class MeshFunction(Generic[P, R]):
                 to_run=to_run,
             )
         return plan
+
+    def _is_to_follow(self, plan: Plan, leaves: Sequence[Any]) -> bool:
+        """Whether arguments lie on several stages now, and the plan was made when they did not."""
+        return plan.anywhere and bool(argument_homes(plan.step, leaves, self._multimesh))
 
     def _report(self, plan: Plan) -> Report:
         return report(

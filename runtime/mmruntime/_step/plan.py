@@ -27,7 +27,7 @@ from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.all_gather import all_gather_parameters
-from mmruntime._partition.argument_homes import argument_homes
+from mmruntime._partition.argument_homes import argument_homes, may_follow
 from mmruntime._partition.cut_layers import cut_layers
 from mmruntime._partition.cut_stacks import Stacks, cut_stacks
 from mmruntime._partition.delay_sums import DelayedSums, delay_sums, split_by_program
@@ -78,6 +78,7 @@ class Plan:
         names: The user's names for the inputs; for a stack, one for each of its parts.
         stacks: How stacks of layers are laid out; they are in parts in all of the above.
         delayed: What each loop adds up over devices, by its region.
+        anywhere: Whether it has no tasks or loops, and did not find its arguments on several stages.
     """
 
     step: Step
@@ -92,6 +93,7 @@ class Plan:
     names: tuple[str, ...]
     stacks: StackLayouts
     delayed: Mapping[int, DelayedSums]
+    anywhere: bool
 
     def input_layouts(self) -> list[NamedSharding]:
         """The layout that the step wants each of its arguments in."""
@@ -143,6 +145,7 @@ def make_plan(
         # Where it runs; stacks of layers in parts, each on its stage.
         homes = argument_homes(step, call.leaves, multimesh)
         step = cut_layers(step, multimesh)
+        anywhere = not homes and may_follow(step)
         step, stacks, placement = _place_parts(step, multimesh, homes)
         followed = {k: homes[k] for k, var in enumerate(step.invars) if var in placement.followed}
         names = stacks.part_names(leaf_names)
@@ -218,6 +221,7 @@ def make_plan(
             names,
             layouts,
             delayed,
+            anywhere,
         )
 
 

@@ -450,6 +450,30 @@ def disagreements() -> None:
     print("calls", [(each.number, each.label) for each in progress.calls])
 
 
+def followed() -> None:
+    """A step without tasks follows its arguments, whenever they come to lie on several stages, in all processes."""
+    every = jax.devices()
+    mesh = mm.MultiMesh(axis_sizes=(2, len(every) // 2), axis_names=("stage", "data"))
+    host = [normal(4, 4, dtype=np.float32) + k for k in range(2)]
+    layouts = [NamedSharding(Mesh(devices, ("data",)), P()) for devices in mesh.mesh.devices]
+    placed = [
+        jax.make_array_from_callback(value.shape, layout, lambda i, value=value: value[i], dtype=value.dtype)
+        for value, layout in zip(host, layouts, strict=True)
+    ]
+
+    def scaled(tree):
+        return [x * 2 for x in tree]
+
+    step = mm.mjit(scaled, mesh=mesh)
+    for _ in range(2):
+        assert all(len(each.sharding.device_set) == len(every) for each in step(host))
+    for tree in (placed, host, placed):
+        results = step(tree)
+        assert [each.sharding.device_set for each in results] == [layout.device_set for layout in layouts]
+        same_shards(results, [2 * value for value in host], exact=True)
+    assert step.num_plans == 1
+
+
 def alone() -> None:
     """Steps on devices of this process alone, which others need not call; and a step that is one program on all."""
     me = jax.process_index()

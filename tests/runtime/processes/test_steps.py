@@ -28,6 +28,7 @@ def test_two_processes(saved, tmp_path):
         "gathered",
         "held_back",
         "alone",
+        "followed",
         "other_entries",
         f"checkpointed={tmp_path}",
         "eager_tasks",
