@@ -21,7 +21,8 @@ from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.decision import LEFT_WITH_REGION, Decision
 from mmrewrite.modernize.edits.imports import ImportEdits
 from mmrewrite.modernize.edits.line_breaking import break_grown_calls
-from mmrewrite.modernize.names_in_strings import looked_up, mentions
+from mmrewrite.modernize.looked_up_names import looked_up
+from mmrewrite.modernize.names_in_strings import mentions
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.site import Location, ModernizeContext, ModuleDraft, OldNameSite, SiteLeft
 from mmrewrite.modernize.uses import ImportedName, ModuleUses, group_by_name
