@@ -7,17 +7,15 @@ from collections.abc import Collection, Iterator, Mapping
 
 from mmrewrite.modernize.analysis.held_modules import HeldModules, HeldModulesInView
 from mmrewrite.modernize.analysis.own_members import OwnMembers
-from mmrewrite.modernize.analysis.passed_modules import PassedModules
+from mmrewrite.modernize.analysis.passed_modules import PassedModules, star_origins
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.name_index import TITLES
 from mmrewrite.modernize.name_index import old_names as index
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
-from mmrewrite.project.facts import Facts
-from mmrewrite.project.project import Project
 from mmrewrite.results import LeftAlone
-from mmrewrite.source.names import Binding, Scope, absolute_import, dotted_name
+from mmrewrite.source.names import Binding, Scope, dotted_name
 from mmrewrite.source.spans import span
 
 _MAY_BE_NAMES = (ast.Name, ast.Attribute, ast.IfExp, ast.BoolOp)
@@ -29,7 +27,7 @@ def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[Lef
     stars: dict[str, str] = {}
     for star in module.facts.names.stars:
         where = f"`from {'.' * star.level}{star.module or ''} import *` on line {star.lineno}"
-        stars |= dict.fromkeys(_origins(module.facts, star, context.project, frozenset()), where)
+        stars |= dict.fromkeys(star_origins(module.facts, star, context.project, frozenset()), where)
         known = index().get(star.module or "") if not star.level else None
         if known is not None and known.is_gone and guard_of(module, star) is None:
             line, column = source.position(span(source, star)[0])
@@ -48,17 +46,6 @@ def names_by_star(module: ModuleUses, context: ModernizeContext) -> Iterator[Lef
     yield from _of_modules_with_stars(module, context)
 
 
-def _origins(facts: Facts, star: ast.ImportFrom, project: Project, seen: frozenset[str]) -> Iterator[str]:
-    """The modules out of the project whose names an `import *` gives, also by way of the project's own."""
-    origin = absolute_import(facts.names.name, facts.names.is_package, star.module, star.level)
-    inner = project.module(origin, facts) if origin is not None and origin not in seen else None
-    if inner is not None and origin is not None:
-        for each in inner.names.stars:
-            yield from _origins(inner, each, project, seen | {origin})
-    elif origin is not None and not origin.startswith("."):
-        yield origin
-
-
 def _of_modules_with_stars(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
     """Old names that a module of the project gives without naming them, as it has `from jax import *`."""
     source, names = module.facts.source, context.analysis(ToldNames).names
@@ -67,7 +54,7 @@ def _of_modules_with_stars(module: ModuleUses, context: ModernizeContext) -> Ite
     for name in imported | {name.rpartition(".")[0] for name in imported}:
         inner = context.project.module(name, module.facts) if name.partition(".")[0] not in TITLES else None
         for star in inner.names.stars if inner is not None else ():
-            for origin in _origins(inner, star, context.project, frozenset()) if inner is not None else ():
+            for origin in star_origins(inner, star, context.project, frozenset()) if inner is not None else ():
                 if origin.partition(".")[0] in TITLES:
                     given |= {name + old.removeprefix(origin): old for old in names if old.startswith(f"{origin}.")}
     if not given:

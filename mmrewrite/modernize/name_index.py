@@ -182,28 +182,61 @@ def may_use_old_names(data: bytes) -> bool:
 
 
 _PACKAGE = rb"(?:jax|flax|optax|chex|orbax)"
+# Between two words of one statement; what follows a word up to the end of its statement; a list in brackets.
+_GAP = rb"(?:[ \t\f]|\\\r?\n)+"
+_REST = rb"(?:\\\r?\n|[^#\n;])*"
+_LISTED = rb"\((?:#[^\n]*|[^)#])*"
 _IMPORT = re.compile(
-    rb"^([ \t]*)(?:import[ \t]+("
-    + _PACKAGE
-    + rb"\b[^#\n;]*)|from[ \t]+"
-    + _PACKAGE
-    + rb"[\w.]*[ \t]+import[ \t]+([^#\n;]*))",
+    rb"(?:^|[;:])([ \t\f]*)(?:import%(gap)s(%(rest)s)"
+    rb"|from%(gap)s([\w.]+)%(gap)simport\b(?:%(gap)s)?(%(listed)s|%(rest)s))"
+    % {b"gap": _GAP, b"rest": _REST, b"listed": _LISTED},
     re.MULTILINE,
 )
+# A module of the packages as text, by which one may be imported or found in a table.
+_IN_QUOTES = re.compile(rb"[\"']" + _PACKAGE + rb"(?:\.\w+)*[\"']")
+# What modules of a project call the packages, where others import or read them there.
+_COMMON = frozenset((b"jax", b"jnp", b"flax", b"linen", b"nnx", b"optax", b"chex", b"orbax", b"ocp"))
+_OF_ANOTHER = re.compile(rb"\.(?:%s)\b(?!\s*\.\s*\w)" % b"|".join(sorted(_COMMON)))
 
 
 def passes_modules(data: bytes) -> bool:
-    """Whether a file may pass a module of the packages on as a value: a name of one stands without an attribute."""
+    """Whether a file may pass a module of the packages on as a value: a name of one stands without an attribute.
+
+    It may also be an attribute, the text by which code imports a module, or a name that is bound to something else as
+    well, so that nothing else says what another file imports here.
+    """
     if not any(package in data for package in PACKAGES):
         return False
-    rest, names = _IMPORT.sub(b"", data), set()
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if data.lstrip().startswith(b"{") or _IN_QUOTES.search(data) or _OF_ANOTHER.search(data):
+        # Of the text of a notebook only a parser tells what its lines are.
+        return True
+    bound: dict[bytes, bytes] = {}
+    others: list[bytes] = []
     for match in _IMPORT.finditer(data):
-        names |= set(_modules_of(match))
-        if match[1] and _is_in_class(data[: match.start()], len(match[1])):
-            # What the import binds is an attribute.
+        found = dict(_modules_of(match))
+        others += [] if found else [match[0]]
+        if b"*" in found or any(bound.get(name, target) != target for name, target in found.items()):
             return True
-    pattern = rb"(?<![\w.])(?:%s)(?:\.(?:%s))*\b(?!\s*\.\s*\w)" % (b"|".join(sorted(names)), _parts_of_modules())
-    return bool(names) and re.search(pattern, rest) is not None
+        bound |= found
+        if found and match[1] and _CLASS.search(data, 0, match.start() + 1):
+            # What the import binds may be an attribute.
+            return True
+    if not bound:
+        return False
+    rest = b"\n".join((_IMPORT.sub(b"\n", data), *others))
+    pattern = rb"(?<![\w.])(?:%s)(?:%s\.%s(?:%s))*\b(?!%s\.)" % (
+        b"|".join(map(re.escape, sorted(bound))),
+        _SPACE,
+        _SPACE,
+        _parts_of_modules(),
+        _SPACE,
+    )
+    return re.search(pattern, rest) is not None
+
+
+_SPACE = rb"(?:\s|\\\r?\n)*"
+_CLASS = re.compile(rb"^[ \t\f]*class\b", re.MULTILINE)
 
 
 @functools.cache
@@ -213,21 +246,20 @@ def _parts_of_modules() -> bytes:
     return "|".join(sorted(homes)).encode()
 
 
-def _is_in_class(before: bytes, indent: int) -> bool:
-    """Whether the line that a line of this indent stands below is the head of a class."""
-    for line in reversed(before.splitlines()):
-        own = line.lstrip()
-        if own and len(line) - len(own) < indent:
-            return own.startswith(b"class ")
-    return False
-
-
-def _modules_of(match: re.Match[bytes]) -> Iterator[bytes]:
-    """The names that an import statement binds, those of modules as far as their case tells."""
-    for part in (match[2] or match[3]).strip(b"() \t\r\\").split(b","):
+def _modules_of(match: re.Match[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """The names that an import statement binds to modules of the packages, as far as their case tells, with these."""
+    home = match[3]
+    is_ours = home is not None and re.match(_PACKAGE + rb"\b", home) is not None
+    for part in re.sub(rb"#[^\n]*|[\\()]", b" ", match[2] or match[4] or b"").split(b","):
         words = part.split()
-        if words and words[-1].islower() and re.fullmatch(rb"[\w.]+", words[-1]):
-            yield words[-1] if match[3] or len(words) > 1 else words[-1].partition(b".")[0]
+        if not words or not re.fullmatch(rb"[\w.]+|\*", words[0]):
+            continue
+        if home is None:
+            if re.match(_PACKAGE + rb"\b", words[0]) is not None:
+                root = words[0].partition(b".")[0]
+                yield (words[-1], words[0]) if len(words) > 1 else (root, root)
+        elif (is_ours and words[0].islower()) or words[0] in _COMMON or words[0] == b"*":
+            yield words[-1], b"%s.%s" % (home, words[0])
 
 
 def numbers(release: str) -> tuple[int, ...]:

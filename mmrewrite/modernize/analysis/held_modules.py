@@ -58,7 +58,8 @@ class HeldModules:
 
     def __init__(self, context: ModernizeContext) -> None:
         self._context = context
-        self._homes = context.analysis(PassedModules).homes
+        passed = context.analysis(PassedModules)
+        self._homes, self._of_stars = passed.homes, passed.of_stars
         self._loaded: dict[str, ModuleUses] = {}
         self._puts: dict[ModuleUses, Mapping[tuple[Scope | None, str], Sequence[ast.expr]]] = {}
         self._steps: dict[_Value, str | Sequence[_Value]] = {}
@@ -123,7 +124,12 @@ class HeldModules:
         if isinstance(value, Binding):
             return module.facts.names.follow(value.target) if value.target is not None else None
         if isinstance(value, ast.Name | ast.Attribute):
-            return module.facts.names.resolve(value, module.scope_of(value))
+            scope = module.scope_of(value)
+            found = module.facts.names.resolve(value, scope)
+            if found is None and isinstance(value, ast.Name) and scope.owner(value.id) is None:
+                given = (f"{origin}.{value.id}" for origin in self._of_stars.get(module, ()))
+                return next((name for name in given if name in self._homes), None)
+            return found
         # A module may be imported by its name, here or in a function that is given it.
         return module_by_name(module, value) or text_of(module, value)
 

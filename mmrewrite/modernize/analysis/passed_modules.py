@@ -6,7 +6,7 @@ No chain of names leads from there to what is read of them elsewhere.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.site import ModernizeContext
@@ -32,6 +32,7 @@ class PassedModules:
         homes: Every module of JAX and its libraries that had an old name.
         places: Those that are passed on, with the first place of each.
         loose: These, and those that some name or text in the project may be, without a chain of names to say so.
+        of_stars: The modules out of the project whose names a module has by `import *`.
     """
 
     def __init__(self, context: ModernizeContext) -> None:
@@ -41,12 +42,17 @@ class PassedModules:
         self.homes = frozenset(home for home in homes if home.rpartition(".")[2].islower())
         self.places: dict[str, str] = {}
         self.loose: set[str] = set()
+        self.of_stars: dict[ModuleUses, Sequence[str]] = {}
         for module in context.modules.values():
             for name, node in self._passed(module):
                 self.places.setdefault(name, f"{module.facts.path}:{node.lineno}")
             self.loose.update(self._loose(module))
             for star in module.facts.names.stars:
                 self.loose.update(self._by_star(module.facts, star, context.project, set()))
+                origins = [*star_origins(module.facts, star, context.project)]
+                given = {f"{origin}.{name}" for origin in origins for name in module.heads} & self.homes
+                self.of_stars[module] = [*self.of_stars.get(module, ()), *origins]
+                self.loose |= given
         self.loose |= self.places.keys()
 
     def _loose(self, module: ModuleUses) -> Iterator[str]:
@@ -94,6 +100,19 @@ class PassedModules:
             yield from (each.target for each in bindings if each.target in self.homes)
         for each in inner.names.stars:
             yield from self._by_star(inner, each, project, seen)
+
+
+def star_origins(
+    facts: Facts, star: ast.ImportFrom, project: Project, seen: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """The modules out of the project whose names an `import *` gives, also by way of the project's own."""
+    origin = absolute_import(facts.names.name, facts.names.is_package, star.module, star.level)
+    inner = project.module(origin, facts) if origin is not None and origin not in seen else None
+    if inner is not None and origin is not None:
+        for each in inner.names.stars:
+            yield from star_origins(inner, each, project, seen | {origin})
+    elif origin is not None and not origin.startswith("."):
+        yield origin
 
 
 def _is_followed(module: ModuleUses, node: ast.expr) -> bool:
