@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from mmrewrite.codemod.site import ARRAY_METHODS
+from mmrewrite.modernize.analysis.called_back import COMPUTE, Definition, called_back, first_computed, gets_a_path
 from mmrewrite.modernize.analysis.handed_functions import HandedFunctions
 from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known, library_name
 from mmrewrite.modernize.analysis.mesh_contexts import (
@@ -45,15 +46,6 @@ _TRACERS = frozenset(
 _TRACERS_OF_SHAPES = frozenset(
     ("jax.eval_shape", "jax.make_jaxpr", "jax.jacfwd", "jax.jacrev", "jax.jvp", "jax.linearize", "jax.remat", "jax.vjp")
 )
-
-# Functions of these names in these modules call what they are given, there and then.
-_TREES = ("jax.tree.", "jax.tree_util.")
-_CALL_BACK = frozenset(
-    (
-        "map", "map_with_path", "reduce", "reduce_associative", "tree_map", "tree_map_with_path", "tree_multimap",
-        "tree_reduce", "tree_reduce_associative",
-    )
-)  # fmt: skip
 
 # These make no array, or put it where an argument says.
 _HARMLESS = (
@@ -255,13 +247,13 @@ class UncompiledCode:
             problem = None
             if isinstance(node, ast.Call):
                 problem = self._problem_of_call(module, node, seen)
-            elif isinstance(node, ast.BinOp | ast.Compare | ast.UnaryOp):
+            elif isinstance(node, ast.AugAssign | ast.BinOp | ast.Compare | ast.UnaryOp):
                 problem = self._problem_of_operands(module, node)
             if problem is not None:
                 return problem
         return None
 
-    def _problem_of_operands(self, module: ModuleUses, node: ast.expr) -> str | None:
+    def _problem_of_operands(self, module: ModuleUses, node: ast.expr | ast.stmt) -> str | None:
         for operand in ast.iter_child_nodes(node):
             if isinstance(operand, ast.Name) and self._is_array(module, operand):
                 return (
@@ -271,32 +263,80 @@ class UncompiledCode:
         return None
 
     def _is_array(self, module: ModuleUses, name: ast.Name) -> bool:
-        binding = module.facts.names.binding(name.id, module.scope_of(name))
-        if binding is None or not isinstance(binding.value, ast.Call):
-            return False
-        made = module.facts.names.resolve(binding.value.func, module.scope_of(binding.value)) or ""
-        return made.startswith(("jax.numpy.", "jax.random.", "jax.lax.", "jax.nn."))
+        """Whether a name is, or may be among others, what a function of JAX made."""
+        owner = module.scope_of(name).owner(name.id)
+        values = [binding.value for binding in owner.bindings[name.id]] if owner is not None else []
+        made = (
+            module.facts.names.resolve(value.func, module.scope_of(value)) or ""
+            for value in values
+            if isinstance(value, ast.Call)
+        )
+        return any(each.startswith(("jax.numpy.", "jax.random.", "jax.lax.", "jax.nn.")) for each in made)
 
     def _problem_of_call(self, module: ModuleUses, call: ast.Call, seen: set[ast.AST]) -> str | None:
-        function = call.func
-        if isinstance(function, ast.Attribute) and function.attr == "lower" and (call.args or call.keywords):
+        function, args, keywords = call.func, call.args, call.keywords
+        while isinstance(function, ast.Call) and self._is_partial(module, function):
+            partial = function
+            function = partial.args[0]
+            args, keywords = [*partial.args[1:], *args], [*partial.keywords, *keywords]
+        if isinstance(function, ast.Attribute) and function.attr == "lower" and (args or keywords):
             # What is lowered is compiled for the mesh in context. Texts have a method of this name without arguments.
             function = function.value
-        found = library_name(module, function)
-        if found is not None and found.startswith(_TREES) and found.rpartition(".")[2] in _CALL_BACK and call.args:
-            return self._problem_of_function(module, call.args[0], seen)
+        for each in called_back(module, function, args, keywords):
+            problem = self._problem_of_callback(module, each, seen, skip=int(gets_a_path(module, function)))
+            if problem is not None:
+                return problem
+        if library_name(module, function) in COMPUTE and any(
+            isinstance(each, ast.Name) and self._is_array(module, each) for each in args
+        ):
+            return _computes(module, call)
         return self._problem_of_function(module, function, seen)
+
+    def _is_partial(self, module: ModuleUses, call: ast.Call) -> bool:
+        return bool(call.args) and module.facts.names.resolve(call.func, module.scope_of(call)) in PARTIALS
+
+    def _problem_of_callback(
+        self, module: ModuleUses, function: ast.expr, seen: set[ast.AST], skip: int = 0
+    ) -> str | None:
+        """The problem of calling a function with what may be arrays, but for the first `skip` arguments."""
+        if isinstance(function, ast.Starred):
+            return _unseen(module, function)
+        while isinstance(function, ast.Call) and self._is_partial(module, function):
+            function, skip = function.args[0], 0
+        if isinstance(function, ast.Call) and not self._is_tracer(module, function.func):
+            return _unseen(module, function)
+        if library_name(module, function) in COMPUTE:
+            return _computes(module, function)
+        for other, definition in self._functions(module, function):
+            found = first_computed(other, definition, self._functions, skip)
+            if found is not None:
+                return _computes(*found)
+        if isinstance(function, ast.Lambda):
+            return self._problem_in(module, [function.body], seen)
+        return self._problem_of_function(module, function, seen)
+
+    def _functions(self, module: ModuleUses, function: ast.expr) -> Iterator[tuple[ModuleUses, Definition]]:
+        """The functions of the project that an expression may be, of which none is compiled; of classes `__init__`."""
+        if isinstance(function, ast.Lambda):
+            yield module, function
+        for reached in self._definitions(module, function):
+            other = self._by_facts.get(id(reached.facts)) or ModuleUses(reached.facts)
+            node = _initializer(reached.node) if isinstance(reached.node, ast.ClassDef) else reached.node
+            if isinstance(node, ast.FunctionDef) and not any(
+                self._is_tracer(other, each) for each in node.decorator_list
+            ):
+                yield other, node
 
     def _problem_of_function(self, module: ModuleUses, function: ast.expr, seen: set[ast.AST]) -> str | None:
         """The problem of calling a function."""
         if isinstance(function, ast.Lambda):
-            return self._problem_of_parameters(module, function) or self._problem_in(module, [function.body], seen)
-        if isinstance(function, ast.Call):
-            made = module.facts.names.resolve(function.func, module.scope_of(function))
-            return self._problem_of_function(module, function.args[0], seen) if made in PARTIALS else None
-        found = library_name(module, function)
+            found_at = first_computed(module, function, self._functions)
+            return _computes(*found_at) if found_at is not None else self._problem_in(module, [function.body], seen)
         line = f"line {function.lineno} of {module.facts.path}"
         text = ast.unparse(function)
+        if isinstance(function, ast.Call):
+            return self._problem_of_made(module, function, text, line, seen)
+        found = library_name(module, function)
         if found is not None:
             root = found.partition(".")[0]
             if found in CONSTRAINTS or _is_harmless(found):
@@ -322,23 +362,22 @@ class UncompiledCode:
                 return None
             if function.attr in ARRAY_METHODS and self._is_of_the_mesh(module, owner):
                 return None
-        return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
+        return _unseen(module, function)
 
-    def _problem_of_parameters(self, module: ModuleUses, function: ast.Lambda) -> str | None:
-        """The problem of computing with what a function is given, which may be arrays."""
-        arguments = function.args
-        names = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-        for node in run_now([function.body]):
-            if not isinstance(node, ast.BinOp | ast.UnaryOp | ast.Compare):
-                continue
-            if isinstance(node, ast.Compare) and any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops):
-                continue
-            if any(isinstance(part, ast.Name) and part.id in names for part in ast.iter_child_nodes(node)):
-                return (
-                    f"`{ast.unparse(node)}` on line {node.lineno} of {module.facts.path} may compute on the default "
-                    "device, and under `jax.set_mesh` it would on the whole mesh; move it out of the block"
-                )
-        return None
+    def _problem_of_made(
+        self, module: ModuleUses, function: ast.Call, text: str, line: str, seen: set[ast.AST]
+    ) -> str | None:
+        """The problem of calling what a call gives."""
+        if self._is_partial(module, function):
+            return self._problem_of_function(module, function.args[0], seen)
+        if isinstance(function.func, ast.Attribute) and function.func.attr in ("lower", "compile"):
+            # What is lowered is called for itself.
+            return self._problem_of_function(module, function.func.value, seen)
+        found = library_name(module, function.func)
+        if found is not None and is_known(found) and not self._is_tracer(module, function.func):
+            # What this library makes is said of its own call.
+            return None
+        return self._problem_of_value(module, function, text, line)
 
     def _is_host(self, module: ModuleUses, node: ast.expr, depth: int = 0) -> bool:
         """Whether a value does not come from JAX, but from another library, from Python, or a literal."""
@@ -405,8 +444,8 @@ class UncompiledCode:
                 return None if self._is_pjit(module, compiled[-1]) else _plain(text, line)
             return self._problem_in(module, node.body, seen)
         if isinstance(node, ast.ClassDef):
-            made = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
-            return self._problem_in(module, [statement for part in made for statement in part.body], seen)
+            made = _initializer(node)
+            return self._problem_in(module, made.body, seen) if made is not None else None
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             if isinstance(node, ast.Assign) and _is_lowered_again(node):
                 return None
@@ -431,7 +470,7 @@ class UncompiledCode:
                 ]
                 if problems:
                     return next((problem for problem in problems if problem is not None), None)
-        return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
+        return _unseen_text(text, line)
 
     def _is_pjit(self, module: ModuleUses, node: ast.expr) -> bool:
         names, scope = module.facts.names, module.scope_of(node)
@@ -474,3 +513,23 @@ def _suspension(context: MeshContext) -> str | None:
             word = "await" if isinstance(node, ast.Await) else "yield"
             return f"what runs at the `{word}` on line {node.lineno} of {context.module.facts.path} cannot be seen"
     return None
+
+
+def _initializer(definition: ast.ClassDef) -> ast.FunctionDef | None:
+    functions = (part for part in definition.body if isinstance(part, ast.FunctionDef))
+    return next((part for part in functions if part.name == "__init__"), None)
+
+
+def _unseen(module: ModuleUses, function: ast.expr) -> str:
+    return _unseen_text(ast.unparse(function), f"line {function.lineno} of {module.facts.path}")
+
+
+def _unseen_text(text: str, line: str) -> str:
+    return f"what `{text}` on {line} makes cannot be seen, and under `jax.set_mesh` it would land on the whole mesh"
+
+
+def _computes(module: ModuleUses, node: ast.expr | ast.stmt) -> str:
+    return (
+        f"`{ast.unparse(node)}` on line {node.lineno} of {module.facts.path} may compute on the default device, and "
+        "under `jax.set_mesh` it would on the whole mesh; move it out of the block"
+    )

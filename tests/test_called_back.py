@@ -1,0 +1,216 @@
+"""What functions compute that a mesh context calls: `jax.set_mesh` replaces it only where none makes an array."""
+
+from __future__ import annotations
+
+import pytest
+from fixture_files import source_files
+
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
+
+pytestmark = pytest.mark.text
+
+REGISTRY = ModernizeRegistry()
+
+# Two meshes reach the sites, so none of them can name its mesh: `jax.set_mesh` or `compat`.
+PROGRAM = """
+import functools
+import heapq
+import itertools
+import operator
+from functools import partial, reduce
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from jax.experimental.pjit import pjit, with_sharding_constraint
+from jax.sharding import Mesh, PartitionSpec as P
+
+
+def step(x):
+    return with_sharding_constraint(2 * x, P("d"))
+
+
+def run(x):
+    return pjit(step, in_axis_resources=None, out_axis_resources=P("d"))(x)
+
+
+def double(x):
+    return x * 2
+
+
+def twice(x):
+    return double(x)
+
+
+def renamed(x):
+    y = x
+    return y + 1
+
+
+def grown(x):
+    x += 1
+    return x
+
+
+def told(x):
+    return x.shape[0] * 2, len(x) + 1, float(x) + 1
+
+
+@jax.jit
+def compiled(x):
+    return x * 2
+
+
+class Scale:
+    factor = 2
+
+    def __call__(self, x):
+        return x * self.factor
+
+    def apply(self, x):
+        return x * 2
+
+    def sizes(self, x):
+        return self.factor * 2, x.size
+
+
+class Box:
+    def __init__(self, x):
+        self.x = x + 1
+
+
+class Plain:
+    def __init__(self, x):
+        self.x = x
+
+
+made = jnp.ones(3)
+if made.ndim:
+    made = jnp.zeros(3)
+
+
+def main(mesh, y):
+    with mesh:
+        {statement}
+        return run(y)
+
+
+devices = np.array(jax.devices())
+main(Mesh(devices, ("d",)), [devices])
+main(Mesh(devices[::-1], ("d",)), [devices])
+"""
+
+COMPUTE = (
+    "jax.tree.map(lambda x: x + 1, y)",
+    "jax.tree.map(lambda x: x[0] + 1, y)",
+    "jax.tree.map(lambda x: x[0], y)",
+    "jax.tree.map(lambda *xs: xs[0] + xs[1], y, y)",
+    "jax.tree.map(lambda *xs: [x + 1 for x in xs], y, y)",
+    "jax.tree.map(lambda x, /, z=1, *, w=2: -w, y)",
+    "jax.tree.map(f=lambda x: x + 1, tree=y)",
+    "jax.tree_util.tree_map(f=double, tree=y)",
+    "jax.tree.map(double, y)",
+    "jax.tree.map(twice, y)",
+    "jax.tree.map(renamed, y)",
+    "jax.tree.map(grown, y)",
+    "jax.tree.map(compiled, y)",
+    "jax.tree.map(lambda x: double(x), y)",
+    "jax.tree.map(lambda x: (lambda z: z + 1)(x), y)",
+    "jax.tree.map(lambda x: (z := x) + 1, y)",
+    "jax.tree.map(lambda x: x.T, y)",
+    "jax.tree.map(lambda x: x.copy(), y)",
+    "jax.tree.map(lambda x: x.astype('float32'), y)",
+    "jax.tree.map(lambda x: abs(x), y)",
+    "jax.tree.map(lambda x: max(x, 1), y)",
+    "jax.tree.map(lambda x: x > 0, y)",
+    "jax.tree.map(lambda x: [z for z in x], y)",
+    "jax.tree.map(lambda x: [*x], y)",
+    "jax.tree.map(operator.add, y, y)",
+    "jax.tree.map(partial(operator.add, 1), y)",
+    "jax.tree.map(partial(double), y)",
+    "jax.tree.map(Scale(), y)",
+    "jax.tree.map(Scale().apply, y)",
+    "jax.tree.map(Box, y)",
+    "jax.tree.map(jax.jit(double), y)",
+    "jax.tree.map(double if y else told, y)",
+    "jax.tree.map([double][0], y)",
+    "jax.tree.map(*y)",
+    "jax.tree.map(**y)",
+    "jax.tree.map(lambda x: x, y, is_leaf=lambda z: z > 1)",
+    "jax.tree.leaves(y, lambda z: z > 1)",
+    "jax.tree.reduce(lambda a, b: a + b, y)",
+    "jax.tree.reduce(operator.add, y, 0)",
+    "jax.tree_util.tree_map_with_path(lambda path, z: z + 1, y)",
+    "partial(jax.tree.map, double)(y)",
+    "jax.tree_util.Partial(jax.tree.map, lambda x: x + 1)(y)",
+    "traverse_util.path_aware_map(lambda path, z: z + 1, y)",
+    "list(map(lambda x: x + 1, y))",
+    "list(map(double, y))",
+    "list(filter(lambda x: x > 0, y))",
+    "reduce(operator.add, y)",
+    "functools.reduce(lambda a, b: a + b, y)",
+    "sorted(y, key=lambda x: -x)",
+    "max(y, key=lambda x: x + 1)",
+    "y.sort(key=lambda x: x + 1)",
+    "heapq.nlargest(1, y, lambda x: -x)",
+    "list(itertools.starmap(operator.add, y))",
+    "list(itertools.accumulate(y, lambda a, b: a + b))",
+    "jax.jit(double)(y)",
+    "jax.vmap(double)(y)",
+    "(lambda x: x + 1)(y)",
+    "operator.add(made, 1)",
+    "sum(made)",
+    "made + 1",
+    "-made",
+)
+MAKE_NONE = (
+    "pass",
+    "y + 1",
+    "np.ones(3)",
+    "jax.tree.map(lambda x: x.shape, y)",
+    "jax.tree.map(lambda x: x.shape[0] * 2, y)",
+    "jax.tree.map(lambda x: len(x) + 1, y)",
+    "jax.tree.map(lambda x: np.asarray(x) + 1, y)",
+    "jax.tree.map(lambda x: jax.device_get(x) + 1, y)",
+    "jax.tree.map(lambda x: x.tolist()[0] + 1, y)",
+    "jax.tree.map(lambda x: x.dtype == 'float32', y)",
+    "jax.tree.map(lambda x: x is None or not x, y)",
+    "jax.tree.map(lambda *xs: [np.asarray(x) for x in xs], y, y)",
+    "jax.tree.map(lambda *xs: xs[0], y, y)",
+    "jax.tree.map(np.asarray, y)",
+    "jax.tree.map(told, y)",
+    "jax.tree.map(Scale().sizes, y)",
+    "jax.tree.map(Plain, y)",
+    "jax.tree.map(print, y)",
+    "jax.tree.map(pjit(step, in_axis_resources=None, out_axis_resources=P('d')), y)",
+    "jax.tree.leaves(y, is_leaf=lambda z: z is None)",
+    "jax.tree.leaves(y, is_leaf=None)",
+    "jax.tree_util.tree_map_with_path(lambda path, z: (path[0] + 1, z.shape), y)",
+    "list(map(str, y))",
+    "sorted(y, key=len)",
+    "max(y, key=lambda x: x.size)",
+    "operator.add(1, 2)",
+)
+
+
+def style(statement: str) -> str:
+    (result,) = modernize_project(source_files({"a.py": PROGRAM.replace("{statement}", statement).encode()}), REGISTRY)
+    assert result.failure is None
+    return "set" if b"with jax.set_mesh(mesh):" in result.result else "compat"
+
+
+@pytest.mark.parametrize("statement", COMPUTE)
+def test_what_computes_stays_on_the_default_device(statement: str) -> None:
+    assert style(statement) == "compat"
+
+
+@pytest.mark.parametrize("statement", MAKE_NONE)
+def test_what_makes_no_array_needs_no_compat(statement: str) -> None:
+    assert style(statement) == "set"
+
+
+def test_an_array_that_grows_in_place() -> None:
+    assert style("y += 1") == "set"
+    assert style("global made\n        made += 1") == "compat"
