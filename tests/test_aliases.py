@@ -21,6 +21,16 @@ def module(text: str) -> Module:
     return read_names(ast.parse(text), "pkg.mod", is_package=False)
 
 
+def test_what_a_name_resolved_to_is_forgotten_where_imports_lead_elsewhere() -> None:
+    names = module("import jax\nP = jax.old")
+    name = ast.Name("P", ast.Load())
+    assert names.resolve(name, names.scope) == "jax.old"
+    names.follow = lambda qualified: qualified.replace("old", "new")
+    assert names.resolve(name, names.scope) == "jax.new"
+    names.synonyms = {"jax.new": "jax.newest"}
+    assert names.resolve(name, names.scope) == "jax.newest"
+
+
 @pytest.mark.parametrize(
     ("text", "name", "meaning"),
     [

@@ -94,7 +94,9 @@ class Project:
     def _follow(self, qualified: str, near: Facts) -> str:
         """The full name that a re-export resolves to: `pkg.aliases.P` may be `jax.sharding.PartitionSpec`."""
         if not self._following:
-            key = (near.path, qualified)
+            # Modules of one root import the same things, but for what a module calls its own.
+            is_own = qualified == near.names.name or qualified.startswith(f"{near.names.name}.")
+            key = (near.path if is_own else near.file.root, qualified)
             if key not in self._followed:
                 self._followed[key] = self._follow_once(qualified, near)
             return self._followed[key]

@@ -63,13 +63,20 @@ class Mentions:
             owner = holder
         nodes = list(children(holder))
         for node in nodes:
-            if isinstance(node, ast.stmt):
+            # Most nodes are constants and names, which hold no others.
+            kind = type(node)
+            if kind is ast.Constant:
+                continue
+            if kind is ast.Name or kind is ast.Attribute:
+                mention = self._mention(node, owner)
+                if mention is not None:
+                    self._all.append(mention)
+                    self._at[node] = mention
+                if kind is ast.Name:
+                    continue
+            elif isinstance(node, ast.stmt):
                 self._collect(node, owner)
                 continue
-            mention = self._mention(node, owner)
-            if mention is not None:
-                self._all.append(mention)
-                self._at[node] = mention
             nodes += children(node)
         self._spans[holder] = (start, len(self._all))
 

@@ -143,6 +143,13 @@ class Module:
     homes: Mapping[str, str] = field(default_factory=dict)
     stars: list[ast.ImportFrom] = field(default_factory=list)
     star_gives: Callable[[ast.ImportFrom, str], bool] = field(default=lambda star, name: True)
+    _resolved: dict[tuple[Scope, str], str | None] = field(default_factory=dict)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, and forget what names resolved to by the one that it had."""
+        super().__setattr__(name, value)
+        if name != "_resolved":
+            super().__setattr__("_resolved", {})
 
     @property
     def star(self) -> ast.ImportFrom | None:
@@ -171,7 +178,13 @@ class Module:
     def resolve(self, node: ast.expr, scope: Scope) -> str | None:
         """The full name that an expression resolves to, such as `jax.numpy.mean`; None where it is unclear."""
         dotted = dotted_name(node)
-        return None if dotted is None else self.resolve_dotted(dotted, scope)
+        if dotted is None:
+            return None
+        # Analyses ask again and again.
+        key = (scope, dotted)
+        if key not in self._resolved:
+            self._resolved[key] = self.resolve_dotted(dotted, scope)
+        return self._resolved[key]
 
     def resolve_dotted(self, dotted: str, scope: Scope) -> str | None:
         """The same for a dotted name as text."""
@@ -236,13 +249,15 @@ class Module:
 
 def dotted_name(node: ast.expr | None) -> str | None:
     """`a.b.c` for names and attributes of names, None for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
     if not isinstance(node, ast.Name):
         return None
-    return ".".join((node.id, *reversed(parts)))
+    return f"{node.id}.{parts[0]}" if len(parts) == 1 else ".".join((node.id, *reversed(parts)))
 
 
 def absolute_import(module: str, is_package: bool, name: str | None, level: int) -> str | None:
