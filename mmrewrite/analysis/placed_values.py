@@ -24,6 +24,8 @@ _WRAPPERS = frozenset(
     for name in ("jit", "vmap", "grad", "value_and_grad", "remat", "checkpoint")
 )
 _APPLY = frozenset(("apply", "apply_fn"))
+# What these make of arrays is a model again.
+_MERGES = frozenset(("flax.nnx.merge", "equinox.combine"))
 
 # Functions that call each other form circles.
 _DEPTH = 4
@@ -125,11 +127,14 @@ class _PlacedModels:
         self, facts: Facts, scope: Scope, statement: ast.stmt, steps: Sequence[_StepCall]
     ) -> Iterator[Evaluation]:
         """Those of one statement: the first that nothing compiles, and the first of each compiled function."""
-        placed: dict[str, _StepCall] = {}
-        for call in steps:
-            for name in call.names:
-                if _is_after(facts, scope, name, call, statement, steps):
-                    placed.setdefault(name, call)
+        placed = _placed_at(facts, scope, statement, steps)
+        for name, merging, merge in _merged(facts, scope):
+            # `model = nnx.merge(graphdef, state)` behind the step
+            there = _placed_at(facts, scope, merging, steps)
+            source = _merged_from(facts, merge, scope, there)
+            made = _StepCall(merging, "", frozenset((name,)))
+            if source is not None and _is_after(facts, scope, name, made, statement, steps):
+                placed.setdefault(name, there[_root(source)])
         gathered = self._gathered.get(statement, set())
         seen: set[ast.stmt | None] = set()
         for node in facts.names.calls.get(statement, ()) if placed else ():
@@ -167,6 +172,8 @@ class _PlacedModels:
             function = function.args[0]
         if isinstance(function, ast.Name) and function.id in placed:
             return (function.id, None, "") if self._may_be_model(facts, function, scope) else None
+        if isinstance(function, ast.Call) and (merged := _merged_from(facts, function, scope, placed)):
+            return merged, None, ""
         arguments = (*call.args, *(keyword.value for keyword in call.keywords))
         is_update = works_on_all_arrays(call, facts.names, scope)
         if is_update or (isinstance(function, ast.Attribute) and function.attr in _APPLY):
@@ -206,6 +213,10 @@ class _PlacedModels:
             return None
         parameters = _parameters(statement, call, placed)
         inner_scope = names.inner[statement]
+        for name, _, merge in _merged(facts, inner_scope):
+            source = _merged_from(facts, merge, inner_scope, parameters)
+            if source is not None:
+                parameters.setdefault(name, parameters[_root(source)] + source.removeprefix(_root(source)))
         calls = [
             (node, names.scopes[each])
             for each, where in names.scopes.items()
@@ -236,6 +247,8 @@ class _PlacedModels:
         bindings = owner.bindings[name.id] if owner is not None else []
         if self._by_scope or any(not isinstance(binding.value, ast.Call) for binding in bindings):
             return True
+        if owner is not None and any(name.id == merged for merged, _, _ in _merged(facts, owner)):
+            return True
         reached = list(self._reach.from_expression(facts, name, scope))
         return any(holds(item, where, task) for item in reached for where, task in self._tasks)
 
@@ -251,6 +264,40 @@ class _PlacedModels:
         for where, binding in found:
             if binding.statement is not None and binding.statement in where.names.scopes:
                 yield binding.statement, where
+
+
+def _placed_at(facts: Facts, scope: Scope, statement: ast.stmt, steps: Sequence[_StepCall]) -> dict[str, _StepCall]:
+    """The names that steps have put on several submeshes when a statement runs, and the call that did it."""
+    placed: dict[str, _StepCall] = {}
+    for call in steps:
+        for name in call.names:
+            if _is_after(facts, scope, name, call, statement, steps):
+                placed.setdefault(name, call)
+    return placed
+
+
+def _merged(facts: Facts, scope: Scope) -> Iterator[tuple[str, ast.stmt, ast.Call]]:
+    """The names of a scope that hold a model made of its arrays, `model = nnx.merge(...)`, each with its statement."""
+    for name, bindings in scope.bindings.items():
+        value, statement = bindings[0].value, bindings[0].statement
+        if (
+            len(bindings) == 1
+            and isinstance(value, ast.Call)
+            and statement is not None
+            and _is_merge(facts, value, scope)
+        ):
+            yield name, statement, value
+
+
+def _merged_from(facts: Facts, call: ast.Call, scope: Scope, placed: Collection[str]) -> str | None:
+    """The placed name of whose arrays a call makes a model, None if it is no such call."""
+    if not _is_merge(facts, call, scope):
+        return None
+    return next((name for each in call.args for name in _reads(each) if _root(name) in placed), None)
+
+
+def _is_merge(facts: Facts, call: ast.Call, scope: Scope) -> bool:
+    return facts.names.resolve(call.func, scope) in _MERGES
 
 
 def _is_after(
