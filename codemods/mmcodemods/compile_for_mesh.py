@@ -12,9 +12,9 @@ plain `jax.jit`.
 Refused: devices among the arguments, because the mesh decides them; `hk.jit` and `nn.jit`; a step without a mesh.
 Reported: what plain `jax.jit` compiles, where tasks are inlined, although it reaches a task, calls the model of a
 `TrainState`, or is given a model that a step has put on several stages. This is not said of functions that only steps
-for the mesh call. Also a mesh without a compiled step; tasks without a mesh in files that are named one by one; an
-import of a file with hints that is not among those to rewrite; and calls that stop a step when it runs, as they ask for
-a mesh in context or for devices, such as `out_sharding=P("data")`.
+for the mesh call, nor of those that make modules and call none. Also a mesh without a compiled step; tasks without a
+mesh in files that are named one by one; an import of a file with hints that is not among those to rewrite; and calls
+that stop a step when it runs, as they ask for a mesh in context or for devices, such as `out_sharding=P("data")`.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from mmrewrite.analysis.compilers import carried
+from mmrewrite.analysis.constructions import only_makes_modules
 from mmrewrite.analysis.jit_calls import jit_call, jit_decorator
 from mmrewrite.analysis.mesh_requests import mesh_requests
 from mmrewrite.analysis.meshes import mesh_expression
@@ -126,6 +127,8 @@ def _steps_for_one_device(project: Project, reach: Reach, modules: Sequence[Fact
                 continue
             reached = list(step.reached(visible))
             if any(holds(item, where, task) for item in reached for where, task in tasks):
+                if only_makes_modules(project, step, tasks):
+                    continue
                 reason = (
                     f"{step.name} reaches a task, and plain `jax.jit` would inline it: all of it runs where its "
                     f"arguments are; {_HINT}"
