@@ -534,22 +534,6 @@ def no_mesh_while_tracing() -> Iterator[None]:
         yield
 
 
-def replicate(copies: Sequence[Any], sharding: Any) -> Any:
-    """One replicated array from equal arrays, one per device; weakly typed if they are. No data moves.
-
-    Args:
-        copies: The arrays, in the order of the sharding's devices.
-        sharding: The replicated layout.
-    """
-    first = copies[0]
-    if not getattr(first, "weak_type", False):
-        return jax.make_array_from_single_device_arrays(first.shape, sharding, list(copies))
-    from jax._src.array import ArrayImpl  # noqa: PLC0415  (private: the public function makes the type a strong one)
-
-    aval = ShapedArray(first.shape, first.dtype, weak_type=True)
-    return ArrayImpl(aval, sharding, list(copies), committed=True)
-
-
 def global_array(shape: Sequence[int], dtype: Any, sharding: Any, shards: Sequence[Any], *, weak: bool = False) -> Any:
     """A global array of the shards that this process holds; there may be none.
 

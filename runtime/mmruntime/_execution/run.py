@@ -15,7 +15,8 @@ from jax.sharding import NamedSharding
 from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._execution.compile import Compiled
-from mmruntime._execution.scalars import Spreader, part, same_devices
+from mmruntime._execution.own_parts import place
+from mmruntime._execution.scalars import ScalarPart, Spreader, same_devices
 from mmruntime._execution.throttle import throttled
 from mmruntime._execution.transfer import Transport
 from mmruntime._jaxpr.ir import Step, is_scalar
@@ -134,32 +135,40 @@ class Runner:
         moved: list[int] = []
         arrays: list[Any] = []
         targets: list[Any] = []
-        for position, slot, sharding in loads.arrays:
+        for position, slot, sharding, aval in loads.arrays:
             value = inputs[position]
             placed = getattr(value, "sharding", None)
             if placed == sharding or (placed is None and self._takes_host_values):
                 slots[slot] = value
+                continue
+            moved.append(position)
+            if placed is None:
+                # `jax.device_put` of a NumPy array costs several times as much.
+                slots[slot] = place(value, sharding, aval)
             else:
                 late.append(slot)
                 arrays.append(value)
                 targets.append(sharding)
-                moved.append(position)
-        misplaced = len(late)
+        misplaced = len(moved)
         self._moved = moved
-        for position, places in loads.scalars:
+        for position, aval, places in loads.scalars:
             value = inputs[position]
             placed = getattr(value, "sharding", None)
-            if (len(places) == 1 and placed == places[0][1]) or (placed is None and self._takes_host_values):
+            if (len(places) == 1 and placed == places[0][1].sharding) or (placed is None and self._takes_host_values):
                 slots[places[0][0]] = value
             elif placed == self._everywhere:
-                for slot, sharding in places:
-                    slots[slot] = part(value, sharding)
+                for slot, part in places:
+                    slots[slot] = part(value)
+            elif placed is None:
+                misplaced += 1
+                for slot, part in places:
+                    slots[slot] = place(value, part.sharding, aval)
             else:
                 misplaced += 1
-                for slot, sharding in places:
+                for slot, part in places:
                     late.append(slot)
                     arrays.append(value)
-                    targets.append(sharding)
+                    targets.append(part.sharding)
         self.misplaced = misplaced
         if late:
             for slot, value in zip(late, self._transport.put(arrays, targets), strict=True):
@@ -208,24 +217,31 @@ class _Loads:
     """How slots are filled before the first instruction.
 
     Attributes:
-        arrays: For each input array that is read: its position, its slot, and its layout there.
-        scalars: For each scalar input that is read: its position, and all its slots with their layouts.
+        arrays: For each input array that is read: its position, its slot, its layout there, and its shape and type.
+        scalars: For each scalar input that is read: its position, its type, and all its slots with what goes there.
         constants: Slots of captured arrays and microbatch numbers, and the arrays.
     """
 
-    arrays: list[tuple[int, int, NamedSharding]]
-    scalars: list[tuple[int, list[tuple[int, NamedSharding]]]]
+    arrays: list[tuple[int, int, NamedSharding, Any]]
+    scalars: list[tuple[int, Any, list[tuple[int, ScalarPart]]]]
     constants: list[tuple[int, Any]]
 
 
 def _plan_loads(step: Step, program: Program, shardings: Shardings, transport: Transport) -> _Loads:
     arrays = [
-        (position, place[0], shardings[var, place[1]])
-        for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
-        if place is not None and not is_scalar(var)
+        (position, home[0], shardings[var, home[1]], var.aval)
+        for position, (var, home) in enumerate(zip(step.invars, program.inputs, strict=True))
+        if home is not None and not is_scalar(var)
     ]
     scalars = [
-        (position, [(slot, shardings[var, where]) for slot, where in program.scalars[var]])
+        (
+            position,
+            var.aval,
+            [
+                (slot, ScalarPart(var.aval, shardings.everywhere, shardings[var, where]))
+                for slot, where in program.scalars[var]
+            ],
+        )
         for position, var in enumerate(step.invars)
         if program.scalars.get(var)
     ]
@@ -263,20 +279,20 @@ def _plan_results(
     positions = {var: position for position, var in enumerate(step.invars)}
     carried = {result: position for position, result in step.carried.items()}
     sources: list[tuple[int | None, int | None, Any]] = []
-    scattered: list[tuple[int, list[tuple[int, NamedSharding]]]] = []
+    scattered: list[tuple[int, Any, list[tuple[int, NamedSharding]]]] = []
     for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
         position = positions.get(atom) if is_var(atom) else None
-        place = None if position is None else program.inputs[position]
+        home = None if position is None else program.inputs[position]
         if is_var(atom) and program.scalars.get(atom):
             places = [(slot, shardings[atom, where]) for slot, where in program.scalars[atom]]
             complete = [slot for slot, sharding in places if same_devices(sharding, everywhere)]
             sources.append((complete[0] if complete else places[0][0], None, None))
             if not complete:
-                scattered.append((index, places))
+                scattered.append((index, atom.aval, places))
         elif slot is not None:
             sources.append((slot, None, None))
-        elif place is not None:
-            sources.append((place[0], None, None))
+        elif home is not None:
+            sources.append((home[0], None, None))
         else:
             sharding = everywhere if is_scalar(atom) else layout_of_state(carried.get(index), step, program, shardings)
             if position is not None:
@@ -284,7 +300,7 @@ def _plan_results(
                 continue
             value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
             sources.append((None, None, transport.put([value], [sharding])[0]))
-    spread = Spreader(everywhere, scattered, transport) if scattered else None
+    spread = Spreader(everywhere, scattered) if scattered else None
     return _Results(sources, copied_outputs(step, donated), spread)
 
 
@@ -302,14 +318,14 @@ def result_layouts(step: Step, program: Program, shardings: Shardings) -> list[N
     carried = {result: position for position, result in step.carried.items()}
     layouts = []
     for index, (atom, slot) in enumerate(zip(step.outvars, program.outputs, strict=True)):
-        place = program.inputs[positions[atom]] if is_var(atom) and atom in positions else None
+        home = program.inputs[positions[atom]] if is_var(atom) and atom in positions else None
         if is_var(atom) and program.scalars.get(atom):
             layouts.append(shardings.everywhere)
         elif slot is not None:
             var, where, _ = program.keys[slot]
             layouts.append(shardings[var, where])
-        elif place is not None:
-            layouts.append(shardings[atom, place[1]])
+        elif home is not None:
+            layouts.append(shardings[atom, home[1]])
         elif is_scalar(atom):
             layouts.append(shardings.everywhere)
         else:
@@ -373,15 +389,15 @@ class WholeRunner(Runner):
         ((_, self._call, _, results, _),) = self._code
         # The inputs that the program reads: position and layout of each.
         self._reads = [
-            (position, shardings[var, place[1]])
-            for position, (var, place) in enumerate(zip(step.invars, program.inputs, strict=True))
-            if place is not None
+            (position, shardings[var, home[1]])
+            for position, (var, home) in enumerate(zip(step.invars, program.inputs, strict=True))
+            if home is not None
         ]
         self._all_read = len(self._reads) == len(step.invars)
         # Layouts of arguments that need not be moved. Comparing them with those of the next call is cheap.
         self._fitting: list[Any] = []
         self._captured = [value for _, value in self._loads.constants]
-        self._is_read = [place is not None for place in program.inputs]
+        self._is_read = [home is not None for home in program.inputs]
         # Whether the step's outputs are the program's results, in order.
         plan = self._results
         self._gives_outputs = tuple(slot for slot, _, _ in plan.sources) == results

@@ -24,7 +24,7 @@ from mmruntime._execution.crossing import Crossing
 from mmruntime._execution.own_parts import copied, is_global, is_here, nothing_of, place, processes
 from mmruntime._execution.parcels import is_key
 from mmruntime._execution.run import copied_outputs, deletable, layout_of_state
-from mmruntime._execution.scalars import part, same_devices
+from mmruntime._execution.scalars import ScalarPart, same_devices
 from mmruntime._execution.shares import Share, receive_late, shares
 from mmruntime._execution.spread_across import ScalarResult, SpreadAcross
 from mmruntime._execution.step_agreement import StepAgreement
@@ -96,7 +96,14 @@ class AcrossRunner:
             if place is not None and not is_scalar(var)
         ]
         self._scalars = [
-            (position, var.aval, _places_here(var, program, shardings))
+            (
+                position,
+                var.aval,
+                [
+                    (slot, ScalarPart(var.aval, shardings.everywhere, sharding))
+                    for slot, sharding in _places_here(var, program, shardings)
+                ],
+            )
             for position, var in enumerate(step.invars)
             if program.scalars.get(var)
         ]
@@ -221,12 +228,12 @@ class AcrossRunner:
             if placed is not everywhere and placed != everywhere:
                 misplaced += 1
                 if not is_global(value):
-                    for slot, sharding in places:
-                        slots[slot] = place(value, sharding, aval)
+                    for slot, part in places:
+                        slots[slot] = place(value, part.sharding, aval)
                     continue
                 value = self._move(self._names[position], value, everywhere, number + self._num_instructions + position)
-            for slot, sharding in places:
-                slots[slot] = part(value, sharding)
+            for slot, part in places:
+                slots[slot] = part(value)
         self.misplaced = misplaced
         self._moved = moved
         if not self._loaded:

@@ -8,14 +8,17 @@ copy.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from mmruntime import _compat
-from mmruntime._execution.transfer import Transport
+from mmruntime._execution.own_parts import own_devices
+from mmruntime._execution.parcels import is_key
 
 
 def same_devices(one: NamedSharding, other: NamedSharding) -> bool:
@@ -24,12 +27,25 @@ def same_devices(one: NamedSharding, other: NamedSharding) -> bool:
     return tuple(meshes[0].devices.flat) == tuple(meshes[1].devices.flat)
 
 
-def part(array: Any, sharding: NamedSharding) -> Any:
-    """The shards of a replicated array on one submesh, as an array of that submesh; no data moves."""
-    copies = {shard.device: shard.data for shard in array.addressable_shards}
-    devices: Any = sharding.mesh.devices
-    own = [copies[device] for device in devices.flat if device in copies]
-    return _compat.replicate(own, sharding)
+class ScalarPart:
+    """The shards of scalars on one submesh, as arrays of that submesh; no data moves. Planned once, called every step.
+
+    Args:
+        aval: Shape and type of the scalars.
+        everywhere: The layout that they have: replicated over the mesh.
+        sharding: The layout on the submesh, replicated as well.
+    """
+
+    def __init__(self, aval: Any, everywhere: NamedSharding, sharding: NamedSharding) -> None:
+        held = own_devices(everywhere)
+        self.sharding = sharding
+        self._positions = [held.index(device) for device in own_devices(sharding)]
+        self._assemble = _assembler(aval, sharding)
+
+    def __call__(self, array: Any) -> Any:
+        """The part of a scalar."""
+        shards = _compat.own_shards(array)
+        return self._assemble([shards[position] for position in self._positions])
 
 
 @dataclass(eq=False, slots=True, frozen=True)
@@ -38,63 +54,69 @@ class _Recipe:
 
     Attributes:
         index: Its index among the step's outputs.
-        copies: For each device of the mesh: a slot, the number of its shard, and the device if that shard is sent
-            there, None if it is there already.
+        copies: For each device of the mesh: a slot, the number of its shard, and whether that shard is sent there, or
+            is there already.
+        assemble: Makes an array of the copies.
     """
 
     index: int
-    copies: tuple[tuple[int, int, Any], ...]
+    copies: tuple[tuple[int, int, bool], ...]
+    assemble: Callable[[Sequence[Any]], Any]
 
 
 class Spreader:
-    """Puts scalar results on all devices of a mesh: planned once, called every step.
+    """Puts scalar results on all devices of a mesh, all of this process: planned once, called every step.
 
     Args:
         everywhere: The layout of the results: replicated over the mesh.
-        results: For each result its index among the step's outputs, and the slots that hold it with their layouts.
-        transport: How copies get to the devices of submeshes that hold none.
+        results: For each result its index among the step's outputs, its abstract value, and the slots that hold it
+            with their layouts.
     """
 
     def __init__(
         self,
         everywhere: NamedSharding,
-        results: Sequence[tuple[int, Sequence[tuple[int, NamedSharding]]]],
-        transport: Transport,
+        results: Sequence[tuple[int, Any, Sequence[tuple[int, NamedSharding]]]],
     ) -> None:
-        self._everywhere = everywhere
-        self._put = transport.put
         self._recipes: list[_Recipe] = []
-        self._targets: list[SingleDeviceSharding] = []
-        devices: Any = everywhere.mesh.devices
-        for index, places in results:
+        targets: list[SingleDeviceSharding] = []
+        sends_keys = False
+        for index, aval, places in results:
             holders: dict[Any, tuple[int, int]] = {}
             for slot, sharding in places:
-                own: Any = sharding.mesh.devices
-                for number, device in enumerate(own.flat):
+                for number, device in enumerate(_devices(sharding)):
                     holders.setdefault(device, (slot, number))
             first = (places[0][0], 0)
-            copies = []
-            for device in devices.flat:
-                holder = holders.get(device)
-                copies.append((*(holder or first), None if holder else device))
-                if holder is None:
-                    self._targets.append(SingleDeviceSharding(device))
-            self._recipes.append(_Recipe(index, tuple(copies)))
+            copies = [(*holders.get(device, first), device not in holders) for device in _devices(everywhere)]
+            missing = [device for device in _devices(everywhere) if device not in holders]
+            sends_keys = sends_keys or (bool(missing) and is_key(aval.dtype))
+            targets += [SingleDeviceSharding(device) for device in missing]
+            self._recipes.append(_Recipe(index, tuple(copies), _assembler(aval, everywhere)))
+        # One batched call. From one device to one device neither function waits for the value.
+        self._copy: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+        if targets:
+            self._copy = functools.partial(jax.device_put, device=targets) if sends_keys else _compat.copier(targets)
 
     def __call__(self, slots: Sequence[Any], give: Callable[[int, Any], None]) -> None:
         """Call `give(index, array)` for each result; returns as soon as all copies are issued."""
-        shards: dict[int, list[Any]] = {}
+        shards: dict[int, Sequence[Any]] = {}
         sent = []
         for recipe in self._recipes:
-            for slot, number, device in recipe.copies:
+            for slot, number, is_sent in recipe.copies:
                 if slot not in shards:
-                    shards[slot] = [shard.data for shard in slots[slot].addressable_shards]
-                if device is not None:
+                    shards[slot] = _compat.own_shards(slots[slot])
+                if is_sent:
                     sent.append(shards[slot][number])
-        # One batched call. From one device to one device `jax.device_put` never waits for the value.
-        arrived = iter(self._put(sent, self._targets) if sent else ())
+        arrived = iter(() if self._copy is None else self._copy(sent))
         for recipe in self._recipes:
-            copies = [
-                shards[slot][number] if device is None else next(arrived) for slot, number, device in recipe.copies
-            ]
-            give(recipe.index, _compat.replicate(copies, self._everywhere))
+            copies = [next(arrived) if is_sent else shards[slot][number] for slot, number, is_sent in recipe.copies]
+            give(recipe.index, recipe.assemble(copies))
+
+
+def _assembler(aval: Any, sharding: NamedSharding) -> Callable[[Sequence[Any]], Any]:
+    return _compat.assembler((), aval.dtype, sharding, weak=bool(getattr(aval, "weak_type", False)))
+
+
+def _devices(sharding: NamedSharding) -> list[Any]:
+    devices: Any = sharding.mesh.devices
+    return list(devices.flat)
