@@ -352,10 +352,58 @@ def test_an_assigned_mesh_stays_until_a_context_is_left():
         compat.assign_mesh(MESH)
     assert compat.current_mesh().empty
     compat.assign_mesh(MESH)
-    compat.assign_mesh(Mesh(np.empty((), dtype=object), ()))
+    compat.assign_mesh(EMPTY)
     assert compat.current_mesh().empty
     with compat.mesh_context(OTHER):
         pass
+
+
+EMPTY = Mesh(np.empty((), dtype=object), ())
+
+
+@pytest.mark.parametrize("constrain", [compat.with_sharding_constraint, jax.lax.with_sharding_constraint])
+def test_an_assigned_mesh_outlives_the_function_that_assigns_it(constrain):
+    """As with JAX 0.4.13: specs mean it from then on, until the context around the call is left."""
+    x, wide = np.ones((8, 4), np.float32), Mesh(np.array(jax.devices()).reshape(2, 4), ("x", "y"))
+
+    def assigning(mesh, *, inside=None):
+        @functools.partial(compat.pjit, in_shardings=None)
+        def f(x):
+            with contextlib.nullcontext() if inside is None else compat.mesh_context(inside):
+                compat.assign_mesh(mesh)
+                assert compat.current_mesh() == mesh
+                return constrain(x + 1, P("y"))
+
+        return f
+
+    with compat.mesh_context(MESH):
+        for f in (assigning(wide), jax.jit(lambda x: constrain(x, P("y")))):
+            assert f.trace(x).jaxpr.eqns[-1].params["sharding"].is_equivalent_to(NamedSharding(wide, P("y")), 2)
+            assert compat.current_mesh() == wide
+    _assert_in_no_context(x)
+    with compat.mesh_context(MESH):
+        assigning(wide, inside=LINE)(x)
+        assert compat.current_mesh() == MESH
+    _assert_in_no_context(x)
+    for inside in (None, wide):
+        with compat.mesh_context(MESH), pytest.raises(RuntimeError, match=r"mesh in context|no mesh is in context"):
+            assigning(EMPTY, inside=inside)(x)
+        _assert_in_no_context(x)
+
+
+def _assert_in_no_context(x):
+    assert compat.current_mesh().empty
+    assert jax.sharding.get_mesh().empty
+    assert jax.jit(lambda x: x + 1)(x).sharding.device_set == {jax.devices()[0]}
+
+
+def test_an_empty_mesh_leaves_none_in_context():
+    with compat.mesh_context(MESH):
+        compat.assign_mesh(EMPTY)
+        assert compat.current_mesh().empty
+        with compat.mesh_context(OTHER):
+            assert compat.current_mesh() == OTHER
+        assert compat.current_mesh() == MESH
 
 
 def test_as_a_decorator_and_in_a_stack():

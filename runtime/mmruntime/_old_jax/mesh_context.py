@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -33,18 +34,27 @@ _ENTRIES = _compat.user_context(())
 
 
 class _Entered(threading.local):
-    """The contexts that this thread has entered: how to leave each, and whether it is from `assign_mesh`."""
+    """The contexts that this thread has entered: how to leave each, and whether it is from `assign_mesh`.
+
+    Attributes:
+        stack: The contexts, innermost last.
+        functions: For each function of `compat.pjit` that is being traced, what is left when that is over.
+    """
 
     def __init__(self) -> None:
         self.stack: list[tuple[contextlib.ExitStack, bool]] = []
+        self.functions: list[contextlib.ExitStack] = []
 
     def push(self, mesh: Mesh, *, is_assigned: bool) -> None:
         tell_linen(_is_in_context)
         with contextlib.ExitStack() as stack:
             surrounding = _compat.ambient_mesh()
-            if not (_compat.at_top_level() or surrounding.empty or surrounding == mesh):
-                # In a function that `compat.pjit` compiles, JAX would take the mesh of the function for a spec.
-                stack.enter_context(_compat.no_mesh_while_tracing())
+            if not _compat.at_top_level() and not surrounding.empty and surrounding != mesh:
+                # In a function that `compat.pjit` compiles, JAX would take the mesh of the function for a spec. An
+                # assigned mesh stays when the function has ended, and must not bring that mesh back when it goes.
+                hiding = self.functions[-1:] if is_assigned else [stack]
+                for until in hiding:
+                    until.enter_context(_compat.no_mesh_while_tracing())
             ambient = _compat.ambient_mesh()
             stack.enter_context(_compat.as_resource(mesh))
             stack.enter_context(_ENTRIES((*_ENTRIES.value, _MeshInContext(mesh, ambient, _compat.resource_mesh()))))
@@ -54,8 +64,19 @@ class _Entered(threading.local):
         while self.stack and self.stack[-1][1]:
             self.stack.pop()[0].close()
 
+    @contextlib.contextmanager
+    def compiled_for(self, mesh: Mesh) -> Iterator[None]:
+        """As that of `_compat`, for a function of `compat.pjit`."""
+        with _compat.compiled_for(mesh), contextlib.ExitStack() as function:
+            self.functions.append(function)
+            try:
+                yield
+            finally:
+                self.functions.pop()
+
 
 _entered = _Entered()
+compiled_for = _entered.compiled_for
 
 
 def _is_in_context() -> bool:
@@ -107,11 +128,10 @@ class mesh_context(contextlib.ContextDecorator):
 def assign_mesh(mesh: Mesh) -> None:
     """Put a mesh in context until a surrounding or a later `mesh_context` is left.
 
-    This is what `thread_resources.env = ResourceEnv(mesh, ())` did, in this thread. An empty mesh restores the one
-    before.
+    This is what `thread_resources.env = ResourceEnv(mesh, ())` did, in this thread.
 
     Args:
-        mesh: The mesh.
+        mesh: The mesh. With an empty one there is none in context, not even that of a surrounding `mesh_context`.
     """
     _entered.pop_assigned()
     _entered.push(mesh, is_assigned=True)

@@ -12,8 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from mmruntime import _compat
-from mmruntime._old_jax.mesh_context import current_mesh
+from mmruntime._old_jax.mesh_context import compiled_for, current_mesh
 from mmruntime._old_jax.renamed_arguments import OMITTED, choose
 from mmruntime._old_jax.specs_in_context import resolve
 
@@ -75,7 +74,7 @@ class Pjit:
 
 def _on(mesh: Mesh | AbstractMesh) -> AbstractContextManager[None]:
     """A context in which a function without specs runs on the mesh, and finds it in context, as under `pjit`."""
-    return _compat.compiled_for(mesh) if isinstance(mesh, Mesh) and not mesh.empty else nullcontext()
+    return compiled_for(mesh) if isinstance(mesh, Mesh) and not mesh.empty else nullcontext()
 
 
 def pjit(
