@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,16 +17,9 @@ from flax import nnx
 import mmruntime as mm
 from tests.runtime.helpers import assert_close, stages
 
-pytestmark = [pytest.mark.usefixtures("double", "as_people_write"), pytest.mark.family]
+pytestmark = [pytest.mark.usefixtures("double", "free_promotion"), pytest.mark.family]
 
 STAGES = 2
-
-
-@pytest.fixture
-def as_people_write() -> Iterator[None]:
-    """Promotions of ranks and types are left to JAX."""
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        yield
 
 
 def params_of(seed: int = 0) -> list[Any]:

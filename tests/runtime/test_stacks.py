@@ -15,15 +15,8 @@ from tests.runtime.helpers import assert_close, assert_equal, normal, stages
 
 optax = pytest.importorskip("optax")
 
-pytestmark = [pytest.mark.usefixtures("double"), pytest.mark.family]
+pytestmark = [pytest.mark.usefixtures("double", "free_promotion"), pytest.mark.family]
 WIDTH = 4
-
-
-@pytest.fixture(autouse=True)
-def libraries_promote():
-    """Flax and Optax mix Python's and JAX's types."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def layer(x, p):
