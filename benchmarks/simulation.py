@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 
 LAYERS = 8
-# What a process says to the other one is behind this many seconds when both start.
+# Both start this many seconds after the first says so, by when the other one has heard it.
 _LEAD_S = 0.003
 
 
@@ -46,15 +46,15 @@ class Plan(NamedTuple):
     Attributes:
         schedule: The schedule.
         count: The number of microbatches.
-        chunks: Virtual stages on each submesh.
-        placement: Where they are.
+        chunks: Virtual stages on each submesh; None for one.
+        placement: "v" for rounds that go to and fro; None if each begins at the first submesh.
         cut: How many layers each stage has; None for equal shares.
         again: Whether the backward pass computes layers again instead of keeping what is inside of them.
     """
 
     schedule: str
     count: int
-    chunks: int = 1
+    chunks: int | None = None
     placement: str | None = None
     cut: tuple[int, int] | None = None
     again: bool = False
@@ -79,7 +79,7 @@ PLANS = [
 
 
 def main() -> int:
-    """Start the processes, and return the exit status of the first."""
+    """Start the processes; the largest exit status of theirs, 128 plus the signal for one that a signal ended."""
     options = _arguments()
     if options.child is not None:
         return _child(options)
@@ -100,7 +100,8 @@ def main() -> int:
             running.append(subprocess.Popen([*common, *place], pass_fds=[peer]))
         for end in ends:
             end.close()
-        return max(process.wait() for process in running)
+        statuses = [process.wait() for process in running]
+        return max(status if status >= 0 else 128 - status for status in statuses)
     finally:
         for process in running:
             process.kill()
@@ -108,15 +109,15 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--width", type=int, default=640, help="width of a layer (default 640)")
-    parser.add_argument("--batch", type=int, default=1024, help="examples in a batch (default 1024)")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds over all plans (default 2)")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each step in a round (default 5)")
-    parser.add_argument("--plans", type=int, default=len(PLANS), help="so many of the plans (default all)")
-    parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="processes (default 2)")
-    parser.add_argument("--transport", default="auto", help="what carries arrays between them (default auto)")
-    parser.add_argument("--goal", type=float, default=0.05, help="largest error of a makespan (default 0.05)")
-    parser.add_argument("--tau", type=float, default=0.8, help="least Kendall's tau (default 0.8)")
+    parser.add_argument("--width", type=int, default=640, help="width of a layer (default %(default)s)")
+    parser.add_argument("--batch", type=int, default=1024, help="examples in a batch (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds over all plans (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each step in a round (default %(default)s)")
+    parser.add_argument("--plans", type=int, default=len(PLANS), help="so many of the plans (default %(default)s)")
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="processes (default %(default)s)")
+    parser.add_argument("--transport", default="auto", help="what carries arrays between them (default %(default)s)")
+    parser.add_argument("--goal", type=float, default=0.05, help="largest error of a makespan (default %(default)s)")
+    parser.add_argument("--tau", type=float, default=0.8, help="least Kendall's tau (default %(default)s)")
     for name in ("--child", "--core", "--peer"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--coordinator", help=argparse.SUPPRESS)
@@ -229,7 +230,6 @@ def _train(plan: Plan) -> Any:
     # Layers cost inversely to what a stage shall have of them.
     weights = None if plan.cut is None else [1 / size for size in plan.cut for _ in range(size)]
     options = {"chunks": plan.chunks, "placement": plan.placement, "weights": weights}
-    options = {name: value for name, value in options.items() if value not in (None, 1)}
 
     def layer(w: jax.Array, x: jax.Array) -> jax.Array:
         return x + jnp.tanh(x @ w[0]) @ w[1]
