@@ -5,6 +5,7 @@ import random
 import pytest
 
 from mmruntime import schedules
+from mmruntime._inspect.run_jobs import TimedJob, run_jobs
 from mmruntime._inspect.shared_cores import SharedCores
 from mmruntime._inspect.simulate_step import simulate_step
 from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
@@ -158,3 +159,9 @@ def test_shared_cores_without_loss_are_devices_apart_and_a_full_loss_is_one_core
     assert without.starts == pytest.approx(apart.starts)
     assert without.ends == pytest.approx(apart.ends)
     assert simulated(made, seconds, cores=sharing([2.0], 12)).makespan == pytest.approx(sum(seconds))
+
+
+def test_jobs_that_wait_for_each_other_are_not_taken_for_done():
+    jobs = [TimedJob(1.0, frozenset()), TimedJob(1.0, frozenset([2])), TimedJob(1.0, frozenset([0, 1]))]
+    with pytest.raises(AssertionError, match="jobs wait for each other"):
+        run_jobs(jobs, lambda running: dict.fromkeys(running, 1.0))

@@ -26,16 +26,16 @@ def typical(program: Program, seconds: Sequence[float]) -> list[float]:
 
 
 def stage_costs(
-    program: Program, seconds: Sequence[float], typical: Callable[[Sequence[float]], float]
+    program: Program, seconds: Sequence[float], summary: Callable[[Sequence[float]], float]
 ) -> list[tuple[StageCost, ...]]:
-    """The cost of each stage of each loop: `typical` (a median or a minimum) over its microbatches."""
+    """The cost of each stage of each loop: `summary` (a median or a minimum) over its microbatches."""
     runs: dict[Segment, list[float]] = defaultdict(list)
     for item, cost in zip(program.instructions, seconds, strict=True):
         if not isinstance(item, RunInstruction) or item.spec.kind == "again":
             continue
         if item.spec.segment is not None and item.microbatch is not None:
             runs[item.spec.segment].append(cost)
-    once = {segment: typical(costs) for segment, costs in runs.items()}
+    once = {segment: summary(costs) for segment, costs in runs.items()}
     loops = []
     for pipeline in program.pipelines:
         stages = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 
@@ -45,12 +45,24 @@ def gather(times: Times, group: Group, name: str, *, everybody: bool) -> tuple[l
         return None, offset
     found: list[Times] = []
     error = 0.0
-    for process in group.members:
-        with progress.waiting(f"the times of process {process}", (process,)):
-            theirs, items = json.loads(_take(exchange, f"{key}/{process}"))
+    for text in _texts(exchange, key, group, "the times of"):
+        theirs, items = json.loads(text)
         found.append({index: (start, end) for index, (start, end) in items})
         error = max(error, theirs)
     return found, ClockOffset(offset.seconds, error)
+
+
+def joined(found: Sequence[Times]) -> Times:
+    """The times of instructions, from those of all processes that take part in them.
+
+    An instruction has begun when the last of them has issued it.
+    """
+    latest: dict[int, tuple[float, float]] = {}
+    for times in found:
+        for index, (start, end) in times.items():
+            before = latest.get(index, (start, end))
+            latest[index] = max(before[0], start), max(before[1], end)
+    return latest
 
 
 def share(text: str, group: Group, name: str) -> list[str]:
@@ -64,9 +76,21 @@ def share(text: str, group: Group, name: str) -> list[str]:
     key = f"shared/{group.key}/{name}"
     exchange = Exchange()
     _leave(exchange, f"{key}/{jax.process_index()}", text)
+    return _texts(exchange, key, group, "what was measured by")
+
+
+def _texts(exchange: Exchange, key: str, group: Group, what: str) -> list[str]:
+    """What each process has left under a key.
+
+    Args:
+        exchange: Where it is left.
+        key: The part of the key that all have in common.
+        group: The processes.
+        what: What is waited for, in words that end before the process.
+    """
     found = []
     for process in group.members:
-        with progress.waiting(f"what process {process} has measured", (process,)):
+        with progress.waiting(f"{what} process {process}", (process,)):
             found.append(_take(exchange, f"{key}/{process}"))
     return found
 

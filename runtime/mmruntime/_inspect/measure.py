@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import threading
 from collections import defaultdict
@@ -17,11 +16,11 @@ from jax.sharding import Mesh
 from mmruntime._execution.run import StepRunner
 from mmruntime._inspect.costs import stage_costs, typical
 from mmruntime._inspect.measure_processes import measure_processes
-from mmruntime._inspect.shared_cores import SharedCores
+from mmruntime._inspect.shared_cores import SharedCores, usable_cores
 from mmruntime._inspect.simulate_processes import simulate_processes
 from mmruntime._inspect.simulate_step import simulate_step
 from mmruntime._inspect.timeline import Measurement
-from mmruntime._inspect.waited_run import Timed, copies, waited
+from mmruntime._inspect.waited_run import Timed, copies, timed
 from mmruntime._partition.instructions import Program, RunInstruction
 
 # Steps that `measure` runs; each program's shortest time counts.
@@ -47,9 +46,20 @@ def measure(
     """
     devices = [{device.id for device in mesh.devices.flat} for mesh in meshes]
     group = runner.group
-    found = None if group is None else measure_processes(runner, group, program, inputs, meshes)
-    runs, issue = _alone(runner, program, inputs) if found is None else (found.seconds, [])
-    best = [min(each) for each in runs]
+    if group is None:
+        runs, issue = _alone(runner, program, inputs)
+        best = [min(each) for each in runs]
+        alone, issued = typical(program, best), typical(program, issue)
+        apart = simulated = simulate_step(program, devices, carried, alone, issue=issued)
+        cores = _shared_cores(runner, program, inputs, meshes, runs)
+        if cores is not None:
+            simulated = simulate_step(program, devices, carried, alone, issue=issued, cores=cores)
+    else:
+        found = measure_processes(runner, group, program, inputs, meshes)
+        best = [min(each) for each in found.seconds]
+        # The calls of each process are its own; here, nothing holds a device up.
+        apart = simulate_step(program, devices, carried, typical(program, best))
+        simulated = simulate_processes(program, devices, found.owners, carried, found.costs)
     once: dict[int, float] = defaultdict(float)
     transfers: dict[tuple[int, int], float] = defaultdict(float)
     for item, seconds in zip(program.instructions, best, strict=True):
@@ -57,17 +67,6 @@ def measure(
             transfers[item.source, item.target] = max(transfers[item.source, item.target], seconds)
         elif item.microbatch is None:
             once[item.spec.submesh] += seconds
-    alone = typical(program, best)
-    if found is not None:
-        # The calls of each process are its own; here, nothing holds a device up.
-        apart = simulate_step(program, devices, carried, alone)
-        simulated = simulate_processes(program, devices, found.owners, carried, found.costs)
-    else:
-        issued = typical(program, issue)
-        apart = simulated = simulate_step(program, devices, carried, alone, issue=issued)
-        cores = _shared_cores(runner, program, inputs, meshes, runs)
-        if cores is not None:
-            simulated = simulate_step(program, devices, carried, alone, issue=issued, cores=cores)
     return Measurement(tuple(stage_costs(program, best, min)), dict(once), dict(transfers), simulated, apart)
 
 
@@ -76,7 +75,7 @@ def _alone(runner: StepRunner, program: Program, inputs: Sequence[Any]) -> tuple
     runs: list[list[float]] = [[] for _ in program.instructions]
     issue = [float("inf")] * len(program.instructions)
     for _ in range(_REPEATS):
-        times = waited(runner, copies(inputs))
+        times = timed(runner, copies(inputs))
         for index, own in enumerate(runs):
             own.append(times[index].ended - times[index].issued)
             issue[index] = min(issue[index], times[index].called - times[index].issued)
@@ -106,14 +105,9 @@ def _shared_cores(
         if isinstance(item, RunInstruction) and item.spec.segment is not None
         for op in item.spec.segment.ops
     )
-    if (
-        runner.group is not None
-        or effects
-        or len(devices) == 1
-        or any(mesh.size > 1 or mesh.devices.flat[0].platform != "cpu" for mesh in meshes)
-    ):
+    if effects or len(devices) == 1 or any(mesh.size > 1 or mesh.devices.flat[0].platform != "cpu" for mesh in meshes):
         return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(usable_cores())
     most = min(len(devices), _CROWD)
     counts = sorted({1, min(cores, most), most})
     slowdowns = [[1.0] for _ in program.instructions]
@@ -143,7 +137,7 @@ def _crowded(runner: StepRunner, inputs: Sequence[Any], count: int, instructions
                 together.wait()
                 # As for `measure` itself: such settings hold in their own thread.
                 with jax.disable_jit(False):
-                    return waited(runner, own)
+                    return timed(runner, own)
 
             for found in pool.map(run, inputs_of):
                 for index, own in enumerate(times):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,9 +14,10 @@ from jax.sharding import Mesh
 from mmruntime._execution.own_parts import processes
 from mmruntime._execution.run import StepRunner
 from mmruntime._inspect.costs import typical
-from mmruntime._inspect.gather import gather, share
+from mmruntime._inspect.gather import gather, joined, share
+from mmruntime._inspect.shared_cores import usable_cores
 from mmruntime._inspect.simulate_processes import ProcessCosts, Work
-from mmruntime._inspect.waited_run import BEGIN, RESULTS, called, copies, waited
+from mmruntime._inspect.waited_run import BEGIN, RESULTS, copies, timed
 from mmruntime._jaxpr.ir import is_scalar
 from mmruntime._partition.instructions import Program, RunInstruction
 from mmruntime._processes.exchange import own_host
@@ -96,9 +96,8 @@ def measure_processes(
     del steps[0]
     elapsed = _medians(program, [step.elapsed for step in steps])
     used = {process: _typical_use(program, [step.used[process] for step in steps]) for process in group.members}
-    taking_part = {index: [process for process in group.members if index in used[process]] for index in elapsed}
     works = {
-        index: _work(elapsed[index], {process: used[process][index] for process in taking_part[index]})
+        index: _work(elapsed[index], {process: own[index] for process, own in used.items() if index in own})
         for index in (*indices, RESULTS)
     }
     costs = ProcessCosts(
@@ -134,24 +133,19 @@ def _medians(program: Program, steps: Sequence[Mapping[int, float]]) -> dict[int
 
 def _step(runner: StepRunner, group: Group, inputs: Sequence[Any], rest: Mapping[int, float]) -> _MeasuredStep:
     """Measure one step, run twice: waiting for each instruction, and as it always runs."""
-    times = waited(runner, copies(inputs), lambda index: rest.get(index, 0.0))
+    times = timed(runner, copies(inputs), lambda index: rest.get(index, 0.0))
     name = f"measure {group.calls}"
     spans, _ = gather({index: (each.issued, each.ended) for index, each in times.items()}, group, name, everybody=True)
-    calling = called(runner, copies(inputs))
+    calling = {index: each.calling for index, each in timed(runner, copies(inputs), wait=False).items()}
     own = [(index, each.calling, each.computing, calling[index]) for index, each in times.items()]
     shared = share(json.dumps(own), group, f"{name} CPU time")
     used = {
         process: {index: _CpuTime(*each) for index, *each in json.loads(text)}
         for process, text in zip(group.members, shared, strict=True)
     }
-    started: dict[int, float] = {}
-    ended: dict[int, float] = {}
-    for found in spans or []:
-        for index, (start, end) in found.items():
-            started[index] = max(started.get(index, start), start)
-            ended[index] = max(ended.get(index, end), end)
     # Clocks of two processes may differ by more than a small transfer takes.
-    return _MeasuredStep({index: max(ended[index] - started[index], 0.0) for index in started}, used)
+    elapsed = {index: max(end - start, 0.0) for index, (start, end) in joined(spans or []).items()}
+    return _MeasuredStep(elapsed, used)
 
 
 def _rests(program: Program, owners: Sequence[tuple[int, ...]], flights: Sequence[float]) -> dict[int, float]:
@@ -179,10 +173,7 @@ def _work(elapsed: float, used: Mapping[int, _CpuTime]) -> Work:
 
 def _pools(group: Group, name: str) -> dict[int, tuple[Hashable, int]]:
     """The cores of each process: a name, the same for those that share some, and how many there are."""
-    usable: Collection[int] = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
-    found = [json.loads(text) for text in share(json.dumps([own_host(), *sorted(usable)]), group, name)]
+    found = [json.loads(text) for text in share(json.dumps([own_host(), *sorted(usable_cores())]), group, name)]
     return pools(dict(zip(group.members, ((host, frozenset(cores)) for host, *cores in found), strict=True)))
 
 
@@ -192,12 +183,12 @@ def pools(usable: Mapping[int, tuple[str, frozenset[int]]]) -> dict[int, tuple[H
     Args:
         usable: For each process its host, and the cores that it may run on.
     """
-    joined: list[tuple[str, frozenset[int]]] = []
+    groups: list[tuple[str, frozenset[int]]] = []
     for host, cores in usable.values():
-        same = [each for each in joined if each[0] == host and each[1] & cores]
-        joined = [each for each in joined if each not in same]
-        joined.append((host, cores.union(*(each[1] for each in same))))
+        same = [each for each in groups if each[0] == host and each[1] & cores]
+        groups = [each for each in groups if each not in same]
+        groups.append((host, cores.union(*(each[1] for each in same))))
     return {
-        process: next((each, len(each[1])) for each in joined if each[0] == host and cores <= each[1])
+        process: next((each, len(each[1])) for each in groups if each[0] == host and cores <= each[1])
         for process, (host, cores) in usable.items()
     }

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from mmruntime import schedules
 from mmruntime._execution.run import StepRunner
 from mmruntime._inspect.costs import stage_costs
-from mmruntime._inspect.gather import Times, gather
+from mmruntime._inspect.gather import Times, gather, joined
 from mmruntime._inspect.timeline import Span, StageCost, Timeline
 from mmruntime._inspect.waited_run import copies
 from mmruntime._partition.instructions import Instruction, Program, RunInstruction
@@ -47,7 +47,7 @@ def record(name: str, runner: StepRunner, program: Program, inputs: Sequence[Any
     if group is not None:
         found, offset = gather(times, group, f"timeline {group.calls}", everybody=False)
         error, partial = offset.error, found is None
-        times = times if found is None else _joined(found)
+        times = times if found is None else joined(found)
     started = min((at for at, _ in times.values()), default=0.0)
     spans = _spans(program, {index: (at - started, end - started) for index, (at, end) in times.items()})
     simulations: tuple[schedules.Simulation, ...] = ()
@@ -61,19 +61,6 @@ def record(name: str, runner: StepRunner, program: Program, inputs: Sequence[Any
         )
     rows = tuple(sorted(spans.values(), key=lambda span: span.start))
     return Timeline(name, rows, simulations, None if not partial else jax.process_index(), error)
-
-
-def _joined(found: Sequence[Times]) -> Times:
-    """The times of instructions, from those of all processes that take part in them.
-
-    An instruction has begun when the last of them has issued it.
-    """
-    joined: dict[int, tuple[float, float]] = {}
-    for times in found:
-        for index, (start, end) in times.items():
-            before = joined.get(index, (start, end))
-            joined[index] = max(before[0], start), max(before[1], end)
-    return joined
 
 
 def _watched(runner: StepRunner, inputs: Sequence[Any]) -> _Watch:

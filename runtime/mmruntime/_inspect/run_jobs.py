@@ -80,4 +80,5 @@ def run_jobs(
                 if not waits[reader]:
                     heapq.heappush(coming, (max(then, jobs[reader].issued), reader))
         now = then
+    assert not any(waits), "jobs wait for each other"
     return starts, ends

@@ -8,6 +8,7 @@ slower that run at the same time. By how much is measured, never taken from a re
 from __future__ import annotations
 
 import bisect
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,11 @@ class SharedCores:
             return 1.0
         share = (count - counts[right - 1]) / (counts[right] - counts[right - 1])
         return known[right - 1] + share * (known[right] - known[right - 1])
+
+
+def usable_cores() -> frozenset[int]:
+    """The cores that this process may run on, by their numbers."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
 def run_shared(jobs: Sequence[TimedJob], indices: Sequence[int], cores: SharedCores) -> tuple[list[float], list[float]]:

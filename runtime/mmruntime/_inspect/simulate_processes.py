@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mmruntime._inspect.run_jobs import TimedJob, run_jobs
-from mmruntime._inspect.simulate_step import COUNTED, ROUNDS, SimulatedStep, handed_on
+from mmruntime._inspect.simulate_step import ROUNDS, SimulatedStep, handed_on, summed_up
 from mmruntime._partition.instructions import Program, RunInstruction
 
 
@@ -78,22 +78,13 @@ def simulate_processes(
     one = _Steps(program, devices, owners, carried, costs, 1)
     starts, ends = one.run()
     works = [one.positions["work", 0, index] for index in range(count)]
-    busy: dict[int, float] = defaultdict(float)
-    for item, position in zip(program.instructions, works, strict=True):
-        if isinstance(item, RunInstruction):
-            busy[item.spec.submesh] += ends[position] - starts[position]
     many = _Steps(program, devices, owners, carried, costs, ROUNDS)
     _, later = many.run()
     finished = [0.0] * ROUNDS
     for name, position in many.positions.items():
         finished[name[1]] = max(finished[name[1]], later[position])
-    return SimulatedStep(
-        max(ends),
-        (finished[-1] - finished[-1 - COUNTED]) / COUNTED,
-        dict(busy),
-        tuple(starts[position] for position in works),
-        tuple(ends[position] for position in works),
-    )
+    times = [starts[position] for position in works], [ends[position] for position in works]
+    return summed_up(program, *times, max(ends), finished)
 
 
 class _Steps:
@@ -171,8 +162,9 @@ class _Steps:
             after |= {
                 self.positions["call", number, process, index] for process in work.calling if process not in received
             }
-            queues: list[Any] = [(item.source, item.target)] if not isinstance(item, RunInstruction) else []
-            queues += self._devices[item.spec.submesh] if isinstance(item, RunInstruction) else []
+            queues: Collection[Any] = (
+                self._devices[item.spec.submesh] if isinstance(item, RunInstruction) else [(item.source, item.target)]
+            )
             after |= {self._free[queue] for queue in queues if queue in self._free}
             position = self._add(("work", number, index), work.seconds, after, work.cores)
             self._free.update(dict.fromkeys(queues, position))

@@ -17,9 +17,9 @@ from mmruntime._inspect.shared_cores import SharedCores, run_shared
 from mmruntime._partition.instructions import Program, RunInstruction
 
 # Steps that follow each other until their time is taken for that of the long run, and those that it is taken over.
-_WARM, COUNTED = 3, 3
+_WARM, _COUNTED = 3, 3
 
-ROUNDS = _WARM + COUNTED + 1
+ROUNDS = _WARM + _COUNTED + 1
 
 _T = TypeVar("_T")
 
@@ -77,13 +77,27 @@ def simulate_step(
         starts, ends = _sharing(program, devices, carried, seconds, issue, cores, rounds=1)
         many = _sharing(program, devices, carried, seconds, issue, cores, rounds=ROUNDS)
     finished = [max(many[1][at * count : (at + 1) * count], default=0.0) for at in range(ROUNDS)]
+    return summed_up(program, starts[:count], ends[:count], max(ends[:count], default=0.0), finished)
+
+
+def summed_up(
+    program: Program, starts: Sequence[float], ends: Sequence[float], makespan: float, finished: Sequence[float]
+) -> SimulatedStep:
+    """A step, from the times of its instructions.
+
+    Args:
+        program: The instructions.
+        starts: When each starts in the first step.
+        ends: When its results are there.
+        makespan: When all results of that step are there.
+        finished: When all of each of `ROUNDS` steps is done that follow each other.
+    """
     busy: dict[int, float] = defaultdict(float)
-    for item, start, end in zip(program.instructions, starts, ends, strict=False):
+    for item, start, end in zip(program.instructions, starts, ends, strict=True):
         if isinstance(item, RunInstruction):
             busy[item.spec.submesh] += end - start
-    makespan = max(ends[:count], default=0.0)
-    step_time = (finished[-1] - finished[-1 - COUNTED]) / COUNTED
-    return SimulatedStep(makespan, step_time, dict(busy), tuple(starts[:count]), tuple(ends[:count]))
+    step_time = (finished[-1] - finished[-1 - _COUNTED]) / _COUNTED
+    return SimulatedStep(makespan, step_time, dict(busy), tuple(starts), tuple(ends))
 
 
 def _apart(

@@ -20,7 +20,7 @@ class Timed(NamedTuple):
 
     Attributes:
         issued: When its call began.
-        ended: When its results were there.
+        ended: When its results were there; where they are not waited for, when the call returned.
         calling: CPU time that the calling thread needed for it.
         computing: CPU time of all threads of the process until the next call, the calling one included.
         called: When the call returned.
@@ -33,7 +33,9 @@ class Timed(NamedTuple):
     called: float
 
 
-def waited(runner: StepRunner, inputs: Sequence[Any], rest: Callable[[int], float] | None = None) -> dict[int, Timed]:
+def timed(
+    runner: StepRunner, inputs: Sequence[Any], rest: Callable[[int], float] | None = None, *, wait: bool = True
+) -> dict[int, Timed]:
     """What each instruction took that this process issues, in order of issue; also what came before and after them.
 
     Args:
@@ -41,60 +43,34 @@ def waited(runner: StepRunner, inputs: Sequence[Any], rest: Callable[[int], floa
         inputs: Its flat inputs, which it may donate.
         rest: For how many seconds the process waits after it has sent something to others, as nothing tells when it has
             been sent; None if it goes on.
+        wait: Whether each instruction's results are waited for. A thread that has waited calls more slowly: what it
+            needs is no longer in the caches of its core.
     """
     found: dict[int, Timed] = {}
     thread, process, began = time.thread_time(), time.process_time(), time.perf_counter()
     setting_up = 0.0
 
-    def waits(index: int, values: Sequence[Any], issued: float) -> None:
+    def notes(index: int, values: Sequence[Any], issued: float) -> None:
         nonlocal thread, process, setting_up
         called, calling = time.perf_counter(), time.thread_time() - thread
         if not found:
             setting_up = min(issued - began, calling)
             calling -= setting_up
-        here = [value for value in values if value is not None and value.addressable_shards]
-        jax.block_until_ready(here)
+        if wait:
+            jax.block_until_ready([value for value in values if value is not None and value.addressable_shards])
         ended = time.perf_counter()
         if rest is not None:
             time.sleep(rest(index))
         computing = time.process_time() - process
         found[index] = Timed(issued, ended, calling, computing - (setting_up if not found else 0.0), called)
-        thread, process = time.thread_time(), time.process_time()
+        process, thread = time.process_time(), time.thread_time()
 
-    results = runner.run_watched(inputs, waits)
+    results = runner.run_watched(inputs, notes)
     calling, returned = time.thread_time() - thread, time.perf_counter()
     jax.block_until_ready(results)
     ended, computing = time.perf_counter(), time.process_time() - process
     found[BEGIN] = Timed(began, began + setting_up, setting_up, setting_up, began)
     found[RESULTS] = Timed(returned - calling, ended, calling, computing, returned)
-    return found
-
-
-def called(runner: StepRunner, inputs: Sequence[Any]) -> dict[int, float]:
-    """CPU time that the calling thread needs for each instruction where the step runs as it always does.
-
-    A thread that has waited calls more slowly: what it needs is no longer in the caches of its core.
-
-    Args:
-        runner: The compiled step.
-        inputs: Its flat inputs, which it may donate.
-    """
-    found: dict[int, float] = {}
-    setting_up = 0.0
-    thread, began = time.thread_time(), time.perf_counter()
-
-    def notes(index: int, _: Sequence[Any], issued: float) -> None:
-        nonlocal thread, setting_up
-        calling = time.thread_time() - thread
-        if not found:
-            setting_up = min(issued - began, calling)
-            calling -= setting_up
-        found[index] = calling
-        thread = time.thread_time()
-
-    results = runner.run_watched(inputs, notes)
-    found |= {BEGIN: setting_up, RESULTS: time.thread_time() - thread}
-    jax.block_until_ready(results)
     return found
 
 
