@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,10 +14,12 @@ import pytest
 from fixture_files import source_files, tree
 
 from mmrewrite.engine import workers
+from mmrewrite.modernize import decide
 from mmrewrite.modernize.codemod import Codemods, ModernizeCodemod
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.modernize.settings import ModernizeSettings
+from mmrewrite.project.facts import Facts, SourceFile, Unreadable, read_facts
 from mmrewrite.results import Rewrite
 
 pytestmark = [pytest.mark.python, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")]
@@ -106,20 +109,41 @@ def test_a_crash_costs_one_file(started: list[int], codemod: type[ModernizeCodem
     assert (good.changed, other.changed) == (True, True)
 
 
-def test_a_site_that_was_not_foreseen_is_not_lost(started: list[int]) -> None:
-    """`may_find` of another package's codemod may be wrong."""
+def test_a_result_is_read_again_once(started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[SourceFile] = []
 
-    class Hidden(Crash):
-        regional = True
+    def counted(file: SourceFile) -> Facts | Unreadable:
+        read.append(file)
+        return read_facts(file, ())
 
-        @classmethod
-        def may_find(cls, *_: object) -> bool:
-            return False
-
-    old = b"import jax\n\nx = jax.old(1)\n"
-    results = modernized({"one.py": old, "two.py": old}, 2, {"a_codemod": Hidden})
+    monkeypatch.setattr(decide, "_read", counted)
+    changed = [result for result in modernized(REGION, 2) if result.changed]
     assert started
-    assert [result.result for result in results] == [old.replace(b"old", b"new")] * 2
+    assert len(changed) == 4
+    assert [sum(file.data == result.result for file in read) for result in changed] == [1] * 4
+
+
+def test_a_process_helps_with_the_last_items_while_it_waits(started: list[int]) -> None:
+    def work(item: int) -> tuple[int, int]:
+        time.sleep(0 if item else 1)
+        return item, os.getpid()
+
+    with workers.Workers(work, range(40), 1) as others:
+        found = list(others.results_with_help())
+    assert [item for item, _ in found] == list(range(40))
+    helped = [item for item, process in found if process == os.getpid()]
+    assert helped
+    assert helped == list(range(helped[0], 40))
+
+
+def test_a_process_does_not_begin_for_a_few_items(started: list[int]) -> None:
+    def work(item: int) -> int:
+        time.sleep(1 if item == 13 else 0)
+        return os.getpid()
+
+    with workers.Workers(work, range(16), 1) as others:
+        others._futures[12].result()
+        assert os.getpid() not in others.results_with_help()
 
 
 def test_a_killed_process_is_noticed(started: list[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,6 +19,8 @@ _Result = TypeVar("_Result")
 
 # Characters that one process rewrites in about half a second; below that, forking costs more than it saves.
 ENOUGH = 1_000_000
+# The part of all items for which a process makes what they share: the first item of `modernize` asks the whole project.
+_WORTH_HELP = 0.25
 
 _task: Callable[[int], Any] | None = None
 
@@ -52,7 +54,7 @@ def in_workers(
     if not is_enough(len(items), work, jobs):
         return [function(item) for item in track(what, items, len(items))]
     with Workers(function, items, min(jobs, len(items))) as workers:
-        return workers.results(track, what)
+        return list(workers.results(track, what))
 
 
 def is_enough(items: int, work: int, jobs: int) -> bool:
@@ -112,27 +114,35 @@ class Workers(Generic[_Item, _Result]):
             self._pool.shutdown(cancel_futures=True)
         gc.unfreeze()
 
-    def results(self, track: Track = untracked, what: str = "") -> list[_Result]:
-        """The results, in the order of the items."""
-        return self._collect(range(len(self._items)), {}, track, what)
+    def results(self, track: Track = untracked, what: str = "") -> Iterator[_Result]:
+        """The results, in the order of the items, each as soon as it is there."""
+        return (self._result(index) for index in track(what, self._indices, len(self._indices)))
 
-    def results_with_help(self, track: Track = untracked, what: str = "") -> list[_Result]:
-        """The same, where this process now does what no other has begun: the last items first."""
+    def results_with_help(self, track: Track = untracked, what: str = "") -> Iterator[_Result]:
+        """The same, where this process, while it waits, does what no other has begun: the last items first."""
         done: dict[int, _Result] = {}
-        for index in reversed(range(len(self._items))):
-            if not self._futures[index].cancel():
-                break
-            done[index] = self._function(self._items[index])
-        return self._collect(range(len(self._items)), done, track, what)
+        for index in track(what, self._indices, len(self._indices)):
+            while index not in done and not self._futures[index].done():
+                last = len(self._items) - 1 - len(done)
+                if not (done or self._leaves_much()) or not self._futures[last].cancel():
+                    break
+                done[last] = self._function(self._items[last])
+            yield done[index] if index in done else self._result(index)
 
-    def _collect(self, indices: Sequence[int], done: dict[int, _Result], track: Track, what: str) -> list[_Result]:
+    def _leaves_much(self) -> bool:
+        """Whether so many items are not begun that help is worth what a process's first item costs it."""
+        first = self._futures[int(len(self._futures) * (1 - _WORTH_HELP))]
+        return not (first.running() or first.done())
+
+    @property
+    def _indices(self) -> range:
+        return range(len(self._items))
+
+    def _result(self, index: int) -> _Result:
         from concurrent.futures.process import BrokenProcessPool
 
         try:
-            return [
-                done[index] if index in done else self._futures[index].result()
-                for index in track(what, indices, len(indices))
-            ]
+            return self._futures[index].result()
         except BrokenProcessPool:
             raise WorkerDied from None
 

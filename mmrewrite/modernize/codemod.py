@@ -67,11 +67,6 @@ class ModernizeCodemod:
                 yield Location(module, use.node, use)
 
     @classmethod
-    def may_find(cls, module: ModuleUses, context: ModernizeContext) -> bool:
-        """Whether `find` may give a site in a module; asked of regional codemods where no region is known yet."""
-        return next(cls.find(module, context), None) is not None
-
-    @classmethod
     def change_of(cls, name: str) -> tuple[str, str, Change] | None:
         """The package, the release, and what that release made of a name whose use is a site; None if nothing is known.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mmrewrite.codemod.site import SiteRefused
@@ -55,7 +55,7 @@ def modernize_files(
         return rewrite(modules, changed, replace(run, is_check=True))
 
     results |= rewrite(read, {facts.path for facts in read}, run)
-    second = SecondRun(_read, rewrite_again, "modernized", "places")
+    second = SecondRun(run.read_again, rewrite_again, "modernized", "places")
     results = self_check(results, read, second, settings.track)
     for path, notebook in notebooks.items():
         results[path] = notebook.back(results[path])
@@ -68,7 +68,8 @@ class _ModernizeRun:
 
     `uses` are those of the modules that were looked at: what is read from a tree alone is read once. `is_check` says
     that only edits are asked for. `came_upon` are the modules beside those of the run that the search for regions has
-    come upon, None if there was none: code that `modernize` writes leads to no others.
+    come upon, None if there was none: code that `modernize` writes leads to no others. `ahead` are results that were
+    read again while other processes worked.
     """
 
     codemods: Codemods
@@ -77,12 +78,24 @@ class _ModernizeRun:
     is_check: bool = False
     came_upon: Sequence[Facts] | None = None
     uses: dict[Facts, ModuleUses] = field(default_factory=dict)
+    ahead: dict[str, Facts | Unreadable] = field(default_factory=dict)
 
     def uses_of(self, facts: Facts) -> ModuleUses:
         """The uses of a module, with names that are yet to be resolved among the modules of today's run."""
         known = self.uses.get(facts)
         self.uses[facts] = ModuleUses(facts) if known is None else known.unresolved()
         return self.uses[facts]
+
+    def read_ahead(self, facts: Facts, outcome: Outcome) -> None:
+        """Read what becomes of a module, since the check will ask for that."""
+        result = rewritten(facts, outcome)
+        if result.changed and not self.is_check:
+            self.ahead[facts.path] = _read(replace(facts.file, data=result.result))
+
+    def read_again(self, file: SourceFile) -> Facts | Unreadable:
+        """Read a result, unless that was done ahead."""
+        known = self.ahead.pop(file.path, None)
+        return known if known is not None and known.file == file else _read(file)
 
 
 def _read(file: SourceFile) -> Facts | Unreadable:
@@ -135,13 +148,10 @@ def _decide(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun
     """Decide the sites of the modules at `paths`, and draft their edits."""
     codemods, context = run.codemods, _context(modules, run)
     unseen = _nothing_unseen if run.is_check else _unseen
-    found = _outcomes_beside_regions(paths, context, codemods, unseen)
+    found = _outcomes_beside_regions(paths, context, run, unseen)
     if found is None:
-        by_module: dict[str, list[Decision]] = {path: [] for path in context.modules if path in paths}
-        for decision in _decisions(context, paths, codemods):
-            if decision.location.path in by_module:
-                by_module[decision.location.path].append(decision)
-        found = _outcomes(by_module, context, codemods, unseen)
+        to_do = [path for path in context.modules if path in paths]
+        found = _outcomes(_by_module(_decisions(context, paths, codemods), to_do), context, codemods, unseen)
     if context.has_analysis(MeshRegions):
         run.came_upon = context.project.loaded()
     return found
@@ -195,14 +205,18 @@ _FindUnseen = Callable[[ModuleUses, ModernizeContext], _Unseen]
 
 @dataclass(frozen=True)
 class _BesideRegions:
-    """All that is to be said of a module but for the sites that are decided with their regions."""
+    """All that is to be said of a module but for the sites that are decided with their regions.
+
+    `outcome` is what becomes of the module if it has no such sites, None where that fails.
+    """
 
     decisions: tuple[CarriedDecision, ...]
     unseen: _Unseen
+    outcome: Outcome | None
 
 
 def _outcomes_beside_regions(
-    paths: Collection[str], context: ModernizeContext, codemods: Codemods, unseen: _FindUnseen
+    paths: Collection[str], context: ModernizeContext, run: _ModernizeRun, unseen: _FindUnseen
 ) -> dict[str, Outcome] | None:
     """The outcomes, where worker processes do what needs no regions while this one finds them.
 
@@ -211,47 +225,54 @@ def _outcomes_beside_regions(
     """
     from mmrewrite.engine.workers import Workers, is_enough
 
+    codemods, settings = run.codemods, run.settings
     regional = {name: codemod for name, codemod in codemods.items() if codemod.regional}
     others = {name: codemod for name, codemod in codemods.items() if not codemod.regional}
     to_do = [path for path in context.modules if path in paths]
     size = sum(len(context.modules[path].facts.source.text) for path in to_do)
-    if not is_enough(len(to_do), size, context.settings.jobs) or has_xmaps(context):
+    if not is_enough(len(to_do), size, settings.jobs) or has_xmaps(context):
         return None
 
-    def do(path: str) -> Outcome | _BesideRegions | None:
+    def do(path: str) -> _BesideRegions | None:
         module = context.modules[path]
         try:
-            decisions = _decisions_alone(context, path, others)
-            if not any(codemod.may_find(module, context) for codemod in regional.values()):
-                return _outcome(module, decisions, context, codemods, unseen(module, context))
-            return _BesideRegions(carried(decisions, module), unseen(module, context))
+            decisions, besides = _decisions_alone(context, path, others), unseen(module, context)
         except Exception:
             return None
+        try:
+            outcome = _outcome(module, decisions, context, codemods, besides)
+        except Exception:
+            outcome = None
+        return _BesideRegions(carried(decisions, module), besides, outcome)
 
-    with Workers(do, to_do, context.settings.jobs - 1) as workers:
-        try:
-            decided = _decisions(context, paths, regional)
-        except _ModuleError:
-            return None
-        results = workers.results_with_help(context.settings.track, "Rewriting")
     found: dict[str, Outcome] = {}
-    by_path: dict[str, list[Decision]] = {path: [] for path in to_do}
-    for decision in decided:
-        if decision.location.path in by_path:
-            by_path[decision.location.path].append(decision)
-    for path, result in zip(to_do, results, strict=True):
-        module = context.modules[path]
-        if result is None or (isinstance(result, Outcome) and by_path[path]):
-            return None
-        if isinstance(result, Outcome):
-            found[path] = result
-            continue
-        decisions = [*(restored(each, module) for each in result.decisions), *by_path[path]]
-        in_order = sorted(decisions, key=lambda decision: list(codemods).index(decision.codemod))
+    with Workers(do, to_do, settings.jobs - 1) as workers:
         try:
-            found[path] = _outcome(module, in_order, context, codemods, result.unseen)
+            in_regions = _by_module(_decisions(context, paths, regional), to_do)
+            results = workers.results_with_help(settings.track, "Rewriting")
+            for path, result in zip(to_do, results, strict=True):
+                if result is None:
+                    return None
+                module, outcome = context.modules[path], result.outcome
+                if in_regions[path]:
+                    decisions = [*(restored(each, module) for each in result.decisions), *in_regions[path]]
+                    in_order = sorted(decisions, key=lambda decision: list(codemods).index(decision.codemod))
+                    outcome = _outcome(module, in_order, context, codemods, result.unseen)
+                if outcome is None:
+                    return None
+                found[path] = outcome
+                run.read_ahead(module.facts, outcome)
         except _ModuleError:
             return None
+    return found
+
+
+def _by_module(decisions: Iterable[Decision], paths: Iterable[str]) -> dict[str, list[Decision]]:
+    """The decisions about the modules at some paths, by path."""
+    found: dict[str, list[Decision]] = {path: [] for path in paths}
+    for decision in decisions:
+        if decision.location.path in found:
+            found[decision.location.path].append(decision)
     return found
 
 

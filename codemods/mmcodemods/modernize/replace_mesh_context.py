@@ -51,11 +51,6 @@ class ReplaceMeshContext(ModernizeCodemod):
             found = (each for each in context.analysis(MeshRegions).contexts if each.module is module)
             yield from (Location(module, each.node) for each in found)
 
-    @classmethod
-    def may_find(cls, module: ModuleUses, context: ModernizeContext) -> bool:
-        """Whether a module has what may be a context."""
-        return bool(context.analysis(MeshContexts).of(module))
-
     def rewrite(self) -> None:
         """Follow the plan of the region."""
         regions = self.site.context.analysis(MeshRegions)
