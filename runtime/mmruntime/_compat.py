@@ -36,7 +36,7 @@ from jax.core import ShapedArray, Tracer
 from jax.extend import core as jex
 from jax.extend.core import primitives
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
 
@@ -89,11 +89,12 @@ def user_context(default: Any) -> Any:
     return jax.make_user_context(default)
 
 
-def reword_mixed_devices(reword: Callable[[str, str, list[frozenset[int]]], str]) -> None:
+def reword_mixed_devices(reword: Callable[[str, str, list[frozenset[int]], bool], str]) -> None:
     """Have `reword` say what JAX's error about arrays on several sets of devices says.
 
     Args:
-        reword: Takes JAX's message, the name of the function that got the arrays, and the ids of each set of devices.
+        reword: Takes JAX's message, the name of the function that got the arrays, the ids of each set of devices, and
+            whether one of these is that of the mesh in JAX's context.
     """
     from jax._src import stages  # noqa: PLC0415  (private: JAX has no hook for its messages)
 
@@ -107,12 +108,59 @@ def reword_mixed_devices(reword: Callable[[str, str, list[frozenset[int]]], str]
         try:
             function, fails = args[:2]
             devices = [frozenset(fail.device_ids) for fail in fails]
+            in_context = any(fail.m_type.name == "CONTEXT_DEVICES" for fail in fails)
         except (AttributeError, TypeError, ValueError):
             # Another JAX calls it otherwise: its own words will do.
             return text
-        return reword(text, f"`{function}`", devices)
+        return reword(text, f"`{function}`", devices, in_context)
 
     setattr(stages, name, message)
+
+
+def reword_mixed_meshes(reword: Callable[[str, str, Sequence[AbstractMesh]], str]) -> None:
+    """Have `reword` say what JAX's error about arrays of another mesh than that of its context says.
+
+    Args:
+        reword: Takes JAX's message, the name of the primitive, and the meshes of its arrays.
+    """
+    name = "check_avals_context_mesh"
+    worded = getattr(core, name, None)
+    if worded is None:
+        return
+
+    def check(avals: Any, primitive: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            worded(avals, primitive, *args, **kwargs)
+        except ValueError as error:
+            meshes = [each.sharding.mesh for each in avals if hasattr(each, "sharding")]
+            raise ValueError(reword(str(error), f"`{primitive}`", meshes)) from None
+
+    setattr(core, name, check)
+
+
+def reword_fetches(reword: Callable[[str, frozenset[int]], str]) -> None:
+    """Have `reword` say what JAX's error says where a process asks for values that lie in other processes.
+
+    Args:
+        reword: Takes JAX's message and the ids of the array's devices.
+    """
+    from jax._src.array import ArrayImpl  # noqa: PLC0415  (private: JAX has no hook for its messages)
+
+    worded = getattr(ArrayImpl, "_value", None)
+    if not isinstance(worded, property) or worded.fget is None:
+        return
+    get = worded.fget
+
+    def value(array: Any) -> Any:
+        try:
+            return get(array)
+        except RuntimeError as error:
+            if "non-addressable" not in str(error):
+                raise
+            devices = frozenset(device.id for device in array.sharding.device_set)
+            raise RuntimeError(reword(str(error), devices)) from None
+
+    setattr(ArrayImpl, "_value", property(value))  # noqa: B010  (mypy knows the attribute as read-only)
 
 
 def at_top_level() -> bool:

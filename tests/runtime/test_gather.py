@@ -53,6 +53,34 @@ def test_arrays_that_no_step_has_placed_get_the_words_of_jax() -> None:
         jax.jit(total)(elsewhere)
 
 
+@pytest.mark.both_versions("how JAX words its errors")
+@pytest.mark.parametrize(
+    ("count", "kind"),
+    [
+        pytest.param(8, jax.sharding.AxisType.Auto, id="other_devices"),
+        pytest.param(4, jax.sharding.AxisType.Explicit, id="explicit_axes"),
+    ],
+)
+def test_a_mesh_in_context_must_be_that_of_the_steps(count: int, kind: jax.sharding.AxisType) -> None:
+    mesh = mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data"))
+
+    def summed(params: list[jax.Array]) -> jax.Array:
+        return sum((mm.task(jnp.sum, task=on(i))(w) for i, w in enumerate(params)), jnp.zeros(()))
+
+    loss = mm.mjit(summed, mesh=mesh)(weights(2))
+    other = jax.make_mesh((count,), ("data",), axis_types=(kind,), devices=jax.devices()[:count])
+    message = r"`add` got an array that a step which `mm.mjit` compiled has returned.*`jax.set_mesh\(mesh\)`.* JAX: \w+"
+    with jax.set_mesh(other), pytest.raises(ValueError, match=message):
+        _ = jnp.zeros(()) + loss
+    # What the message says to write.
+    with jax.set_mesh(mesh):
+        assert jnp.zeros(()) + loss == loss
+    elsewhere = jax.device_put(1.0, NamedSharding(Mesh(np.array(jax.devices()[5:7]), ("x",)), P()))
+    with jax.set_mesh(other), pytest.raises(ValueError) as raised:
+        _ = jnp.zeros(()) + elsewhere
+    assert "mm.mjit" not in str(raised.value)
+
+
 def test_a_device_may_be_given() -> None:
     device = jax.devices()[3]
     assert {each.devices().pop() for each in mm.gather(placed(), device)} == {device}

@@ -118,6 +118,13 @@ def test_equal_multimeshes_do_not_share_registrations() -> None:
     assert str(one) == repr(one) == "MultiMesh(stage=2, data=4)"
 
 
+def test_too_few_devices_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    message = "needs 11 devices.*give each of the 2 processes 6, by XLA_FLAGS=.*=6 or `mmrewrite run .*-process 6`"
+    with pytest.raises(ValueError, match=message):
+        mm.MultiMesh(axis_sizes=(11,), axis_names=("stage",))
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import mmruntime as mm
 from mmrewrite.cli.commands import cli
 from mmruntime._commands.compare import Tolerance, compare, load
-from mmruntime._commands.entry_point import FunctionName
+from mmruntime._commands.entry_point import BadEntryPoint, FunctionName
 from mmruntime._commands.verify import run as run_step
 from mmruntime._commands.verify import widened
 
@@ -231,6 +231,33 @@ def test_a_step_runs_on_one_device_with_its_microbatches(folder):
 
 
 NAMED = {"--entry": "step", "--args": "example"}
+
+
+def test_a_function_that_makes_a_step_shows_as_much_as_the_step():
+    """A step that a function of the program makes has no name at the top level: one that calls it is verified."""
+
+    def made(x):
+        task = mm.Task(name="first", mesh_slice={"stage": 0})
+        step = mm.mjit(mm.task(jnp.tanh, task=task), mesh=mm.MultiMesh(axis_sizes=(2,), axis_names=("stage",)))
+        return step(x)
+
+    module = types.ModuleType("made_inside")
+    module.step, module.plain, module.example = made, jnp.tanh, lambda: (jnp.ones(3),)
+    sys.modules[module.__name__] = module
+    names = [FunctionName(option, f"{module.__name__}:{text}") for option, text in NAMED.items()]
+    plain = FunctionName("--entry", f"{module.__name__}:plain")
+    inside = FunctionName("--entry", f"{module.__name__}:train_step")
+    try:
+        for folder in ("made", "plain"):
+            Path(folder).mkdir()
+        assert run_step(*names, "made")["compiled_for_a_mesh"]
+        assert not run_step(plain, names[1], "plain")["compiled_for_a_mesh"]
+        with pytest.raises(
+            BadEntryPoint, match=r"has no `train_step`; name .*it makes the step, calls it, and returns"
+        ):
+            run_step(inside, names[1], "none")
+    finally:
+        del sys.modules[module.__name__]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,12 @@ class FunctionName:
         return f"{self.option} {self.text}"
 
 
+_AT_TOP_LEVEL = (
+    "name something at its top level, which for a step that a function makes may be one that you write: it makes the "
+    "step, calls it, and returns its results"
+)
+
+
 def find(named: FunctionName) -> Any:
     """Import a function.
 
@@ -59,7 +65,7 @@ def find(named: FunctionName) -> Any:
         except AttributeError:
             names = [name for name in vars(found) if not name.startswith("_")] if hasattr(found, "__dict__") else []
             near = difflib.get_close_matches(part, names, n=1)
-            advice = f"did you mean `{near[0]}`?" if near else "name something at its top level"
+            advice = f"did you mean `{near[0]}`?" if near else _AT_TOP_LEVEL
             raise BadEntryPoint(f"{named}: `{named.module}` has no `{named.name}`; {advice}") from None
     return found
 

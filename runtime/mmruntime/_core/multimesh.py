@@ -200,12 +200,25 @@ def _lay_out(sizes: Any, names: Any, devices: Any) -> Mesh:
         axes = " x ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
         raise ValueError(
             f"MultiMesh: {axes} needs {need} devices, but there are {len(available)}. Use smaller axes; for virtual "
-            f"devices on a CPU set XLA_FLAGS=--xla_force_host_platform_device_count={need} before JAX is imported."
+            f"devices on a CPU {_virtual(need)}."
         )
     picked = np.empty(need, dtype=object)
     for position, device in enumerate(available[:need]):
         picked[position] = device
     return auto_mesh(picked.reshape(sizes), names)
+
+
+def _virtual(need: int) -> str:
+    """How to have virtual devices, so many in all."""
+    count = jax.process_count()
+    flag = "XLA_FLAGS=--xla_force_host_platform_device_count="
+    if count == 1:
+        return f"set {flag}{need} before JAX is imported"
+    each = -(-need // count)
+    return (
+        f"give each of the {count} processes {each}, by {flag}{each} or `mmrewrite run --processes {count} "
+        f"--devices-per-process {each}`"
+    )
 
 
 def device_list(what: str, devices: Any) -> list[Any]:

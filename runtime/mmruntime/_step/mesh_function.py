@@ -6,7 +6,7 @@ import functools
 import logging
 import types
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import jax
 
@@ -37,6 +37,9 @@ class MeshFunction(Generic[P, R]):
 
     It is traced once per input signature (tree structure, shapes, types, static arguments).
     """
+
+    # By all steps of this process; `verify` asks whether what it has called runs any.
+    plans_made: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -265,6 +268,7 @@ class MeshFunction(Generic[P, R]):
             self._dispatchers.pop(plan, None)
             plan = None
         if plan is None:
+            MeshFunction.plans_made += 1
             plan = self._plans[call.key] = make_plan(
                 self._fun,
                 call,

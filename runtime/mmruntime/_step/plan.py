@@ -153,8 +153,8 @@ def make_plan(
         warn_of_pulled_state(step, placement, names)
         members = processes(multimesh.mesh)
         alone = members == (jax.process_index(),)
-        if to_run and len(placement.submeshes.meshes) > 1:
-            explain_errors_about(placement.submeshes.meshes)
+        if to_run:
+            explain_errors_about(multimesh.mesh, placement.submeshes.meshes)
         whole = len(placement.submeshes.meshes) == 1 and fast_path_enabled()
         if whole:
             check_custom_schedules(step)

@@ -167,6 +167,8 @@ def gathered() -> None:
     assert {leaf.device for leaf in mm.gather(state["params"], device)} == {device}
     refused(lambda: mm.gather(state["params"][: 1 + me]), "do not agree on mm.gather", "the arrays", "jax.device_get")
     refused(lambda: mm.gather(x, spread), "device must be of this process")
+    away = next(w for w in state["params"] if not w.addressable_shards)
+    refused(lambda: np.asarray(away), "other processes have", "mm.gather(tree)", "JAX: Fetching value")
 
 
 def trained(mesh, schedule, count=3, stage_of=(0, 1), **options):
