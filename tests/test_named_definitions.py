@@ -63,6 +63,24 @@ def facts_of(text: str, path: str = "a.py") -> Facts:
         # What the module calls `begun` is bound in here.
         ("def enter(f):\n    global begun\n    def begun(): pass\n", "", True),
         ("class enter:\n    def __init__(self, f): pass\n", "", False),
+        # A decorator keeps what it is given.
+        ("@register\ndef enter(f): pass\n", "", True),
+        ("@register('a')\nclass enter: pass\n", "", True),
+        ("@register\nasync def enter(f): pass\n", "", True),
+        ("@functools.singledispatch\ndef enter(f): pass\n", "", True),
+        # So may a base, and a metaclass.
+        ("class enter(Registered): pass\n", "", True),
+        ("class enter(metaclass=Registry): pass\n", "", True),
+        ("class enter(*bases): pass\n", "", True),
+        ("class enter(**keywords): pass\n", "", True),
+        # `module.attribute`, `with` and the like call these.
+        ("def __getattr__(name): pass\n", "", True),
+        ("def __enter__(self): pass\n", "", True),
+        # Private members are named with their class elsewhere.
+        ("def __enter(self): pass\n", "import a\na._A__enter(print)\n", True),
+        ("def __enter(self): pass\n", "entered = 1\n", False),
+        ("def enter(f):\n    nonlocal_ = global_ = f\n", "", False),
+        ("async def enter(f): pass\n", "", False),
     ],
 )
 def test_definitions_that_are_named(text: str, other: str, expected: bool) -> None:

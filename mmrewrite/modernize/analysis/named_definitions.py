@@ -24,14 +24,25 @@ class NamedDefinitions:
         """Whether code may name a function or a class of the module `facts`."""
         if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return True
+        if definition.decorator_list or (isinstance(definition, ast.ClassDef) and _is_made_by_others(definition)):
+            # A decorator, a base or a metaclass may hand it on without its name.
+            return True
+        name = definition.name
+        if name.startswith("__") and name.endswith("__"):
+            # Python calls it by an operator or a statement.
+            return True
         if any(isinstance(node, ast.Global | ast.Nonlocal) for node in ast.walk(definition)):
             # Then names of the module lead here as well.
             return True
-        word = re.compile(rf"\b{re.escape(definition.name)}\b")
-        for path, text in self._texts:
-            if definition.name in text and len(word.findall(text)) > (path == facts.path):
-                return True
-        return False
+        # Out of its class, `__enter` is `_Class__enter`.
+        start = "" if name.startswith("__") else r"\b"
+        word = re.compile(rf"{start}{re.escape(name)}\b")
+        return any(name in text and len(word.findall(text)) > (path == facts.path) for path, text in self._texts)
+
+
+def _is_made_by_others(definition: ast.ClassDef) -> bool:
+    """Whether a class has a base, whose `__init_subclass__` is given it, or a keyword, as for a metaclass."""
+    return bool(definition.bases or definition.keywords)
 
 
 def _as_parsed(text: str) -> str:
