@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from mmrewrite.modernize.analysis.passed_modules import PassedModules, module_by_name
+from mmrewrite.modernize.analysis.passed_modules import PassedModules, module_by_name, text_of
+from mmrewrite.modernize.analysis.text_patterns import says_part, text_pattern
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.names_in_strings import RUN_TEXT
 from mmrewrite.modernize.site import ModernizeContext
@@ -18,6 +19,9 @@ from mmrewrite.source.walk import walk
 
 _WORDS_OF_TEXT = re.compile(r"[^\W\d]\w*")
 
+# What patches and lookups call the name.
+_NAME_WORDS = frozenset(("attribute", "name"))
+
 # What looks its first argument up: of a dictionary, and of a module.
 _BY_METHOD = frozenset(("get", "pop", "__getitem__", "__getattr__", "__getattribute__", "__delattr__", "__setattr__"))
 
@@ -28,11 +32,10 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
     source = module.facts.source
     told: dict[ast.AST, str] = {}
     for node in module.strings:
-        for home in _homes_asked(module, passed, node):
-            full = f"{home}.{node.value!s}"
-            if full in names:
-                advice = "write what takes its place" if full in context.owners else "see what it means today"
-                told[node] = f"it is `{full}`, looked up by its name; {advice}"
+        full = _old_name(_homes_asked(module, passed, node), str(node.value), names)
+        if full is not None:
+            advice = "write what takes its place" if full in context.owners else "see what it means today"
+            told[node] = f"it is `{full}`, looked up by its name; {advice}"
     for call in module.nodes_of(ast.Call):
         is_import = _name_of(module, call.func) in ("importlib.import_module", "pkgutil.resolve_name")
         name = module_by_name(module, call) if is_import else None
@@ -40,7 +43,8 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
             told[call] = f"it is `{name}`, looked up by its name; write what takes its place"
         told |= dict(_of_computed_names(module, call, passed, names))
         told |= dict(_in_run_text(module, call, names))
-        told |= dict(_of_patched_keywords(module, call, names))
+        told |= dict(_of_patched_keywords(module, passed, call, names))
+    told |= dict(_of_patterns(module, passed, names))
     told |= dict(_of_getattr_as_a_value(module, passed, names))
     told |= dict(_of_added_globals(module, passed, names))
     for place, reason in told.items():
@@ -49,11 +53,21 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
             yield LeftAlone(module.facts.path, *position, ast.unparse(place), reason)
 
 
-def _homes_asked(module: ModuleUses, passed: PassedModules, node: ast.Constant) -> Iterator[str]:
+def _old_name(homes: Iterable[str], rest: str, names: Collection[str]) -> str | None:
+    """The old name that `rest` is in one of some modules, the first in order if it is one in several."""
+    return min((full for home in homes if (full := f"{home}.{rest}") in names), default=None)
+
+
+def _homes_asked(module: ModuleUses, passed: PassedModules, node: ast.expr) -> Iterator[str]:
     """The modules in which a string is looked up, as far as they are seen; with a default, code copes without."""
     holder = module.parents.get(node)
     if isinstance(holder, ast.Subscript) and holder.slice is node:
         yield from _of_table(module, passed, holder.value)
+    elif isinstance(holder, ast.keyword) and holder.arg in _NAME_WORDS:
+        # As in `patch.object(target=jax, attribute="tree_map")`.
+        call = module.parents[holder]
+        for target in _targets(call) if isinstance(call, ast.Call) else ():
+            yield from _modules(module, passed, target, is_lookup=False)
     elif isinstance(holder, ast.Call) and node in holder.args:
         function = _name_of(module, holder.func)
         if function in ("operator.attrgetter", "operator.itemgetter") or (
@@ -67,6 +81,11 @@ def _homes_asked(module: ModuleUses, passed: PassedModules, node: ast.Constant) 
             yield from _modules(module, passed, holder.func.value, is_lookup=False)
         elif len(holder.args) > 1 and holder.args[1] is node:
             yield from _modules(module, passed, holder.args[0], is_lookup=function == "builtins.getattr")
+
+
+def _targets(call: ast.Call) -> Sequence[ast.expr]:
+    """What a call is given first, or as the object that it changes."""
+    return [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg in ("in_dict", "target"))]
 
 
 def _of_table(module: ModuleUses, passed: PassedModules, table: ast.expr) -> Iterator[str]:
@@ -92,21 +111,11 @@ def _modules(module: ModuleUses, passed: PassedModules, node: ast.expr, *, is_lo
 def _of_computed_names(
     module: ModuleUses, call: ast.Call, passed: PassedModules, names: Collection[str]
 ) -> Iterator[tuple[ast.AST, str]]:
-    """What `getattr(jax, name)` may look up: strings of the module, or names that begin as the text does."""
+    """What `getattr(jax, name)` may look up, as strings of the module."""
     if len(call.args) != 2 or _name_of(module, call.func) != "builtins.getattr":
         return
     home, asked = _name_of(module, call.args[0]), call.args[1]
-    if home not in passed.homes or isinstance(asked, ast.Constant):
-        return
-    first = asked.values[0] if isinstance(asked, ast.JoinedStr) and asked.values else None
-    first = asked.left if isinstance(asked, ast.BinOp) and isinstance(asked.op, ast.Add) else first
-    if isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value:
-        matching = sorted(name for name in names if name.startswith(f"{home}.{first.value}"))
-        if matching:
-            yield (
-                call,
-                f"it may look up an old name, such as `{matching[0]}`; write the names of today, or ask for each",
-            )
+    if home not in passed.homes or isinstance(asked, ast.Constant) or says_part(text_pattern(module, asked)):
         return
     for node in module.strings:
         text = str(node.value)
@@ -114,6 +123,72 @@ def _of_computed_names(
             full = f"{home}.{word}"
             if full in names:
                 yield node, f"it may be `{full}`, as line {call.lineno} looks names up in `{home}`; write that of today"
+
+
+def _of_patterns(module: ModuleUses, passed: PassedModules, names: Collection[str]) -> Iterator[tuple[ast.AST, str]]:
+    """Names that are put together of parts where a module is asked for them, of which some are written."""
+    for node in module.nodes_of(ast.Call, ast.Subscript):
+        for asked in _asked(node):
+            if isinstance(asked, ast.Constant) or (pattern := says_part(text_pattern(module, asked))) is None:
+                continue
+            # The modules are those in which a string at this place would be looked up.
+            homes = list(dict.fromkeys(_homes_asked(module, passed, asked)))
+            found = [name for home in homes for name in names if _is_in(name, home, pattern)]
+            if isinstance(node, ast.Call) and not homes and _takes_full_names(module, node):
+                found = [name for name in names if any(map(pattern.fullmatch, _spellings(name)))]
+            if found:
+                yield (
+                    node,
+                    f"it may look up an old name, such as `{min(found)}`; write the names of today, or ask for each",
+                )
+
+
+# The last parts of functions that are given a name; most calls are of others.
+_LOOK_UP = frozenset(
+    (
+        *("attrgetter", "delattr", "getattr", "import_module", "itemgetter", "methodcaller", "object", "patch"),
+        *("resolve_name", "setattr", "__import__", *_BY_METHOD),
+    )
+)
+
+
+def _asked(node: ast.AST) -> Iterator[ast.expr]:
+    """What may be the text of a name in a lookup."""
+    if isinstance(node, ast.Subscript):
+        is_table = isinstance(node.value, ast.Name | ast.Call) or (
+            isinstance(node.value, ast.Attribute) and node.value.attr == "__dict__"
+        )
+        if is_table and isinstance(node.slice, ast.BinOp | ast.JoinedStr | ast.Call | ast.IfExp):
+            yield node.slice
+    elif isinstance(node, ast.Call):
+        own = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+        if own in _LOOK_UP:
+            yield from node.args[:2]
+            yield from (keyword.value for keyword in node.keywords if keyword.arg in _NAME_WORDS)
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """A full name, also as `pkgutil.resolve_name` takes it, with a colon behind the module."""
+    yield name
+    yield from (f"{name[: dot.start()]}:{name[dot.end() :]}" for dot in re.finditer(r"\.", name))
+
+
+def _is_in(name: str, home: str, pattern: re.Pattern[str]) -> bool:
+    return name.startswith(f"{home}.") and pattern.fullmatch(name, len(home) + 1) is not None
+
+
+# What takes the full name of a module or of something in one.
+_BY_FULL_NAME = frozenset(
+    ("importlib.import_module", "pkgutil.resolve_name", "builtins.__import__", "unittest.mock.patch", "mock.patch")
+)
+
+
+def _takes_full_names(module: ModuleUses, call: ast.Call) -> bool:
+    """Whether a call takes a full name; `monkeypatch.setattr` and `mocker.patch` do where they are called so."""
+    if _name_of(module, call.func) in _BY_FULL_NAME:
+        return True
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr in ("delattr", "patch", "setattr")
+    return is_method and _name_of(module, call.func) is None
 
 
 # Longer texts are prose, and no list of names.
@@ -130,18 +205,67 @@ def _of_getattr_as_a_value(
         if not is_given or _name_of(module, head) != "builtins.getattr":
             continue
         for node in module.strings:
-            full = next((f"{home}.{node.value!s}" for home in passed.places if f"{home}.{node.value!s}" in names), None)
+            full = _old_name(passed.places, str(node.value), names)
             if full is not None:
                 yield node, f"it may be `{full}`, as line {head.lineno} hands `getattr` on; write that of today"
 
 
-def _of_patched_keywords(module: ModuleUses, call: ast.Call, names: Collection[str]) -> Iterator[tuple[ast.AST, str]]:
-    """The names that `mock.patch.multiple(jax, tree_map=...)` sets."""
-    if call.args and _name_of(module, call.func) == "unittest.mock.patch.multiple":
-        home = _name_of(module, call.args[0])
-        for keyword in call.keywords:
-            if f"{home}.{keyword.arg}" in names:
-                yield keyword.value, f"it sets `{home}.{keyword.arg}`; write what takes its place"
+def _of_patched_keywords(
+    module: ModuleUses, passed: PassedModules, call: ast.Call, names: Collection[str]
+) -> Iterator[tuple[ast.AST, str]]:
+    """The names that `mock.patch.multiple(jax, tree_map=...)` sets, of a module or of a text with its name.
+
+    So do `mock.patch.dict(jax.__dict__, tree_map=...)` and `vars(jax).update(tree_map=...)`, also from dictionaries.
+    """
+    homes: list[str] = []
+    named = _name_of(module, call.func) if isinstance(call.func, ast.Name) else None
+    own = call.func.attr if isinstance(call.func, ast.Attribute) else (named or "").rpartition(".")[2]
+    if own in ("multiple", "dict"):
+        for target in _targets(call):
+            text = text_of(module, target)
+            found = _name_of(module, target) or module_by_name(module, target) or text
+            homes += [found.removesuffix(".__dict__")] if found is not None else []
+            homes += _of_table(module, passed, target)
+    elif own in ("update", "setdefault") and isinstance(call.func, ast.Attribute):
+        homes += _of_table(module, passed, call.func.value)
+    if not passed.homes.isdisjoint(homes):
+        for key, value in _keys(module, [*call.args, *call.keywords]):
+            full = _old_name(homes, key, names)
+            if full is not None:
+                yield value, f"it sets `{full}`; write what takes its place"
+
+
+def _keys(module: ModuleUses, given: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+    """The keys of arguments, of dictionaries and of pairs, with where each stands."""
+    for each in given:
+        match each:
+            case ast.keyword(arg=str(key), value=value):
+                if key in ("in_dict", "values"):
+                    yield from _keys(module, [value])
+                yield key, value
+            case ast.keyword(value=value) | ast.Starred(value=value):
+                yield from _keys(module, [value])
+            case ast.Dict(keys=keys, values=values):
+                for node, value in zip(keys, values, strict=True):
+                    if node is None:
+                        yield from _keys(module, [value])
+                    elif (text := text_of(module, node)) is not None:
+                        yield text, node
+            case ast.List(elts=pairs) | ast.Tuple(elts=pairs) | ast.Set(elts=pairs):
+                for pair in pairs:
+                    first = pair.elts[0] if isinstance(pair, ast.Tuple | ast.List) and pair.elts else None
+                    if first is not None and (text := text_of(module, first)) is not None:
+                        yield text, first
+            case ast.Call(func=ast.Name(id="dict"), args=args, keywords=keywords):
+                yield from _keys(module, [*args, *keywords])
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                yield from _keys(module, [left, right])
+            case ast.Name(id=name):
+                binding = module.facts.names.binding(name, module.scope_of(each))
+                if binding is not None and isinstance(binding.value, ast.Dict | ast.Call):
+                    yield from _keys(module, [binding.value])
+            case _:
+                pass
 
 
 def _of_added_globals(
@@ -155,8 +279,7 @@ def _of_added_globals(
     for head, chain in module.chains:
         if module.scope_of(head).owner(head.id) is None and _name_of(module, head) is None:
             for node in reversed(chain):
-                rest = dotted_text(node)
-                full = next((f"{home}.{rest}" for home in passed.homes if f"{home}.{rest}" in names), None)
+                full = _old_name(passed.homes, dotted_text(node) or "", names)
                 if full is not None:
                     yield node, f"it may be `{full}`, as line {places[0]} adds names to the module; import it by name"
                     break
@@ -173,7 +296,7 @@ def _in_run_text(module: ModuleUses, call: ast.Call, names: Collection[str]) -> 
     for part in walk(call):
         if isinstance(part, ast.Constant) and isinstance(part.value, str):
             for word in _WORDS_OF_TEXT.findall(part.value):
-                full = next((f"{home}.{word}" for home in homes if f"{home}.{word}" in names), None)
+                full = _old_name(homes, word, names)
                 if full is not None:
                     yield part, f"it may be `{full}`, in text that is run; write what takes its place"
 
