@@ -7,15 +7,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from mmrewrite.modernize.analysis.passed_modules import PassedModules, module_by_name, text_of
+from mmrewrite.modernize.analysis.run_text import runs_text, text_in, texts_of
 from mmrewrite.modernize.analysis.text_patterns import says_part, text_pattern
 from mmrewrite.modernize.analysis.told_names import ToldNames
-from mmrewrite.modernize.names_in_strings import RUN_TEXT
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses, dotted_text
 from mmrewrite.modernize.version_guards import guard_of
 from mmrewrite.results import LeftAlone
 from mmrewrite.source.spans import span
-from mmrewrite.source.walk import walk
 
 _WORDS_OF_TEXT = re.compile(r"[^\W\d]\w*")
 
@@ -290,15 +289,14 @@ _OWN_TABLES = frozenset(f"builtins.{name}" for name in ("globals", "locals", "va
 
 def _in_run_text(module: ModuleUses, call: ast.Call, names: Collection[str]) -> Iterator[tuple[ast.AST, str]]:
     """Words of text that is run, where it is put together of parts or has names that the module imports."""
-    if _name_of(module, call.func) not in RUN_TEXT:
+    if not runs_text(module, call):
         return
     homes = {item.name for item in module.imported} | {item.name.partition(".")[0] for item in module.imported}
-    for part in walk(call):
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            for word in _WORDS_OF_TEXT.findall(part.value):
-                full = _old_name(homes, word, names)
-                if full is not None:
-                    yield part, f"it may be `{full}`, in text that is run; write what takes its place"
+    for part in texts_of(module, call):
+        for word in _WORDS_OF_TEXT.findall(text_in(part)):
+            full = _old_name(homes, word, names)
+            if full is not None:
+                yield part, f"it may be `{full}`, in text that is run; write what takes its place"
 
 
 def _name_of(module: ModuleUses, node: ast.expr) -> str | None:

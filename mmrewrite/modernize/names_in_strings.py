@@ -6,8 +6,9 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from mmrewrite.modernize.analysis.run_text import has_examples, names_in_code, own_imports, run_texts, text_in, texts_of
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
@@ -17,31 +18,29 @@ from mmrewrite.source.names import Scope
 _DOTTED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:[.:][^\W\d]\w*)+")
 _WORD = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _FROM = re.compile(r"\bfrom[ \t]+([a-z][\w.]*)[ \t]+import[ \t]+(\([^)]*|[\w, \t]+)")
-_AS = re.compile(r"\bimport[ \t]+([a-z][\w.]*)[ \t]+as[ \t]+(\w+)")
-# Functions that run a text, or read it as code.
-RUN_TEXT = frozenset(
-    (
-        *(f"builtins.{name}" for name in ("compile", "eval", "exec")),
-        *(f"timeit.{name}" for name in ("repeat", "timeit", "Timer")),
-        *("ast.parse", "doctest.run_docstring_examples"),
-    )
-)
+_IMPORT = re.compile(r"\bimport[ \t]+([a-z][\w., \t]*)")
+_WORDS = re.compile(r"\w+")
 _TYPE_COMMENT = re.compile(r"#\s*type:\s*(?!ignore\b)(.*)")
 
 
 def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
     """Text that spells an old name in full, or as it is written after `from jax import experimental`."""
     source = module.facts.source
+    run, told = run_texts(module), context.analysis(ToldNames)
     for node in module.nodes_of(ast.Constant):
-        text = node.value.decode("ascii", "replace") if isinstance(node.value, bytes) else node.value
-        if not isinstance(text, str) or node in module.quoted:
+        if not isinstance(node.value, str | bytes) or node in module.quoted:
             continue
-        run_by = _run_by(module, node)
-        names = context.analysis(ToldNames).names if run_by is not None else context.owners
+        text = text_in(node)
+        run_by = run.get(node)
+        names = told.names if run_by is not None else context.owners
         kind = "a docstring" if isinstance(module.parents.get(node), ast.Expr) else "a string"
         first = node.lineno
         lines = range(first, (node.end_lineno or first) + 1)
-        for found in dict.fromkeys(_spelled(text, names, _aliases(module, run_by, text))):
+        spelled = [*_spelled(text, names, _aliases(module, run_by, text))]
+        may_be_code = run_by is not None or "import" in text or has_examples(text)
+        if may_be_code and not told.last_parts.isdisjoint(_WORDS.findall(text)):
+            spelled += _in_code(module, run_by, text, names)
+        for found in dict.fromkeys(spelled):
             last = found.rpartition(".")[2]
             shown = next(((n, word) for word in (found, last) for n in lines if word in source.line(n)), (first, found))
             column = source.line(shown[0]).find(shown[1]) + 1
@@ -85,32 +84,44 @@ def _scope_at(module: ModuleUses, line: int) -> Scope:
     return names.inner[max(around, key=lambda node: node.lineno)] if around else names.scope
 
 
-def _run_by(module: ModuleUses, node: ast.Constant) -> ast.Call | None:
-    """The call that runs a string as code."""
-    call = module.parents.get(node)
-    call = module.parents.get(call) if isinstance(call, ast.keyword) else call
-    return (
-        call
-        if isinstance(call, ast.Call) and module.facts.names.resolve(call.func, module.scope_of(call)) in RUN_TEXT
-        else None
+def _in_code(module: ModuleUses, call: ast.Call | None, text: str, names: Collection[str]) -> Sequence[str]:
+    """The names that code in a string uses, by its own imports, and those of the module where it is run with them."""
+    if call is None and not has_examples(text):
+        return names_in_code(text, names, ())
+    others = [] if call is None else [text_in(each) for each in texts_of(module, call)]
+    setups = [each for each in others if each != text and "import" in each]
+    # What comes before may be no code, or only a part of it.
+    return names_in_code(text, names, (*own_imports(module), *setups)) or names_in_code(
+        text, names, own_imports(module)
     )
 
 
 def _aliases(module: ModuleUses, call: ast.Call | None, text: str) -> Mapping[str, str]:
-    """What names stand for in code in a string: its imports, and in examples and text that `call` runs its module's.
+    """What names stand for in a string, as far as its text shows: by its imports, and by those of the module.
 
-    `timeit` is given imports apart.
+    The latter count in examples, and in text that `call` runs. `timeit` is given imports apart.
     """
     texts = [text]
     if call is not None:
-        values = [*call.args, *(keyword.value for keyword in call.keywords)]
-        texts += [str(each.value) for each in values if isinstance(each, ast.Constant)]
-    found = {match[2]: match[1] for each in texts if "import" in each for match in _AS.finditer(each)}
-    if call is None and ">>>" not in text:
+        texts += [text_in(each) for each in texts_of(module, call)]
+    found: dict[str, str] = {}
+    for each in texts:
+        for match in _FROM.finditer(each) if "import" in each else ():
+            found |= {local: f"{match[1]}.{name}" for name, local in _listed(match[2])}
+        for match in _IMPORT.finditer(each) if "import" in each else ():
+            found |= {local: name for name, local in _listed(match[1]) if local != name}
+    if call is None and not has_examples(text):
         return found
     own = {item.local: item.name for item in module.imported}
     own |= {item.local: item.local for item in module.imported if item.alias.asname is None and "." in item.name}
     return own | found
+
+
+def _listed(text: str) -> Iterator[tuple[str, str]]:
+    """The names in the list of an import, and what each is called."""
+    for words in (part.split() for part in text.strip("()").split(",")):
+        if len(words) == 1 or words[1:2] == ["as"]:
+            yield words[0], words[-1]
 
 
 def _spelled(text: str, names: Collection[str], aliases: Mapping[str, str]) -> Iterator[str]:

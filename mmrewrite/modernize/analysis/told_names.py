@@ -11,6 +11,10 @@ class ToldNames:
     """Old names, and of names of another meaning those that are told for themselves and not for an argument.
 
     What programs of today use as much is told in projects that are older than the change.
+
+    Attributes:
+        names: The full names.
+        last_parts: Their last parts, one of which stands wherever one is used.
     """
 
     def __init__(self, context: ModernizeContext) -> None:
@@ -18,3 +22,4 @@ class ToldNames:
         rows = [row for row in CHANGED_MEANINGS if not row.keyword and not row.arguments]
         met = [row for row in rows if not row.is_common or age.is_before(row.package, row.release)]
         self.names = frozenset((*context.owners, *(name for row in met for name in row.names)))
+        self.last_parts = frozenset(name.rpartition(".")[2] for name in self.names)

@@ -1,0 +1,106 @@
+"""Old names in code in strings, by whatever name the code calls them: each is reported."""
+
+from __future__ import annotations
+
+import pytest
+from fixture_files import source_files
+
+from mmrewrite.modernize.registry import ModernizeRegistry
+from mmrewrite.modernize.rewrite import modernize_project
+
+pytestmark = pytest.mark.text
+
+REGISTRY = ModernizeRegistry()
+
+# Code in a string by itself, and below `import jax` in a file.
+WITH_IMPORTS = {
+    "alias": "import jax as j\nj.tree_map(abs, 1)",
+    "alias in a list": "import os, jax as j\nj.tree_map(abs, 1)",
+    "first alias of a list": "import jax as j, os as o\nj.tree_map(abs, 1)",
+    "alias behind a semicolon": "import os; import jax as j; j.tree_map(abs, 1)",
+    "module alias": "import jax.tree_util as t\nt.tree_multimap(abs, 1)",
+    "from": "from jax import tree_util\ntree_util.tree_multimap(abs, 1)",
+    "from with an alias": "from jax import tree_util as t\nt.tree_multimap(abs, 1)",
+    "second of a from": "from jax import numpy, tree_util as t\nt.tree_multimap(abs, 1)",
+    "from in brackets": "from jax import (numpy,\n    tree_util as t)\nt.tree_multimap(abs, 1)",
+    "comment in brackets": "from jax import (  # of ours)\n    tree_util as t,\n)\nt.tree_multimap(abs, 1)",
+    "continued": "from jax import \\\n    tree_util as t\nt.tree_multimap(abs, 1)",
+    "from of a name": "from jax import tree_map as m\nm(abs, 1)",
+    "alias in capitals": "import jax as J\nJ.tree_map(abs, 1)",
+    "assignment": "import jax\nj = jax\nj.tree_map(abs, 1)",
+    "assignment of an alias": "import jax as j\nt = j.tree_util\nt.tree_multimap(abs, 1)",
+    "function": "def f():\n    import jax as j\n    return j.tree_map(abs, 1)",
+    "nested function": "import jax as j\ndef f():\n    def g():\n        return j.tree_map(abs, 1)",
+    "star": "from jax import *\ntree_map(abs, 1)",
+    "part by a star": "from jax import *\ntree_util.tree_multimap(abs, 1)",
+    "on two lines": "import jax as j\n(j\n .tree_map)(abs, 1)",
+}
+HOW = {
+    "exec": "exec({})\n",
+    "keyword": "compile(source={}, filename='a', mode='exec')\n",
+    "subprocess": "import subprocess, sys\nsubprocess.run([sys.executable, '-c', {}])\n",
+    "name": "code = {}\nexec(code)\n",
+    "indented": "import textwrap\nexec(textwrap.dedent({}))\n",
+    "bytes": "exec({})\n",
+    "doctest": "def f():\n    {}\n",
+    "fenced": "def f():\n    {}\n",
+}
+# Code that is run with the names of its module.
+OF_THE_MODULE = (
+    "import jax as j\nexec('j.tree_map(abs, 1)')\n",
+    "from jax import tree_util as t\neval('t.tree_multimap')\n",
+    "from jax import (\n    numpy,\n    tree_util as t,\n)\neval('t.tree_multimap')\n",
+    "import jax as j\ncode = 'j.tree_map(abs, 1)'\nexec(code)\n",
+    "import jax as j\nfor code in (1,):\n    pass\ncode = 'j.tree_map'\nexec(code + '(abs, 1)')\n",
+    "import jax as j, timeit\ntimeit.timeit('j.tree_map(abs, 1)', globals=globals())\n",
+    "import timeit\ntimeit.timeit('j.tree_map(abs, 1)', setup='import jax as j')\n",
+    "import timeit\ntimeit.timeit('t.tree_multimap(abs, 1)', 'import os; from jax import tree_util as t')\n",
+    "import timeit\ntimeit.timeit('j.tree_map(abs, 1)', setup='import jax; j = jax')\n",
+    "import jax as j\nshell.run_cell('j.tree_map(abs, 1)')\n",
+    "import jax as j\ndef f():\n    '''Maps.\n\n    >>> j.tree_map(abs, 1)\n    '''\n",
+    "import jax as j\ndef f():\n    '''Maps.\n\n    In [1]: j.tree_map(abs, 1)\n    '''\n",
+    "from jax import tree_util as t\n'''>>> for x in y:\n...     t.tree_multimap(abs, x)\n'''\n",
+)
+NONE = (
+    "import jax as j\nexec('j.tree.map(abs, 1)')\n",
+    "import jax\nx = 'import mylib as j; j.tree_map(abs, 1)'\n",
+    "import jax\nx = 'def f(tree_map): return tree_map'\n",
+    "import jax as j\nx = 'an import of j.tree_map, in prose'\n",
+    "import jax\n'''>>> from mylib import tree_util as t\n>>> t.tree_multimap(abs, 1)\n'''\n",
+)
+
+
+def told_in(text: str) -> set[int]:
+    (result,) = modernize_project(source_files({"a.py": text.encode()}), REGISTRY)
+    assert result.failure is None
+    return {item.line for item in result.left}
+
+
+def literal(code: str, how: str) -> str:
+    if how == "doctest":
+        lines = code.splitlines()
+        shown = "\n".join(("    >>> " if line[:1].strip() and line[0] != ")" else "    ... ") + line for line in lines)
+        return f"r'''Maps.\n\n{shown}\n    '''"
+    indented = "".join(f"    {line}\n" for line in code.splitlines())
+    if how == "fenced":
+        return f"r'''Maps.\n\n    ```python\n{indented}    ```\n    '''"
+    if how == "indented":
+        return f"r'''\n{indented}    '''"
+    return f"b{code!r}" if how == "bytes" else repr(code)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("code", WITH_IMPORTS)
+def test_code_with_its_own_imports(code: str, how: str) -> None:
+    text = "import jax\n" + HOW[how].format(literal(WITH_IMPORTS[code], how))
+    assert told_in(text)
+
+
+@pytest.mark.parametrize("text", OF_THE_MODULE)
+def test_code_that_is_run_with_the_names_of_its_module(text: str) -> None:
+    assert told_in(text + "import jax\n")
+
+
+@pytest.mark.parametrize("text", NONE)
+def test_other_names_are_not_told(text: str) -> None:
+    assert not told_in(text)
