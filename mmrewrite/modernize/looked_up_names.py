@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from mmrewrite.modernize.analysis.passed_modules import PassedModules, module_by_name, text_of
-from mmrewrite.modernize.analysis.run_text import runs_text, text_in, texts_of
+from mmrewrite.modernize.analysis.run_text import RunTexts, text_in, texts_of
 from mmrewrite.modernize.analysis.text_patterns import says_part, text_pattern
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.site import ModernizeContext
@@ -41,8 +41,9 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
         if name in names and not any(isinstance(each, ast.Constant) and each.value == name for each in call.args):
             told[call] = f"it is `{name}`, looked up by its name; write what takes its place"
         told |= dict(_of_computed_names(module, call, passed, names))
-        told |= dict(_in_run_text(module, call, names))
         told |= dict(_of_patched_keywords(module, passed, call, names))
+    for call in context.analysis(RunTexts).calls(module):
+        told |= dict(_in_run_text(module, call, names))
     told |= dict(_of_patterns(module, passed, names))
     told |= dict(_of_getattr_as_a_value(module, passed, names))
     told |= dict(_of_added_globals(module, passed, names))
@@ -217,8 +218,11 @@ def _of_patched_keywords(
     So do `mock.patch.dict(jax.__dict__, tree_map=...)` and `vars(jax).update(tree_map=...)`, also from dictionaries.
     """
     homes: list[str] = []
-    named = _name_of(module, call.func) if isinstance(call.func, ast.Name) else None
-    own = call.func.attr if isinstance(call.func, ast.Attribute) else (named or "").rpartition(".")[2]
+    if isinstance(call.func, ast.Attribute):
+        own = call.func.attr
+    else:
+        named = _name_of(module, call.func) if call.args and call.keywords else None
+        own = named.rpartition(".")[2] if named is not None and named != "builtins.dict" else ""
     if own in ("multiple", "dict"):
         for target in _targets(call):
             text = text_of(module, target)
@@ -271,8 +275,13 @@ def _of_added_globals(
     module: ModuleUses, passed: PassedModules, names: Collection[str]
 ) -> Iterator[tuple[ast.AST, str]]:
     """Names that nothing binds, in a module that writes names into its table by `globals().update(vars(jax))`."""
-    calls = [call for call in module.nodes_of(ast.Call) if _name_of(module, call.func) in _OWN_TABLES and not call.args]
-    places = [call.lineno for call in calls if isinstance(module.parents[call], ast.Attribute | ast.Subscript)]
+    places = [
+        call.lineno
+        for call in module.nodes_of(ast.Call)
+        if not call.args
+        and isinstance(module.parents[call], ast.Attribute | ast.Subscript)
+        and _name_of(module, call.func) in _OWN_TABLES
+    ]
     if not places:
         return
     for head, chain in module.chains:
@@ -289,8 +298,6 @@ _OWN_TABLES = frozenset(f"builtins.{name}" for name in ("globals", "locals", "va
 
 def _in_run_text(module: ModuleUses, call: ast.Call, names: Collection[str]) -> Iterator[tuple[ast.AST, str]]:
     """Words of text that is run, where it is put together of parts or has names that the module imports."""
-    if not runs_text(module, call):
-        return
     homes = {item.name for item in module.imported} | {item.name.partition(".")[0] for item in module.imported}
     for part in texts_of(module, call):
         for word in _WORDS_OF_TEXT.findall(text_in(part)):

@@ -8,7 +8,7 @@ import re
 import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from mmrewrite.modernize.analysis.run_text import has_examples, names_in_code, own_imports, run_texts, text_in, texts_of
+from mmrewrite.modernize.analysis.run_text import RunTexts, has_examples, names_in_code, text_in, texts_of
 from mmrewrite.modernize.analysis.told_names import ToldNames
 from mmrewrite.modernize.site import ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
@@ -26,7 +26,8 @@ _TYPE_COMMENT = re.compile(r"#\s*type:\s*(?!ignore\b)(.*)")
 def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
     """Text that spells an old name in full, or as it is written after `from jax import experimental`."""
     source = module.facts.source
-    run, told = run_texts(module), context.analysis(ToldNames)
+    texts, told = context.analysis(RunTexts), context.analysis(ToldNames)
+    run = texts.strings(module)
     for node in module.nodes_of(ast.Constant):
         if not isinstance(node.value, str | bytes) or node in module.quoted:
             continue
@@ -37,9 +38,8 @@ def mentions(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlon
         first = node.lineno
         lines = range(first, (node.end_lineno or first) + 1)
         spelled = [*_spelled(text, names, _aliases(module, run_by, text))]
-        may_be_code = run_by is not None or "import" in text or has_examples(text)
-        if may_be_code and not told.last_parts.isdisjoint(_WORDS.findall(text)):
-            spelled += _in_code(module, run_by, text, names)
+        if run_by is not None or "import" in text or has_examples(text):
+            spelled += _in_code(module, context, run_by, text)
         for found in dict.fromkeys(spelled):
             last = found.rpartition(".")[2]
             shown = next(((n, word) for word in (found, last) for n in lines if word in source.line(n)), (first, found))
@@ -84,16 +84,20 @@ def _scope_at(module: ModuleUses, line: int) -> Scope:
     return names.inner[max(around, key=lambda node: node.lineno)] if around else names.scope
 
 
-def _in_code(module: ModuleUses, call: ast.Call | None, text: str, names: Collection[str]) -> Sequence[str]:
+def _in_code(module: ModuleUses, context: ModernizeContext, call: ast.Call | None, text: str) -> Sequence[str]:
     """The names that code in a string uses, by its own imports, and those of the module where it is run with them."""
+    told = context.analysis(ToldNames)
+    if told.last_parts.isdisjoint(_WORDS.findall(text)):
+        return ()
+    names = told.names if call is not None else context.owners
     if call is None and not has_examples(text):
-        return names_in_code(text, names, ())
+        return names_in_code(text, names, told.last_parts)
+    imports = context.analysis(RunTexts).imports(module)
     others = [] if call is None else [text_in(each) for each in texts_of(module, call)]
     setups = [each for each in others if each != text and "import" in each]
-    # What comes before may be no code, or only a part of it.
-    return names_in_code(text, names, (*own_imports(module), *setups)) or names_in_code(
-        text, names, own_imports(module)
-    )
+    found = names_in_code(text, names, told.last_parts, imports, setups)
+    # What stands beside it may be no code, or only a part of it.
+    return found or (names_in_code(text, names, told.last_parts, imports) if setups else ())
 
 
 def _aliases(module: ModuleUses, call: ast.Call | None, text: str) -> Mapping[str, str]:

@@ -4,33 +4,75 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from textwrap import dedent
 
-from mmrewrite.modernize.uses import ModuleUses, dotted_text
+from mmrewrite.modernize.name_index import PACKAGES
+from mmrewrite.modernize.site import ModernizeContext
+from mmrewrite.modernize.uses import ImportedName, ModuleUses, dotted_text
 from mmrewrite.project.facts import Facts, SourceFile, read_facts
 from mmrewrite.source.walk import walk
 
+_BUILTINS = frozenset(("compile", "eval", "exec"))
 # Functions that run a text, or read it as code.
 _RUN = frozenset(
     (
-        *(f"builtins.{name}" for name in ("compile", "eval", "exec")),
+        *(f"builtins.{name}" for name in _BUILTINS),
         *(f"timeit.{name}" for name in ("repeat", "timeit", "Timer")),
         *("ast.parse", "doctest.run_docstring_examples"),
     )
 )
 # Methods that do so, of interpreters and of notebooks.
 _RUN_METHODS = frozenset(("run_cell", "runsource"))
+_PACKAGES = [package.decode() for package in PACKAGES]
+_WORDS = re.compile(r"\w+")
 _EXAMPLE = re.compile(r"^[ \t]*(?:>>>|\.\.\.|In \[\d+\]:|\.\.\.:) ?(.*)", re.MULTILINE)
 _FENCED = re.compile(r"^([ \t]*)```[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 
 
-def runs_text(module: ModuleUses, call: ast.Call) -> bool:
-    """Whether a call runs a text, or reads it as code."""
-    function = call.func
-    if isinstance(function, ast.Attribute) and function.attr in _RUN_METHODS:
-        return True
-    return module.facts.names.resolve(function, module.scope_of(function)) in _RUN
+class RunTexts:
+    """The calls of each module that run text, and the strings that they run."""
+
+    def __init__(self, _: ModernizeContext) -> None:
+        self._calls: dict[ModuleUses, Sequence[ast.Call]] = {}
+        self._imports: dict[ModuleUses, Mapping[str, str]] = {}
+
+    def calls(self, module: ModuleUses) -> Sequence[ast.Call]:
+        """The calls that run a text, or read it as code."""
+        if module not in self._calls:
+            found = _runners(module)
+            self._calls[module] = [
+                call
+                for call in module.nodes_of(ast.Call)
+                if call.func in found or (isinstance(call.func, ast.Attribute) and call.func.attr in _RUN_METHODS)
+            ]
+        return self._calls[module]
+
+    def strings(self, module: ModuleUses) -> Mapping[ast.AST, ast.Call]:
+        """The strings that a module runs, each with the call that does."""
+        return {text: call for call in self.calls(module) for text in texts_of(module, call)}
+
+    def imports(self, module: ModuleUses) -> Mapping[str, str]:
+        """What a module imports, as statements, by their names in it: for code that is run with these."""
+        if module not in self._imports:
+            self._imports[module] = {item.local: _statement(item) for item in module.imported}
+        return self._imports[module]
+
+
+def _statement(item: ImportedName) -> str:
+    if isinstance(item.statement, ast.Import) and item.alias.asname is None:
+        return f"import {item.name}"
+    home, _, own = item.name.rpartition(".")
+    return f"from {home} import {own} as {item.local}" if home else f"import {item.name} as {item.local}"
+
+
+def _runners(module: ModuleUses) -> Set[ast.AST]:
+    """The expressions that stand for a function that runs text."""
+    if _BUILTINS.isdisjoint(module.heads):
+        return {use.node for use in module.uses(_RUN)}
+    # A module may call a builtin by a name of its own.
+    functions = [call.func for call in module.nodes_of(ast.Call)]
+    return {node for node in functions if module.facts.names.resolve(node, module.scope_of(node)) in _RUN}
 
 
 def texts_of(module: ModuleUses, call: ast.Call) -> Iterator[ast.Constant]:
@@ -54,37 +96,41 @@ def text_in(node: ast.Constant) -> str:
     return node.value.decode("ascii", "replace") if isinstance(node.value, bytes) else str(node.value)
 
 
-def run_texts(module: ModuleUses) -> Mapping[ast.AST, ast.Call]:
-    """The strings that a module runs, each with the call that does."""
-    found: dict[ast.AST, ast.Call] = {}
-    for call in module.nodes_of(ast.Call):
-        if runs_text(module, call):
-            found |= dict.fromkeys(texts_of(module, call), call)
-    return found
-
-
 def has_examples(text: str) -> bool:
     """Whether a text has examples of an interpreter, which are run with the names of their module."""
     return ">>>" in text or "In [" in text
 
 
-def names_in_code(text: str, names: Collection[str], before: Iterable[str]) -> list[str]:
-    """The names among `names` that code in a text uses, none if it is no code; `before` runs first."""
+def names_in_code(
+    text: str,
+    names: Collection[str],
+    last_parts: Set[str],
+    imports: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
+) -> list[str]:
+    """The names among `names` that code in a text uses, none if it is no code.
+
+    Args:
+        text: The text.
+        names: Full names.
+        last_parts: The last parts of all of them.
+        imports: Statements that run first, by the names that they bind.
+        before: Code that runs then.
+    """
     for code in _codes(text):
-        facts = read_facts(SourceFile("text.py", "\n".join((*before, code)).encode(), "text"), ())
+        words = set(_WORDS.findall("\n".join((*before, code))))
+        if last_parts.isdisjoint(words):
+            break
+        needed = [statement for local, statement in (imports or {}).items() if local in words]
+        whole = "\n".join((*needed, *before, code))
+        if not any(package in whole for package in _PACKAGES):
+            break
+        facts = read_facts(SourceFile("text.py", whole.encode(), "text"), ())
         if isinstance(facts, Facts):
             module = ModuleUses(facts)
             found = [use.name for use in module.uses(names)]
             return found + list(_of_stars(module, names))
     return []
-
-
-def own_imports(module: ModuleUses) -> list[str]:
-    """The imports of a module as text, for code that is run with its names."""
-    statements = dict.fromkeys(item.statement for item in module.imported)
-    return [
-        ast.unparse(each) for each in statements if isinstance(each, ast.Import) or (not each.level and each.module)
-    ]
 
 
 def _codes(text: str) -> Iterator[str]:
