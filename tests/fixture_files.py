@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mmrewrite.project.facts import SourceFile
+from mmrewrite.results import Rewrite
+from mmrewrite.source.text import SourceText
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -31,6 +33,13 @@ def source_files(files: dict[str, bytes]) -> list[SourceFile]:
         is_package = parts[-1] == "__init__"
         sources.append(SourceFile(path, data, ".".join(parts[:-1] if is_package else parts), is_package))
     return sources
+
+
+def told_lines(result: Rewrite) -> set[int]:
+    """The lines of a module that are reported, or of which something is replaced."""
+    source = SourceText.decode(result.original)
+    replaced = {source.position(edit.start)[0] for edit in result.edits if edit.end > edit.start}
+    return replaced | {item.line for item in (*result.refusals, *result.left)}
 
 
 def run(data: bytes, jax: Any) -> Any:

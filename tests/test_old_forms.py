@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from fixture_files import source_files
+from fixture_files import source_files, told_lines
 
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.modernize.settings import ModernizeSettings
-from mmrewrite.results import Rewrite
-from mmrewrite.source.text import SourceText
 
 pytestmark = pytest.mark.text
 
@@ -50,13 +48,6 @@ def program(form: str, name: str) -> Mapping[str, str]:
     return modules
 
 
-def told(result: Rewrite) -> set[int]:
-    """The lines that are edited or reported."""
-    source = SourceText.decode(result.original)
-    lines = {item.line for item in (*result.refusals, *result.left)}
-    return lines | {source.position(edit.start)[0] for edit in result.edits if edit.end > edit.start}
-
-
 def is_silent(modules: Mapping[str, str]) -> bool:
     files = {path: text.encode() for path, text in modules.items()}
     results = modernize_project(
@@ -67,7 +58,7 @@ def is_silent(modules: Mapping[str, str]) -> bool:
     )
     assert [result.failure for result in results if result.failure] == []
     return not any(
-        line.endswith("# told") and number in told(result)
+        line.endswith("# told") and number in told_lines(result)
         for result in results
         for number, line in enumerate(modules[result.path].splitlines(), 1)
     )

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from fixture_files import source_files
+from fixture_files import source_files, told_lines
 
 from mmrewrite.modernize.name_index import INDEX_FILE, ONCE_MODULES, OldName, may_use_old_names, old_names
 from mmrewrite.modernize.registry import ModernizeRegistry
 from mmrewrite.modernize.rewrite import modernize_project
-from mmrewrite.source.text import SourceText
 
 pytestmark = pytest.mark.text
 
@@ -73,10 +72,8 @@ def test_no_name_is_passed_over(form: str) -> None:
     assert [result.failure for result in results if result.failure] == []
     silent = []
     for result in results:
-        source = SourceText.decode(result.original)
-        seen = {item.line for item in (*result.refusals, *result.left)}
-        seen |= {source.position(edit.start)[0] for edit in result.edits if edit.end > edit.start}
-        silent += [name for name, lines in places[result.path].items() if seen.isdisjoint(lines)]
+        told = told_lines(result)
+        silent += [name for name, lines in places[result.path].items() if told.isdisjoint(lines)]
     assert silent == []
 
 

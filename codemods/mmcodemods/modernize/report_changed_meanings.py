@@ -149,7 +149,7 @@ _Container = ast.Tuple | ast.List | ast.Set | ast.Dict | ast.BinOp
 _CONTAINERS = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.BinOp)
 _CHOOSING: tuple[type[ast.AST], ...] = (ast.MatchClass, ast.FunctionDef, *_CONTAINERS)
 _KINDS_OF_NODES: tuple[type[ast.AST], ...] = (ast.Constant, ast.Attribute, ast.Subscript, ast.Call, ast.Compare)
-# Of `functools.singledispatch`.
+# Functions of `functools.singledispatch` choose by the class that is given to this method, or annotated below it.
 _REGISTER = "register"
 _CLASS_TESTS = frozenset(("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance"))
 Kind = Literal["shards", "cost", "device", "client", "protocol", "names", "attention", "frozen", "stopping"]
@@ -221,7 +221,6 @@ def _kind(module: ModuleUses, node: ast.AST) -> Kind | None:
     if called in _CLASS_TESTS and len(node.args) > 1:
         return "frozen" if _asks_for_frozen(module, node.args[1]) and not _thaws(module, node) else None
     if called == _REGISTER and node.args:
-        # Of `functools.singledispatch`.
         return "frozen" if _asks_for_frozen(module, node.args[0]) else None
     if len(node.args) > 2 and class_of(module, node.func) in _ATTENTIONS:
         return "attention"

@@ -40,6 +40,7 @@ class HandedFunctions:
     def __init__(self, project: Project, modules: Mapping[str, ModuleUses]) -> None:
         self._project, self._modules = project, modules
         self._by_facts = {id(module.facts): module for module in modules.values()}
+        self._calls: dict[ast.ClassDef, list[tuple[ModuleUses, ast.Call]] | None] = {}
 
     def values_of(self, module: ModuleUses, parameter: ast.Name) -> Sequence[Place] | None:
         """What is passed for a parameter of `__init__`, as far back as names go; None if not all of it is seen."""
@@ -57,15 +58,9 @@ class HandedFunctions:
 
     def calls_of(self, module: ModuleUses, made: ast.expr) -> Sequence[tuple[ModuleUses, ast.Call]] | None:
         """Every call of the function that an expression makes, by the class that it is handed to; None if not seen."""
-        statement = module.parents.get(made)
-        handed: list[ast.expr] = [made]
-        if isinstance(statement, ast.Assign):
-            if len(statement.targets) > 1 or not isinstance(statement.targets[0], ast.Name):
-                return None
-            heads = [*self._heads(module, statement.targets[0])]
-            handed = [head for head in heads if statement not in module.above(head)]
-            if any(self.value_at(module, head) is not made for head in handed):
-                return None
+        handed = self._places_handed(module, made)
+        if handed is None or any(self.value_at(module, place) is not made for place in handed):
+            return None
         calls: list[tuple[ModuleUses, ast.Call]] = []
         for value in handed:
             parameter = self._taken_by(module, value)
@@ -81,8 +76,7 @@ class HandedFunctions:
         None where the attribute may have another value there, or the argument where the function is made.
         """
         other, node = place
-        statement = module.statement_of(made)
-        handed = self._handed_along(module, made, statement)
+        handed = self._handed_along(module, made)
         if handed is None or not isinstance(node, ast.Attribute) or not _is_self(node.value):
             return None
         call, parameter = handed
@@ -92,17 +86,24 @@ class HandedFunctions:
         argument = _argument(_InitParameter(other, parameter.owner, parameter.method, source), call) if source else None
         return argument if argument is not None and self._is_same_at(module, argument, made) else None
 
-    def _handed_along(
-        self, module: ModuleUses, made: ast.expr, statement: ast.stmt
-    ) -> tuple[ast.Call, _InitParameter] | None:
-        """The one call of a class that takes a function, where nothing runs in between."""
-        values = [made]
-        if isinstance(statement, ast.Assign) and statement.value is made:
-            if len(statement.targets) > 1 or not isinstance(statement.targets[0], ast.Name):
-                return None
-            values = [head for head in self._heads(module, statement.targets[0]) if statement not in module.above(head)]
-        if len(values) != 1:
+    def _places_handed(self, module: ModuleUses, made: ast.expr) -> list[ast.expr] | None:
+        """Where a function stands that an expression makes: there, or wherever its name is read.
+
+        None where it is assigned to more than a name.
+        """
+        statement = module.parents.get(made)
+        if not isinstance(statement, ast.Assign):
+            return [made]
+        if len(statement.targets) > 1 or not isinstance(statement.targets[0], ast.Name):
             return None
+        return [head for head in self._heads(module, statement.targets[0]) if statement not in module.above(head)]
+
+    def _handed_along(self, module: ModuleUses, made: ast.expr) -> tuple[ast.Call, _InitParameter] | None:
+        """The one call of a class that takes a function, where nothing runs in between."""
+        values = self._places_handed(module, made)
+        if values is None or len(values) != 1:
+            return None
+        statement = module.statement_of(made)
         parameter = self._taken_by(module, values[0])
         last = module.statement_of(values[0])
         call = next((holder for holder in module.above(values[0]) if isinstance(holder, ast.Call)), None)
@@ -171,7 +172,7 @@ class HandedFunctions:
     def _heads(self, module: ModuleUses, target: ast.Name) -> Iterator[ast.Name]:
         owner = module.scope_of(target).owner(target.id)
         for head in module.heads.get(target.id, ()):
-            if head is not target and module.scope_of(head).owner(head.id) is owner:
+            if module.scope_of(head).owner(head.id) is owner:
                 yield head
 
     def _parameter(self, module: ModuleUses, name: ast.Name) -> _InitParameter | None:
@@ -218,6 +219,11 @@ class HandedFunctions:
 
     def _calls_of(self, module: ModuleUses, owner: ast.ClassDef) -> list[tuple[ModuleUses, ast.Call]] | None:
         """Every call of a class, None where it is used otherwise, but in annotations."""
+        if owner not in self._calls:
+            self._calls[owner] = self._find_calls(module, owner)
+        return self._calls[owner]
+
+    def _find_calls(self, module: ModuleUses, owner: ast.ClassDef) -> list[tuple[ModuleUses, ast.Call]] | None:
         if module.parents.get(owner) is not module.facts.tree or owner.decorator_list:
             return None
         calls = []
@@ -258,7 +264,7 @@ class HandedFunctions:
             for node in other.nodes_of(ast.Attribute):
                 if not isinstance(node, ast.Attribute) or node.attr != target.attr or node is target:
                     continue
-                call = _call_with(other, node)
+                call = call_with(other, node)
                 if call is None or not _is_self(node.value) or parameter.owner not in other.above(node):
                     return None
                 found.append((other, call))
@@ -286,7 +292,7 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def _call_with(module: ModuleUses, value: ast.expr) -> ast.Call | None:
+def call_with(module: ModuleUses, value: ast.expr) -> ast.Call | None:
     """The call of a function, or of its `lower`, that `value` stands in as the function; None for other uses."""
     holder = module.parents[value]
     if isinstance(holder, ast.Attribute) and holder.attr == "lower":

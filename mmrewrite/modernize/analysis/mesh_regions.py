@@ -339,12 +339,9 @@ class MeshRegions:
 
     def _runs_uncompiled(self, region: _MeshRegion, member: Member) -> bool:
         """Whether a context leads to a site outside of the functions that `pjit` compiles."""
-        return not self._contexts_around(member).isdisjoint(region.contexts[member])
-
-    def _contexts_around(self, member: Member) -> set[MeshContext]:
-        """The contexts that lead to a site outside of the functions that `pjit` compiles."""
         reached, contexts = self._reached_uncompiled
-        return {contexts[number] for number in bits(combined(reached, member.holders))}
+        around = {contexts[number] for number in bits(combined(reached, member.holders))}
+        return not around.isdisjoint(region.contexts[member])
 
     @cached_property
     def _reached_uncompiled(self) -> tuple[Callable[[ast.AST], int], Sequence[MeshContext]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mmrewrite.modernize.analysis.code_in_view import CodeInView
-from mmrewrite.modernize.analysis.handed_functions import HandedFunctions, Place
+from mmrewrite.modernize.analysis.handed_functions import HandedFunctions, Place, call_with
 from mmrewrite.modernize.analysis.mesh_contexts import CALLED, ENTERED, ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext
 from mmrewrite.modernize.analysis.mesh_members import Member
 from mmrewrite.modernize.analysis.mesh_names import MeshName, UnnamedMesh, mesh_name
@@ -64,7 +64,7 @@ class PlainSites:
     code: CodeInView
     handed: HandedFunctions
     named: dict[Member, MeshText] = field(default_factory=dict)
-    removed: dict[MeshContext, str] = field(default_factory=dict)
+    removed: dict[MeshContext, str | None] = field(default_factory=dict)
     reasons: dict[Member, str] = field(default_factory=dict)
     ambient: set[MeshContext] = field(default_factory=set)
     in_ambient: set[Member] = field(default_factory=set)
@@ -138,7 +138,7 @@ class PlainSites:
             return self._calls_of(module, holder.name, module.facts.names.scopes[holder])
         if call is None or is_partial:
             return None
-        direct = _call_with(module, value)
+        direct = call_with(module, value)
         if direct is not None:
             return [(module, direct)]
         if self._decorating(module, value) is not None:
@@ -163,7 +163,7 @@ class PlainSites:
             return None
         heads = [head for head, _ in module.chains if head.id == name and module.scope_of(head).owner(name) is owner]
         calls: list[ast.expr | None] = [
-            head if self._decorating(module, head) is not None else _call_with(module, head) for head in heads
+            head if self._decorating(module, head) is not None else call_with(module, head) for head in heads
         ]
         found = [(module, call) for call in calls if call is not None]
         return found if len(found) == len(calls) else None
@@ -319,11 +319,11 @@ class PlainSites:
 
     # Contexts
 
-    def _name_left_by(self, context: MeshContext) -> str:
-        """The name of the mesh of a context that goes away, none for a copy of a mesh that no site needs."""
+    def _name_left_by(self, context: MeshContext) -> str | None:
+        """The name of the mesh of a context that goes away, None for a copy of a mesh that no site needs."""
         is_needed = any(found.given_by is context for found in self.named.values())
         is_copy = isinstance(context.node, ast.Call) and _copied(context) is not None
-        return "" if is_copy and not is_needed and context.name is None else self._names[context].text
+        return None if is_copy and not is_needed and context.name is None else self._names[context].text
 
     def _why_stays(self, context: MeshContext) -> str | None:
         """Why a context must stay, in words for a message, else None."""
@@ -407,11 +407,3 @@ def _copied(context: MeshContext) -> ast.expr | None:
         return None
     is_copy = (devices.attr, names.attr) == ("devices", "axis_names")
     return devices.value if is_copy and ast.dump(devices.value) == ast.dump(names.value) else None
-
-
-def _call_with(module: ModuleUses, value: ast.expr) -> ast.Call | None:
-    """The call of a function, or of its `lower`, that `value` stands in as the function; None for other uses."""
-    holder = module.parents[value]
-    if isinstance(holder, ast.Attribute) and holder.attr == "lower":
-        value, holder = holder, module.parents[holder]
-    return holder if isinstance(holder, ast.Call) and holder.func is value else None
