@@ -59,6 +59,9 @@ def test_results_are_everywhere_and_state_stays_in_place(donate):
         one, expected = plain(one, batch, plain_key)
         for value in (*results.values(), many["count"], many["seen"]):
             assert everywhere(value)
+        assert {name: value.weak_type for name, value in results.items() if name != "key"} == {
+            name: value.weak_type for name, value in expected.items() if name != "key"
+        }
         assert float(results["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
         assert float(results["rate"]) == float(expected["rate"])
         assert int(many["count"]) == call + 1

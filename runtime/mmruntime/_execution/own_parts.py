@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from mmruntime import _compat
+from mmruntime._execution.host_values import unshared
 from mmruntime._execution.parcels import is_key
 
 
@@ -67,6 +68,7 @@ def place(value: Any, sharding: NamedSharding, aval: Any) -> Any:
     shape, weak = tuple(aval.shape), bool(getattr(aval, "weak_type", False))
     if not isinstance(value, jax.Array):
         value = np.asarray(value, None if is_key(aval.dtype) else aval.dtype)
+        (value,) = unshared([value], [sharding])
         if not is_key(aval.dtype) and is_here(sharding.mesh):
             put = _placer(shape, aval.dtype, sharding, weak and not shape)
             if put is not None:

@@ -299,6 +299,9 @@ def _plan_results(
                 sources.append((None, position, sharding))
                 continue
             value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
+            if getattr(atom.aval, "weak_type", False):
+                # A number that the function returns: code after the step may compute with it in another type.
+                value = _compat.of_type(value, atom.aval)
             sources.append((None, None, transport.put([value], [sharding])[0]))
     spread = Spreader(everywhere, scattered) if scattered else None
     return _Results(sources, copied_outputs(step, donated), spread)

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _compat
+from mmruntime._execution.host_values import unshared
 from mmruntime._execution.own_parts import is_global, own_devices, place, processes
 from mmruntime._execution.run import StepRunner
 from mmruntime._jaxpr.ir import Step
@@ -154,7 +155,7 @@ class StackLayouts:
         if getattr(value, "sharding", None) == layout.whole:
             return value
         if processes(layout.whole.mesh) == (jax.process_index(),):
-            return jax.device_put(value, layout.whole)
+            return jax.device_put(*unshared([value], [layout.whole]), layout.whole)
         if not is_global(value):
             return place(value, layout.whole, layout.aval)
         if value.sharding.device_set == layout.whole.device_set:

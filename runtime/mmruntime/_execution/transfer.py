@@ -14,6 +14,7 @@ import jax
 from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
 
 from mmruntime import _compat
+from mmruntime._execution.host_values import unshared
 from mmruntime._execution.parcels import is_key
 from mmruntime._execution.pieces import joiner, pieces_of, same_tiling, slicer
 
@@ -67,7 +68,8 @@ class Transport(Protocol):
 
         Args:
             values: Arrays of any layout, NumPy arrays and numbers.
-            shardings: The layout that each shall have. A value that has it already may be returned as it is.
+            shardings: The layout that each shall have. A value that has it already may be returned as it is. Nothing
+                that the caller writes into an array of the host later may be seen; see `host_values`.
         """
         ...
 
@@ -94,11 +96,11 @@ class DevicePutTransport:
 
     def put(self, values: Sequence[Any], shardings: Sequence[Sharding], /) -> list[Any]:
         """See `Transport.put`."""
-        return jax.device_put(values, shardings)  # type: ignore[no-any-return]
+        return jax.device_put(unshared(values, shardings), shardings)  # type: ignore[no-any-return]
 
     def copy(self, arrays: Sequence[Any], shardings: Sequence[Sharding], /) -> list[Any]:
         """See `Transport.copy`."""
-        return jax.device_put(arrays, shardings, may_alias=False)  # type: ignore[no-any-return]
+        return jax.device_put(unshared(arrays, shardings), shardings, may_alias=False)  # type: ignore[no-any-return]
 
 
 class _Mover:

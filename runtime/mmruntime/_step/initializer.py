@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from mmruntime import _compat
 from mmruntime._core import mesh as _mesh
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._execution.host_values import unshared
 from mmruntime._execution.own_parts import is_here, nothing_of, place, processes
 from mmruntime._frontend.constraint import placed_later
 from mmruntime._partition.initializer_parts import by_part
@@ -98,7 +99,7 @@ class Initializer(Generic[P, R]):
         ]
         for part in self._parts[key]:
             if processes(part.everywhere.mesh) == (jax.process_index(),):
-                moved = jax.device_put(leaves, part.everywhere)
+                moved = jax.device_put(unshared(leaves, [part.everywhere] * len(leaves)), part.everywhere)
             else:
                 moved = [place(leaf, part.everywhere, jax.typeof(leaf)) for leaf in leaves]
             for position, value in zip(part.positions, part.program(*moved), strict=True):

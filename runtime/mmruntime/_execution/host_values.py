@@ -1,0 +1,40 @@
+"""Arrays of the host that a step reads: as they are when it is called, whatever the caller writes into them later.
+
+On CPU devices `jax.device_put` may leave an array of NumPy where it is, or read it once it has returned. `jax.jit` is done
+with it when any result is there, so that a program may refill its batch once it has read the loss; programs of a
+pipeline still read the batch then, in backward passes. Captured arrays are even read by later calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+# XLA takes memory that begins at a multiple of this as it is, so that the copy here is the only one.
+_ALIGNMENT = 64
+
+
+def unshared(values: Sequence[Any], shardings: Iterable[Sharding]) -> list[Any]:
+    """Values with memory of their own, where they are arrays of the host that go to CPU devices."""
+    return [own(value, layout) if _is_shared(value) else value for value, layout in zip(values, shardings, strict=True)]
+
+
+def own(value: Any, layout: Sharding) -> Any:
+    """A copy of an array of the host, if it goes to CPU devices: others copy it before anything reads it."""
+    if next(iter(layout.device_set)).platform != "cpu":
+        return value
+    array = np.asarray(value)
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _is_shared(value: Any) -> bool:
+    """Whether a value is an array that the caller, or the program, may write into."""
+    return not isinstance(value, jax.Array | np.generic) and bool(getattr(value, "shape", ()))

@@ -1,0 +1,107 @@
+"""What a program writes into its NumPy arrays after a call is not seen by the step, as with `jax.jit`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import mmruntime as mm
+from mmruntime._execution.host_values import own, unshared
+from mmruntime._execution.transfer import DevicePutTransport
+from tests.runtime.helpers import assert_close, assert_equal, chain, layer, normal, stages, weights
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def on_a_boundary(shape):
+    """An array that XLA takes without a copy."""
+    size = int(np.prod(shape)) * 8
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(np.float64).reshape(shape)
+
+
+@pytest.mark.parametrize("shape", [(3,), (512, 256)])
+@pytest.mark.parametrize("spec", [P(), P("x")])
+def test_arrays_are_read_when_they_are_put(shape, spec) -> None:
+    devices = jax.devices()[2:3] if shape == (3,) else jax.devices()[2:4]
+    layout = NamedSharding(jax.sharding.Mesh(np.asarray(devices), ("x",)), spec)
+    value = on_a_boundary(shape)
+    value[...] = 1
+    for give in (DevicePutTransport().put, DevicePutTransport().copy):
+        (put,) = give([value], [layout])
+        value[...] = 2
+        assert_equal(put, np.ones(shape))
+        value[...] = 1
+
+
+def test_a_copy_has_the_values_of_its_array() -> None:
+    layout = NamedSharding(jax.sharding.Mesh(np.asarray(jax.devices()[:1]), ("x",)), P())
+    for array in (normal(4, 3)[::2].T, np.zeros((0, 2)), np.ones(5, jnp.bfloat16), np.arange(6).reshape(2, 3)[:, ::-1]):
+        copy = own(array, layout)
+        assert copy.dtype == array.dtype
+        assert not copy.size or copy.ctypes.data % 64 == 0
+        assert not np.shares_memory(copy, array)
+        assert_equal(copy, array)
+    numbers = [3, 2.5, np.float32(1), np.ones(()), jnp.ones(3)]
+    assert all(one is other for one, other in zip(unshared(numbers, [layout] * 5), numbers, strict=True))
+
+
+def test_arrays_are_refilled_once_the_loss_was_read() -> None:
+    """`jax.jit` is done with its arguments then, whereas the stages still compute their gradients."""
+
+    def step(params, x):
+        grad = jax.value_and_grad(lambda params, x: (chain(params, x) ** 2).mean())
+        return mm.microbatch(grad, size=64, argnum=1, reduce="exact")(params, x)
+
+    given = weights(4, 128), normal(512, 128)
+    _, expected = jax.jit(step)(*given)
+    compiled = mm.mjit(step, mesh=stages(4))
+    arguments = jax.tree.map(lambda array: on_a_boundary(array.shape), given)
+    for _ in range(3):
+        jax.tree.map(np.copyto, arguments, given)
+        loss, grads = compiled(*arguments)
+        float(loss)
+        for array in jax.tree.leaves(arguments):
+            array[...] = 5
+        assert_close(grads, expected, 1e-12)
+
+
+def test_captured_arrays_keep_their_values() -> None:
+    scale, shift = np.full((8, 4), 2.0), np.ones((8, 4))
+
+    def step(params, x):
+        return chain(params, x) * scale + shift, shift
+
+    arguments = weights(2), normal(8, 4)
+    expected = jax.tree.map(np.array, jax.jit(step)(*arguments))
+    compiled = mm.mjit(step, mesh=stages(2))
+    for _ in range(2):
+        assert_close(compiled(*arguments), expected, 1e-12)
+        scale[...] = 7
+        shift[...] = 7
+
+
+def test_arguments_that_are_results_are_arrays_of_their_own() -> None:
+    x, y = on_a_boundary((256, 4)), on_a_boundary((256, 4))
+    x[...] = y[...] = 1
+    result, same = mm.mjit(lambda params, x, y: (chain(params, x), y), mesh=stages(2))(weights(2), x, y)
+    y[...] = 2
+    assert_equal(same, np.ones((256, 4)))
+
+
+def test_stacks_of_layers_are_read_when_the_step_is_called() -> None:
+    def step(stack, x):
+        def one(x, w):
+            return layer(w, x), None
+
+        return mm.stage_scan(jax.lax.scan, axis="stage")(one, x, stack)[0]
+
+    stack, x = on_a_boundary((4, 128, 128)), normal(8192, 128)
+    stack[...] = np.stack(weights(4, 128))
+    expected = np.array(jax.jit(step)(stack, x))
+    found = mm.mjit(step, mesh=stages(2))(stack, x)
+    stack[...] = 5
+    assert_close(found, expected, 1e-12)
