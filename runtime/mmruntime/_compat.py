@@ -483,7 +483,11 @@ def user_line(eqn: Any) -> str:
 
     Of the frames outside of JAX, the innermost that is in no installed library; without one, the innermost.
     """
-    frames = list(source_info_util.user_frames(eqn.source_info.traceback))
+    return _user_line(eqn.source_info)
+
+
+def _user_line(info: Any) -> str:
+    frames = list(source_info_util.user_frames(info.traceback))
     found = next((frame for frame in frames if not _is_of_a_library(frame.file_name)), None)
     if found is None and not frames:
         return ""
@@ -510,6 +514,12 @@ def acts(eqn: Any) -> bool:
 def is_tracer(value: Any) -> bool:
     """Whether a value is only known while tracing."""
     return isinstance(value, Tracer)
+
+
+def made_at(tracer: Any) -> str:
+    """Where a value that is only known while tracing was made, as of `user_line`."""
+    info = getattr(tracer, "_line_info", None)
+    return "" if info is None else _user_line(info)
 
 
 def running_linen_module() -> Any:

@@ -87,7 +87,7 @@ def test_captured_arrays_keep_their_values() -> None:
 def test_arguments_that_are_results_are_arrays_of_their_own() -> None:
     x, y = on_a_boundary((256, 4)), on_a_boundary((256, 4))
     x[...] = y[...] = 1
-    result, same = mm.mjit(lambda params, x, y: (chain(params, x), y), mesh=stages(2))(weights(2), x, y)
+    _, same = mm.mjit(lambda params, x, y: (chain(params, x), y), mesh=stages(2))(weights(2), x, y)
     y[...] = 2
     assert_equal(same, np.ones((256, 4)))
 

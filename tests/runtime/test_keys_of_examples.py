@@ -3,13 +3,15 @@
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import mmruntime as mm
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from tests.fixture_files import source_files
-from tests.runtime.helpers import assert_close, normal
+from tests.runtime.helpers import assert_close, chain, normal, same, stages, weights
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -73,3 +75,40 @@ def test_microbatches_draw_what_the_whole_batch_draws(name, make) -> None:
         found.append(module.step([np.eye(4), 2 * np.eye(4)], normal(8, 4), make(3)))
     assert_close(found[1], found[0], rtol=1e-12)
     assert [leaf.device.id for leaf in found[1][1]] == [0, 1]
+
+
+def step_of(loss, impl):
+    """A step with a key for each example, of a generator."""
+
+    def step(w, x):
+        keys = jax.random.split(jax.random.key(3, impl=impl), len(x))
+        return mm.microbatch(jax.value_and_grad(loss), size=2, argnum=(1, 2), reduce="exact")(w, x, keys)
+
+    return step
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+@pytest.mark.parametrize(
+    "draw", [jax.random.uniform, jax.random.permutation, jax.random.gamma], ids=lambda f: f.__name__
+)
+def test_generators_that_take_the_first_key_of_a_batch_draw_for_the_whole_batch(impl, draw) -> None:
+    """Draws that the keys alone decide are hoisted out of the microbatches."""
+
+    def loss(w, x, keys):
+        scale = jax.vmap(lambda key: draw(key, jnp.ones(4)) if draw is not jax.random.uniform else draw(key, (4,)))(
+            keys
+        )
+        return jnp.mean((chain(w, x) * scale) ** 2)
+
+    same(step_of(loss, impl), stages(2), weights(2), normal(8, 4))
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_draws_by_such_a_generator_that_parameters_decide_are_refused(impl) -> None:
+    def loss(w, x, keys):
+        return jnp.mean(jax.vmap(jax.random.gamma)(keys, 1 + chain(w, x)[:, 0] ** 2))
+
+    step = mm.mjit(step_of(loss, impl), mesh=stages(2))
+    with pytest.raises(ValueError, match=f"a key for each example by '{impl}', which takes the first key of a batch"):
+        step(weights(2), normal(8, 4))

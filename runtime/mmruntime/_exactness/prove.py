@@ -330,6 +330,14 @@ class _Frame:
             self.env[var] = FREE.but(hoistable=hoistable)
             return
         reason = Reason("", "", "captures an array that differs for another batch size")
+        if _compat.is_tracer(one):
+            made = _compat.made_at(one)
+            reason = Reason(
+                "",
+                "",
+                f"reads from an object of Python what a task{made and f' at {made}'} keeps in it",
+                "Return it from the task, and pass it on as an argument.",
+            )
         value = AbstractValue(Kind.MIXED, hoistable=hoistable, reason=reason)
         self.env[var] = self._hoisted(var, twin, value, "constant", "")
 
@@ -382,7 +390,8 @@ class _Frame:
 
     def _outs(self, eqn: Equation, ins: Sequence[AbstractValue]) -> list[AbstractValue]:
         part, whole, count = eqn.part, eqn.whole, len(eqn.part.outvars)
-        hoistable = all(value.hoistable for value in ins) and not _compat.acts(part) and eqn.name not in _DRAWS
+        is_draw = eqn.name in _DRAWS and not (eqn.name in random.KEYED and ins[0].kind is Kind.ROWS)
+        hoistable = all(value.hoistable for value in ins) and not _compat.acts(part) and not is_draw
         # A loop in a branch that is not taken may have no end.
         is_endless = eqn.name == "while" and bool(self.run.place & Place.BRANCH)
         is_call = bool(eqn.name in _WITH_JAXPRS)
@@ -530,7 +539,7 @@ class _Frame:
         return hoisted
 
 
-# What is drawn for the whole batch are other numbers than what is drawn for its parts.
+# What is drawn for the whole batch are other numbers than what is drawn for its parts, unless each example has a key.
 _DRAWS = ("random_bits", "random_split", "random_gamma", "rng_bit_generator", "rng_uniform")
 _WITH_JAXPRS = {
     *control.CALLS, "scan", "while", "cond", "shard_map", "composite", "custom_vmap_call", "xla_metadata_call",

@@ -1,7 +1,7 @@
 """Arrays of the host that a step reads: as they are when it is called, whatever the caller writes into them later.
 
-On CPU devices `jax.device_put` may leave an array of NumPy where it is, or read it once it has returned. `jax.jit` is done
-with it when any result is there, so that a program may refill its batch once it has read the loss; programs of a
+On CPU devices `jax.device_put` may leave an array of NumPy where it is, or read it once it has returned. `jax.jit` is
+done with it when any result is there, so that a program may refill its batch once it has read the loss; programs of a
 pipeline still read the batch then, in backward passes. Captured arrays are even read by later calls.
 """
 

@@ -126,28 +126,36 @@ def trace_both(
 
     whole_size = np.shape(leaves[0])[dim]
     sizes = f"a microbatch of {whole_size // count} examples", f"the whole batch of {whole_size}"
+    whole: Any = None
+    error: Exception | None = None
+    if count > 1:
+        # First, as the one-device program traces it: a function that takes numbers from state of Python, such as a
+        # counter or `random`, then gives the whole batch the same ones. Those that differ are taken from this trace.
+        try:
+            whole = at_size(1)
+        except Exception as raised:
+            error = raised
     try:
         part = at_size(count)
-    except Exception as error:
-        if count > 1 and _succeeds(at_size, 1):
-            error.add_note(
+    except Exception as raised:
+        if count > 1 and error is None:
+            raised.add_note(
                 f"microbatch: {label} fails for {sizes[0]}, and can be traced for {sizes[1]}. Give a size= or count= "
                 "that makes microbatches of a size that it takes."
             )
         raise
+    failure = ""
+    if error is not None and needs_whole:
+        error.add_note(
+            f"microbatch: {label} fails for {sizes[1]}, for which reduce= is checked, and can be traced for {sizes[0]}."
+        )
+        raise error
+    if error is not None:
+        failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+    elif count == 1:
+        whole = part
     names = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shape)]
-    tree, whole, failure = jax.tree.structure(shape), part, ""
-    if count > 1:
-        try:
-            whole = at_size(1)
-        except Exception as error:
-            if needs_whole:
-                error.add_note(
-                    f"microbatch: {label} fails for {sizes[1]}, for which reduce= is checked, and can be traced for "
-                    f"{sizes[0]}."
-                )
-                raise
-            whole, failure = None, f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+    tree = jax.tree.structure(shape)
     arguments = (*(ArgumentSpec(dim, hoistable=True) for _ in leaves), *(ArgumentSpec() for _ in rest))
     return TracedFunction(part, whole, failure, arguments, count, tree, names, [*leaves, *key_leaves], label)
 
@@ -156,14 +164,6 @@ def trace(function: Callable[..., Any], shapes: Sequence[Any]) -> Any:
     """A function of flat arguments as a closed jaxpr."""
     with equal_traces.shared():
         return jax.make_jaxpr(function)(*shapes)
-
-
-def _succeeds(at_size: Callable[[int], Any], parts: int) -> bool:
-    try:
-        at_size(parts)
-    except Exception:
-        return False
-    return True
 
 
 def _check_arrays(result: Any, label: str) -> None:

@@ -69,7 +69,8 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
 
     Raises:
         RuntimeError: If `jax.lax.with_sharding_constraint` is given a spec without a mesh.
-        ValueError: If `jax.sharding.reshard` or an `out_sharding=` is, or what `jax.typeof` says of a traced array.
+        ValueError: If `jax.sharding.reshard` or an `out_sharding=` is, or what `jax.typeof` says of a traced array; or
+            if the step reads a value that a task has kept in an object.
     """
     with placed_later(), equal_traces.shared():
         try:
@@ -81,8 +82,24 @@ def trace(fun: Callable[..., Any], args: Sequence[Any], registrations: Sequence[
             line = f" at {where}" if (where := _compat.raised_at(error)) else ""
             raise type(error)(what.format(line=line)) from error
     jaxpr, consts = split(without_refs(closed))
-    step = _Flattener(TaskFinder(registrations), jaxpr).step(jaxpr, consts)
-    return remove_dead_code(step), jax.tree.structure(shapes)
+    step = remove_dead_code(_Flattener(TaskFinder(registrations), jaxpr).step(jaxpr, consts))
+    _refuse_escaped(step)
+    return step, jax.tree.structure(shapes)
+
+
+def _refuse_escaped(step: Step) -> None:
+    """Refuses values that a task keeps in an object of Python for others: to them it is no value that they can have."""
+    for var, value in step.constants.items():
+        if not _compat.is_tracer(value):
+            continue
+        made = _compat.made_at(value)
+        reader = next((op.eqn for region in step.regions for op in region.ops if var in op.reads()), None)
+        raise ValueError(
+            f"mjit: a value{made and f' made at {made}'} is kept in an object, such as a list, an attribute or a "
+            f"generator, and read from it{at_line(reader) if reader is not None else ''}. The function that made it is "
+            "traced on its own, as all tasks are, since each becomes a program of its own: return the value from it, "
+            "and pass it on as an argument."
+        )
 
 
 class _Flattener:

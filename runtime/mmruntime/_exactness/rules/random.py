@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from mmruntime import _compat
 from mmruntime._exactness.lattice import ANY, FREE, AbstractValue, Kind, rows
 from mmruntime._exactness.rules.elementwise import entry_by_entry, reject_totals
 from mmruntime._exactness.rules.equation import Equation, NotProved, common_rows, rule
+
+# Draws whose first operand is a key, or several.
+KEYED = ("random_bits", "random_split", "random_gamma")
+
+# The draws of each generator that give every one of several keys its own numbers, whatever the others are. `rbg` takes
+# the first of them for all.
+_APART = {"threefry2x32": KEYED, "rbg": ("random_split",)}
+
+
+def _check_keys(eqn: Equation, key: AbstractValue) -> None:
+    """Refuses draws by the keys of a microbatch that are other numbers than those by the same keys of the batch."""
+    generator = _compat.key_name(eqn.part.invars[0].aval.dtype)
+    if key.kind is Kind.ROWS and eqn.name not in _APART.get(generator, ()):
+        raise NotProved(
+            f"draws random numbers from a key for each example by {generator!r}, which takes the first key of a batch "
+            "for all of it",
+            "Make the keys with impl='threefry2x32', which gives each its own numbers; or pass one key, and its "
+            "position as rng=.",
+        )
 
 
 @rule("random_bits", "random_split", loose=("shape",))
@@ -15,6 +35,7 @@ def draws(eqn: Equation) -> AbstractValue:
     """
     key = eqn.plain(0)
     reject_totals(eqn, [key])
+    _check_keys(eqn, key)
     rank, grown = len(eqn.shape(0)), eqn.grown()
     if key.kind is Kind.ROWS:
         if grown != [key.dim] or key.dim >= rank:
@@ -54,6 +75,7 @@ def gamma(eqn: Equation) -> AbstractValue:
     """Draws of a distribution with parameters of the same shape."""
     values = eqn.unscaled()
     reject_totals(eqn, values)
+    _check_keys(eqn, values[0])
     value = common_rows(values) or FREE
     if value.kind is Kind.ROWS:
         eqn.interpreter.note_draw(eqn)
