@@ -1,6 +1,7 @@
 """`microbatch_loop`: a loop that a program has in Python, run as microbatches."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -146,6 +147,48 @@ def in_task(x, i, total):
 def test_loops_that_are_no_sums_of_microbatches(body, carry, message):
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(lambda x: mm.microbatch_loop(functools.partial(body, x))(range(4), *carry), X)
+
+
+@pytest.mark.parametrize(
+    ("body", "carry", "error", "message"),
+    [
+        (lambda i, name: name + "x", "", TypeError, r"carries `name`, which is '', no array or number"),
+        (lambda i, seen: lambda: seen, 0.0, TypeError, r"carries `seen`, which is <function .*, no array or number"),
+        (lambda i, rows: [*rows, 1.0], [], ValueError, r"`rows` of .* has 2 leaves after iteration 1 and had 1 after"),
+        (lambda i, n: n + jnp.asarray(X)[n : n + 1].sum(), 0, IndexError, r"`n` of .* begins as a number of Python"),
+        (lambda i, n: max(n, i), 0, TypeError, r"`n` of .* begins as a number of Python"),
+    ],
+)
+def test_values_of_python_that_are_carried(body, carry, error, message):
+    with pytest.raises(error) as caught:
+        jax.eval_shape(lambda x: mm.microbatch_loop(body)(range(4), carry), X)
+    assert re.search(message, "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())]))
+
+
+def test_the_advice_for_lists_that_grow():
+    def losses_of(loop):
+        def accumulate(i, losses):
+            return losses + jnp.sum(X[i] ** 2) * jax.nn.one_hot(i, 4, dtype=jnp.float32)
+
+        return jax.jit(lambda: loop(accumulate)(range(4), jnp.zeros(4)))()
+
+    found = losses_of(mm.microbatch_loop)
+    np.testing.assert_allclose(found, (X[:4] ** 2).sum(axis=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("each", [0.5, 1])
+def test_numbers_of_python_that_are_added_up_keep_their_weak_type(each):
+    """They leave the type of what they are multiplied with."""
+
+    def step(x):
+        total, scale = mm.microbatch_loop(lambda i, total, scale: (total + x[i], scale + each))(
+            range(4), jnp.zeros(4), each * 0
+        )
+        return total, jnp.bfloat16(2) * scale, scale
+
+    total, scaled, scale = jax.jit(step)(X)
+    assert (scaled.dtype, scale.weak_type, total.weak_type) == (jnp.bfloat16, True, False)
+    assert float(scale) == 4 * each
 
 
 def test_iterations_that_differ_in_nothing():

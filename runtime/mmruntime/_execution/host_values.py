@@ -25,7 +25,8 @@ def unshared(values: Sequence[Any], shardings: Iterable[Sharding]) -> list[Any]:
 
 def own(value: Any, layout: Sharding) -> Any:
     """A copy of an array of the host, if it goes to CPU devices: others copy it before anything reads it."""
-    if next(iter(layout.device_set)).platform != "cpu":
+    devices: Any = layout.device_set
+    if next(iter(devices)).platform != "cpu":
         return value
     array = np.asarray(value)
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)

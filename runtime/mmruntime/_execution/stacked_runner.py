@@ -155,7 +155,7 @@ class StackLayouts:
         if getattr(value, "sharding", None) == layout.whole:
             return value
         if processes(layout.whole.mesh) == (jax.process_index(),):
-            return jax.device_put(*unshared([value], [layout.whole]), layout.whole)
+            return jax.device_put(unshared([value], [layout.whole])[0], layout.whole)
         if not is_global(value):
             return place(value, layout.whole, layout.aval)
         if value.sharding.device_set == layout.whole.device_set:

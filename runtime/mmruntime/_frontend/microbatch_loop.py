@@ -124,22 +124,49 @@ def _pipelined(body: Callable[..., Any], items: Sequence[Any], carry: tuple[Any,
         total = next(added)
         start = None if kind == "set" else jnp.broadcast_to(jnp.asarray(before).astype(shape.dtype), shape.shape)
         if start is None or kind not in ("max", "min"):
-            leaves.append(total if start is None else start + total)
-            continue
-        found = extreme_of(kind, total, shape.dtype)
-        leaves.append(jnp.maximum(start, found) if kind == "max" else jnp.minimum(start, found))
+            leaf = total if start is None else start + total
+        else:
+            found = extreme_of(kind, total, shape.dtype)
+            leaf = jnp.maximum(start, found) if kind == "max" else jnp.minimum(start, found)
+        # A number of Python that the loop adds to, as in `scale += 0.5`, keeps the type of what it is multiplied with.
+        leaves.append(_compat.of_type(leaf, shape) if shape.weak_type else leaf)
     return jax.tree.unflatten(jax.tree.structure(after), leaves)
 
 
 def _trace(body: Callable[..., Any], item: Any, carry: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """One iteration as a closed jaxpr of the carry's leaves, and the shapes of the carry after it."""
     leaves, tree = jax.tree.flatten(carry)
+    _check_arrays(body, carry)
 
     def once(*leaves: Any) -> tuple[Any, ...]:
-        return _as_tuple(body(item, *jax.tree.unflatten(tree, leaves)), len(carry), body)
+        result = _as_tuple(body(item, *jax.tree.unflatten(tree, leaves)), len(carry), body)
+        _check_arrays(body, result)
+        return result
 
-    traced, shapes = jax.make_jaxpr(once, return_shape=True)(*leaves)
+    try:
+        traced, shapes = jax.make_jaxpr(once, return_shape=True)(*leaves)
+    except (TypeError, IndexError) as error:
+        numbers = [
+            name for name, leaf in zip(_names(body, carry), leaves, strict=True) if isinstance(leaf, int | float)
+        ]
+        if numbers and not str(error).startswith("microbatch_loop:"):
+            error.add_note(
+                f"microbatch_loop: {', '.join(numbers)} of {label_of(body)} begins as a number of Python, and is a "
+                "traced value in the loop, which can only be added to. Where a number is needed, take it from the item "
+                "of the iteration, as with `for i, ... in enumerate(...)`."
+            )
+        raise
     return open_helpers(traced, range(len(leaves))), shapes
+
+
+def _check_arrays(body: Callable[..., Any], carry: tuple[Any, ...]) -> None:
+    for name, leaf in zip(_names(body, carry), jax.tree.leaves(carry), strict=True):
+        if not (isinstance(leaf, complex | float | int) or hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__")):
+            raise TypeError(
+                f"microbatch_loop: {label_of(body)} carries {name}, which is {_check.shown(leaf)}, no array or number. "
+                "Iterations are computed apart from each other, and what they carry is added up: make such values "
+                "outside of the loop, or from the item of the iteration."
+            )
 
 
 def _as_tuple(result: Any, count: int, body: Callable[..., Any]) -> tuple[Any, ...]:
@@ -187,6 +214,16 @@ def _check_carry(expected: tuple[Any, ...], found: tuple[Any, ...], index: int, 
 
     one, other = shapes(expected), shapes(found)
     if one != other or not _is_one_tree(expected, found):
+        sizes = [[len(jax.tree.leaves(leaf)) for leaf in tree] for tree in (expected, found)]
+        names = _names(body, tuple(range(len(expected))))
+        for name, *both in zip(names, *sizes, strict=True):
+            if both[0] != both[1]:
+                raise ValueError(
+                    f"microbatch_loop: {name} of {label_of(body)} has {both[1]} leaves after iteration {index} and had "
+                    f"{both[0]} after the first. What is carried is added up, and cannot grow: begin with an array "
+                    "that has a row for each iteration, and add to it, as in "
+                    "`losses = losses + loss * jax.nn.one_hot(i, 4)`."
+                )
         pairs = [(first, then) for first, then in zip(one, other, strict=False) if first != then]
         what = pairs or [(jax.tree.structure(expected), jax.tree.structure(found))]
         raise ValueError(
