@@ -88,6 +88,17 @@ def test_a_run_without_hints_imports_nothing_that_is_slow() -> None:
         assert done.stdout == "[]\n"
 
 
+def test_modernize_edits_without_libcst() -> None:
+    put("a.py", "import jax\n\nprint(jax.tree_map(len, []))\n")
+    script = (
+        "import sys\nsys.argv = ['mmrewrite', 'modernize', '--check', '--no-cache']\n"
+        "from mmrewrite.__main__ import main\ntry:\n    main()\nexcept SystemExit as end:\n"
+        "    print(end.code, 'libcst' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "1 False"
+
+
 def test_the_markers_are_those_of_the_codemods() -> None:
     tool = load_script("tools/make_markers.py")
     assert tool.content() == tool.PLACE.read_text(encoding="utf-8"), "run tools/make_markers.py"

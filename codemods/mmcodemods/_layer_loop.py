@@ -13,7 +13,8 @@ from mmcodemods._task import TaskCodemod
 from mmrewrite.analysis.outlining import Outline
 from mmrewrite.analysis.schedule_fit import stage_axis
 from mmrewrite.codemod.base import spaced
-from mmrewrite.codemod.fragment import indentation, without_cuts
+from mmrewrite.codemod.fragment import without_cuts
+from mmrewrite.codemod.layout import indentation
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.vocabulary import FOR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
-from mmrewrite.codemod.fragment import begins_its_line
+from mmrewrite.codemod.layout import begins_its_line
 from mmrewrite.codemod.site import Site
 from mmrewrite.source.names import Scope
 

@@ -9,16 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from mmrewrite.codemod.fragment import (
-    Cut,
-    Fragment,
-    NotReproduced,
-    begins_its_line,
-    indentation,
-    render_statement,
-    without_cuts,
-)
+from mmrewrite.codemod.array_methods import ARRAY_METHODS
+from mmrewrite.codemod.fragment import Cut, Fragment, NotReproduced, without_cuts
 from mmrewrite.codemod.imports import Imports
+from mmrewrite.codemod.layout import begins_its_line, indentation, render_statement
+from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.directives.collect import Argument, Hint
 from mmrewrite.directives.vocabulary import closest, nearest
@@ -31,26 +26,6 @@ from mmrewrite.source.text import quoted
 
 if TYPE_CHECKING:
     import libcst as cst
-
-# fmt: off
-ARRAY_METHODS = frozenset(
-    (
-        "add", "all", "any", "argmax", "argmin", "argsort", "astype", "at", "block_until_ready",
-        "clip", "conj", "copy", "cumsum", "dot", "flatten", "get", "item", "max",
-        "mean", "min", "multiply", "prod", "ravel", "repeat", "reshape", "round", "set",
-        "sort", "squeeze", "std", "sum", "swapaxes", "take", "tolist", "transpose", "update",
-        "var", "view",
-    )
-)
-# fmt: on
-
-
-class SiteRefused(Exception):
-    """A codemod refuses its site."""
-
-    def __init__(self, reason: str, line: int, column: int) -> None:
-        super().__init__(reason)
-        self.reason, self.line, self.column = reason, line, column
 
 
 class HintMistake(Exception):

@@ -8,9 +8,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mmrewrite.codemod.base import MeshCodemod
-from mmrewrite.codemod.fragment import Cut, cuts_inside, indent_unit
+from mmrewrite.codemod.fragment import Cut, cuts_inside
 from mmrewrite.codemod.imports import ImportPosition, NewImport, import_block, place_import
-from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site, SiteRefused
+from mmrewrite.codemod.layout import indent_unit
+from mmrewrite.codemod.refused import SiteRefused
+from mmrewrite.codemod.site import Draft, HintMistake, Insert, Site
 from mmrewrite.directives.collect import CommentHints, Hint
 from mmrewrite.engine.edits import ordered_edits
 from mmrewrite.engine.hint_importers import HintImporters

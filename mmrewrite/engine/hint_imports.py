@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mmrewrite.codemod.fragment import begins_its_line
+from mmrewrite.codemod.layout import begins_its_line
 from mmrewrite.directives.calls import Removal
 from mmrewrite.engine.hint_importers import HintImporters, listed
 from mmrewrite.project.facts import Facts

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mmrewrite.codemod.site import SiteRefused
+from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.engine.edits import ordered_edits, without_repeats
 from mmrewrite.engine.notebook import read_notebooks
 from mmrewrite.engine.outcome import Outcome, failure_of, rewritten, unread

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from mmrewrite.codemod.imports import Imports
-from mmrewrite.codemod.site import SiteRefused
+from mmrewrite.codemod.refused import SiteRefused
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.uses import ModuleUses, OldNameUse
 from mmrewrite.project.facts import Facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
-from mmrewrite.codemod.site import ARRAY_METHODS
+from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.modernize.analysis.libraries import is_known, library_name
 from mmrewrite.modernize.analysis.uncompiled_code import HARMLESS_METHODS
 from mmrewrite.modernize.uses import ModuleUses

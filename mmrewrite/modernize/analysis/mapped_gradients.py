@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from mmrewrite.codemod.site import ARRAY_METHODS
+from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project

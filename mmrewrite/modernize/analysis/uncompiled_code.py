@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
-from mmrewrite.codemod.site import ARRAY_METHODS
+from mmrewrite.codemod.array_methods import ARRAY_METHODS
 from mmrewrite.modernize.analysis.called_back import COMPUTE, Definition, called_back, first_computed, gets_a_path
 from mmrewrite.modernize.analysis.handed_functions import HandedFunctions
 from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known, library_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from mmrewrite.codemod.fragment import indentation, own_span
+from mmrewrite.codemod.layout import indentation, own_span
 from mmrewrite.modernize.site import OldNameSite
 
 

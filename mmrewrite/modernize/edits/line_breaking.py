@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mmrewrite.codemod.fragment import begins_its_line, fit_statement, indent_unit, indentation, own_span
+from mmrewrite.codemod.layout import begins_its_line, fit_statement, indent_unit, indentation, own_span
 from mmrewrite.engine.edits import apply_edits
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.results import Edit

@@ -1,0 +1,112 @@
+"""How a statement stands in its lines: its own text, its indentation, and a new one laid out like the rest."""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from typing import TYPE_CHECKING
+
+from mmrewrite.source.line_breaking import fit
+from mmrewrite.source.newer_syntax import tokens
+from mmrewrite.source.spans import first_line, span
+from mmrewrite.source.text import SourceText
+
+if TYPE_CHECKING:
+    from mmrewrite.project.facts import Facts
+
+DEFAULT_UNIT = "    "
+_OPEN = "if 1:"
+_BODY = " pass"
+
+
+def render_statement(code: str, indent: str, newline: str, runtime: str, width: int, unit: str) -> str:
+    """The text of a new statement, laid out like the rest, without the indentation of its first line.
+
+    `code` has lines that end in a line feed, and no indentation of its own.
+    """
+    first, *rest = code.split("\n")
+    lines = newline.join([first, *(f"{indent}{line}" if line else "" for line in rest)])
+    return fit_statement(lines, indent, runtime, width, unit, newline)
+
+
+def fit_statement(
+    text: str, indent: str, runtime: str | None, width: int, unit: str, newline: str, *, header: bool = False
+) -> str:
+    """A statement's own text, or with `header` that of a compound one's header, with calls broken as `fit` does it.
+
+    The text does not begin with its indentation.
+    """
+    return unwrap(fit(wrap(text, indent, newline, header), runtime, width, unit, newline), indent, header)
+
+
+def own_span(source: SourceText, statement: ast.stmt) -> tuple[int, int, bool]:
+    """Offsets of a statement's own text, and whether that is only a header: the blocks below it are not its own."""
+    start, end = span(source, statement)
+    decorators = getattr(statement, "decorator_list", ())
+    body: list[ast.stmt] = getattr(statement, "body", [])
+    if not body:
+        return start, end, False
+    head = start
+    if decorators:
+        line = first_line(statement)
+        text = source.line(line)
+        head = source.line_starts[line - 1] + len(text) - len(text.lstrip())
+    is_decorated = first_line(body[0]) < body[0].lineno
+    inner = source.line_starts[first_line(body[0]) - 1] if is_decorated else span(source, body[0])[0]
+    return head, _header_end(source, start, inner), True
+
+
+def indentation(source: SourceText, statement: ast.stmt) -> str:
+    """The whitespace that the line of a statement begins with."""
+    text = source.line(first_line(statement))
+    return text[: len(text) - len(text.lstrip())]
+
+
+def indent_unit(facts: Facts) -> str:
+    """The text by which the module indents one level."""
+    source = facts.source
+    for statement, holder in facts.names.parents.items():
+        # The body of a `case` is two levels below its `match`.
+        if isinstance(holder, ast.Match) or first_line(statement) == holder.lineno:
+            continue
+        inner, outer = source.line(first_line(statement)), source.line(first_line(holder))
+        indent = inner[: len(inner) - len(inner.lstrip())]
+        own = outer[: len(outer) - len(outer.lstrip())]
+        if indent.startswith(own) and len(indent) > len(own):
+            return indent[len(own) :]
+    return DEFAULT_UNIT
+
+
+def begins_its_line(source: SourceText, statement: ast.stmt) -> bool:
+    """Whether nothing but whitespace stands before a statement."""
+    line = first_line(statement)
+    if line != statement.lineno:
+        return True
+    return not source.text[source.line_starts[line - 1] : source.offset(line, statement.col_offset)].strip()
+
+
+def wrap(text: str, indent: str, newline: str, header: bool) -> str:
+    """A statement's own text as a module that Python can parse; `header` says that it is that of a compound one."""
+    opening = f"{_OPEN}{newline}" if indent else ""
+    return f"{opening}{indent}{text}{_BODY if header else ''}{newline}"
+
+
+def unwrap(code: str, indent: str, header: bool) -> str:
+    """The text that `wrap` was given."""
+    text = code.rstrip("\r\n")
+    if indent:
+        text = text.removeprefix(_OPEN).lstrip("\r\n").removeprefix(indent)
+    return text.removesuffix(_BODY) if header else text
+
+
+def _header_end(source: SourceText, start: int, end: int) -> int:
+    """Offset just after the colon that ends the header which begins at `start`, of a block that begins at `end`."""
+    depth = 0
+    line, column = source.position(start)
+    for token in tokens(f"{source.text[start:end]}{_BODY}"):
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+            if token.string == ":" and depth == 0:
+                row, last = token.end
+                return start + last if row == 1 else source.line_starts[line + row - 2] + last
+    raise AssertionError(f"no colon after line {line}, column {column}")
