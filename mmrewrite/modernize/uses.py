@@ -185,9 +185,10 @@ class ModuleUses:
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The scope in which an expression is evaluated."""
-        found = self._scopes.get(node)
+        names = self.facts.names
+        found = names.read_in.get(node) or self._scopes.get(node)
         if found is None:
-            names, holder = self.facts.names, node
+            holder = node
             below = part = node
             while not isinstance(holder, ast.stmt):
                 below, part, holder = part, holder, self.parents[holder]

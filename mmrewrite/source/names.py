@@ -119,6 +119,7 @@ class Module:
         parents: The statement around each nested statement.
         inner: The scope that a function, class, lambda or comprehension opens.
         calls: The calls of each statement that has some, without those of the statements inside it.
+        read_in: The scope in which each name that is read is looked up.
         name: Its dotted name.
         is_package: Whether it is the `__init__.py` of a package.
         identifiers: Every name that it binds anywhere.
@@ -142,6 +143,7 @@ class Module:
     synonyms: Mapping[str, str] = field(default_factory=lambda: SYNONYMS)
     homes: Mapping[str, str] = field(default_factory=dict)
     stars: list[ast.ImportFrom] = field(default_factory=list)
+    read_in: dict[ast.AST, Scope] = field(default_factory=dict)
     star_gives: Callable[[ast.ImportFrom, str], bool] = field(default=lambda star, name: True)
     _resolved: dict[tuple[Scope, str], str | None] = field(default_factory=dict)
 
@@ -347,6 +349,7 @@ class _ScopeBuilder:
         self.module.identifiers.add(node.id)
         if isinstance(node.ctx, ast.Load):
             scope.loads.add(node.id)
+            self.module.read_in[node] = scope
         else:
             self.bind(scope, node.id, "other", node)
 
