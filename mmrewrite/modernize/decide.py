@@ -86,11 +86,21 @@ class _ModernizeRun:
         self.uses[facts] = ModuleUses(facts) if known is None else known.unresolved()
         return self.uses[facts]
 
-    def read_ahead(self, facts: Facts, outcome: Outcome) -> None:
-        """Read what becomes of a module, since the check will ask for that."""
+    def read_ahead(self, facts: Facts, outcome: Outcome, context: ModernizeContext) -> None:
+        """Read what becomes of a module, and what its tree alone says, since the check will ask for that."""
         result = rewritten(facts, outcome)
         if result.changed and not self.is_check:
-            self.ahead[facts.path] = _read(replace(facts.file, data=result.result))
+            again = self.ahead[facts.path] = _read(replace(facts.file, data=result.result))
+            if isinstance(again, Facts):
+                again.names.homes = context.moved
+                context.project.connect(again)
+                try:
+                    self.uses_of(again).look_ahead()
+                except Exception:
+                    # The check will come upon that as well, and say so.
+                    return
+                if context.has_analysis(MeshRegions):
+                    _ = again.mentions
 
     def read_again(self, file: SourceFile) -> Facts | Unreadable:
         """Read a result, unless that was done ahead."""
@@ -261,7 +271,7 @@ def _outcomes_beside_regions(
                 if outcome is None:
                     return None
                 found[path] = outcome
-                run.read_ahead(module.facts, outcome)
+                run.read_ahead(module.facts, outcome, context)
         except _ModuleError:
             return None
     return found

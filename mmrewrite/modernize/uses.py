@@ -93,6 +93,10 @@ class ModuleUses:
                     self.nodes.append(node)
                     self.parents |= dict.fromkeys(children(node), node)
 
+    def look_ahead(self) -> None:
+        """Find what `uses` asks of the tree alone, before names are resolved."""
+        _ = self._chains_of_names
+
     def unresolved(self) -> ModuleUses:
         """The same module for a run in which its imports may lead elsewhere: all that its tree says is shared."""
         other = copy.copy(self)

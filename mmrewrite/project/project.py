@@ -45,7 +45,7 @@ class Project:
         self.withheld: set[Hint] = set()
         for item in self.facts.values():
             self._by_place[place_of(item.file)] = item
-            self._connect(item)
+            self.connect(item)
 
     def module(self, name: str, near: Facts) -> Facts | None:
         """The project's module called `name`, as code in `near` imports it."""
@@ -77,10 +77,10 @@ class Project:
         facts = read_facts(SourceFile(place, data, name, is_package, root), self._codemods)
         if isinstance(facts, Unreadable):
             return None
-        self._connect(facts)
+        self.connect(facts)
         return facts
 
-    def _connect(self, facts: Facts) -> None:
+    def connect(self, facts: Facts) -> None:
         """Have the names of a module resolve through its imports from other modules of the project."""
         facts.names.follow = lambda qualified: self._follow(qualified, facts)
         facts.names.star_gives = lambda star, name: self._star_gives(star, name, facts)
