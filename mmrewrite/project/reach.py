@@ -46,12 +46,12 @@ class Reach:
         """The nodes that the names in a node lead to, without repetition."""
         if reached.node not in self._direct:
             # Of repeated nodes the last stays: `from_node` pops that one first.
-            found = {item.node: item for item in reversed(list(self._names_in(reached)))}
+            found = {item.node: item for item in reversed([*self._names_in(reached)])}
             self._direct[reached.node] = tuple(reversed(found.values()))
         return self._direct[reached.node]
 
-    def _names_in(self, reached: Reached) -> Iterator[Reached]:
-        yield from self._names_of(reached.facts, self._walk(reached), self._scope(reached))
+    def _names_in(self, reached: Reached) -> Iterable[Reached]:
+        return self._names_of(reached.facts, self._walk(reached), self._scope(reached))
 
     def _names_of(self, facts: Facts, nodes: Iterable[ast.AST], scope: Scope) -> Iterator[Reached]:
         for node in nodes:

@@ -40,22 +40,25 @@ class Components:
         work: list[tuple[Reached, Iterator[Reached]]] = []
 
         def enter(reached: Reached) -> None:
-            numbers[reached.node] = lowest[reached.node] = len(numbers)
+            node, others = reached.node, self._direct(reached)
+            numbers[node] = lowest[node] = len(numbers)
             open_nodes.append(reached)
-            self._others[reached.node] = self._direct(reached)
-            work.append((reached, iter(self._others[reached.node])))
+            self._others[node] = others
+            work.append((reached, iter(others)))
 
         enter(start)
         while work:
             reached, others = work[-1]
             node = reached.node
             for other in others:
-                if other.node in component:
+                below = other.node
+                if below in component:
                     continue
-                if other.node not in numbers:
+                if below not in numbers:
                     enter(other)
                     break
-                lowest[node] = min(lowest[node], numbers[other.node])
+                if numbers[below] < lowest[node]:
+                    lowest[node] = numbers[below]
             else:
                 work.pop()
                 if work:

@@ -49,15 +49,22 @@ class WideReach(Reach):
                     if not isinstance(statement, ast.For | ast.With):
                         self.members.setdefault(node.attr, []).append(Reached(module.facts, statement))
 
-    def _names_in(self, reached: Reached) -> Iterator[Reached]:
-        scope = self._scope(reached)
+    def _names_in(self, reached: Reached) -> Iterable[Reached]:
+        scope, known = self._scope(reached), self._known
+        # Most attributes are those of a few names.
+        owners: dict[str | None, Scope | None] = {None: None}
+        names: list[Reached] = []
         for mention in self._mentions(reached):
+            head = mention.head
+            if head not in owners:
+                owners[head] = scope.owner(head or "")
             # What binds the name decides, and many scopes see that.
-            owner = scope.owner(mention.head) if mention.head is not None else None
-            key = (mention, owner)
-            if key not in self._known:
-                self._known[key] = tuple(self._of_mention(reached.facts, mention, owner))
-            yield from self._known[key]
+            key = (mention, owners[head])
+            found = known.get(key)
+            if found is None:
+                found = known[key] = tuple(self._of_mention(reached.facts, mention, key[1]))
+            names += found
+        return names
 
     def _of_mention(self, facts: Facts, mention: Mention, owner: Scope | None) -> Iterator[Reached]:
         if owner is not None and mention.name is not None:
@@ -95,6 +102,9 @@ class WideReach(Reach):
 
     def direct(self, reached: Reached) -> tuple[Reached, ...]:
         """The nodes that a node leads to, without repetition."""
+        found = self._direct.get(reached.node)
+        if found is not None:
+            return found
         if reached.node in self._several:
             return self._several[reached.node]
         if id(reached.facts) not in self._by_facts:
@@ -176,7 +186,7 @@ class DefinitionReach(_SharingReach):
     no assignment of their own: of most projects these are nine in ten nodes.
     """
 
-    def _names_in(self, reached: Reached) -> Iterator[Reached]:
+    def _names_in(self, reached: Reached) -> Iterable[Reached]:
         names = reached.facts.names
         inner = names.inner.get(reached.node)
         for found in super()._names_in(reached):
