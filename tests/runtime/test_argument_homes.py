@@ -235,3 +235,39 @@ def test_a_step_with_tasks_is_planned_once_wherever_its_arguments_lie(mesh):
     plan = step.latest_plan
     step(on_stages(params()[::-1])[::-1], BATCH)
     assert step.latest_plan is plan
+
+
+def test_a_step_that_was_compiled_for_shapes_says_that_it_copies_what_lies_on_several_stages(mesh):
+    host = [np.full((4, 4), k, np.float32) for k in range(4)]
+    step = mm.mjit(lambda tree: [x * 2 for x in tree], mesh=mesh)
+    compiled = step.lower([jax.typeof(x) for x in on_stages(host)]).compile()
+    compiled(host)
+    with pytest.warns(UserWarning, match="compiled for arguments in one place, and gives every device a copy"):
+        result = compiled(on_stages(host))
+    assert all(np.array_equal(each, 2 * x) for each, x in zip(result, host, strict=True))
+    # Once is enough.
+    compiled(on_stages(host))
+
+
+def test_captured_arrays_of_several_stages_are_copied_with_a_warning(mesh):
+    tree = on_stages([jnp.ones((4, 4))] * 4)
+    step = mm.mjit(lambda y: [x * y for x in tree], mesh=mesh)
+    with pytest.warns(UserWarning, match=r"several stages: (a captured float32\[4,4\][,.] ){4}.*pass captured"):
+        assert [ids(leaf) for leaf in step(2.0)] == [set(range(8))] * 4
+    step(3.0)
+
+
+def test_arguments_on_single_devices_are_copied_with_a_warning(mesh):
+    step = mm.mjit(lambda a, b: a + b, mesh=mesh)
+    one, two = (jax.device_put(jnp.ones((4, 4)), device) for device in jax.devices()[:2])
+    with pytest.warns(UserWarning, match="several stages: a, b. "):
+        assert ids(step(one, two)) == set(range(8))
+    mm.mjit(lambda a, b: a - b, mesh=mesh)(jnp.ones((4, 4)), two)
+
+
+def test_a_watched_step_moves_to_where_its_arguments_lie_as_well(mesh):
+    host = [np.ones((4, 4), np.float32)] * 4
+    step = mm.mjit(lambda tree: [x * 2 for x in tree], mesh=mesh)
+    step(host)
+    step.timeline(on_stages(host))
+    assert_on_stages(step(host))

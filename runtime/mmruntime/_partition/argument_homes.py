@@ -6,6 +6,7 @@ arguments do: a step with tasks has put them on its submeshes, and no device has
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard, cast
@@ -57,6 +58,37 @@ def _lie_apart(leaves: Sequence[Any], multimesh: MultiMesh) -> bool:
     everywhere = set(multimesh.mesh.devices.flat)
     devices = {_devices(each) for each in layouts if _is_on_mesh(each)}
     return sum(everywhere > set(each) for each in devices) > 1
+
+
+def warn_of_copies(
+    name: str, step: Step, leaves: Sequence[Any], leaf_names: Sequence[str], multimesh: MultiMesh
+) -> None:
+    """Warn of arrays that lie on several parts of the mesh, and of which a step that does not follow them copies each.
+
+    Args:
+        name: The name of the step.
+        step: A step without tasks and without loops, as it was traced.
+        leaves: Its arguments.
+        leaf_names: The user's names for them.
+        multimesh: The mesh.
+    """
+    everywhere = set(multimesh.mesh.devices.flat)
+    named = [(label, var, leaf) for label, var, leaf in zip(leaf_names, step.invars, leaves, strict=True)]
+    named += [(f"a captured {var.aval.str_short()}", var, value) for var, value in step.constants.items()]
+    lying = [
+        (label, frozenset(leaf.sharding.device_set))
+        for label, var, leaf in named
+        if getattr(leaf, "committed", False) and leaf.sharding.device_set < everywhere and not is_tiny(var)
+    ]
+    if len({devices for _, devices in lying}) > 1:
+        labels = [label for label, _ in lying]
+        shown = ", ".join(labels[:4]) + (f" and {len(labels) - 4} more" if len(labels) > 4 else "")
+        warnings.warn(
+            f"mjit: {name} has no tasks, and gives every device a copy of what lies on several stages: {shown}. It "
+            "computes where its arguments lie if they have a NamedSharding: pass captured arrays as arguments, and "
+            "place arguments with `jax.device_put(x, NamedSharding(mesh, spec))`.",
+            stacklevel=2,
+        )
 
 
 def may_follow(step: Step) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import warnings
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -44,14 +45,25 @@ class CompiledStep(Generic[R]):
         plan: The plan for them.
         report: Reports on a plan.
         call_as: Calls the compiled function of arrays.
+        is_to_follow: Whether a plan was made for arguments in one place and these lie on several stages.
     """
 
-    def __init__(self, name: str, call: Call, plan: Plan, report: Callable[[Plan], Report], call_as: CallAs) -> None:
+    def __init__(
+        self,
+        name: str,
+        call: Call,
+        plan: Plan,
+        report: Callable[[Plan], Report],
+        call_as: CallAs,
+        is_to_follow: Callable[[Plan, Sequence[Any]], bool],
+    ) -> None:
         self._name = name
         self._call = call
         self._plan = plan
         self._report = report
         self._call_as = call_as
+        self._is_to_follow = is_to_follow
+        self._has_warned = False
         self._static = frozenset(position for position, _ in call.static_args)
         # Arguments of these positions are gone, so those after them have moved up.
         self._count = len(call.tree.children()[0].children())
@@ -87,6 +99,14 @@ class CompiledStep(Generic[R]):
                     f"{self._name}: it was compiled for {name} of shape {shape} and type {dtype}, got {got_shape} and "
                     f"{got_dtype}. Lower the step for these arguments, or call the step, which compiles for each."
                 )
+        if not self._has_warned and self._is_to_follow(self._plan, leaves):
+            self._has_warned = True
+            warnings.warn(
+                f"{self._name}: it was compiled for arguments in one place, and gives every device a copy of these, "
+                "which lie on several stages. Lower the step for the arrays, or for jax.ShapeDtypeStructs with their "
+                "`sharding`: then it computes where they lie.",
+                stacklevel=2,
+            )
         return jax.tree.unflatten(self._plan.out_tree, self._plan.runner(leaves))
 
     @property

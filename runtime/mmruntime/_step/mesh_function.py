@@ -160,7 +160,7 @@ class MeshFunction(Generic[P, R]):
             call = self._split(args, kwargs)
             plan = self._plan_of(call)
             self._use(plan, call)
-        return LoweredStep(CompiledStep(self._name, call, plan, self._report, call_as))
+        return LoweredStep(CompiledStep(self._name, call, plan, self._report, call_as, self._is_to_follow))
 
     def abstract_args(self) -> tuple[Any, ...]:
         """The positional arguments as `jax.ShapeDtypeStruct`s with the shardings that the step wants them in.
@@ -266,6 +266,8 @@ class MeshFunction(Generic[P, R]):
         if plan is not None and self._is_to_follow(plan, call.leaves):
             self._plans.pop(call.key, None)
             self._dispatchers.pop(plan, None)
+            if plan is self._latest:
+                self._repeat = self._direct = None
             plan = None
         if plan is None:
             MeshFunction.plans_made += 1

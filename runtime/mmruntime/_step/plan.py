@@ -27,7 +27,7 @@ from mmruntime._execution.stacked_runner import StackedRunner, StackLayouts, lay
 from mmruntime._execution.step_agreement import StepAgreement
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.all_gather import all_gather_parameters
-from mmruntime._partition.argument_homes import argument_homes, may_follow
+from mmruntime._partition.argument_homes import argument_homes, may_follow, warn_of_copies
 from mmruntime._partition.cut_layers import cut_layers
 from mmruntime._partition.cut_stacks import Stacks, cut_stacks
 from mmruntime._partition.delay_sums import DelayedSums, delay_sums, split_by_program
@@ -146,6 +146,8 @@ def make_plan(
         homes = argument_homes(step, call.leaves, multimesh)
         step = cut_layers(step, multimesh)
         anywhere = not homes and may_follow(step)
+        if anywhere:
+            warn_of_copies(function_name(fun), step, call.leaves, leaf_names, multimesh)
         step, stacks, placement = _place_parts(step, multimesh, homes)
         followed = {k: homes[k] for k, var in enumerate(step.invars) if var in placement.followed}
         names = stacks.part_names(leaf_names)
