@@ -271,3 +271,27 @@ def test_a_watched_step_moves_to_where_its_arguments_lie_as_well(mesh):
     step(host)
     step.timeline(on_stages(host))
     assert_on_stages(step(host))
+
+
+def test_a_stack_beside_arrays_of_single_stages_is_donated_as_they_are(mesh):
+    """As the state of a model whose layers are stacked, and whose embedding and head are not."""
+
+    def update(stack, ends):
+        norm = sum(jnp.vdot(leaf, leaf) for leaf in (stack, *ends))
+        return stack / norm, [leaf * 2 + stack[:4].sum() for leaf in ends]
+
+    stack = jax.device_put(jnp.arange(32.0).reshape(8, 4), NamedSharding(mesh.mesh, PartitionSpec("stage")))
+    ends = on_stages([jnp.full((4, 4), k + 1.0) for k in range(4)])
+    expected = jax.jit(update)(jnp.arange(32.0).reshape(8, 4), [jnp.full((4, 4), k + 1.0) for k in range(4)])
+    step = mm.mjit(update, mesh=mesh, donate_argnums=(0, 1))
+    found = step(stack, ends)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+    assert_on_stages(found[1])
+    assert found[0].sharding.is_equivalent_to(stack.sharding, 2)
+    assert all(leaf.is_deleted() for leaf in ends)
+    apart = mm.mjit(lambda stack, ends: (stack * 2, [leaf * 2 for leaf in ends]), mesh=mesh, donate_argnums=(0, 1))
+    state = found
+    for _ in range(3):
+        before, state = state, apart(*state)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, 8 * b, rtol=1e-6), state, expected)

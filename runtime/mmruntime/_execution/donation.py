@@ -7,7 +7,7 @@ from collections.abc import Container, Hashable, Iterable, Mapping
 
 from mmruntime._compat import is_var
 from mmruntime._jaxpr.ir import Step
-from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction
+from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction, TransferInstruction
 from mmruntime._partition.place import Placement
 
 
@@ -62,10 +62,15 @@ def donations(
 
 def owned_slots(step: Step, placement: Placement, program: Program, donated: Container[int]) -> set[int]:
     """Slots whose arrays the runtime may overwrite: those that it made, and inputs that the user donated."""
+    sent: set[int] = set()
     if not placement.submeshes.disjoint():
         # `jax.device_put` to the device that holds a shard returns the same buffer, so arrays of overlapping submeshes
-        # may share memory.
-        return set()
+        # may share memory: arguments that are loaded to several, and what is sent. Where arguments are read as the
+        # caller has them, no two of them do.
+        if not placement.followed:
+            return set()
+        sends = [item for item in program.instructions if isinstance(item, TransferInstruction)]
+        sent.update(slot for item in sends for slot in (*item.args, *item.results))
     inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
     constants = {slot for places in program.constants.values() for slot, _ in places}
     # A scalar's slots are shards of one array of the caller's; see `scalars.part`.
@@ -76,5 +81,6 @@ def owned_slots(step: Step, placement: Placement, program: Program, donated: Con
         slot
         for slot in range(program.num_slots)
         if slot not in constants
+        and slot not in sent
         and (slot not in inputs or (inputs[slot] in donated and step.invars[inputs[slot]] not in returned))
     }
