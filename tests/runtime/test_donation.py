@@ -133,7 +133,7 @@ def test_constants_and_literals_given_back_survive_donation():
         more = mm.task(lambda b, x: b + x, task=on(1))(state["b"], used)
         return {"a": constant, "b": more, "c": jnp.zeros(4), "n": 0.0 * 0}, used
 
-    state = {"a": np.ones(4), "b": np.ones(4), "c": np.ones(4), "n": np.asarray(1.0)}
+    state = {"a": np.ones(4), "b": np.ones(4), "c": np.ones(4), "n": 1.0}
     train(step, stages(2), state, [np.arange(4.0)] * 4, donate_argnums=0)
     assert_close(constant, jnp.arange(4.0), 0)
 
