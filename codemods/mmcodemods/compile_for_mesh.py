@@ -14,7 +14,8 @@ Reported: what plain `jax.jit` compiles, where tasks are inlined, although it re
 `TrainState`, or is given a model that a step has put on several stages. This is not said of functions that only steps
 for the mesh call, nor of those that make modules and call none. Also a mesh without a compiled step; tasks without a
 mesh in files that are named one by one; an import of a file with hints that is not among those to rewrite; and calls
-that stop a step when it runs, as they ask for a mesh in context or for devices, such as `out_sharding=P("data")`.
+that stop a step when it runs, as they ask for a mesh in context or for devices, such as `out_sharding=P("data")`; and
+`jax.set_mesh` of a mesh with explicit axes around the calls of a step.
 See https://docs.jax.dev/en/latest/_autosummary/jax.jit.html for what is compiled.
 """
 
@@ -33,6 +34,7 @@ from mmrewrite.analysis.mesh_requests import mesh_requests
 from mmrewrite.analysis.meshes import mesh_expression
 from mmrewrite.analysis.placed_values import evaluations
 from mmrewrite.analysis.plain_steps import PlainStep, plain_steps
+from mmrewrite.analysis.set_meshes import set_meshes
 from mmrewrite.codemod.base import MeshCodemod
 from mmrewrite.directives.collect import Hint
 from mmrewrite.directives.vocabulary import DEF, DIRECTIVES, STATEMENT, Role
@@ -91,6 +93,8 @@ class CompileForMesh(MeshCodemod):
         yield from _tasks_without_mesh(project, modules)
         yield from _files_not_given(project, modules)
         yield from _mesh_requests(reach, modules)
+        for found in set_meshes(VisibleReach(project), modules):
+            yield Refusal(found.facts.path, *found.position, found.reason, "compile_for_mesh")
 
 
 def _mesh_requests(reach: Reach, modules: Sequence[Facts]) -> Iterator[Refusal]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from tests.runtime.helpers import normal, on, stages, weights
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.both_versions("layouts of JAX")
 
@@ -79,6 +84,44 @@ def test_a_mesh_in_context_must_be_that_of_the_steps(count: int, kind: jax.shard
     with jax.set_mesh(other), pytest.raises(ValueError) as raised:
         _ = jnp.zeros(()) + elsewhere
     assert "mm.mjit" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "edits"),
+    [
+        pytest.param(
+            "train",
+            [
+                ('    mesh = jax.make_mesh((2, 1), ("data", "model"))\n', ""),
+                ("(2, 2)", "(2, 2, 1)"),
+                ('("stage", "data")', '("stage", "data", "model")'),
+            ],
+            id="function",
+        ),
+        pytest.param(
+            "train_in_a_block",
+            [('jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))', "mesh")],
+            id="block",
+        ),
+    ],
+)
+def test_what_is_advised_of_a_mesh_that_the_program_sets(function: str, edits: list[tuple[str, str]]) -> None:
+    """In the rewritten program of a fixture, whose refusals name the lines and say what to write."""
+    program = (ROOT / "fixtures/hints/compile_for_mesh/set_mesh_of_the_program/after.py").read_text()
+    program = program.replace("return [step(x) for x in data]", "return sum(map(step, data), jnp.zeros(()))")
+    data = [normal(4), normal(4)]
+    before, after = dict[str, Any](), dict[str, Any]()
+    exec(program, before)
+    for old, new in edits:
+        assert program.count(old) == 1
+        program = program.replace(old, new)
+    exec(program, after)
+    # Around them, so that what they set ends with the block.
+    with jax.set_mesh(jax.make_mesh((2,), ("x",))):
+        with pytest.raises(ValueError, match=r"`add` got an array that a step which `mm.mjit` compiled has returned"):
+            before[function](data)
+        found = after[function](data)
+    np.testing.assert_allclose(found, sum(np.sum(np.tanh(x)) for x in data), rtol=1e-5)
 
 
 def test_a_device_may_be_given() -> None:
