@@ -13,6 +13,7 @@ slice adds up what those behind it give to its keys and values.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,7 @@ from mmruntime._jaxpr.ir import Op, Region, Step, at_line
 from mmruntime._jaxpr.trace_equations import trace_equations
 from mmruntime._slices.constants import Constants
 from mmruntime._slices.parameters import adapted_params
+from mmruntime._slices.peaks import Peaks
 from mmruntime._slices.ratios import Ratios
 from mmruntime._slices.reach import reach_of_constant, shows, span_of_input
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
@@ -96,6 +98,7 @@ class _Slicer:
         self.turns: dict[tuple[Var, int], Var] = {}
         self.constants = Constants(self.constants_of_step)
         self.ratios = Ratios(self.constants)
+        self.peaks = Peaks(self.constants)
         for before in step.regions[:index]:
             self.constants.add(op.eqn for op in before.ops)
         # The slice whose backward pass is written.
@@ -129,6 +132,9 @@ class _Slicer:
         elif name == "scan" and self._is_of_layers(eqn):
             yield from self._turns(op)
             return
+        elif name == "split" and (joined := self._value(eqn.invars[0]).axis(eqn.params["axis"])) and joined.is_joined:
+            yield from self._parts(op)
+            return
         if body is None:
             for atom in eqn.invars:
                 yield from self._stack(atom)
@@ -137,6 +143,18 @@ class _Slicer:
         inner, captured = self._body(body)
         for new in inlined(inner, [*captured, *eqn.invars], eqn.outvars, eqn):
             yield from self._opened(replace(op, call=op.call or eqn, callers=(eqn, *op.callers), eqn=new))
+
+    def _parts(self, op: Op) -> Iterator[Op]:
+        """The parts of a split along positions, which are not alike, each as an equation."""
+        (atom,), axis = op.eqn.invars, op.eqn.params["axis"]
+        start = 0
+        for var, size in zip(op.eqn.outvars, op.eqn.params["sizes"], strict=True):
+            taken = functools.partial(jax.lax.slice_in_dim, start_index=start, limit_index=start + size, axis=axis)
+            part, eqns = trace_equations(taken, [atom])
+            start += size
+            if is_var(var):
+                for eqn in (*eqns, _compat.copy_eqn(part, var)):
+                    yield replace(op, eqn=eqn.replace(source_info=op.eqn.source_info))
 
     def _body(self, body: Any) -> tuple[Any, list[Var]]:
         """A body whose captured arrays are its first arguments, and variables of the step for them."""
@@ -263,8 +281,10 @@ class _Slicer:
         late = op.backward or any(value.late for value in ins)
         constants = tuple(self.constants.find(atom) for atom in op.eqn.invars)
         known = tuple(self.constants.find_partly(atom) for atom in op.eqn.invars)
-        ratio, is_variance = self.ratios.reach(op.eqn, ins), self.ratios.is_variance(op.eqn)
-        eqn = SlicedEquation(op.eqn, ins, constants, known, late, self.count, ratio, is_variance)
+        ratio = self.ratios.reach(op.eqn, ins)
+        least = 0.0 if self.ratios.is_variance(op.eqn) else self.peaks.least(op.eqn, ins)
+        most = self.peaks.most(op.eqn)
+        eqn = SlicedEquation(op.eqn, ins, constants, known, late, self.count, ratio, least, most)
         if op.eqn.effects:
             raise self._refused(op, NotSliceableError("has an effect, which would happen once for each slice"))
         is_known = all(self.constants.find(var) is not None for var in op.writes())
@@ -289,6 +309,7 @@ class _Slicer:
         if late and not rule.suffix and all(value.again or not value.late for value in ins):
             rule = replace(rule, out=rule.out.but(again=True))
         self.ratios.learn(op.eqn, ins, rule.out)
+        self.peaks.learn(op.eqn, ins, rule.out)
         self.axes_seen.extend(rule.out.hard_axes[:1])
         made = _Known(op, rule, late)
         for var in op.writes():
@@ -447,10 +468,12 @@ class _Slicer:
                 atoms.append(self._read(atom, wants, number, known, known.late))
         outs: list[Any] = []
         fresh_outs: list[Any] = []
+        try:
+            sizes = {axis.dim: axis.size(number, modes[k]) for k, axis in enumerate(rule.out.axes)}
+        except NotSliceableError as error:
+            raise self._refused(op, error) from None
         for var in op.eqn.outvars:
-            shape = list(var.aval.shape)
-            for k, axis in enumerate(rule.out.axes):
-                shape[axis.dim] = axis.size(number, modes[k])
+            shape = [sizes.get(dim, size) for dim, size in enumerate(var.aval.shape)]
             fresh = _compat.new_var(var.aval.update(shape=tuple(shape)))
             fresh_outs.append(fresh)
             if is_var(var):
@@ -560,6 +583,9 @@ class _Slicer:
             return self._done[key]
         result = found
         for axis, mode in wants:
+            if axis.is_joined:
+                result = self._cut_joined(result, axis, mode, like, number, late)
+                continue
             start = axis.bounds[number] if mode == "own" else 0
             end = axis.bounds[number + 1]
             if (start, end) == (0, axis.length):
@@ -576,6 +602,17 @@ class _Slicer:
             result = self._reshaped(result, shape, like, number, late)
         self._done[key] = result
         return result
+
+    def _cut_joined(self, found: Any, axis: SequenceAxis, mode: str, like: Op, number: int, late: bool) -> Any:
+        """Positions up to a slice's end, and what is joined to them."""
+        if mode == "own":
+            raise self._refused(like, NotSliceableError("reads what is joined to positions as if it were one of them"))
+        end, size = axis.lead + axis.bounds[number + 1], found.aval.shape[axis.dim]
+        before = self._slice_of(found, axis.dim, 0, end, like, number, late)
+        if not axis.tail:
+            return before
+        behind = self._slice_of(found, axis.dim, size - axis.tail, size, like, number, late)
+        return self._made(lambda *each: jax.lax.concatenate(each, axis.dim), [before, behind], like, number, late)
 
     def _slice_of(self, atom: Any, dim: int, start: int, end: int, like: Op, number: int, late: bool) -> Any:
         if (start, end) == (0, atom.aval.shape[dim]):

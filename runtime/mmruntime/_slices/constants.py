@@ -6,6 +6,7 @@ Of a mask that the batch decides in part, such as a causal mask of packed sequen
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -340,6 +341,8 @@ def evaluate(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, A
         return ins[0][tuple(slice(*each) for each in bounds)]
     if name == "reshape":
         return ins[0].reshape(shape) if ins[0].size <= _MOST_ENTRIES else None
+    if name in ("concatenate", "pad"):
+        return _joined(eqn, ins)
     if name == "convert_element_type":
         # Beyond the ends of an integer type XLA saturates and NumPy wraps round.
         if not _fits(once_each(ins[0], ()), aval.dtype).all():
@@ -354,6 +357,30 @@ def evaluate(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, A
     if name in _ENTRY_BY_ENTRY:
         return on_entries(_ENTRY_BY_ENTRY[name], ins, shape)
     return None
+
+
+def _joined(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
+    """Arrays beside each other, or one with a number beside it."""
+    shape = eqn.outvars[0].aval.shape
+    if eqn.primitive.name == "concatenate":
+        parts = [np.broadcast_to(each, atom.aval.shape) for each, atom in zip(ins, eqn.invars, strict=True)]
+        joins = {eqn.params["dimension"]}
+    else:
+        config = eqn.params["padding_config"]
+        if any(low < 0 or high < 0 or interior for low, high, interior in config):
+            return None
+        parts = [ins[0]]
+        joins = {dim for dim, each in enumerate(config) if each != (0, 0, 0)}
+    # Dimensions in which all repeat themselves are joined once.
+    repeats = [dim not in joins and all(part.strides[dim] == 0 for part in parts) for dim in range(len(shape))]
+    parts = [part[tuple(slice(0, 1) if repeat else slice(None) for repeat in repeats)] for part in parts]
+    if math.prod(1 if repeat else size for size, repeat in zip(shape, repeats, strict=True)) > _MOST_ENTRIES:
+        return None
+    if eqn.primitive.name == "concatenate":
+        found = np.concatenate(parts, eqn.params["dimension"])
+    else:
+        found = np.pad(parts[0], [(low, high) for low, high, _ in config], constant_values=ins[1])
+    return np.broadcast_to(found, shape)
 
 
 def _fits(array: np.ndarray[Any, Any], dtype: Any) -> Any:

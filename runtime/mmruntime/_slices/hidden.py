@@ -33,6 +33,16 @@ _AT_ZERO = {
     "sqrt": 0.0,
     "tanh": 0.0,
 }
+# Comparisons of what is hidden with what is not: which operand is hidden, and the truth, that of no number too. The
+# gradient of a row's maximum is shared by the entries that equal it, which no hidden one does.
+_OF_HIDDEN = {
+    "eq": ((0, 1), 0.0),
+    "ne": ((0, 1), 1.0),
+    "ge": ((0,), 0.0),
+    "gt": ((0,), 0.0),
+    "le": ((1,), 0.0),
+    "lt": ((1,), 0.0),
+}
 # Below this, `exp` and `exp2` are zero in double precision too.
 _VANISHES = -1e4
 
@@ -59,7 +69,8 @@ def _behind(array: np.ndarray[Any, Any], row: SequenceAxis, column: SequenceAxis
     small = once_each(array, (row.dim, column.dim))
     for start, end, behind in zip(row.bounds[:-1], row.bounds[1:], column.bounds[1:], strict=True):
         index = [slice(None)] * array.ndim
-        index[row.dim], index[column.dim] = slice(start, end), slice(behind, None)
+        index[row.dim] = slice(start, end)
+        index[column.dim] = slice(column.lead + behind, column.lead + column.length)
         block = small[tuple(index)]
         if block.size:
             yield block
@@ -76,13 +87,15 @@ def rows_see(shown: np.ndarray[Any, Any], row: SequenceAxis, column: SequenceAxi
     """Whether each row of a mask is known to be true in some column up to the end of the row's slice."""
     if shown.ndim == 0:
         return bool(shown)
-    if not (row.is_plain and column.is_plain):
+    if not (row.is_plain and column.is_single):
         return False
     small = once_each(shown, (row.dim, column.dim))
     for start, end, behind in zip(row.bounds[:-1], row.bounds[1:], column.bounds[1:], strict=True):
         index = [slice(None)] * shown.ndim
-        index[row.dim], index[column.dim] = slice(start, end), slice(0, behind)
-        if not small[tuple(index)].any(axis=column.dim).all():
+        index[row.dim], index[column.dim] = slice(start, end), slice(0, column.lead + behind)
+        sees = small[tuple(index)].any(axis=column.dim)
+        index[column.dim] = slice(column.lead + column.length, None)
+        if not (sees | small[tuple(index)].any(axis=column.dim)).all():
             return False
     return True
 
@@ -110,7 +123,7 @@ def shown_entries(
         known: Entries of them that no input decides.
     """
     name = eqn.primitive.name
-    factor = _positive_factor(name, ins)
+    factor = positive_factor(name, ins)
     if name not in ("select_n", "add", "add_any", "sub") and not is_same(name) and factor is None:
         return None
 
@@ -175,7 +188,7 @@ def _least_known(entries: PartlyKnown | None, *, negated: bool = False) -> float
     return -math.inf if once is None else float(once_each(once, ()).min(initial=math.inf))
 
 
-def _positive_factor(name: str, ins: Sequence[SlicedValue]) -> tuple[int, tuple[float, float]] | None:
+def positive_factor(name: str, ins: Sequence[SlicedValue]) -> tuple[int, tuple[float, float]] | None:
     """Which operand of a product or quotient is a positive number, and between what it multiplies the other."""
     for number in {"mul": (0, 1), "div": (1,)}.get(name, ()):
         low, high = ins[number].span
@@ -225,6 +238,8 @@ def combined_fill(
             return cases[int(which)]
         # It may be any of them.
         return cases[0] if all(case == cases[0] for case in cases) else None
+    if name in _OF_HIDDEN and any(is_hidden(fills[k]) and ins[1 - k].plain for k in _OF_HIDDEN[name][0]):
+        return _OF_HIDDEN[name][1]
     numbers = [fill for fill in fills if isinstance(fill, float)]
     if is_same(name):
         return _converted(eqn, fills[0])
@@ -330,7 +345,7 @@ def is_finite_value(value: SlicedValue) -> bool:
 
 def _multiplied(name: str, ins: Sequence[SlicedValue], fills: Sequence[Fill | None]) -> Fill | None:
     """What stays hidden in a multiple."""
-    factor = _positive_factor(name, ins)
+    factor = positive_factor(name, ins)
     if factor is None:
         return None
     (number, (low, _)) = factor

@@ -29,6 +29,12 @@ def adapted_params(
             if (starts[dim], limits[dim]) == (0, before[dim]):
                 limits[dim] = new[dim]
                 continue
+            if axis.is_joined:
+                # What lies behind the positions lies behind those up to the slice's end.
+                gone, end = before[dim] - new[dim], axis.lead + axis.length
+                starts[dim] -= gone if starts[dim] >= end else 0
+                limits[dim] -= gone if limits[dim] >= end else 0
+                continue
             if (modes[mode] if isinstance(mode, int) else mode) != "own":
                 raise NotSliceableError("reads part of the positions before it")
             start, end = axis.bounds[number], axis.bounds[number + 1]
@@ -39,7 +45,8 @@ def adapted_params(
         config = list(params["padding_config"])
         for axis, mode in rule.reads[0]:
             low, high, _ = config[axis.dim]
-            if (low, high) == (0, 0):
+            is_of_pairs = (modes[mode] if isinstance(mode, int) else mode) == "upto" and len(rule.reads[0]) == 2
+            if (low, high) == (0, 0) or is_of_pairs:
                 continue
             if (modes[mode] if isinstance(mode, int) else mode) != "own":
                 raise NotSliceableError("reads part of the positions before it")

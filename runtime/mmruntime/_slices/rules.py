@@ -67,7 +67,8 @@ class SlicedEquation:
         late: Whether it is part of the backward pass.
         count: How many slices there are.
         ratio: Its reach where it is a quotient that cannot be large.
-        is_variance: Whether it is known to be a variance.
+        least: What it is at least, as is known of variances and of sums of rows.
+        most: What it is at most but for rounding, as is known of differences from a row's largest entry.
     """
 
     eqn: Any
@@ -77,7 +78,8 @@ class SlicedEquation:
     late: bool
     count: int
     ratio: Reach | None = None
-    is_variance: bool = False
+    least: float = -math.inf
+    most: float = math.inf
 
     @property
     def name(self) -> str:
@@ -106,7 +108,8 @@ class SlicedEquation:
         if self.ratio is not None:
             return self.ratio
         low, high = reach_of(self.eqn, self.ins, learned=self.learned)
-        return (max(0.0, low) if self.is_variance else low), high
+        low, high = max(self.least, low), max(self.least, high)
+        return min(low, self.most), min(high, self.most)
 
     @functools.cached_property
     def learned(self) -> bool:
@@ -117,7 +120,7 @@ class SlicedEquation:
     def span(self) -> Reach:
         """Where the result lies whatever the inputs are."""
         low, high = span_of(self.eqn, self.ins)
-        return (max(0.0, low) if self.is_variance else low), high
+        return max(self.least, low), max(self.least, high)
 
     @property
     def scale(self) -> float:
@@ -246,7 +249,7 @@ def _entry_by_entry(eqn: SlicedEquation) -> Application:
     if len(axes) == 2:
         fills = {}
         for row, column in (axes, axes[::-1]):
-            if row.is_plain and column.is_plain:
+            if row.is_plain and column.is_single:
                 is_finite = eqn.late or eqn.ratio is not None
                 fill = combined_fill(eqn.eqn, eqn.ins, eqn.known_entries, row, column, is_finite=is_finite)
                 if fill is not None:
@@ -345,12 +348,14 @@ def _summed(
     if len({there.dim for there in outs}) != len(outs) or len(outs) > 1:
         raise NotSliceableError("adds up positions of several slices")
     for _, members in sums:
-        if len({(axis.bounds, axis.outer, axis.inner) for _, axis in members}) != 1:
+        if len({axis.at(0) for _, axis in members}) != 1:
             raise NotSliceableError("reads positions of several slices at once")
     if all(value.free for value in eqn.ins):
         # What the batch alone decides, such as the number of tokens, is computed whole.
         raise NotSliceableError("adds up all positions")
     if len(sums) == 1 and not outs:
+        if any(axis.is_joined for _, axis in sums[0][1]):
+            raise NotSliceableError("adds up positions of several slices")
         for operand, axis in sums[0][1]:
             reads[operand].append((axis, "own"))
         return Application(eqn.known(partial=True, origin=eqn.eqn).but(plain=True), reads)
@@ -487,6 +492,10 @@ def _reshape(eqn: SlicedEquation) -> Application:
     before, after = eqn.shape(0), eqn.out_shape
 
     def where(axis: SequenceAxis) -> SequenceAxis | None:
+        if axis.is_joined:
+            lead, size = math.prod(before[: axis.dim]), before[axis.dim]
+            there = [d for d, other in enumerate(after) if other == size and math.prod(after[:d]) == lead]
+            return axis.at(there[0]) if there else None
         runs = math.prod(before[: axis.dim]) * axis.outer
         for dim, size in enumerate(after):
             lead = math.prod(after[:dim])
@@ -518,8 +527,12 @@ def _along(eqn: SlicedEquation) -> Application:
 
 
 def _concatenate(eqn: SlicedEquation) -> Application:
+    dim = eqn.params["dimension"]
+    beside = [k for k, value in enumerate(eqn.ins) if value.axis(dim) is not None]
+    if len(beside) == 1:
+        return _joined(eqn, beside[0])
     axes = _united([each for value in eqn.ins for each in _of(value)])
-    if any(axis.dim == eqn.params["dimension"] for axis in axes):
+    if any(axis.dim == dim for axis in axes):
         raise NotSliceableError("joins sequences")
     reads: list[Reads] = [[(axis, number) for number, axis in enumerate(axes)] for _ in eqn.ins]
     out = eqn.known(axes)
@@ -527,6 +540,50 @@ def _concatenate(eqn: SlicedEquation) -> Application:
         shared = set.intersection(*[{p for p, fill in value.fills.items() if fill == 0} for value in eqn.ins])
         out = out.but(fills=dict.fromkeys(shared, 0.0))
     return Application(out, reads)
+
+
+def _joined(eqn: SlicedEquation, at: int) -> Application:
+    """Entries joined to the columns of pairs that are no positions, as attention sinks, so that each slice reads them.
+
+    Args:
+        eqn: The equation.
+        at: The operand that has the columns.
+    """
+    dim, pairs = eqn.params["dimension"], eqn.ins[at]
+    column = pairs.axis(dim)
+    row = next((axis for axis in pairs.axes if axis.dim != dim), None)
+    if column is None or row is None or not column.is_single or row.is_joined or not pairs.hard_axes:
+        raise NotSliceableError("joins sequences")
+    lead, tail = (sum(eqn.shape(k)[dim] for k in each) for each in (range(at), range(at + 1, len(eqn.ins))))
+    joined = replace(column, lead=column.lead + lead, tail=column.tail + tail)
+    beside = [each for k, value in enumerate(eqn.ins) if k != at for each in _of(value)]
+    axes = _united([(row, True), (joined, True), *beside])
+    reads: list[Reads] = [[(axis, number) for number, axis in enumerate(axes) if axis.dim != dim] for _ in eqn.ins]
+    reads[at].append((column, axes.index(joined)))
+    fill = pairs.fills.get((row.dim, dim))
+    out = eqn.known(axes).but(fills={} if fill is None else {(row.dim, dim): fill})
+    if out.plain:
+        return Application(out, reads)
+    masks = [np.asarray(value.plain if value.shown is None else value.shown) for value in eqn.ins]
+    shown = evaluate(eqn.eqn, [np.broadcast_to(mask, eqn.shape(k)) for k, mask in enumerate(masks)])
+    least = [v.reach[0] if v.plain else math.inf if v.shown is None else v.least for v in eqn.ins]
+    return Application(out.but(shown=shown, least=min(least)), reads)
+
+
+def _unjoined(eqn: SlicedEquation, column: SequenceAxis, start: int, limit: int) -> Application:
+    """Entries of the columns of pairs: without those that are no positions, or some of these alone."""
+    end = column.lead + column.length
+    if limit <= column.lead or start >= end:
+        # No position is among them.
+        rows = tuple(axis for axis in eqn.ins[0].axes if axis != column)
+        if len(rows) != 1 or not eqn.ins[0].hard_axes:
+            raise NotSliceableError("has positions of several slices come together")
+        out = eqn.known(rows).but(plain=eqn.ins[0].plain)
+        return Application(out, [[(rows[0], 0), (column, "upto")], *([] for _ in eqn.ins[1:])])
+    if start > column.lead or limit < end:
+        raise NotSliceableError("has positions of several slices come together")
+    rest = replace(column, lead=column.lead - start, tail=limit - end)
+    return _moved(eqn, lambda axis: rest if axis == column else axis)
 
 
 def _stack(eqn: SlicedEquation) -> Application:
@@ -545,6 +602,10 @@ def _slice(eqn: SlicedEquation) -> Application:
     start, limit = eqn.params["start_indices"], eqn.params["limit_indices"]
     steps = eqn.params["strides"] or (1,) * len(start)
     shape = eqn.shape(0)
+    cut = [dim for dim, size in enumerate(shape) if (start[dim], limit[dim], steps[dim]) != (0, size, 1)]
+    joined = next((axis for axis in eqn.ins[0].axes if axis.is_joined and [axis.dim] == cut), None)
+    if joined is not None and steps[joined.dim] == 1:
+        return _unjoined(eqn, joined, start[joined.dim], limit[joined.dim])
 
     def where(axis: SequenceAxis) -> SequenceAxis | None:
         dim = axis.dim
@@ -560,6 +621,10 @@ def _slice(eqn: SlicedEquation) -> Application:
 
 def _pad(eqn: SlicedEquation) -> Application:
     config = eqn.params["padding_config"]
+    padded_dims = [dim for dim, each in enumerate(config) if each != (0, 0, 0)]
+    column = next((axis for axis in eqn.ins[0].axes if axis.is_single and [axis.dim] == padded_dims), None)
+    if column is not None and len(eqn.ins[0].axes) == 2 and eqn.ins[0].hard_axes and not eqn.ins[1].axes:
+        return _padded_columns(eqn, column)
 
     def where(axis: SequenceAxis) -> SequenceAxis | None:
         low, high, interior = config[axis.dim]
@@ -577,6 +642,26 @@ def _pad(eqn: SlicedEquation) -> Application:
     zero = eqn.constants[1] is not None and not eqn.constants[1].any()
     fills = {pair: fill for pair, fill in padded.out.fills.items() if fill == 0 and zero}
     return replace(padded, out=padded.out.but(fills=fills))
+
+
+def _padded_columns(eqn: SlicedEquation, column: SequenceAxis) -> Application:
+    """Columns of pairs with others beside them that are no positions, or without such."""
+    low, high, interior = eqn.params["padding_config"][column.dim]
+    (row,) = (axis for axis in eqn.ins[0].axes if axis != column)
+    if interior or -low > column.lead or -high > column.tail or row.is_joined or low * high < 0:
+        raise NotSliceableError("has positions of several slices come together")
+    if low < 0 or high < 0:
+        return _unjoined(eqn, column, -low, eqn.shape(0)[column.dim] + high)
+    joined = replace(column, lead=column.lead + low, tail=column.tail + high)
+    axes = [row, joined]
+    fill = eqn.ins[0].fills.get((row.dim, column.dim))
+    # What is padded with counts as an operand: plain if it is no number that hides.
+    out = eqn.known(axes).but(fills={} if fill is None else {(row.dim, column.dim): fill})
+    if not out.plain and eqn.ins[0].shown is not None:
+        shown, value = np.broadcast_to(eqn.ins[0].shown, eqn.shape(0)), eqn.ins[1]
+        found = evaluate(eqn.eqn, [shown, np.asarray(value.plain)])
+        out = out.but(shown=found, least=min(eqn.ins[0].least, value.reach[0]) if value.plain else eqn.ins[0].least)
+    return Application(out, [[(row, 0), (column, 1)], []])
 
 
 def _increases(bounds: Sequence[int]) -> bool:

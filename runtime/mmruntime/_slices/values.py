@@ -48,12 +48,16 @@ class SequenceAxis:
         bounds: Where slices begin, and where the last one ends.
         outer: How many runs.
         inner: How many entries.
+        lead: How many entries lie before the positions that are none, as attention sinks: each slice reads them.
+        tail: How many lie behind the positions.
     """
 
     dim: int
     bounds: tuple[int, ...]
     outer: int = 1
     inner: int = 1
+    lead: int = 0
+    tail: int = 0
 
     @property
     def length(self) -> int:
@@ -63,16 +67,32 @@ class SequenceAxis:
     @property
     def is_plain(self) -> bool:
         """Whether each entry of the dimension is a position."""
+        return self.is_single and not self.is_joined
+
+    @property
+    def is_single(self) -> bool:
+        """Whether each position is one entry, and all are next to each other."""
         return self.outer == self.inner == 1
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether there are entries that are no positions."""
+        return self.lead > 0 or self.tail > 0
 
     def at(self, dim: int) -> SequenceAxis:
         """The same positions in another dimension."""
         return replace(self, dim=dim)
 
     def size(self, number: int, mode: str) -> int:
-        """How many entries slice `number` has: its "own", or "upto" its end."""
+        """How many entries slice `number` has: its "own", or "upto" its end.
+
+        Raises:
+            NotSliceableError: Where entries that are no positions would be a slice's own.
+        """
+        if mode == "own" and self.is_joined:
+            raise NotSliceableError("reads what is joined to positions as if it were one of them")
         start = self.bounds[number] if mode == "own" else 0
-        return self.outer * (self.bounds[number + 1] - start) * self.inner
+        return self.lead + self.outer * (self.bounds[number + 1] - start) * self.inner + self.tail
 
 
 def even_axis(dim: int, length: int, count: int) -> SequenceAxis:
