@@ -83,6 +83,24 @@ def as_a_feature(p, batch):
     return losses(p, x + jax.nn.softmax(scores, -1) @ (x @ p["v"]), batch["y"]).mean()
 
 
+def of_features(make, by=1.0, width=1):
+    """A bias of keys that is one of their features or several: `make(which tokens are valid, tokens)`, scaled `by`."""
+
+    def loss(p, batch):
+        x = embedded(p, batch["x"])
+        bias = make(batch["valid"][..., None] * 1.0, x)
+        q = jnp.concatenate([x @ p["q"], jnp.ones((*x.shape[:2], width))], -1)
+        k = jnp.concatenate([x @ p["k"], jnp.broadcast_to(bias, (*x.shape[:2], width))], -1)
+        scores = masked(jnp.einsum("btd,bsd->bts", q, k) * by, low=-1e9)
+        return losses(p, x + jax.nn.softmax(scores, -1) @ (x @ p["v"]), batch["y"]).mean()
+
+    return loss
+
+
+def energy(x):
+    return 1 + (x * x).mean(-1, keepdims=True)
+
+
 NO_ROW = "none that is visible"
 BEHIND = "behind it, which no causal mask"
 later = np.triu(np.ones((LENGTH, LENGTH)), 1)
@@ -120,6 +138,10 @@ REFUSED = {
     "a head joined": (of_two_heads(lambda s: jnp.concatenate([s[:, :1], jnp.full_like(s[:, :1], -1e35)], 1)), NO_ROW),
     "a head stacked": (of_two_heads(lambda s: jnp.stack([s[:, 0], jnp.full_like(s[:, 0], -1e35)], 1)), NO_ROW),
     "a feature": (as_a_feature, NO_ROW),
+    "many features": (of_features(lambda v, x: (v - 1) * 2e7, width=64), NO_ROW),
+    "a feature by a root": (of_features(lambda v, x: (v - 1) * 1e5 * jax.lax.rsqrt(energy(x)), 1e5), NO_ROW),
+    "a feature that is divided": (of_features(lambda v, x: (v - 1) * 1e5 / energy(x), 1e5), NO_ROW),
+    "a sum that is divided": (of_features(lambda v, x: ((v - 1) * 1e5 + x[..., :1]) / energy(x), 1e5), NO_ROW),
     "shown again": (of_scores(lambda s, b, p: masked(s, low=-1e9) + learned(b, p) + 1e10 * later), BEHIND),
     "shown again in part": (
         of_scores(lambda s, b, p: masked(s, low=-1e9) + learned(b, p) + later * (np.arange(LENGTH) < 3) * 2e9),
@@ -146,7 +168,7 @@ REFUSED = {
         NO_ROW,
     ),
 }
-BY_DAY = ("integers", "in two steps", "subtracted", "a feature", "a head joined", "shown again")
+BY_DAY = ("integers", "in two steps", "subtracted", "a feature", "many features", "a head joined", "shown again")
 
 
 @pytest.mark.parametrize("name", of_the_night(REFUSED, BY_DAY))

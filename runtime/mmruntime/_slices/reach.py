@@ -294,33 +294,43 @@ def scale_of_value(value: SlicedValue) -> float:
     return max(abs(value.reach[0]), abs(value.reach[1])) if value.free else value.scale
 
 
+def _divisor(scale: float) -> float:
+    """By how much what is divided becomes smaller."""
+    return max(1.0, scale) if math.isfinite(scale) else 1.0
+
+
 def scale_of(eqn: Any, ins: Sequence[SlicedValue], reach: Reach, *, is_ratio: bool) -> float:
     """The scale of an equation's results.
 
     What a product with weights makes ordinary again is as large as numbers and masks have made what it is applied to.
-    Sums count as the largest addend, and what is divided by an activation is taken to be normalised by it.
+    Sums count as the largest addend, and what is divided by an activation is taken to be smaller by as much as that is
+    larger: of what it is normalised by.
     """
     name = eqn.primitive.name
     if not ins or is_ratio:
         return 1.0
     scales = [scale_of_value(value) for value in ins]
-    if name == "rsqrt" and not (ins[0].free or ins[0].learned):
-        return 0.0
+    has_numbers = any(value.free or value.learned for value in ins)
+    if name == "rsqrt" and not has_numbers:
+        return 1 / math.sqrt(_divisor(scales[0]))
+    if name == "sqrt":
+        return math.sqrt(scales[0])
     if name == "div":
         if ins[1].free:
             least = 0.0 if _has_zero(ins[1].reach) else min(abs(ins[1].reach[0]), abs(ins[1].reach[1]))
             return scales[0] / least if least else math.inf
+        if ins[1].learned:
+            return scales[0]
         # Of a number that is divided, such as one, an activation makes what normalises.
-        return scales[0] if ins[1].learned else 0.0 if ins[0].free and scales[0] <= 1 else 1.0
+        return scales[0] / _divisor(scales[1]) if has_numbers else max(1.0, scales[0] / _divisor(scales[1]))
     if name in ("mul", "dot_general"):
-        if 0 in scales and not any(value.free or value.learned for value in ins):
-            return 1.0
-        return math.prod(scales)
+        product = 0.0 if 0 in scales else math.prod(scales)
+        return product if has_numbers else max(1.0, product)
     if name in ("integer_pow", "square"):
         return raised_to(max(1.0, scales[0]), abs(eqn.params.get("y", 2)))
     if name in _MOVES or name.startswith("mm_") or name in _TAME or name in ("neg", "dynamic_slice", "reduce_sum"):
         return max(scales)
-    if name in ("gather", "abs", "sqrt", "cumsum"):
+    if name in ("gather", "abs", "cumsum"):
         return scales[0]
     if name in ("add", "add_any", "sub", "max", "min", "select_n", "clamp", "scatter", "dynamic_update_slice"):
         return max(1.0, *scales[1 if name == "select_n" else 0 :])
@@ -409,7 +419,11 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
             return _times(product, math.prod(shapes[0][dim] for dim in contracted))
         # Weights are such that products are ordinary again, unless one of the operands has something very low.
         if shows(product) and shows((-product[1], -product[0])):
-            largest = max(1.0, math.prod(map(scale_of_value, ins)))
+            scales = [scale_of_value(value) for value in ins]
+            largest = 1.0 if 0 in scales else max(1.0, math.prod(scales))
+            if not any(value.learned for value in ins):
+                # Nothing learns to make it ordinary.
+                largest *= math.prod(shapes[0][dim] for dim in contracted)
             return (0.0 if product[0] >= 0 else -largest), largest
         return product
     if name in ("cumprod", "reduce_prod"):
