@@ -35,9 +35,9 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
         if full is not None:
             advice = "write what takes its place" if full in context.owners else "see what it means today"
             told[node] = f"it is `{full}`, looked up by its name; {advice}"
+    importers = {use.node for use in module.uses(("importlib.import_module", "pkgutil.resolve_name"))}
     for call in module.nodes_of(ast.Call):
-        is_import = _name_of(module, call.func) in ("importlib.import_module", "pkgutil.resolve_name")
-        name = module_by_name(module, call) if is_import else None
+        name = module_by_name(module, call) if call.func in importers else None
         if name in names and not any(isinstance(each, ast.Constant) and each.value == name for each in call.args):
             told[call] = f"it is `{name}`, looked up by its name; write what takes its place"
         told |= dict(_of_computed_names(module, call, passed, names))
@@ -112,7 +112,8 @@ def _of_computed_names(
     module: ModuleUses, call: ast.Call, passed: PassedModules, names: Collection[str]
 ) -> Iterator[tuple[ast.AST, str]]:
     """What `getattr(jax, name)` may look up, as strings of the module."""
-    if len(call.args) != 2 or _name_of(module, call.func) != "builtins.getattr":
+    is_other = isinstance(call.func, ast.Attribute) and call.func.attr != "getattr"
+    if len(call.args) != 2 or is_other or _name_of(module, call.func) != "builtins.getattr":
         return
     home, asked = _name_of(module, call.args[0]), call.args[1]
     if home not in passed.homes or isinstance(asked, ast.Constant) or says_part(text_pattern(module, asked)):

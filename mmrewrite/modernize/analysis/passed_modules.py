@@ -142,10 +142,15 @@ def module_by_name(module: ModuleUses, node: ast.expr) -> str | None:
         return None
     if isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop", "setdefault") and node.args:
         return _of_table(module, node.func.value, text_of(module, node.args[0]))
-    function = module.facts.names.resolve(node.func, scope)
     named = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
     first = next((text_of(module, each) for each in (*node.args[:1], *named)), None)
-    if function == "builtins.getattr" and len(node.args) > 1 and (own := text_of(module, node.args[1])) is not None:
+    own = text_of(module, node.args[1]) if len(node.args) > 1 else None
+    may_reload = len(node.args) == 1 and not (isinstance(node.func, ast.Attribute) and node.func.attr != "reload")
+    if first is None and own is None and not may_reload:
+        # Most calls are given no text, and to resolve what is called takes longest.
+        return None
+    function = module.facts.names.resolve(node.func, scope)
+    if function == "builtins.getattr" and own is not None:
         home = module.facts.names.resolve(node.args[0], scope) or module_by_name(module, node.args[0])
         return f"{home}.{own}" if home is not None else None
     if function == "importlib.reload" and node.args:
