@@ -37,6 +37,7 @@ from mmrewrite.analysis.gradients import find_gradient
 from mmrewrite.analysis.losses import (
     Loss,
     batch_norms,
+    changed_outside,
     changes_collections,
     find_function,
 )
@@ -150,6 +151,12 @@ class MicrobatchGrad(MeshCodemod):
             problems[-1] += f"; write {self.better_hint(places)}"
         if loss is not None:
             problems += [problem for problem in (self.state_that_changes(loss),) if problem is not None]
+            name = changed_outside(loss)
+            if name is not None:
+                problems.append(
+                    f"the loss changes `{name}` of the code around it, and is traced for the whole batch and for a "
+                    "microbatch; return what it keeps there from the loss, with `has_aux=True`"
+                )
         if problems:
             self.refuse("; besides, ".join(problems))
 

@@ -75,6 +75,11 @@ def cannot_be_given(site: Site, gradient: Gradient, loss: Loss, names: list[str]
     for name in names:
         if scope.owner(name) is not loss.scope.owner(name):
             return f"`{name}` is not a name where the gradient is called"
+    rebound = {name for part in ast.walk(node) if isinstance(part, ast.Nonlocal | ast.Global) for name in part.names}
+    for name in names:
+        if name in rebound:
+            # As a parameter it would be another name, which code outside of the loss does not see changed.
+            return f"the loss assigns `{name}`, which it declares `nonlocal` or `global`"
     if isinstance(node, ast.Lambda):
         return None if node is gradient.function else "the loss is a `lambda` that has a name; write it as a `def`"
     outside = site.facts.scope_of(node)

@@ -15,6 +15,8 @@ from mmrewrite.source.names import Scope, all_arguments, dotted_name
 
 _KEY_WORDS = re.compile(r"(^|_)(rngs?|keys?|prng|prngs)\d*($|_)|rng\d*$|[a-z]key\d*$")
 _BATCH_NORMS = frozenset(("flax.linen.BatchNorm", "flax.nnx.BatchNorm"))
+# Methods of lists, deques and dictionaries that put something in.
+_FILLING = frozenset(("append", "appendleft", "extend", "insert", "setdefault"))
 # They change how a function runs, not what it returns.
 _TRANSPARENT = frozenset(("jax.jit", "jax.checkpoint", "jax.named_call"))
 # Aliases may form a circle, across modules too.
@@ -176,6 +178,29 @@ def _makes_key(facts: Facts, statement: ast.stmt | None) -> bool:
     value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
     calls = (node for node in ast.walk(value) if isinstance(node, ast.Call)) if value is not None else ()
     return any((facts.names.resolve(call.func, facts.names.scope) or "").startswith("jax.random.") for call in calls)
+
+
+def changed_outside(loss: Loss) -> str | None:
+    """A name of the code around a loss whose value the loss, or a function in it, replaces or changes in place.
+
+    Code below sees that, and the loss is traced once more for a microbatch.
+    """
+    for node in ast.walk(loss.node):
+        match node:
+            case ast.Nonlocal(names=names) | ast.Global(names=names):
+                found = [name for name in names if name not in loss.scope.bindings]
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _FILLING:
+                found = [name]
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
+                found = [name]
+            case _:
+                continue
+        for name in found:
+            owner = loss.scope.owner(name)
+            local = owner is not None and owner is not loss.scope and owner.kind == "function"
+            if local or isinstance(node, ast.Nonlocal | ast.Global):
+                return name
+    return None
 
 
 def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:
