@@ -223,6 +223,18 @@ def test_scalars_of_a_global_norm_are_all_that_crosses():
     assert sum(row.arrays for row in once) <= 2 * (NUM_STAGES - 1) + 1, once
 
 
+def test_a_norm_may_have_more_terms_than_python_recurses():
+    def step(params, batch):
+        value, grads = mm.microbatch(jax.value_and_grad(loss), argnum=1, count=2, schedule="1f1b")(params, batch)
+        norm = jnp.sqrt(sum((g[0, 0] * number) ** 2 for g in grads for number in range(600)))
+        return sgd(params, [g / norm for g in grads]), value
+
+    compiled = mm.mjit(step, mesh=stages(NUM_STAGES))
+    rows = compiled.plan(small(weights(NUM_STAGES)), small(batches(1)[0])).transfers
+    once = [row for row in rows if row.runs == 1]
+    assert sum(row.arrays for row in once) <= 2 * (NUM_STAGES - 1) + 1, once
+
+
 # Memory.
 
 

@@ -27,14 +27,19 @@ Where = Callable[[Op], int | None]
 
 def _leaves(var: Var, kinds: Sequence[str], producer: Mapping[Var, Op], uses: Mapping[Var, int]) -> list[Any]:
     """The terms of the sum that ends in `var`, left to right; sums that are also read elsewhere are terms."""
-    op = producer.get(var)
-    if op is None or op.eqn.primitive.name not in kinds or uses.get(var, 0) != 1:
-        return [var]
-    if any(atom.aval.shape != var.aval.shape or atom.aval.dtype != var.aval.dtype for atom in op.eqn.invars):
-        return [var]
-    return [
-        leaf for atom in op.eqn.invars for leaf in (_leaves(atom, kinds, producer, uses) if is_var(atom) else [atom])
-    ]
+    leaves: list[Any] = []
+    # A norm over all parameters is a chain as long as there are parameters, deeper than Python recurses.
+    todo: list[Any] = [var]
+    while todo:
+        atom = todo.pop()
+        op = producer.get(atom) if is_var(atom) else None
+        is_sum = op is not None and op.eqn.primitive.name in kinds and uses.get(atom, 0) == 1
+        terms = op.eqn.invars if op is not None and is_sum else []
+        if terms and all(each.aval.shape == atom.aval.shape and each.aval.dtype == atom.aval.dtype for each in terms):
+            todo.extend(reversed(terms))
+        else:
+            leaves.append(atom)
+    return leaves
 
 
 def _chain(template: Op, terms: Sequence[Any], result: Var | None = None) -> tuple[list[Op], Any]:
