@@ -108,7 +108,7 @@ def cached(
     folder = cache_folder(_KIND) if enabled and files else None
     if folder is None:
         return tuple(compute())
-    path = os.path.join(folder, f"{_key(engine, settings, files)}.json")
+    path = os.path.join(folder, f"{_key(engine, settings, (*files, *watched.selection.starring))}.json")
     found = _read(path, watched)
     if found is not None:
         return found

@@ -171,6 +171,7 @@ class Session:
                 load=watched.load,
                 adopt=watched.adopt,
                 importing=watched.importing,
+                starring=self.selection.starring,
                 settings=settings,
             )
 

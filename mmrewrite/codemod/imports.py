@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.project.facts import RUNTIME, Facts
@@ -35,10 +35,16 @@ class NewImport:
 
 
 class Imports:
-    """Names for what generated code in one module uses; a name that is not imported yet becomes a `NewImport`."""
+    """Names for what generated code in one module uses; a name that is not imported yet becomes a `NewImport`.
 
-    def __init__(self, facts: Facts) -> None:
+    Args:
+        facts: The module.
+        taken: Names that are not free, besides its own.
+    """
+
+    def __init__(self, facts: Facts, taken: Collection[str] = ()) -> None:
         self._facts = facts
+        self._taken = facts.names.identifiers.union(taken)
         self._assigned: dict[Scope, list[tuple[str, Binding]]] = {}
         self._chosen: dict[str, str] = {}
         self.new: dict[str, NewImport] = {}
@@ -113,7 +119,7 @@ class Imports:
         return self._chosen[module]
 
     def _is_free(self, name: str) -> bool:
-        return name not in self._facts.names.identifiers and name not in self._chosen.values()
+        return name not in self._taken and name not in self._chosen.values()
 
     def _add(self, key: str, alias: str, new: NewImport) -> None:
         self._chosen[key] = alias

@@ -74,7 +74,7 @@ class Draft:
     uses_runtime: bool = False
 
     def __post_init__(self) -> None:
-        self.imports = Imports(self.facts)
+        self.imports = Imports(self.facts, self.project.names_where_starred(self.facts))
 
     def checkpoint(self) -> Callable[[], None]:
         """A function that takes back what is registered from now on, but for fragments, which only are parsed."""
@@ -163,7 +163,7 @@ class Site:
         """
         place = self.statement if node is None else node
         line, column = self.facts.source.position(span(self.facts.source, place)[0])
-        star = self.facts.names.star
+        star = self.facts.names.unclear_star
         if star is not None:
             reason += f" (`{ast.unparse(star)}` on line {star.lineno} hides what names mean; import them by name)"
         raise SiteRefused(reason, line, column)
@@ -262,7 +262,7 @@ class Site:
 
     def new_name(self, name: str) -> str:
         """A free name at module level: `name`, or `name_1` and so on if that is taken."""
-        taken = self.facts.names.identifiers | self.draft.names
+        taken = self.facts.names.identifiers | self.draft.names | self.project.names_where_starred(self.facts)
         chosen = next(candidate for candidate in numbered(name) if candidate not in taken)
         self.draft.names.add(chosen)
         return chosen

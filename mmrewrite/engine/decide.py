@@ -102,7 +102,9 @@ def _rewrite_modules(
         return others[place].data if place in others else sources.load(place)
 
     hinted = with_axis_names(hinted, others, load, sources.adopt, settings.axes, settings.jaxtyping)
-    outcomes = _decide(hinted, codemods, load, settings, unreadable)
+    starring = [*sources.starring, *(file for file in others.values() if b"import *" in file.data)]
+    starred_in = [facts for facts in (read_facts(file, ()) for file in starring) if isinstance(facts, Facts)]
+    outcomes = _decide(hinted, codemods, load, settings, unreadable, starred_in)
     results |= {facts.path: rewritten(facts, outcomes[facts.path]) for facts in hinted}
 
     def again(modules: Sequence[Facts]) -> dict[str, Rewrite]:
@@ -112,7 +114,7 @@ def _rewrite_modules(
         if not any(results[facts.path].changed and _has_hints(facts) for facts in modules):
             return {}
         modules = with_axis_names(modules, {}, load, no_file, settings.axes, settings.jaxtyping)
-        outcomes = _decide(modules, codemods, load, settings)
+        outcomes = _decide(modules, codemods, load, settings, starred_in=starred_in)
         return {facts.path: rewritten(facts, outcomes[facts.path]) for facts in modules}
 
     second = SecondRun(lambda file: _read(file, codemods, settings, reexports), again, "rewritten", "statements")
@@ -146,6 +148,7 @@ def _decide(
     load: Loader,
     settings: HintSettings,
     unreadable: Sequence[Unreadable] = (),
+    starred_in: Sequence[Facts] = (),
 ) -> dict[str, Outcome]:
     """Decide all hints: the outcome of every module once refusals have stopped spreading.
 
@@ -153,7 +156,9 @@ def _decide(
     """
     ordered = in_order(codemods)
     try:
-        project = Project(modules, load, codemods.keys(), by_name=settings.by_name, axes=settings.axes)
+        project = Project(
+            modules, load, codemods.keys(), by_name=settings.by_name, axes=settings.axes, starred_in=starred_in
+        )
         return _decided(_Decider(modules, project, ordered, settings), unreadable)
     except Exception as error:
         from mmrewrite.engine.workers import WorkerDied

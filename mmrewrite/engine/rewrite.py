@@ -41,6 +41,7 @@ def rewrite_project(
     load: Loader | None = None,
     adopt: Adopt | None = None,
     importing: Importing | None = None,
+    starring: Sequence[SourceFile] = (),
     settings: HintSettings | None = None,
 ) -> tuple[Rewrite, ...]:
     """Rewrite the modules of one run together, since hints in one may need the mesh of another.
@@ -53,6 +54,7 @@ def rewrite_project(
             if it has logical axis names and the program that imports it has a mesh.
         importing: Called with a test of bytes when a module of the project re-exports the hint functions; gives the
             files of the project that pass and are not among `files`.
+        starring: Files of the project with star imports that are not among `files`: new names hide none of theirs.
         settings: The user's options.
 
     Returns:
@@ -64,7 +66,7 @@ def rewrite_project(
     if marked:
         from mmrewrite.engine.decide import rewrite_marked
 
-        sources = Sources(files, load or no_file, adopt or no_file, importing or no_importers)
+        sources = Sources(files, load or no_file, adopt or no_file, importing or no_importers, starring)
         results |= rewrite_marked(marked, codemods, sources, settings or HintSettings())
     paths = [file.path for file in files]
     return tuple(results[path] for path in (*paths, *sorted(results.keys() - set(paths))))

@@ -71,3 +71,4 @@ class Sources:
     load: Loader = no_file
     adopt: Adopt = no_file
     importing: Importing = no_importers
+    starring: Sequence[SourceFile] = ()

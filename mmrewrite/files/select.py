@@ -36,12 +36,14 @@ class Selection:
         looked_at: For the real path of every file at or below the paths: its path, and whether the user named it.
         unreadable: Path and reason of each file or folder that could not be read.
         passed_over: Path and marker of each folder that is a virtual environment or a mirror, and was not walked.
+        starring: Other files that may import all names of one of `files`, in path order.
     """
 
     files: tuple[SourceFile, ...]
     looked_at: Mapping[str, tuple[str, bool]]
     unreadable: tuple[tuple[str, str], ...]
     passed_over: tuple[tuple[str, str], ...] = ()
+    starring: tuple[SourceFile, ...] = ()
 
     def adopt(self, place: str, rules: Rules) -> SourceFile | None:
         """A file of the run whose content was not wanted at first; None if it is not of the run."""
@@ -171,6 +173,7 @@ def select_files(
     unreadable: dict[str, str] = {}
     looked_at: dict[str, tuple[str, bool]] = {}
     passed_over: dict[str, str] = {}
+    starring: list[SourceFile] = []
     for path, named in track("Reading files", _all(paths, unreadable, passed_over, suffixes), None):
         real = os.path.realpath(path)
         if real in looked_at:
@@ -184,8 +187,19 @@ def select_files(
             continue
         if wanted(data) and (named or not rules.excludes(os.path.abspath(path))):
             found[real] = source_file(path, data)
-    files = sorted(found.values(), key=lambda file: file.path)
-    return Selection(tuple(files), looked_at, tuple(sorted(unreadable.items())), tuple(sorted(passed_over.items())))
+        elif b"import *" in data and path.endswith(".py"):
+            starring.append(source_file(path, data))
+    return Selection(
+        tuple(sorted(found.values(), key=_path)),
+        looked_at,
+        tuple(sorted(unreadable.items())),
+        tuple(sorted(passed_over.items())),
+        tuple(sorted(starring, key=_path)),
+    )
+
+
+def _path(file: SourceFile) -> str:
+    return file.path
 
 
 def _all(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from mmrewrite.directives.collect import Hint
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, place_of, read_facts
+from mmrewrite.source.exported_names import exported_names
 from mmrewrite.source.names import Binding, absolute_import, member_of
 
 Answer = TypeVar("Answer")
@@ -18,7 +19,8 @@ class Project:
     """All modules of a run; others are loaded when an import leads to them.
 
     `withheld` are hints that stay whatever the codemods decide. `by_name` says that the files were named one by one,
-    and `axes` are the logical axis names of the configuration.
+    `axes` are the logical axis names of the configuration, and `starred_in` are modules that import all names of
+    others, besides those of the run.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class Project:
         *,
         by_name: bool = False,
         axes: Sequence[tuple[str, str | None]] = (),
+        starred_in: Sequence[Facts] = (),
     ) -> None:
         self.by_name, self.axes = by_name, tuple(axes)
         self.facts = {facts.path: facts for facts in facts}
@@ -37,15 +40,17 @@ class Project:
         self._by_name: dict[tuple[str, str], Facts | None] = {}
         self._roots = sorted({facts.file.root for facts in self.facts.values()})
         self._following: set[str] = set()
+        self._starred: set[tuple[str, str]] = set()
         self._followed: dict[tuple[str, str], str] = {}
         self._imported: dict[str, tuple[Facts, ...]] = {}
         self._connected: dict[str, tuple[Facts, ...]] = {}
         self._places_of: dict[str, frozenset[str]] = {}
         self._answers: dict[Hashable, Any] = {}
         self.withheld: set[Hint] = set()
-        for item in self.facts.values():
+        for item in (*starred_in, *self.facts.values()):
             self._by_place[place_of(item.file)] = item
             self.connect(item)
+        self._with_stars = [item for item in (*starred_in, *self.facts.values()) if item.names.stars]
 
     def module(self, name: str, near: Facts) -> Facts | None:
         """The project's module called `name`, as code in `near` imports it."""
@@ -84,12 +89,85 @@ class Project:
         """Have the names of a module resolve through its imports from other modules of the project."""
         facts.names.follow = lambda qualified: self._follow(qualified, facts)
         facts.names.star_gives = lambda star, name: self._star_gives(star, name, facts)
+        facts.names.star_target = lambda star, name: self._star_target(star, name, facts)
 
     def _star_gives(self, star: ast.ImportFrom, name: str, near: Facts) -> bool:
-        """Whether `from ... import *` may bind `name`: a module of the project must bind it itself."""
+        """Whether `from ... import *` may bind `name`: a module of the project must export it."""
+        facts = self.star_module(star, near)
+        if facts is None:
+            return True
+        listed = exported_names(facts.names)
+        if listed is not None:
+            return listed.may_have(name)
+        if name.startswith("_"):
+            return False
+        return name in facts.names.scope.bindings or self._without_circles(facts, name, True, self._gives_by_stars)
+
+    def _gives_by_stars(self, facts: Facts, name: str) -> bool:
+        return any(facts.names.star_gives(star, name) for star in facts.names.stars)
+
+    def _star_target(self, star: ast.ImportFrom, name: str, near: Facts) -> str | None:
+        """The full name of what `from ... import *` binds `name` to, if it is certain to do so."""
+        facts = self.star_module(star, near)
         module = absolute_import(near.names.name, near.names.is_package, star.module, star.level)
-        facts = self.module(module, near) if module else None
-        return facts is None or bool(facts.names.stars) or name in facts.names.scope.bindings
+        listed = None if facts is None else exported_names(facts.names)
+        if facts is None or module is None or (listed is not None and not listed.has(name)):
+            return None
+        bindings = facts.names.scope.bindings.get(name)
+        if bindings is None:
+            return self._without_circles(facts, name, None, self._target_by_stars)
+        return member_of(module, name) if any(_is_certain(binding, facts) for binding in bindings) else None
+
+    def _target_by_stars(self, facts: Facts, name: str) -> str | None:
+        return facts.names.resolve_dotted(name, facts.names.scope)
+
+    def star_module(self, star: ast.ImportFrom, near: Facts) -> Facts | None:
+        """The project's module that a `from ... import *` in `near` takes its names from."""
+        module = absolute_import(near.names.name, near.names.is_package, star.module, star.level)
+        return self.module(module, near) if module else None
+
+    def names_where_starred(self, facts: Facts) -> frozenset[str]:
+        """Names that a new one in this module may hide: those in modules that get all of its by `import *`.
+
+        What a name of the runtime, or of a module without another name, means there, it means here as well.
+        """
+        return self.once(("names where starred", facts.path), lambda: frozenset(self._names_where_starred(facts)))
+
+    def _names_where_starred(self, facts: Facts) -> Iterator[str]:
+        if exported_names(facts.names) is not None:
+            return
+        for other in self._with_stars:
+            if other is not facts and facts in self._starred_by(other):
+                names = other.names
+                for name in names.identifiers:
+                    if names.resolve_dotted(name, names.scope) not in (name, "mmruntime"):
+                        yield name
+
+    def _starred_by(self, facts: Facts) -> set[Facts]:
+        """The modules of which a module gets all names, directly or through others."""
+        found: set[Facts] = set()
+        queue = [facts]
+        while queue:
+            near = queue.pop()
+            for star in near.names.stars:
+                module = self.star_module(star, near)
+                if module is not None and module not in found:
+                    found.add(module)
+                    queue.append(module)
+        return found
+
+    def _without_circles(
+        self, facts: Facts, name: str, unclear: Answer, find: Callable[[Facts, str], Answer]
+    ) -> Answer:
+        """What `find` gives for a name of a module; `unclear` if that hangs on itself, as in circles of imports."""
+        question = (facts.path, name)
+        if question in self._starred:
+            return unclear
+        self._starred.add(question)
+        try:
+            return find(facts, name)
+        finally:
+            self._starred.discard(question)
 
     def _follow(self, qualified: str, near: Facts) -> str:
         """The full name that a re-export resolves to: `pkg.aliases.P` may be `jax.sharding.PartitionSpec`."""
@@ -132,7 +210,12 @@ class Project:
         for module, name in _splits(qualified):
             facts = near if module == near.names.name else self.module(module, near)
             if facts is not None:
-                binding = facts.names.binding(name, facts.names.scope) if "." not in name else None
+                if "." in name:
+                    return None
+                binding = facts.names.binding(name, facts.names.scope)
+                if binding is None and facts.names.stars:
+                    found = facts.names.resolve_dotted(name, facts.names.scope)
+                    return self.definition(found, facts) if found not in (None, qualified) else None
                 return (facts, binding) if binding is not None else None
         return None
 
@@ -208,6 +291,14 @@ def _roots_of_namespace(folder: str, package: str) -> Iterator[str]:
         if name == package:
             yield parent or "."
         folder = parent
+
+
+def _is_certain(binding: Binding, facts: Facts) -> bool:
+    """Whether a statement that always runs binds a name of a module."""
+    statement = binding.statement
+    return binding.kind in ("function", "class", "import", "value") and (
+        statement is not None and statement not in facts.names.parents
+    )
 
 
 def imported_names(node: ast.AST, facts: Facts) -> Iterator[str]:

@@ -68,6 +68,21 @@ class Reach:
         owner = scope.owner(name)
         for binding in owner.bindings[name] if owner else ():
             yield from self._binding(facts, binding, owner)
+        if owner is None or owner is facts.names.scope:
+            yield from self._of_stars(facts, name)
+
+    def _of_stars(self, facts: Facts, name: str) -> Iterator[Reached]:
+        """What the module's `from ... import *` may bind a name to."""
+        queue, seen = [facts], {facts}
+        while queue:
+            near = queue.pop()
+            for star in near.names.stars:
+                found = self._project.star_module(star, near) if near.names.star_gives(star, name) else None
+                if found is not None and found not in seen:
+                    seen.add(found)
+                    queue.append(found)
+                    for binding in found.names.scope.bindings.get(name, ()):
+                        yield from self._binding(found, binding, found.names.scope)
 
     def _of_attribute(self, facts: Facts, dotted: str, scope: Scope) -> Iterator[Reached]:
         found = facts.names.resolve_dotted(dotted, scope)

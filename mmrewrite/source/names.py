@@ -128,6 +128,7 @@ class Module:
         homes: Old full names and new ones. A name that is imported from both is the new one.
         stars: Its `from ... import *` statements.
         star_gives: Whether one of these may bind a name.
+        star_target: The full name of what one of these binds a name to; None if that is not certain.
     """
 
     tree: ast.Module
@@ -145,6 +146,7 @@ class Module:
     stars: list[ast.ImportFrom] = field(default_factory=list)
     read_in: dict[ast.AST, Scope] = field(default_factory=dict)
     star_gives: Callable[[ast.ImportFrom, str], bool] = field(default=lambda star, name: True)
+    star_target: Callable[[ast.ImportFrom, str], str | None] = field(default=lambda star, name: None)
     _resolved: dict[tuple[Scope, str], str | None] = field(default_factory=dict)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -157,6 +159,12 @@ class Module:
     def star(self) -> ast.ImportFrom | None:
         """The last `from ... import *`, None if there is none."""
         return self.stars[-1] if self.stars else None
+
+    @property
+    def unclear_star(self) -> ast.ImportFrom | None:
+        """The last of them that may bind any name, None if there is none."""
+        # No statement binds the empty name.
+        return next((star for star in reversed(self.stars) if star in self.parents or self.star_gives(star, "")), None)
 
     def top_level(self, statement: ast.stmt) -> ast.stmt:
         """The statement of the module's body that holds `statement`."""
@@ -217,17 +225,25 @@ class Module:
     def _resolve_name(self, name: str, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:
         owner = scope.owner(name)
         if owner is None:
-            is_free = name in _BUILTINS and not any(self.star_gives(star, name) for star in self.stars)
-            return f"builtins.{name}" if is_free else None
-        if owner is self.scope and any(self._is_bound_by(star, name) for star in self.stars):
-            return None
+            stars = [star for star in self.stars if self.star_gives(star, name)]
+            # Each of them rebinds the names of those above.
+            if stars:
+                return self._of_star(stars[-1], name)
+            return f"builtins.{name}" if name in _BUILTINS else None
         key = (id(owner), name)
         if key in seen:
             return None
         found = {self._resolve_binding(binding, owner, seen | {key}) for binding in owner.bindings[name]}
+        if owner is self.scope:
+            found |= {self._of_star(star, name) for star in self.stars if self._is_bound_by(star, name)}
         if len(found) > 1:
             found = {self.homes.get(name or "", name) for name in found}
         return found.pop() if len(found) == 1 else None
+
+    def _of_star(self, star: ast.ImportFrom, name: str) -> str | None:
+        """What `from ... import *` binds a name to, None where that is unclear: it may not even run."""
+        target = None if star in self.parents else self.star_target(star, name)
+        return None if target is None else self._canonical(target)
 
     def _is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:
         """Whether `from ... import *` may rebind a name of the module: no binding of it stands below."""

@@ -1,0 +1,110 @@
+"""What names mean that come by `from ... import *`, and names that it would hide."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from mmrewrite.cli.commands import cli
+from mmrewrite.codemod.registry import Registry
+from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.project.facts import Facts, SourceFile, read_facts
+from mmrewrite.project.project import Project
+
+pytestmark = pytest.mark.python
+
+REGISTRY = Registry()
+HERE = "import jax\nf = jax.grad\n"
+
+
+def meaning(main: str, name: str, others: dict[str, str]) -> str | None:
+    """What a name means in the module `main`, beside others."""
+    facts = read_facts(SourceFile("main.py", main.encode(), "main"), ())
+    assert isinstance(facts, Facts)
+    files = {f"./{path}": text.encode() for path, text in others.items()}
+    Project([facts], files.get, ())
+    return facts.names.resolve_dotted(name, facts.names.scope)
+
+
+@pytest.mark.parametrize(
+    ("main", "name", "others", "expected"),
+    [
+        ("from a import *", "f", {"a.py": "def f(): pass"}, "a.f"),
+        ("from a import *", "f", {"a.py": HERE}, "jax.grad"),
+        ("from a import *", "jax.jit", {"a.py": HERE}, "jax.jit"),
+        ("from a import *", "f", {"a.py": "from b import *", "b.py": HERE}, "jax.grad"),
+        ("from p import *", "f", {"p/__init__.py": "from .b import *", "p/b.py": "def f(): pass"}, "p.b.f"),
+        ("from p import f", "f", {"p/__init__.py": "from .b import *", "p/b.py": "def f(): pass"}, "p.b.f"),
+        ("import p", "p.f", {"p/__init__.py": "from .b import *", "p/b.py": "def f(): pass"}, "p.b.f"),
+        # The last one that has the name wins.
+        ("from a import *\nfrom b import *", "f", {"a.py": "def f(): pass", "b.py": HERE}, "jax.grad"),
+        ("from b import *\nfrom a import *", "f", {"a.py": "def f(): pass", "b.py": HERE}, "a.f"),
+        ("from unseen import *\nfrom a import *", "f", {"a.py": HERE}, "jax.grad"),
+        ("from a import *\nfrom unseen import *", "f", {"a.py": HERE}, None),
+        # The same thing comes from both.
+        ("import jax\nfrom a import *", "jax.jit", {"a.py": HERE}, "jax.jit"),
+        ("import jax\nfrom a import *", "jax.jit", {"a.py": "jax = 1"}, None),
+        ("from a import *\nimport jax", "jax.jit", {"a.py": "jax = 1"}, "jax.jit"),
+        ("import jax\nfrom a import *", "jax.jit", {"a.py": "jax = 1\n__all__ = ['f']"}, "jax.jit"),
+        ("import jax\nfrom a import *", "jax.jit", {"a.py": "from b import *", "b.py": "x = 1"}, "jax.jit"),
+        # Built-in functions.
+        ("from a import *", "enumerate", {"a.py": HERE}, "builtins.enumerate"),
+        ("from a import *", "enumerate", {"a.py": "from b import *", "b.py": HERE}, "builtins.enumerate"),
+        ("from a import *", "enumerate", {"a.py": "def enumerate(x): pass"}, "a.enumerate"),
+        ("from a import *", "enumerate", {"a.py": "if x:\n    def enumerate(x): pass"}, None),
+        # What `__all__` says.
+        ("from a import *", "f", {"a.py": f"{HERE}__all__ = ['f']"}, "jax.grad"),
+        ("from a import *", "f", {"a.py": f"{HERE}__all__ = ('g',)"}, None),
+        ("from a import *", "f", {"a.py": f"{HERE}__all__ = ['f']\n__all__ += g()"}, None),
+        ("from a import *", "f", {"a.py": f"{HERE}__all__ = ['f']\n__all__.remove('f')"}, None),
+        ("from a import *", "f", {"a.py": f"{HERE}__all__ = names()"}, None),
+        ("from a import *", "f", {"a.py": f"{HERE}if x:\n    __all__ = ['f']"}, None),
+        ("from a import *", "_f", {"a.py": "def _f(): pass"}, None),
+        ("from a import *", "_f", {"a.py": "def _f(): pass\n__all__ = ['_f']"}, "a._f"),
+        # What may not run.
+        ("if x:\n    from a import *", "f", {"a.py": HERE}, None),
+        ("try:\n    from a import *\nexcept ImportError:\n    pass", "f", {"a.py": HERE}, None),
+        ("from a import *", "f", {"a.py": "if x:\n    def f(): pass"}, None),
+        ("from a import *", "f", {"a.py": "for f in (): pass"}, None),
+        # Modules that import each other.
+        ("from a import *", "f", {"a.py": "from b import *", "b.py": "from a import *"}, None),
+        ("from a import *", "f", {"a.py": f"from b import *\n{HERE}", "b.py": "from a import *"}, "jax.grad"),
+        ("from main import *", "f", {}, None),
+    ],
+)
+def test_meaning(main: str, name: str, others: dict[str, str], expected: str | None) -> None:
+    assert meaning(main, name, others) == expected
+
+
+MODEL = "def forward(x, f):\n    return f(x)  # mm: task(stage=0)\n"
+
+
+@pytest.mark.parametrize(
+    ("train", "runtime"),
+    [
+        ("from model import *\n", "mm"),
+        ("from model import *\nmm = 1\n", "mm_"),
+        ("mm = 1\nfrom model import *\nprint(mm)\n", "mm_"),
+        ("from other import *\nfrom model import *\nprint(mm)\n", "mm_"),
+        ("from model import *\nimport mmruntime as mm\nprint(mm)\n", "mm"),
+        ("from model import forward\nmm = 1\n", "mm"),
+    ],
+)
+def test_a_new_name_hides_none_where_all_names_are_imported(train: str, runtime: str) -> None:
+    texts = {"model.py": MODEL, "train.py": train, "other.py": "mm = 2\n", "both.py": "from train import *\n"}
+    files = [SourceFile(path, text.encode(), path.removesuffix(".py")) for path, text in texts.items()]
+    for results in (rewrite_project(files, REGISTRY), rewrite_project(files[:1], REGISTRY, starring=files[1:])):
+        assert f"import mmruntime as {runtime}\n" in results[0].result.decode()
+        assert not any(result.changed for result in results[1:])
+
+
+def test_files_with_star_imports_are_found_where_files_are_read(tmp_path) -> None:
+    texts = {"model.py": MODEL, "train.py": "mm = 1\nfrom model import *\nprint(mm)\n", "plain.py": "x = 1\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    run = CliRunner().invoke(cli, ["diff", str(tmp_path)])
+    assert "+import mmruntime as mm_" in run.output
+    # The result of the earlier run is not that of this one.
+    (tmp_path / "train.py").write_text("from model import *\n")
+    run = CliRunner().invoke(cli, ["diff", str(tmp_path)])
+    assert "+import mmruntime as mm\n" in run.output
