@@ -178,7 +178,14 @@ def test_what_was_refused_is_not_proved(calls: list[Call]) -> None:
     assert result.exit_code == 1
     assert "train:other  the original            -  NOT proved: it reaches no rewritten hint\n" in result.stdout
     assert "hints that are not rewritten: 1 refused, 0 left alone on purpose" in result.stdout
+    assert "without a hint" not in result.stdout
     assert calls == []
+
+
+def test_reports_without_a_hint_are_no_hints(calls: list[Call]) -> None:
+    Path("train.py").write_text(f"{STEP}\n\n@jax.jit\ndef evaluate(x):\n    return model(x)\n")
+    found = json.loads(run("--format", "json").stdout)
+    assert "what `mmrewrite diff` reports at lines without a hint: 1" in found["not_covered"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from mmrewrite.directives.collect import Hint
 from mmrewrite.project.facts import Facts, Loader, SourceFile, Unreadable, place_of, read_facts
-from mmrewrite.source.exported_names import exported_names
+from mmrewrite.source.exported_names import ExportedNames, exported_names
 from mmrewrite.source.names import Binding, absolute_import, member_of
 
 Answer = TypeVar("Answer")
@@ -96,7 +96,7 @@ class Project:
         facts = self.star_module(star, near)
         if facts is None:
             return True
-        listed = exported_names(facts.names)
+        listed = self._exported(facts)
         if listed is not None:
             return listed.may_have(name)
         if name.startswith("_"):
@@ -110,7 +110,7 @@ class Project:
         """The full name of what `from ... import *` binds `name` to, if it is certain to do so."""
         facts = self.star_module(star, near)
         module = absolute_import(near.names.name, near.names.is_package, star.module, star.level)
-        listed = None if facts is None else exported_names(facts.names)
+        listed = None if facts is None else self._exported(facts)
         if facts is None or module is None or (listed is not None and not listed.has(name)):
             return None
         bindings = facts.names.scope.bindings.get(name)
@@ -120,6 +120,9 @@ class Project:
 
     def _target_by_stars(self, facts: Facts, name: str) -> str | None:
         return facts.names.resolve_dotted(name, facts.names.scope)
+
+    def _exported(self, facts: Facts) -> ExportedNames | None:
+        return self.once(("exported names", facts.path), lambda: exported_names(facts.names))
 
     def star_module(self, star: ast.ImportFrom, near: Facts) -> Facts | None:
         """The project's module that a `from ... import *` in `near` takes its names from."""
@@ -134,7 +137,7 @@ class Project:
         return self.once(("names where starred", facts.path), lambda: frozenset(self._names_where_starred(facts)))
 
     def _names_where_starred(self, facts: Facts) -> Iterator[str]:
-        if exported_names(facts.names) is not None:
+        if self._exported(facts) is not None:
             return
         for other in self._with_stars:
             if other is not facts and facts in self._starred_by(other):

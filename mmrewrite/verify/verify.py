@@ -240,10 +240,13 @@ def _not_covered(
     proved = frozenset[_HintPlace]().union(*(coverage.of(check.entry) for check in checks if check.status == "equal"))
     for path, hint in sorted(coverage.rewritten - proved):
         yield f"{path}:{hint.line}: `{hint.text}` is rewritten, and no function proved equal reaches it"
-    refused = sum(len(result.refusals) for result in results)
+    refusals = [refusal for result in results for refusal in result.refusals]
+    refused = sum(refusal.hint is not None for refusal in refusals)
     left = sum(len(result.left) for result in results)
     if refused or left:
         yield f"hints that are not rewritten: {refused} refused, {left} left alone on purpose"
+    if len(refusals) > refused:
+        yield f"what `mmrewrite diff` reports at lines without a hint: {len(refusals) - refused}"
     if any(check.reference == "microbatched" for check in checks):
         yield (
             "the random numbers of the whole batch: microbatches draw others, of the same distribution. Whether the "
