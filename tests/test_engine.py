@@ -167,6 +167,12 @@ class TestSelfChecks:
         assert result.failure.startswith("this is a bug in mmrewrite (the rewritten file does not parse: ")
         assert "Please report it with this file" in result.failure
 
+    def test_a_result_that_does_not_compile_is_our_bug(self) -> None:
+        result = rewrite_source(HINTED, {"break_scopes": BreakScopes})
+        assert not result.changed
+        assert result.failure is not None
+        assert "does not compile: no binding for nonlocal 'x' found" in result.failure
+
     def test_a_result_that_a_second_run_would_change_is_our_bug(self) -> None:
         result = rewrite_source(HINTED, {"never_done": NeverDone})
         assert result.failure is not None
@@ -233,6 +239,13 @@ class BreakSyntax(MeshCodemod):
 
     def rewrite(self) -> None:
         self.site.insert_above("this is no Python")
+
+
+class BreakScopes(MeshCodemod):
+    directive = "task"
+
+    def rewrite(self) -> None:
+        self.site.insert_above("def f():\n    nonlocal x")
 
 
 class NeverDone(MeshCodemod):

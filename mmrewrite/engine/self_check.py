@@ -1,7 +1,9 @@
-"""Check our own output before it is written: it parses, the rest is kept, and a second run changes nothing."""
+"""Check our own output before it is written: it compiles, the rest is kept, and a second run changes nothing."""
 
 from __future__ import annotations
 
+import ast
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,13 +20,15 @@ class SecondRun:
     """How an engine runs over its own output, and its words in messages.
 
     `read` parses one file; `rewrite` gives the result of each module, by path, and may leave out those without anything
-    to rewrite. `verb` is what the engine did to a file, `edited` what it edits.
+    to rewrite. `verb` is what the engine did to a file, `edited` what it edits. `moves_names` says that statements may
+    come to stand in other scopes, so that a file which parses need not compile.
     """
 
     read: Callable[[SourceFile], Facts | Unreadable]
     rewrite: Callable[[Sequence[Facts]], Mapping[str, Rewrite]]
     verb: str
     edited: str
+    moves_names: bool = False
 
 
 def self_check(
@@ -48,6 +52,8 @@ def self_check(
         if isinstance(second, Unreadable):
             checked[facts.path] = _failed(result, f"the {run.verb} file does not parse: {second.message}")
             second = facts
+        elif run.moves_names and (problem := _why_not_compiled(second)) and not _why_not_compiled(facts):
+            checked[facts.path] = _failed(result, f"the {run.verb} file does not compile: {problem}")
         elif undo_edits(SourceText.decode(result.result).text, result.edits, facts.source.text) != facts.source.text:
             checked[facts.path] = _failed(result, f"text outside the edited {run.edited} changed")
         again.append(second)
@@ -58,6 +64,18 @@ def self_check(
             elif checked[path].changed and second_result.changed:
                 checked[path] = _failed(checked[path], "a second run would change the file again")
     return checked
+
+
+def _why_not_compiled(facts: Facts) -> str | None:
+    """Why a file that parses does not compile, such as a `nonlocal` name that no function around it has; else None."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Cells of a notebook may wait.
+            compile(facts.tree, facts.path, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def _failed(result: Rewrite, problem: str) -> Rewrite:
