@@ -329,6 +329,24 @@ def test_a_key_that_rng_does_not_name_is_said(make, form, caplog):
     assert "test_microbatch_exact.py" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "tell", [lambda value: jax.debug.print("{}", value), lambda value: jax.debug.callback(id, value)]
+)
+def test_a_call_of_the_host_by_each_microbatch_is_said(tell, caplog):
+    def loss(params, batch):
+        value = jnp.mean(batch @ params)
+        jax.jit(tell)(value)
+        return value
+
+    step = mm.microbatch(jax.grad(loss), size=2, argnum=1, reduce="exact")
+    jax.make_jaxpr(step)(jnp.ones((4, 2)), jnp.ones((8, 4)))
+    assert "test_microbatch_exact.py" in caplog.text
+    assert "runs once for each of the 4 microbatches of loss" in caplog.text
+    caplog.clear()
+    jax.make_jaxpr(step)(jnp.ones((4, 2)), jnp.ones((2, 4)))
+    assert not caplog.records
+
+
 def test_a_key_that_rng_names_is_fine(caplog):
     step = mm.microbatch(jax.grad(_dropped), size=2, argnum=1, rng=2, reduce="exact")
     jax.jit(step)(jnp.ones((4, 2)), jnp.ones((8, 4)), jax.random.key(0))

@@ -29,6 +29,7 @@ from mmruntime._frontend.microbatch_exact import (
     describe_given,
     given_verdicts,
     log_draws,
+    log_host_calls,
     trace_both,
 )
 from mmruntime._frontend.nnx_objects import made_anew, stateful_leaves
@@ -265,6 +266,7 @@ def microbatch(
         else:
             proof = dataclasses.replace(written, edits=Edits())
         loop = TracedLoop(traced, proof, given)
+        log_host_calls(loop, label_of(fun))
         if not all(given) or not given:
             said = (*describe_exact(traced, loop, proof, given), *said)
         spec = dataclasses.replace(spec, proof=said)

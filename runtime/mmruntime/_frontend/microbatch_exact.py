@@ -20,6 +20,7 @@ from mmruntime._exactness.prove import ArgumentSpec, Proof, Verdict, prove
 from mmruntime._exactness.rules.equation import Edits
 from mmruntime._exactness.split import no_derivative, reads_edits, split
 from mmruntime._jaxpr import equal_traces
+from mmruntime._jaxpr.effects import host_call_lines
 
 log = logging.getLogger("mmruntime")
 
@@ -320,6 +321,19 @@ def log_draws(proof: Proof, label: str) -> None:
             "rng=() if that is meant.",
             label,
             ", ".join(proof.repeated_draws),
+        )
+
+
+def log_host_calls(loop: TracedLoop, label: str) -> None:
+    """Say that each microbatch calls the host, if it does: the one-device program calls it once."""
+    lines = dict.fromkeys(host_call_lines(_compat.split(loop.parts.body)[0]))
+    if lines and loop.count > 1:
+        log.warning(
+            "microbatch: the call of the host%s runs once for each of the %d microbatches of %s, with the values of "
+            "that one. For those of the whole batch return them, and print or store them after the step.",
+            " and".join(lines),
+            loop.count,
+            label,
         )
 
 

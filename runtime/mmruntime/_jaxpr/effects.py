@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mmruntime import _compat
@@ -21,6 +21,19 @@ def _calls_host(eqn: Any) -> bool:
     if eqn.primitive.name == "pure_callback":
         return True
     return any(_calls_host(each) for inner in _compat.inner_jaxprs(eqn) for each in inner.eqns)
+
+
+# JAX's equations that call functions of the host.
+_HOST_CALLS = frozenset(("debug_callback", "debug_print", "io_callback", "pure_callback"))
+
+
+def host_call_lines(jaxpr: Any) -> Iterator[str]:
+    """Where the user wrote each call of the host, at whatever depth; see `at_line`."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _HOST_CALLS:
+            yield at_line(eqn)
+        for inner in _compat.inner_jaxprs(eqn):
+            yield from host_call_lines(inner)
 
 
 def previous_ordered(ops: Sequence[Op]) -> dict[Op, tuple[Op, ...]]:
