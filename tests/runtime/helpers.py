@@ -173,6 +173,14 @@ def assert_close(found: Any, expected: Any, rtol: float) -> None:
         np.testing.assert_allclose(one, other, rtol=0, atol=rtol * scale, err_msg=where)
 
 
+def on_a_boundary(shape: Sequence[int], dtype: Any = np.float64) -> Any:
+    """An array of the host that XLA takes without a copy."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 def assert_equal(found: Any, expected: Any) -> None:
     """Every array equals its counterpart bit by bit."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)

@@ -9,26 +9,25 @@ from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
 from mmruntime._execution.host_values import own, unshared
+from mmruntime._execution.own_parts import place
 from mmruntime._execution.transfer import DevicePutTransport
-from tests.runtime.helpers import assert_close, assert_equal, chain, layer, normal, stages, weights
+from tests.runtime.helpers import assert_close, assert_equal, chain, layer, normal, on_a_boundary, stages, weights
 
 pytestmark = pytest.mark.usefixtures("double")
 
 
-def on_a_boundary(shape):
-    """An array that XLA takes without a copy."""
-    size = int(np.prod(shape)) * 8
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(np.float64).reshape(shape)
-
-
-@pytest.mark.parametrize("shape", [(3,), (512, 256)])
-@pytest.mark.parametrize("spec", [P(), P("x")])
+@pytest.mark.parametrize(
+    ("shape", "spec"), [((), P()), ((3,), P()), ((3,), P("x")), ((512, 256), P()), ((512, 256), P("x"))]
+)
 def test_arrays_are_read_when_they_are_put(shape, spec) -> None:
     devices = jax.devices()[2:3] if shape == (3,) else jax.devices()[2:4]
     layout = NamedSharding(jax.sharding.Mesh(np.asarray(devices), ("x",)), spec)
     value = on_a_boundary(shape)
+    value[...] = 1
+    aval = jax.ShapeDtypeStruct(shape, value.dtype)
+    placed = place(value, layout, aval)
+    value[...] = 2
+    assert_equal(placed, np.ones(shape))
     value[...] = 1
     for give in (DevicePutTransport().put, DevicePutTransport().copy):
         (put,) = give([value], [layout])
@@ -39,14 +38,20 @@ def test_arrays_are_read_when_they_are_put(shape, spec) -> None:
 
 def test_a_copy_has_the_values_of_its_array() -> None:
     layout = NamedSharding(jax.sharding.Mesh(np.asarray(jax.devices()[:1]), ("x",)), P())
-    for array in (normal(4, 3)[::2].T, np.zeros((0, 2)), np.ones(5, jnp.bfloat16), np.arange(6).reshape(2, 3)[:, ::-1]):
+    for array in (
+        normal(4, 3)[::2].T,
+        np.zeros((0, 2)),
+        np.full((), 3.0),
+        np.ones(5, jnp.bfloat16),
+        np.arange(6).reshape(2, 3)[:, ::-1],
+    ):
         copy = own(array, layout)
         assert copy.dtype == array.dtype
         assert not copy.size or copy.ctypes.data % 64 == 0
         assert not np.shares_memory(copy, array)
         assert_equal(copy, array)
-    numbers = [3, 2.5, np.float32(1), np.ones(()), jnp.ones(3)]
-    assert all(one is other for one, other in zip(unshared(numbers, [layout] * 5), numbers, strict=True))
+    numbers = [3, 2.5, np.float32(1), jnp.ones(3)]
+    assert all(one is other for one, other in zip(unshared(numbers, [layout] * 4), numbers, strict=True))
 
 
 def test_arrays_are_refilled_once_the_loss_was_read() -> None:
@@ -67,6 +72,26 @@ def test_arrays_are_refilled_once_the_loss_was_read() -> None:
         for array in jax.tree.leaves(arguments):
             array[...] = 5
         assert_close(grads, expected, 1e-12)
+
+
+def test_other_devices_of_one_program_still_read_a_batch_whose_loss_is_there() -> None:
+    def step(w, x):
+        x = mm.with_sharding_constraint(x, P("x"))
+        y = x
+        for _ in range(6):
+            y = jnp.tanh(y @ w)
+        return (x @ w).sum(), y * x
+
+    given = normal(256, 256) / 16, normal(4096, 256)
+    _, expected = jax.jit(step)(*given)
+    compiled = mm.mjit(step, mesh=mm.MultiMesh(axis_sizes=(4,), axis_names=("x",)))
+    x = on_a_boundary(given[1].shape)
+    for _ in range(6):
+        np.copyto(x, given[1])
+        loss, found = compiled(given[0], x)
+        float(loss)
+        x[...] = 5
+        assert_close(found, expected, 1e-12)
 
 
 def test_captured_arrays_keep_their_values() -> None:

@@ -11,7 +11,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 import mmruntime as mm
-from tests.runtime.helpers import assert_same_bits
+from tests.runtime.helpers import assert_equal, assert_same_bits, on_a_boundary
 
 pytestmark = pytest.mark.family
 
@@ -209,7 +209,11 @@ def test_prepare_batch_takes_batches_like_the_example() -> None:
 
     batch = {"x": np.ones((6, 2), np.float32), "weight": np.float32(0.5)}
     step, state, _, prepare_batch = mm.flax.parallelize_step(Sum(), optax.sgd(0.1), make_mesh(), local_batch=batch)
-    prepared = prepare_batch(batch)
+    x = on_a_boundary((6, 2), np.float32)
+    x[...] = 1
+    prepared = prepare_batch(batch | {"x": x})
+    x[...] = 5
+    assert_equal(prepared["x"], batch["x"])
     assert {key: jnp.shape(value) for key, value in prepared.items()} == {"x": (6, 2), "weight": ()}
     assert step(state, prepared)[0].shape == ()
     with pytest.raises(ValueError, match=r"prepare_batch: expected a batch of the tree .*'weight'.*, got .*'x'"):

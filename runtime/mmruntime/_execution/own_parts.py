@@ -68,7 +68,8 @@ def place(value: Any, sharding: NamedSharding, aval: Any) -> Any:
     shape, weak = tuple(aval.shape), bool(getattr(aval, "weak_type", False))
     if not isinstance(value, jax.Array):
         value = np.asarray(value, None if is_key(aval.dtype) else aval.dtype)
-        (value,) = unshared([value], [sharding])
+        # An index copies what has no dimensions.
+        value = unshared([value], [sharding])[0] if shape else value[()]
         if not is_key(aval.dtype) and is_here(sharding.mesh):
             put = _placer(shape, aval.dtype, sharding, weak and not shape)
             if put is not None:

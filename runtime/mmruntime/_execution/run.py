@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._execution.compile import Compiled
+from mmruntime._execution.host_values import is_shared, on_cpu, unshared
 from mmruntime._execution.own_parts import place
 from mmruntime._execution.scalars import ScalarPart, Spreader, same_devices
 from mmruntime._execution.throttle import throttled
@@ -401,6 +402,8 @@ class WholeRunner(Runner):
         self._fitting: list[Any] = []
         self._captured = [value for _, value in self._loads.constants]
         self._is_read = [home is not None for home in program.inputs]
+        # Devices that have done their part do not wait for those that still read an array of the host.
+        self._keeps_apart = shardings.everywhere.num_devices > 1 and on_cpu(shardings.everywhere)
         # Whether the step's outputs are the program's results, in order.
         plan = self._results
         self._gives_outputs = tuple(slot for slot, _, _ in plan.sources) == results
@@ -408,6 +411,8 @@ class WholeRunner(Runner):
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once; returns as soon as it is issued."""
+        if self._keeps_apart:
+            inputs = unshared(inputs, [self._everywhere] * len(inputs))
         operands = inputs if self._all_read else [inputs[position] for position, _ in self._reads]
         if not self._runs_as_is(operands):
             return super().__call__(inputs)
@@ -423,7 +428,8 @@ class WholeRunner(Runner):
             outputs: Its flat outputs.
             out_tree: The tree of the outputs.
         """
-        if not self._runs_as_is([inputs[position] for position, _ in self._reads]):
+        operands = [inputs[position] for position, _ in self._reads]
+        if not self._runs_as_is(operands) or (self._keeps_apart and any(map(is_shared, operands))):
             return None
         return _compat.shortcut(self._call, self._captured, self._is_read, out_tree, outputs)
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mmruntime import _check
 from mmruntime._core.multimesh import MultiMesh
+from mmruntime._execution.host_values import unshared
 from mmruntime._frontend.constraint import with_sharding_constraint
 from mmruntime._step.initializer import initializer
 from mmruntime._step.mesh_function import MeshFunction
@@ -167,13 +168,15 @@ def _prepare(step: Step, tree: Any) -> Callable[[Any], Any]:
         if jax.process_count() == 1:
             layouts = jax.tree.map(lambda leaf: leaf.sharding, step.abstract_args()[1])
             jax.tree_util.tree_map_with_path(_check_divides, host_batch, layouts)
-            return jax.device_put(host_batch, layouts)
+            own = jax.tree.map(lambda leaf, layout: unshared([leaf], [layout])[0], host_batch, layouts)
+            return jax.device_put(own, layouts)
         mesh = step.multimesh.mesh
         (first, *_) = mesh.axis_names
 
         def assemble(leaf: Any) -> Any:
-            spec = PartitionSpec(first) if np.ndim(leaf) else PartitionSpec()
-            return jax.make_array_from_process_local_data(NamedSharding(mesh, spec), np.asarray(leaf))
+            layout = NamedSharding(mesh, PartitionSpec(first) if np.ndim(leaf) else PartitionSpec())
+            (own,) = unshared([np.asarray(leaf)], [layout])
+            return jax.make_array_from_process_local_data(layout, own)
 
         return jax.tree.map(assemble, host_batch)
 
