@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 from mmruntime import _compat
 from mmruntime._compat import is_var
 from mmruntime._execution.compile import Compiled
-from mmruntime._execution.host_values import is_shared, on_cpu, unshared
+from mmruntime._execution.host_values import is_shared, on_cpu, own, unshared
 from mmruntime._execution.own_parts import place
 from mmruntime._execution.scalars import ScalarPart, Spreader, same_devices
 from mmruntime._execution.throttle import throttled
@@ -379,6 +379,9 @@ class WholeRunner(Runner):
     """A step that is one program. Repeated calls of it need no Python: see `shortcut`.
 
     The arguments are those of `Runner`.
+
+    Attributes:
+        copies_host_arrays: Whether a call copies arrays of NumPy before the program reads them.
     """
 
     def __init__(
@@ -403,7 +406,7 @@ class WholeRunner(Runner):
         self._captured = [value for _, value in self._loads.constants]
         self._is_read = [home is not None for home in program.inputs]
         # Devices that have done their part do not wait for those that still read an array of the host.
-        self._keeps_apart = shardings.everywhere.num_devices > 1 and on_cpu(shardings.everywhere)
+        self.copies_host_arrays = shardings.everywhere.num_devices > 1 and on_cpu(shardings.everywhere)
         # Whether the step's outputs are the program's results, in order.
         plan = self._results
         self._gives_outputs = tuple(slot for slot, _, _ in plan.sources) == results
@@ -411,7 +414,7 @@ class WholeRunner(Runner):
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the step once; returns as soon as it is issued."""
-        if self._keeps_apart:
+        if self.copies_host_arrays:
             inputs = unshared(inputs, [self._everywhere] * len(inputs))
         operands = inputs if self._all_read else [inputs[position] for position, _ in self._reads]
         if not self._runs_as_is(operands):
@@ -420,16 +423,23 @@ class WholeRunner(Runner):
         values: list[Any] = self._call(*self._captured, *operands)
         return values
 
-    def shortcut(self, inputs: Sequence[Any], outputs: Sequence[Any], out_tree: Any) -> Any:
+    def with_own_arrays(self, leaves: Sequence[Any]) -> list[Any]:
+        """Inputs with copies of those that are arrays of NumPy."""
+        return [own(leaf, self._everywhere) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+
+    def shortcut(self, inputs: Sequence[Any], outputs: Sequence[Any], out_tree: Any, *, are_own: bool = False) -> Any:
         """How `_compat.dispatcher` runs calls like one that was just run; None if `__call__` does more than that.
 
         Args:
             inputs: The flat inputs of that call.
             outputs: Its flat outputs.
             out_tree: The tree of the outputs.
+            are_own: Whether arrays of the host are `with_own_arrays`, in this call and in those that repeat it.
         """
         operands = [inputs[position] for position, _ in self._reads]
-        if not self._runs_as_is(operands) or (self._keeps_apart and any(map(is_shared, operands))):
+        if not self._runs_as_is(operands):
+            return None
+        if self.copies_host_arrays and not are_own and any(map(is_shared, operands)):
             return None
         return _compat.shortcut(self._call, self._captured, self._is_read, out_tree, outputs)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import jax
+import numpy as np
 
 from mmruntime import _compat
 from mmruntime._compat import default_prng_impl, jit_disabled
@@ -247,15 +248,30 @@ class MeshFunction(Generic[P, R]):
         if not isinstance(runner, WholeRunner):
             return None
 
-        def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        def run(args: tuple[Any, ...], kwargs: dict[str, Any], *, are_own: bool) -> tuple[Any, Any]:
             if not _compat.at_top_level():
                 return self._fun(*args, **kwargs), None
             used, inputs, outputs = self._run(args, kwargs)
             # Calls of other plans must not bypass Python, or `explain` would not know which plan was called last.
-            shortcut = runner.shortcut(inputs, outputs, plan.out_tree) if used is plan else None
+            shortcut = runner.shortcut(inputs, outputs, plan.out_tree, are_own=are_own) if used is plan else None
             return jax.tree.unflatten(used.out_tree, outputs), shortcut
 
-        return _compat.dispatcher(self._name, run, sorted(self._static), sorted(self._static_names))
+        dispatcher = functools.partial(
+            _compat.dispatcher, self._name, static=sorted(self._static), static_names=sorted(self._static_names)
+        )
+        repeat_own = None
+        if runner.copies_host_arrays:
+            repeat_own = dispatcher(run=lambda *args, **kwargs: run(args, kwargs, are_own=True))
+
+        def copy_and_run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            if repeat_own is not None and _compat.at_top_level():
+                leaves, tree = jax.tree.flatten((args, kwargs))
+                if any(isinstance(leaf, np.ndarray) for leaf in leaves):
+                    args, kwargs = jax.tree.unflatten(tree, runner.with_own_arrays(leaves))
+                    return repeat_own(*args, **kwargs), None
+            return run(args, kwargs, are_own=False)
+
+        return dispatcher(run=copy_and_run)
 
     def _settings(self) -> Hashable:
         """Everything that a plan depends on besides the arguments."""
