@@ -41,6 +41,18 @@ def meaning(main: str, name: str, others: dict[str, str]) -> str | None:
         ("from b import *\nfrom a import *", "f", {"a.py": "def f(): pass", "b.py": HERE}, "a.f"),
         ("from unseen import *\nfrom a import *", "f", {"a.py": HERE}, "jax.grad"),
         ("from a import *\nfrom unseen import *", "f", {"a.py": HERE}, None),
+        # Code between two of them reads what the first one binds.
+        ("from a import *\nx = f\nfrom b import *", "f", {"a.py": "def f(): pass", "b.py": HERE}, None),
+        (
+            "from a import *\nx = f\nfrom b import *",
+            "f",
+            {"a.py": HERE, "b.py": "from jax import grad as f"},
+            "jax.grad",
+        ),
+        ("x = 1\nfrom a import *\nfrom b import *", "f", {"a.py": "def f(): pass", "b.py": HERE}, "jax.grad"),
+        ("from unseen import *\nx = f\nfrom a import *", "f", {"a.py": HERE}, None),
+        # A module of a package is an attribute of it once anything imports that.
+        ("import jax\nfrom p import *", "jax.jit", {"p/__init__.py": "from .jax import f", "p/jax.py": "f = 1"}, None),
         # The same thing comes from both.
         ("import jax\nfrom a import *", "jax.jit", {"a.py": HERE}, "jax.jit"),
         ("import jax\nfrom a import *", "jax.jit", {"a.py": "jax = 1"}, None),
@@ -84,6 +96,7 @@ MODEL = "def forward(x, f):\n    return f(x)  # mm: task(stage=0)\n"
     [
         ("from model import *\n", "mm"),
         ("from model import *\nmm = 1\n", "mm_"),
+        ("from other import *\nfrom model import *\n", "mm_"),
         ("mm = 1\nfrom model import *\nprint(mm)\n", "mm_"),
         ("from other import *\nfrom model import *\nprint(mm)\n", "mm_"),
         ("from model import *\nimport mmruntime as mm\nprint(mm)\n", "mm"),
@@ -98,6 +111,24 @@ def test_a_new_name_hides_none_where_all_names_are_imported(train: str, runtime:
         assert not any(result.changed for result in results[1:])
 
 
+@pytest.mark.parametrize(
+    ("model", "train", "runtime"),
+    [
+        # What a later star import binds would hide a new name.
+        (f"{MODEL}from other import *\n", "", "mm_"),
+        (f"from other import *\n{MODEL}", "", "mm_"),
+        (f"from empty import *\n{MODEL}", "", "mm"),
+        # Nothing is exported that `__all__` lacks, unless it may name more.
+        (f"__all__ = ['forward']\n{MODEL}", "from model import *\nmm = 1\n", "mm"),
+        (f"__all__ = dir()\n{MODEL}", "from model import *\nmm = 1\n", "mm_"),
+    ],
+)
+def test_a_new_name_is_none_that_star_imports_bind(model: str, train: str, runtime: str) -> None:
+    texts = {"model.py": model, "train.py": train, "other.py": "mm = 2\n", "empty.py": ""}
+    files = [SourceFile(path, text.encode(), path.removesuffix(".py")) for path, text in texts.items()]
+    assert f"import mmruntime as {runtime}\n" in rewrite_project(files, REGISTRY)[0].result.decode()
+
+
 def test_files_with_star_imports_are_found_where_files_are_read(tmp_path) -> None:
     texts = {"model.py": MODEL, "train.py": "mm = 1\nfrom model import *\nprint(mm)\n", "plain.py": "x = 1\n"}
     for name, text in texts.items():
@@ -108,3 +139,9 @@ def test_files_with_star_imports_are_found_where_files_are_read(tmp_path) -> Non
     (tmp_path / "train.py").write_text("from model import *\n")
     run = CliRunner().invoke(cli, ["diff", str(tmp_path)])
     assert "+import mmruntime as mm\n" in run.output
+
+
+def test_modules_that_star_imports_reach_by_many_ways_are_asked_once() -> None:
+    chain = {f"m{i}.py": f"import jax\nfrom m{i + 1} import *\nfrom m{i + 2} import *\n" for i in range(60)}
+    assert meaning("from m0 import *", "f", chain | {"m60.py": HERE, "m61.py": HERE}) == "jax.grad"
+    assert meaning("from m0 import *", "jax.jit", chain | {"m60.py": HERE, "m61.py": HERE}) == "jax.jit"

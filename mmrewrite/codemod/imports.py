@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.project.facts import RUNTIME, Facts
@@ -39,12 +39,12 @@ class Imports:
 
     Args:
         facts: The module.
-        taken: Names that are not free, besides its own.
+        is_taken: Whether a name is not free, besides its own.
     """
 
-    def __init__(self, facts: Facts, taken: Collection[str] = ()) -> None:
+    def __init__(self, facts: Facts, is_taken: Callable[[str], bool] = lambda name: False) -> None:
         self._facts = facts
-        self._taken = facts.names.identifiers.union(taken)
+        self._is_taken = is_taken
         self._assigned: dict[Scope, list[tuple[str, Binding]]] = {}
         self._chosen: dict[str, str] = {}
         self.new: dict[str, NewImport] = {}
@@ -119,7 +119,9 @@ class Imports:
         return self._chosen[module]
 
     def _is_free(self, name: str) -> bool:
-        return name not in self._taken and name not in self._chosen.values()
+        if name in self._facts.names.identifiers or name in self._chosen.values():
+            return False
+        return not self._is_taken(name)
 
     def _add(self, key: str, alias: str, new: NewImport) -> None:
         self._chosen[key] = alias

@@ -74,7 +74,11 @@ class Draft:
     uses_runtime: bool = False
 
     def __post_init__(self) -> None:
-        self.imports = Imports(self.facts, self.project.names_where_starred(self.facts))
+        self.imports = Imports(self.facts, self.is_taken_by_stars)
+
+    def is_taken_by_stars(self, name: str) -> bool:
+        """Whether a star import gives a name another meaning than a new one would: see the project."""
+        return self.project.is_taken_by_stars(self.facts, name)
 
     def checkpoint(self) -> Callable[[], None]:
         """A function that takes back what is registered from now on, but for fragments, which only are parsed."""
@@ -262,8 +266,9 @@ class Site:
 
     def new_name(self, name: str) -> str:
         """A free name at module level: `name`, or `name_1` and so on if that is taken."""
-        taken = self.facts.names.identifiers | self.draft.names | self.project.names_where_starred(self.facts)
-        chosen = next(candidate for candidate in numbered(name) if candidate not in taken)
+        taken = self.facts.names.identifiers | self.draft.names
+        free = (candidate for candidate in numbered(name) if candidate not in taken)
+        chosen = next(candidate for candidate in free if not self.draft.is_taken_by_stars(candidate))
         self.draft.names.add(chosen)
         return chosen
 

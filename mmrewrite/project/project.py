@@ -40,7 +40,8 @@ class Project:
         self._by_name: dict[tuple[str, str], Facts | None] = {}
         self._roots = sorted({facts.file.root for facts in self.facts.values()})
         self._following: set[str] = set()
-        self._starred: set[tuple[str, str]] = set()
+        self._starred: set[tuple[str, str, str]] = set()
+        self._circles = 0
         self._followed: dict[tuple[str, str], str] = {}
         self._imported: dict[str, tuple[Facts, ...]] = {}
         self._connected: dict[str, tuple[Facts, ...]] = {}
@@ -96,15 +97,44 @@ class Project:
         facts = self.star_module(star, near)
         if facts is None:
             return True
+        given = self._given(facts)
+        return given is None or name in given or self._is_module_of(facts, name)
+
+    def _is_module_of(self, facts: Facts, name: str) -> bool:
+        """Whether `name` is a module of a package: once anything imports it, it is an attribute that is exported."""
+        if not name or name.startswith("_") or self._exported(facts) is not None:
+            return False
+        packages = [each for each in (facts, *self._starred_by(facts)) if each.names.is_package]
+        return any(self.module(f"{each.names.name}.{name}", each) is not None for each in packages)
+
+    def _given(self, facts: Facts) -> frozenset[str] | None:
+        """The names that `import *` may take from a module; None if these may be any."""
+        question = ("names given by stars", facts.path)
+        if question not in self._answers:
+            # Modules may import all names of each other: what they give grows until nothing changes.
+            modules = [facts, *(each for each in self._starred_by(facts) if each is not facts)]
+            given: dict[Facts, frozenset[str] | None] = {each: frozenset() for each in modules}
+            before = None
+            while before != given:
+                before = dict(given)
+                for each in reversed(modules):
+                    given[each] = self._given_once(each, given)
+            self._answers |= {("names given by stars", each.path): names for each, names in given.items()}
+        found: frozenset[str] | None = self._answers[question]
+        return found
+
+    def _given_once(self, facts: Facts, given: dict[Facts, frozenset[str] | None]) -> frozenset[str] | None:
         listed = self._exported(facts)
         if listed is not None:
-            return listed.may_have(name)
-        if name.startswith("_"):
-            return False
-        return name in facts.names.scope.bindings or self._without_circles(facts, name, True, self._gives_by_stars)
-
-    def _gives_by_stars(self, facts: Facts, name: str) -> bool:
-        return any(facts.names.star_gives(star, name) for star in facts.names.stars)
+            return listed.names if listed.is_whole else None
+        names = {name for name in facts.names.scope.bindings if not name.startswith("_")}
+        for star in facts.names.stars:
+            module = self.star_module(star, facts)
+            inner = given[module] if module is not None else None
+            if inner is None:
+                return None
+            names.update(name for name in inner if not name.startswith("_"))
+        return frozenset(names)
 
     def _star_target(self, star: ast.ImportFrom, name: str, near: Facts) -> str | None:
         """The full name of what `from ... import *` binds `name` to, if it is certain to do so."""
@@ -115,11 +145,26 @@ class Project:
             return None
         bindings = facts.names.scope.bindings.get(name)
         if bindings is None:
-            return self._without_circles(facts, name, None, self._target_by_stars)
+            return self._target_by_stars(facts, name)
         return member_of(module, name) if any(_is_certain(binding, facts) for binding in bindings) else None
 
     def _target_by_stars(self, facts: Facts, name: str) -> str | None:
-        return facts.names.resolve_dotted(name, facts.names.scope)
+        question = ("star target", facts.path, name)
+        if question in self._answers:
+            known: str | None = self._answers[question]
+            return known
+        if question in self._starred:
+            self._circles += 1
+            return None
+        before = self._circles
+        self._starred.add(question)
+        try:
+            found = facts.names.resolve_dotted(name, facts.names.scope)
+        finally:
+            self._starred.discard(question)
+        if self._circles == before:
+            self._answers[question] = found
+        return found
 
     def _exported(self, facts: Facts) -> ExportedNames | None:
         return self.once(("exported names", facts.path), lambda: exported_names(facts.names))
@@ -129,25 +174,40 @@ class Project:
         module = absolute_import(near.names.name, near.names.is_package, star.module, star.level)
         return self.module(module, near) if module else None
 
-    def names_where_starred(self, facts: Facts) -> frozenset[str]:
-        """Names that a new one in this module may hide: those in modules that get all of its by `import *`.
+    def is_taken_by_stars(self, facts: Facts, name: str) -> bool:
+        """Whether a new name in this module may hide another, or be hidden, where `import *` binds names.
 
-        What a name of the runtime, or of a module without another name, means there, it means here as well.
+        It may be one that the module gets from others of the project, or one that is read or bound in modules that get
+        all of its names. What a name of the runtime, or of a module without another name, means there, it means here.
         """
-        return self.once(("names where starred", facts.path), lambda: frozenset(self._names_where_starred(facts)))
+        return any(
+            (self._has_by_stars(each, name) or (each is not facts and name in each.names.identifiers))
+            and each.names.resolve_dotted(name, each.names.scope) not in (name, "mmruntime")
+            for each in (facts, *self._starring(facts))
+        )
 
-    def _names_where_starred(self, facts: Facts) -> Iterator[str]:
-        if self._exported(facts) is not None:
-            return
-        for other in self._with_stars:
-            if other is not facts and facts in self._starred_by(other):
-                names = other.names
-                for name in names.identifiers:
-                    if names.resolve_dotted(name, names.scope) not in (name, "mmruntime"):
-                        yield name
+    def _has_by_stars(self, facts: Facts, name: str) -> bool:
+        names = facts.names
+        # Some star imports may bind any name, and then none would be free.
+        if not any(name in each.names.scope.bindings for each in self._starred_by(facts)):
+            return False
+        return any(names.star_gives(each, name) for each in names.stars if self.star_module(each, facts) is not None)
+
+    def _starring(self, facts: Facts) -> list[Facts]:
+        """The modules that get new names of this one by `import *`, directly or through others."""
+        return self.once(("starring", facts.path), lambda: self._find_starring(facts))
+
+    def _find_starring(self, facts: Facts) -> list[Facts]:
+        listed = self._exported(facts)
+        if listed is not None and listed.is_whole:
+            return []
+        return [each for each in self._with_stars if each is not facts and facts in self._starred_by(each)]
 
     def _starred_by(self, facts: Facts) -> set[Facts]:
         """The modules of which a module gets all names, directly or through others."""
+        return self.once(("starred by", facts.path), lambda: self._find_starred_by(facts))
+
+    def _find_starred_by(self, facts: Facts) -> set[Facts]:
         found: set[Facts] = set()
         queue = [facts]
         while queue:
@@ -159,31 +219,23 @@ class Project:
                     queue.append(module)
         return found
 
-    def _without_circles(
-        self, facts: Facts, name: str, unclear: Answer, find: Callable[[Facts, str], Answer]
-    ) -> Answer:
-        """What `find` gives for a name of a module; `unclear` if that hangs on itself, as in circles of imports."""
-        question = (facts.path, name)
-        if question in self._starred:
-            return unclear
-        self._starred.add(question)
-        try:
-            return find(facts, name)
-        finally:
-            self._starred.discard(question)
-
     def _follow(self, qualified: str, near: Facts) -> str:
         """The full name that a re-export resolves to: `pkg.aliases.P` may be `jax.sharding.PartitionSpec`."""
-        if not self._following:
-            # Modules of one root import the same things, but for what a module calls its own.
-            is_own = qualified == near.names.name or qualified.startswith(f"{near.names.name}.")
-            key = (near.path if is_own else near.file.root, qualified)
-            if key not in self._followed:
-                self._followed[key] = self._follow_once(qualified, near)
+        # Modules of one root import the same things, but for what a module calls its own.
+        is_own = qualified == near.names.name or qualified.startswith(f"{near.names.name}.")
+        key = (near.path if is_own else near.file.root, qualified)
+        if key in self._followed:
             return self._followed[key]
+        if qualified in self._following:
+            self._circles += 1
+            return qualified
+        before, is_first = self._circles, not self._following and not self._starred
+        found = self._follow_once(qualified, near)
         # Modules may import a name from each other in a circle. What is found on the way is not kept, since it depends
         # on where the circle was entered.
-        return qualified if qualified in self._following else self._follow_once(qualified, near)
+        if is_first or self._circles == before:
+            self._followed[key] = found
+        return found
 
     def _follow_once(self, qualified: str, near: Facts) -> str:
         self._following.add(qualified)

@@ -147,7 +147,7 @@ class Module:
     read_in: dict[ast.AST, Scope] = field(default_factory=dict)
     star_gives: Callable[[ast.ImportFrom, str], bool] = field(default=lambda star, name: True)
     star_target: Callable[[ast.ImportFrom, str], str | None] = field(default=lambda star, name: None)
-    _resolved: dict[tuple[Scope, str], str | None] = field(default_factory=dict)
+    _resolved: dict[tuple[Scope, str], str | None] = field(default_factory=dict, init=False, repr=False)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute, and forget what names resolved to by the one that it had."""
@@ -226,9 +226,9 @@ class Module:
         owner = scope.owner(name)
         if owner is None:
             stars = [star for star in self.stars if self.star_gives(star, name)]
-            # Each of them rebinds the names of those above.
             if stars:
-                return self._of_star(stars[-1], name)
+                meanings = {self._of_star(star, name) for star in self._read_stars(stars)}
+                return meanings.pop() if len(meanings) == 1 else None
             return f"builtins.{name}" if name in _BUILTINS else None
         key = (id(owner), name)
         if key in seen:
@@ -239,6 +239,14 @@ class Module:
         if len(found) > 1:
             found = {self.homes.get(name or "", name) for name in found}
         return found.pop() if len(found) == 1 else None
+
+    def _read_stars(self, stars: list[ast.ImportFrom]) -> list[ast.ImportFrom]:
+        """Of star imports that bind one name those whose meaning of it code may read: the last, and those far above."""
+        # Each rebinds the names of those above, which nothing reads where only imports stand between.
+        last = stars[-1].lineno
+        above = [each.lineno for each in self.tree.body if each.lineno < last and not _only_imports(each)]
+        begin = max(above, default=0)
+        return [star for star in stars if star is stars[-1] or star.lineno < begin]
 
     def _of_star(self, star: ast.ImportFrom, name: str) -> str | None:
         """What `from ... import *` binds a name to, None where that is unclear: it may not even run."""
@@ -263,6 +271,11 @@ class Module:
         first, _, rest = dotted.partition(".")
         found = self._resolve_name(first, scope, seen)
         return None if found is None else self._canonical(f"{found}.{rest}" if rest else found)
+
+
+def _only_imports(statement: ast.stmt) -> bool:
+    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_text or isinstance(statement, ast.Import | ast.ImportFrom)
 
 
 def dotted_name(node: ast.expr | None) -> str | None:
