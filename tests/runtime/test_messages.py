@@ -187,7 +187,20 @@ def test_microbatch_options(options, error, message):
             lambda b: b["x"].sum(),
             {"x": np.ones((4, 2)), "y": np.ones(6)},
             ValueError,
-            r"what is sliced of <lambda> differs in size along dim=0: argument 0\['x'\]: 4, argument 0\['y'\]: 6",
+            r"what is sliced of <lambda> differs in size along dim=0: argument 0\['x'\]: 4, argument 0\['y'\]: 6\. "
+            r"Pass what has no row for each example as an argument of its own, and leave that out of argnum\.",
+        ),
+        (
+            lambda b: b["x"].sum(),
+            {"x": np.ones((4, 2)), "y": 2.0},
+            ValueError,
+            r"out of range for argument 0\['y'\] of <lambda>, whose shape is \(\)\. Pass what has no row",
+        ),
+        (
+            lambda b: b.sum(),
+            np.ones((0, 2)),
+            ValueError,
+            r"the batch of <lambda> has no examples: its size along dim=0",
         ),
         (lambda b: 1.0, {}, ValueError, r"the argument to slice of <lambda> has no arrays"),
         (lambda b: (b > 0).any(), np.ones(4), TypeError, r"of <lambda> is bool\[\], which cannot be added up over"),
@@ -198,7 +211,7 @@ def test_microbatch_options(options, error, message):
             r"result\['key'\] of <lambda> is key<fry>\[\], which cannot be added up",
         ),
     ],
-    ids=["sizes", "nothing", "bool", "key"],
+    ids=["sizes", "number", "empty", "nothing", "bool", "key"],
 )
 def test_microbatch_arguments_and_results(fun, batch, error, message):
     for call in (mm.microbatch(fun, count=2), mm.mjit(mm.microbatch(fun, count=2), mesh=stages(2))):

@@ -303,6 +303,9 @@ def _kinds_of_leaves(how: Any, tree: Any) -> list[str]:
     return jax.tree.leaves(spread)
 
 
+_INSTEAD_OF_ROWS = "Pass what has no row for each example as an argument of its own, and leave that out of argnum."
+
+
 def _slice(
     batch: Any, argnum: int | Sequence[int], dim: int, size: int | None, count: int | None, label: str
 ) -> tuple[Any, int]:
@@ -322,16 +325,20 @@ def _slice(
         rank = np.ndim(leaf)
         if not -rank <= dim < rank:
             raise ValueError(
-                f"microbatch: {dim=} is out of range for {name} of {label}, whose shape is {np.shape(leaf)}. Leave out "
-                "of argnum what has no row for each example."
+                f"microbatch: {dim=} is out of range for {name} of {label}, whose shape is {np.shape(leaf)}. "
+                f"{_INSTEAD_OF_ROWS if inside else 'Leave out of argnum what has no row for each example.'}"
             )
         sizes[name] = np.shape(leaf)[dim]
     if not sizes:
         raise ValueError(f"microbatch: the argument to slice of {label} has no arrays.")
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name}: {length}" for name, length in sizes.items())
-        raise ValueError(f"microbatch: what is sliced of {label} differs in size along {dim=}: {listed}.")
+        raise ValueError(
+            f"microbatch: what is sliced of {label} differs in size along {dim=}: {listed}. {_INSTEAD_OF_ROWS}"
+        )
     (length,) = set(sizes.values())
+    if length == 0:
+        raise ValueError(f"microbatch: the batch of {label} has no examples: its size along {dim=} is 0.")
     what, each = ("size", size) if size is not None else ("count", count)
     assert each is not None
     if length % each or length < each:
