@@ -93,8 +93,8 @@ def reword_mixed_devices(reword: Callable[[str, str, list[frozenset[int]], bool]
     """Have `reword` say what JAX's error about arrays on several sets of devices says.
 
     Args:
-        reword: Takes JAX's message, the name of the function that got the arrays, the ids of each set of devices, and
-            whether one of these is that of the mesh in JAX's context.
+        reword: Takes JAX's message, the name of the function that got the arrays, the ids of each set of devices that
+            has some, and whether the mesh in JAX's context has others.
     """
     from jax._src import stages  # noqa: PLC0415  (private: JAX has no hook for its messages)
 
@@ -107,12 +107,12 @@ def reword_mixed_devices(reword: Callable[[str, str, list[frozenset[int]], bool]
         text: str = worded(*args, **kwargs)
         try:
             function, fails = args[:2]
-            devices = [frozenset(fail.device_ids) for fail in fails]
-            in_context = any(fail.m_type.name == "CONTEXT_DEVICES" for fail in fails)
+            of_context = [fail.m_type.name == "CONTEXT_DEVICES" for fail in fails]
+            devices = [frozenset(f.device_ids) for f, is_mesh in zip(fails, of_context, strict=True) if not is_mesh]
         except (AttributeError, TypeError, ValueError):
             # Another JAX calls it otherwise: its own words will do.
             return text
-        return reword(text, f"`{function}`", devices, in_context)
+        return reword(text, f"`{function}`", devices, any(of_context))
 
     setattr(stages, name, message)
 
@@ -133,7 +133,10 @@ def reword_mixed_meshes(reword: Callable[[str, str, Sequence[AbstractMesh]], str
             worded(avals, primitive, *args, **kwargs)
         except ValueError as error:
             meshes = [each.sharding.mesh for each in avals if hasattr(each, "sharding")]
-            raise ValueError(reword(str(error), f"`{primitive}`", meshes)) from None
+            text = reword(str(error), f"`{primitive}`", meshes)
+            if text == str(error):
+                raise
+            raise ValueError(text) from None
 
     setattr(core, name, check)
 
@@ -158,7 +161,10 @@ def reword_fetches(reword: Callable[[str, frozenset[int]], str]) -> None:
             if "non-addressable" not in str(error):
                 raise
             devices = frozenset(device.id for device in array.sharding.device_set)
-            raise RuntimeError(reword(str(error), devices)) from None
+            text = reword(str(error), devices)
+            if text == str(error):
+                raise
+            raise RuntimeError(text) from None
 
     setattr(ArrayImpl, "_value", property(value))  # noqa: B010  (mypy knows the attribute as read-only)
 

@@ -72,6 +72,8 @@ def test_a_mesh_in_context_must_be_that_of_the_steps(count: int, kind: jax.shard
     def summed(params: list[jax.Array]) -> jax.Array:
         return sum((mm.task(jnp.sum, task=on(i))(w) for i, w in enumerate(params)), jnp.zeros(()))
 
+    # Of which these devices are a stage.
+    mm.mjit(summed, mesh=mm.MultiMesh(axis_sizes=(2, 4), axis_names=("stage", "data")))(weights(2))
     loss = mm.mjit(summed, mesh=mesh)(weights(2))
     other = jax.make_mesh((count,), ("data",), axis_types=(kind,), devices=jax.devices()[:count])
     message = r"`add` got an array that a step which `mm.mjit` compiled has returned.*`jax.set_mesh\(mesh\)`.* JAX: \w+"
@@ -80,7 +82,9 @@ def test_a_mesh_in_context_must_be_that_of_the_steps(count: int, kind: jax.shard
     # What the message says to write.
     with jax.set_mesh(mesh):
         assert jnp.zeros(()) + loss == loss
-    elsewhere = jax.device_put(1.0, NamedSharding(Mesh(np.array(jax.devices()[5:7]), ("x",)), P()))
+    # No step of another test has these devices.
+    devices = np.array([jax.devices()[index] for index in (1, 4, 6)])
+    elsewhere = jax.device_put(1.0, NamedSharding(Mesh(devices, ("x",)), P()))
     with jax.set_mesh(other), pytest.raises(ValueError) as raised:
         _ = jnp.zeros(()) + elsewhere
     assert "mm.mjit" not in str(raised.value)

@@ -318,7 +318,9 @@ def _places_here(var: Var, program: Program, shardings: Shardings) -> list[tuple
 def _captured(step: Step, program: Program, shardings: Shardings) -> list[_Captured]:
     """Slots that are filled once; the same list in all processes, as the numbers of messages follow from it."""
     captured = [
-        _Captured(slot, step.constants[var], var.aval, shardings[var, where], is_here(shardings[var, where].mesh))
+        _Captured(
+            slot, _as_now(step.constants[var]), var.aval, shardings[var, where], is_here(shardings[var, where].mesh)
+        )
         for var, places in program.constants.items()
         for slot, where in places
     ]
@@ -327,6 +329,11 @@ def _captured(step: Step, program: Program, shardings: Shardings) -> list[_Captu
         sharding = shardings.replicated(where)
         captured.append(_Captured(slot, np.uint32(number), aval, sharding, is_here(sharding.mesh)))
     return captured
+
+
+def _as_now(value: Any) -> Any:
+    """A captured value as it is when the step is planned: the program may write into it before a call lays it out."""
+    return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def _plan_code(
@@ -440,7 +447,7 @@ class _Outputs:
                 if position is not None:
                     self._sources.append((_INPUT, position, atom.aval, sharding))
                 else:
-                    value = step.constants[atom] if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
+                    value = _as_now(step.constants[atom]) if is_var(atom) else np.asarray(atom.val, atom.aval.dtype)
                     self._sources.append((_KNOWN, value, atom.aval, sharding))
         self._copied = copied_outputs(step, donated)
         self.spread = SpreadAcross(everywhere, scattered, channel, me) if scattered else None

@@ -14,13 +14,13 @@ def runs_once(eqn: Any) -> bool:
 
     `jax.pure_callback` has no effect in JAX's sense. Its function may still count its calls, or take long.
     """
-    return bool(eqn.effects) or _calls_host(eqn)
+    return bool(eqn.effects) or _calls_pure_callback(eqn)
 
 
-def _calls_host(eqn: Any) -> bool:
+def _calls_pure_callback(eqn: Any) -> bool:
     if eqn.primitive.name == "pure_callback":
         return True
-    return any(_calls_host(each) for inner in _compat.inner_jaxprs(eqn) for each in inner.eqns)
+    return any(_calls_pure_callback(each) for inner in _compat.inner_jaxprs(eqn) for each in inner.eqns)
 
 
 # JAX's equations that call functions of the host.

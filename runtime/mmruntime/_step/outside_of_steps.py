@@ -44,7 +44,8 @@ def _ids(mesh: Mesh) -> frozenset[int]:
 
 
 def _on_several_devices(message: str, function: str, devices: Collection[frozenset[int]], in_context: bool) -> str:
-    if in_context and _submeshes.isdisjoint(devices) and not _meshes.isdisjoint(devices):
+    # A whole mesh may also be a stage of another one.
+    if in_context and not _meshes.isdisjoint(devices):
         return f"{_other_mesh(function)} JAX: {message}"
     if _submeshes.isdisjoint(devices):
         return message

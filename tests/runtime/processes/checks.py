@@ -476,6 +476,24 @@ def followed() -> None:
     assert step.num_plans == 1
 
 
+def captured() -> None:
+    """Arrays of the host that a step captures are as they were when it was planned, in results as well."""
+    read, returned = np.ones((4, 4), np.float32), np.ones((4, 4), np.float32)
+    mesh = mm.MultiMesh(axis_sizes=(2, len(jax.devices()) // 2), axis_names=("stage", "data"))
+    x = normal(4, 4, dtype=np.float32)
+
+    def fun(x):
+        y = mm.task(jnp.multiply, task=mm.stage(0, 2))(x, read)
+        return mm.task(jnp.negative, task=mm.stage(1, 2))(y), returned
+
+    step = mm.mjit(fun, mesh=mesh)
+    step.plan(x)
+    for _ in range(2):
+        read *= 3
+        returned *= 3
+        same_shards(step(x), [-x, np.ones((4, 4), np.float32)], exact=True)
+
+
 def alone() -> None:
     """Steps on devices of this process alone, which others need not call; and a step that is one program on all."""
     me = jax.process_index()

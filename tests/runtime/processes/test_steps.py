@@ -29,6 +29,7 @@ def test_two_processes(saved, tmp_path):
         "held_back",
         "alone",
         "followed",
+        "captured",
         "other_entries",
         f"checkpointed={tmp_path}",
         "eager_tasks",
