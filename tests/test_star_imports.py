@@ -145,3 +145,14 @@ def test_modules_that_star_imports_reach_by_many_ways_are_asked_once() -> None:
     chain = {f"m{i}.py": f"import jax\nfrom m{i + 1} import *\nfrom m{i + 2} import *\n" for i in range(60)}
     assert meaning("from m0 import *", "f", chain | {"m60.py": HERE, "m61.py": HERE}) == "jax.grad"
     assert meaning("from m0 import *", "jax.jit", chain | {"m60.py": HERE, "m61.py": HERE}) == "jax.jit"
+
+
+def test_a_mesh_hides_no_name_where_all_names_are_imported() -> None:
+    step = "import jax\n\n# mm: mesh(stage=2)\n\n\n@jax.jit  # mm: mjit\ndef step(x):\n    return x\n"
+    texts = {"train.py": step, "base.py": "mesh = 7\n", "hub.py": "from base import *\nfrom train import *\n"}
+    files = [SourceFile(path, text.encode(), path.removesuffix(".py")) for path, text in texts.items()]
+    result = rewrite_project(files, REGISTRY)[0]
+    assert not result.changed
+    reasons = [refusal.reason for refusal in result.refusals]
+    assert any("another thing of this name is where `import *` takes it" in reason for reason in reasons)
+    assert rewrite_project(files[:2], REGISTRY)[0].changed

@@ -185,21 +185,26 @@ def changed_outside(loss: Loss) -> str | None:
 
     Code below sees that, and the loss is traced once more for a microbatch.
     """
+    around = [scope for scope in loss.scope.chain() if scope is not loss.scope and scope.kind == "function"]
     for node in ast.walk(loss.node):
-        match node:
-            case ast.Nonlocal(names=names) | ast.Global(names=names):
-                found = [name for name in names if name not in loss.scope.bindings]
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _FILLING:
-                found = [name]
-            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
-                found = [name]
-            case _:
-                continue
-        for name in found:
-            owner = loss.scope.owner(name)
-            local = owner is not None and owner is not loss.scope and owner.kind == "function"
-            if local or isinstance(node, ast.Nonlocal | ast.Global):
-                return name
+        if isinstance(node, ast.Nonlocal | ast.Global):
+            found = [name for name in node.names if name not in loss.scope.bindings]
+            if found:
+                return found[0]
+        filled = _filled(node)
+        # What a function in the loss fills may be its own.
+        if filled is not None and loss.facts.names.read_in[filled].owner(filled.id) in around:
+            return filled.id
+    return None
+
+
+def _filled(node: ast.AST) -> ast.Name | None:
+    """The name whose list, set or dictionary a call or an assignment changes."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name() as name, attr=method)) if method in _FILLING:
+            return name
+        case ast.Subscript(value=ast.Name() as name, ctx=ast.Store()):
+            return name
     return None
 
 
