@@ -362,11 +362,11 @@ def evaluate(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, A
 def _joined(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
     """Arrays beside each other, or one with a number beside it."""
     shape = eqn.outvars[0].aval.shape
-    if eqn.primitive.name == "concatenate":
+    config = eqn.params.get("padding_config")
+    if config is None:
         parts = [np.broadcast_to(each, atom.aval.shape) for each, atom in zip(ins, eqn.invars, strict=True)]
         joins = {eqn.params["dimension"]}
     else:
-        config = eqn.params["padding_config"]
         if any(low < 0 or high < 0 or interior for low, high, interior in config):
             return None
         parts = [ins[0]]
@@ -376,7 +376,7 @@ def _joined(eqn: Any, ins: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, An
     parts = [part[tuple(slice(0, 1) if repeat else slice(None) for repeat in repeats)] for part in parts]
     if math.prod(1 if repeat else size for size, repeat in zip(shape, repeats, strict=True)) > _MOST_ENTRIES:
         return None
-    if eqn.primitive.name == "concatenate":
+    if config is None:
         found = np.concatenate(parts, eqn.params["dimension"])
     else:
         found = np.pad(parts[0], [(low, high) for low, high, _ in config], constant_values=ins[1])
