@@ -588,14 +588,11 @@ def compiled_for(mesh: jax.sharding.Mesh) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def no_mesh_while_tracing() -> Iterator[None]:
+def no_mesh_while_tracing() -> AbstractContextManager[None]:
     """A context without an ambient mesh, as `no_mesh`, whose `jax.set_mesh` raises an error while tracing."""
-    from jax._src.mesh import empty_abstract_mesh, empty_concrete_mesh  # noqa: PLC0415  (private: no public one)
-    from jax._src.sharding_impls import _internal_use_concrete_mesh  # noqa: PLC0415  (private: `set_mesh` raises)
+    from jax._src.mesh import empty_concrete_mesh  # noqa: PLC0415  (private: no public one)
 
-    with _internal_use_concrete_mesh(empty_concrete_mesh), jax.sharding.use_abstract_mesh(empty_abstract_mesh):
-        yield
+    return compiled_for(empty_concrete_mesh)
 
 
 def global_array(shape: Sequence[int], dtype: Any, sharding: Any, shards: Sequence[Any], *, weak: bool = False) -> Any:
@@ -683,22 +680,25 @@ def own_shards(array: Any) -> Sequence[Any]:
     return [shard.data for shard in array.addressable_shards] if shards is None else shards
 
 
-def copier(shardings: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
+def copier(shardings: Sequence[Any], *, keys: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
     """A function that copies arrays, each shard to the device in its place of another layout. It waits for no value.
 
     It does what `jax.device_put` does in the end, without the checks before it, which cost several times as much.
 
     Args:
         shardings: The layout of each copy, which cuts it as that of the array does; all of devices of this process.
+        keys: Whether there may be arrays of PRNG keys among them, which `jax.device_put` alone takes.
 
     Returns:
-        The function. It takes as many arrays, none of which may be one of PRNG keys.
+        The function. It takes as many arrays.
     """
     layouts = list(shardings)
 
     def checked(arrays: Sequence[Any]) -> list[Any]:
         return jax.device_put(list(arrays), layouts)  # type: ignore[no-any-return]
 
+    if keys:
+        return checked
     try:
         # Private: only `jax.device_put` is public.
         from jax._src.lib import xla_client  # type: ignore[attr-defined]  # noqa: PLC0415

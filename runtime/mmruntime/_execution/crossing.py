@@ -271,7 +271,7 @@ class _Rebuild:
         self._moves = [place for place, _ in moved]
         devices = [SingleDeviceSharding(device) for _, device in moved]
         keys = any(is_key(aval.dtype) for aval in avals)
-        self._copy = functools.partial(jax.device_put, device=devices) if keys else _compat.copier(devices)
+        self._copy = _compat.copier(devices, keys=keys)
 
     def __call__(self, arrays: Sequence[Any], received: list[Any]) -> list[Any]:
         pool = list(received)

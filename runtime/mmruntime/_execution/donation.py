@@ -73,7 +73,7 @@ def owned_slots(step: Step, placement: Placement, program: Program, donated: Con
         sent.update(slot for item in sends for slot in (*item.args, *item.results))
     inputs = {place[0]: position for position, place in enumerate(program.inputs) if place is not None}
     constants = {slot for places in program.constants.values() for slot, _ in places}
-    # A scalar's slots are shards of one array of the caller's; see `scalars.part`.
+    # A scalar's slots are shards of one array of the caller's; see `scalars.ScalarPart`.
     constants |= {slot for var in step.invars for slot, _ in program.scalars.get(var, ())}
     constants |= {slot for slot, _, _ in program.numbers}
     returned = {atom for atom in step.outvars if is_var(atom)}

@@ -21,6 +21,7 @@ from mmruntime._execution.back_pressure import BackPressure
 from mmruntime._execution.channel import Channel
 from mmruntime._execution.compile import Compiled
 from mmruntime._execution.crossing import Crossing
+from mmruntime._execution.host_values import is_shared
 from mmruntime._execution.own_parts import copied, is_global, is_here, nothing_of, place, processes
 from mmruntime._execution.parcels import is_key
 from mmruntime._execution.run import copied_outputs, deletable, layout_of_state
@@ -333,7 +334,7 @@ def _captured(step: Step, program: Program, shardings: Shardings) -> list[_Captu
 
 def _as_now(value: Any) -> Any:
     """A captured value as it is when the step is planned: the program may write into it before a call lays it out."""
-    return np.array(value) if isinstance(value, np.ndarray) else value
+    return np.array(value) if is_shared(value) else value
 
 
 def _plan_code(

@@ -8,12 +8,10 @@ copy.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from mmruntime import _compat
@@ -40,7 +38,7 @@ class ScalarPart:
         held = own_devices(everywhere)
         self.sharding = sharding
         self._positions = [held.index(device) for device in own_devices(sharding)]
-        self._assemble = _assembler(aval, sharding)
+        self._assemble = scalar_assembler(aval, sharding)
 
     def __call__(self, array: Any) -> Any:
         """The part of a scalar."""
@@ -91,11 +89,9 @@ class Spreader:
             missing = [device for device in _devices(everywhere) if device not in holders]
             sends_keys = sends_keys or (bool(missing) and is_key(aval.dtype))
             targets += [SingleDeviceSharding(device) for device in missing]
-            self._recipes.append(_Recipe(index, tuple(copies), _assembler(aval, everywhere)))
-        # One batched call. From one device to one device neither function waits for the value.
-        self._copy: Callable[[Sequence[Any]], Sequence[Any]] | None = None
-        if targets:
-            self._copy = functools.partial(jax.device_put, device=targets) if sends_keys else _compat.copier(targets)
+            self._recipes.append(_Recipe(index, tuple(copies), scalar_assembler(aval, everywhere)))
+        # One batched call, if any. From one device to one device it never waits for the value.
+        self._copy = _compat.copier(targets, keys=sends_keys) if targets else None
 
     def __call__(self, slots: Sequence[Any], give: Callable[[int, Any], None]) -> None:
         """Call `give(index, array)` for each result; returns as soon as all copies are issued."""
@@ -113,7 +109,8 @@ class Spreader:
             give(recipe.index, recipe.assemble(copies))
 
 
-def _assembler(aval: Any, sharding: NamedSharding) -> Callable[[Sequence[Any]], Any]:
+def scalar_assembler(aval: Any, sharding: NamedSharding) -> Callable[[Sequence[Any]], Any]:
+    """A function that makes scalars of this type of their shards, one for each own device of a replicated layout."""
     return _compat.assembler((), aval.dtype, sharding, weak=bool(getattr(aval, "weak_type", False)))
 
 

@@ -5,12 +5,10 @@ Processes hand them on as a tree, so that none sends to more than a few, however
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from mmruntime import _compat
@@ -18,6 +16,7 @@ from mmruntime._execution.channel import Carry, Channel
 from mmruntime._execution.crossing import as_keys, cutter
 from mmruntime._execution.own_parts import own_devices
 from mmruntime._execution.parcels import Message, Parcel, is_key, on_the_wire, ticket_with
+from mmruntime._execution.scalars import scalar_assembler
 
 # How many processes each hands the results on to.
 _ARITY = 4
@@ -149,10 +148,7 @@ class _SameHolders:
     ) -> None:
         self._results = results
         self._own = own_devices(everywhere)
-        self._assemble = [
-            _compat.assembler((), aval.dtype, everywhere, weak=bool(getattr(aval, "weak_type", False)))
-            for aval in (result.aval for result in results)
-        ]
+        self._assemble = [scalar_assembler(result.aval, everywhere) for result in results]
         # For each own device that has them: for each result, the slot, and the position of its shard there.
         self._held: dict[Any, list[tuple[int, int]]] = {}
         for result in results:
@@ -169,7 +165,7 @@ class _SameHolders:
         self._missing = [device for device in self._own if device not in self._held and device != self._at]
         targets = [SingleDeviceSharding(device) for device in self._missing for _ in results]
         keys = any(is_key(result.aval.dtype) for result in results)
-        self._copy = functools.partial(jax.device_put, device=targets) if keys else _compat.copier(targets)
+        self._copy = _compat.copier(targets, keys=keys)
         levels = tree_levels(sorted(holder), sorted(set(first) - set(holder)))
         self.steps = [self._level(level, at, channel, me) for level in levels]
 

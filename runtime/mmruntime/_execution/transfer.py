@@ -64,7 +64,7 @@ class Transport(Protocol):
         ...
 
     def put(self, values: Sequence[Any], shardings: Sequence[Sharding], /) -> Sequence[Any]:
-        """Place values at the border of a step: arguments, captured arrays, copies of scalars.
+        """Place values at the border of a step: arguments and captured arrays.
 
         Args:
             values: Arrays of any layout, NumPy arrays and numbers.
@@ -157,14 +157,13 @@ class _ByPieces:
             [(_devices(source).index(device), box) for device, box in pieces.cuts]
             for (source, _, _), pieces in zip(layouts, self._layouts, strict=True)
         ]
-        self._targets = [
+        targets = [
             SingleDeviceSharding(device)
             for pieces in self._layouts
             for device, numbers, _ in pieces.rows
             for _ in numbers
         ]
-        keys = any(is_key(aval.dtype) for aval in avals)
-        self._copy = None if keys else _compat.copier(self._targets)
+        self._copy = _compat.copier(targets, keys=any(is_key(aval.dtype) for aval in avals))
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         pieces: list[Any] = []
@@ -174,7 +173,7 @@ class _ByPieces:
             for _, numbers, _ in layout.rows:
                 pieces.extend(cuts[number] for number in numbers)
         # One batched call for everything is two to three times cheaper than a call per piece.
-        moved = iter(jax.device_put(pieces, self._targets) if self._copy is None else self._copy(pieces))
+        moved = iter(self._copy(pieces))
         result = []
         for layout in self._layouts:
             assembled = []
