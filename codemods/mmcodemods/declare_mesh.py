@@ -43,7 +43,7 @@ class DeclareMesh(MeshCodemod):
         if self.site.scope.kind == "class":
             self.refuse("a mesh in a class body would be an attribute of the class; write it above the class")
         mesh = self.site.own_mesh()
-        if self.site.scope.kind == "module" and self.site.project.is_taken_by_stars(self.site.facts, mesh.name):
+        if self.site.scope.kind == "module" and self.site.draft.is_taken_by_stars(mesh.name):
             self.refuse(
                 f"the mesh would be `{mesh.name}`, and another thing of this name is where `import *` takes it; import "
                 "by name there, or write the mesh in a module of its own"

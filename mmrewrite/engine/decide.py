@@ -22,6 +22,7 @@ from mmrewrite.project.project import Project
 from mmrewrite.project.reach import Reach
 from mmrewrite.project.reexported_hints import read_hinted
 from mmrewrite.results import HintError, LeftAlone, Refusal, Rewrite
+from mmrewrite.source.file import may_import_all
 
 if TYPE_CHECKING:
     from mmrewrite.codemod.base import MeshCodemod
@@ -102,7 +103,7 @@ def _rewrite_modules(
         return others[place].data if place in others else sources.load(place)
 
     hinted = with_axis_names(hinted, others, load, sources.adopt, settings.axes, settings.jaxtyping)
-    starring = [*sources.starring, *(file for file in others.values() if b"import *" in file.data)]
+    starring = [*sources.starring, *(file for file in others.values() if may_import_all(file.data))]
     starred_in = [facts for facts in (read_facts(file, ()) for file in starring) if isinstance(facts, Facts)]
     outcomes = _decide(hinted, codemods, load, settings, unreadable, starred_in)
     results |= {facts.path: rewritten(facts, outcomes[facts.path]) for facts in hinted}

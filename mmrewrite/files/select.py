@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.files.walk import load_file, shown, walk
-from mmrewrite.source.file import SourceFile
+from mmrewrite.source.file import SourceFile, may_import_all
 from mmrewrite.tracking import Track, untracked
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def select_files(
             continue
         if wanted(data) and (named or not rules.excludes(os.path.abspath(path))):
             found[real] = source_file(path, data)
-        elif b"import *" in data and path.endswith(".py"):
+        elif may_import_all(data) and path.endswith(".py"):
             starring.append(source_file(path, data))
     return Selection(
         tuple(sorted(found.values(), key=_path)),

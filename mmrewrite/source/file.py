@@ -14,3 +14,8 @@ class SourceFile:
     module: str = ""
     is_package: bool = False
     root: str = "."
+
+
+def may_import_all(data: bytes) -> bool:
+    """Whether a file may have a `from ... import *`, as formatters write it."""
+    return b"import *" in data
