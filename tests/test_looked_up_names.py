@@ -24,6 +24,7 @@ from unittest import mock
 from unittest.mock import patch
 import jax
 x = jax.tree_leaves(1)
+PERCENT, BRACES, DOLLAR = "tree_%s", "tree_{}", "tree_$kind"
 """
 
 PUT_TOGETHER = (
@@ -49,6 +50,10 @@ PUT_TOGETHER = (
     "getattr(jax, ''.join(('tree_', kind)))",
     "getattr(jax, 'tree_'.__add__(kind))",
     "getattr(jax, string.Template('tree_$kind').substitute(kind=kind))",
+    "getattr(jax, PERCENT % kind)",
+    "getattr(jax, BRACES.format('map'))",
+    "getattr(jax, str.format(BRACES, kind))",
+    "getattr(jax, string.Template(DOLLAR).substitute(kind=kind))",
     "getattr(jax, 'tree_map' if kind else 'jit')",
     "getattr(jax, kind or 'tree_map')",
     "getattr(jax, (name := 'tree_' + kind))",

@@ -6,6 +6,7 @@ import ast
 import re
 import string
 
+from mmrewrite.modernize.analysis.passed_modules import text_of
 from mmrewrite.modernize.uses import ModuleUses
 
 _ANY = ".*"
@@ -33,8 +34,8 @@ def text_pattern(module: ModuleUses, node: ast.expr | None, depth: int = 0) -> s
             return inner(value)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return inner(left) + inner(right)
-        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
-            return _filled(text, _PERCENT)
+        case ast.BinOp(left=template, op=ast.Mod()):
+            return _filled(text_of(module, template), _PERCENT)
         case ast.IfExp(body=first, orelse=second):
             return f"(?:{inner(first)}|{inner(second)})"
         case ast.BoolOp(values=values):
@@ -55,14 +56,12 @@ def _of_call(module: ModuleUses, call: ast.Call, depth: int) -> str:
         return text_pattern(module, part, depth + 1)
 
     match call:
-        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format" | "format_map")):
-            return _of_format(text)
-        case ast.Call(func=ast.Attribute(attr="format"), args=[ast.Constant(value=str(text)), *_]):
-            # `str.format("tree_{}", kind)`
-            return _of_format(text)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="str"), attr="format"), args=[template, *_]):
+            return _of_format(text_of(module, template))
+        case ast.Call(func=ast.Attribute(value=template, attr="format" | "format_map")):
+            return _of_format(text_of(module, template))
         case ast.Call(func=ast.Attribute(attr="substitute" | "safe_substitute", value=ast.Call(args=[template, *_]))):
-            is_seen = isinstance(template, ast.Constant) and isinstance(template.value, str)
-            return _filled(template.value, _DOLLAR) if is_seen else _ANY  # type: ignore[attr-defined]
+            return _filled(text_of(module, template), _DOLLAR)
         case ast.Call(
             func=ast.Attribute(value=between, attr="join"), args=[ast.List(elts=parts) | ast.Tuple(elts=parts)]
         ):
@@ -75,8 +74,10 @@ def _of_call(module: ModuleUses, call: ast.Call, depth: int) -> str:
             return _ANY
 
 
-def _filled(text: str, places: re.Pattern[str]) -> str:
+def _filled(text: str | None, places: re.Pattern[str]) -> str:
     """A text with places to fill, as a pattern."""
+    if text is None:
+        return _ANY
     found, end = "", 0
     for place in places.finditer(text):
         is_literal = place[0] in ("%%", "$$")
@@ -85,7 +86,9 @@ def _filled(text: str, places: re.Pattern[str]) -> str:
     return found + re.escape(text[end:])
 
 
-def _of_format(text: str) -> str:
+def _of_format(text: str | None) -> str:
+    if text is None:
+        return _ANY
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError:
