@@ -146,6 +146,43 @@ def test_what_is_of_today_or_of_others_is_not_told(statement: str) -> None:
     assert not is_told(statement)
 
 
+COMPUTED = (
+    "getattr(jax, name)",
+    "lookup(jax, name)",
+    "getattr(importlib.import_module('jax'), name)",
+    "setattr(jax, name, None)",
+    "vars(jax)[name]",
+    "jax.__dict__[name]",
+    "jax.__dict__.get(name)",
+    "jax.__getattribute__(name)",
+    "mock.patch.object(jax, name)",
+    "mock.patch.object(target=jax, attribute=name)",
+    "monkeypatch.delattr(jax, name)",
+)
+OF_OTHERS = ("getattr(use, name)", "getattr(jax.random, name)", "use[name]", "vars(use)[name]", "use.get(name)")
+
+
+def told_in_a_loop(statement: str) -> bool:
+    loop = f"    for name in (\n        'tree_map', 'jit'\n    ):\n        {statement}\n"
+    told = reports(f"{HEAD}lookup = getattr\ndef f(use, monkeypatch):\n{loop}")
+    return any("it may be `jax.tree_map`" in reason for _, reason in told)
+
+
+@pytest.mark.parametrize("statement", COMPUTED)
+def test_strings_where_a_module_is_asked_for_one_of_them(statement: str) -> None:
+    assert told_in_a_loop(statement)
+
+
+@pytest.mark.parametrize("statement", OF_OTHERS)
+def test_strings_where_others_are_asked_for_one_of_them(statement: str) -> None:
+    assert not told_in_a_loop(statement)
+
+
+def test_a_text_that_is_put_together_before_a_table_is_asked() -> None:
+    text = f"{HEAD}def f(kind):\n    name = 'tree_%s' % kind\n    return vars(jax)[name]\n"
+    assert any(line == text.count("\n") for line, _ in reports(text))
+
+
 def test_a_text_that_is_made_in_a_statement_before() -> None:
     text = f"{HEAD}def f(kind):\n    name = 'tree_%s' % kind\n    return getattr(jax, name)\n"
     assert any(line == text.count("\n") for line, _ in reports(text))

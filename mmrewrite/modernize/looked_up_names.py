@@ -31,7 +31,7 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
     source = module.facts.source
     told: dict[ast.AST, str] = {}
     for node in module.strings:
-        full = _old_name(_homes_asked(module, passed, node), str(node.value), names)
+        full = _old_name(_homes_asked(module, node, passed.places), str(node.value), names)
         if full is not None:
             advice = "write what takes its place" if full in context.owners else "see what it means today"
             told[node] = f"it is `{full}`, looked up by its name; {advice}"
@@ -40,11 +40,10 @@ def looked_up(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlo
         name = module_by_name(module, call) if call.func in importers else None
         if name in names and not any(isinstance(each, ast.Constant) and each.value == name for each in call.args):
             told[call] = f"it is `{name}`, looked up by its name; write what takes its place"
-        told |= dict(_of_computed_names(module, call, passed, names))
         told |= dict(_of_patched_keywords(module, passed, call, names))
     for call in context.analysis(RunTexts).calls(module):
         told |= dict(_in_run_text(module, call, names))
-    told |= dict(_of_patterns(module, passed, names))
+    told |= dict(_of_computed_names(module, passed, names))
     told |= dict(_of_getattr_as_a_value(module, passed, names))
     told |= dict(_of_added_globals(module, passed, names))
     for place, reason in told.items():
@@ -58,29 +57,32 @@ def _old_name(homes: Iterable[str], rest: str, names: Collection[str]) -> str | 
     return min((full for home in homes if (full := f"{home}.{rest}") in names), default=None)
 
 
-def _homes_asked(module: ModuleUses, passed: PassedModules, node: ast.expr) -> Iterator[str]:
-    """The modules in which a string is looked up, as far as they are seen; with a default, code copes without."""
+def _homes_asked(module: ModuleUses, node: ast.expr, places: Iterable[str]) -> Iterator[str]:
+    """The modules in which a string is looked up; with a default, code copes without.
+
+    An expression that is not seen to be a module may be any of `places`.
+    """
     holder = module.parents.get(node)
     if isinstance(holder, ast.Subscript) and holder.slice is node:
-        yield from _of_table(module, passed, holder.value)
+        yield from _of_table(module, holder.value, places)
     elif isinstance(holder, ast.keyword) and holder.arg in _NAME_WORDS:
         # As in `patch.object(target=jax, attribute="tree_map")`.
         call = module.parents[holder]
         for target in _targets(call) if isinstance(call, ast.Call) else ():
-            yield from _modules(module, passed, target, is_lookup=False)
+            yield from _modules(module, target)
     elif isinstance(holder, ast.Call) and node in holder.args:
         function = _name_of(module, holder.func)
         if function in ("operator.attrgetter", "operator.itemgetter") or (
             function == "operator.methodcaller" and holder.args[0] is node
         ):
-            yield from passed.places
+            yield from places
         elif function == "builtins.hasattr" or (function == "builtins.getattr" and len(holder.args) > 2):
             return
         elif isinstance(holder.func, ast.Attribute) and holder.args[0] is node and holder.func.attr in _BY_METHOD:
-            yield from _of_table(module, passed, holder.func.value)
-            yield from _modules(module, passed, holder.func.value, is_lookup=False)
+            yield from _of_table(module, holder.func.value, places)
+            yield from _modules(module, holder.func.value)
         elif len(holder.args) > 1 and holder.args[1] is node:
-            yield from _modules(module, passed, holder.args[0], is_lookup=function == "builtins.getattr")
+            yield from _modules(module, holder.args[0], places if function == "builtins.getattr" else ())
 
 
 def _targets(call: ast.Call) -> Sequence[ast.expr]:
@@ -88,59 +90,70 @@ def _targets(call: ast.Call) -> Sequence[ast.expr]:
     return [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg in ("in_dict", "target"))]
 
 
-def _of_table(module: ModuleUses, passed: PassedModules, table: ast.expr) -> Iterator[str]:
+def _of_table(module: ModuleUses, table: ast.expr, places: Iterable[str]) -> Iterator[str]:
     """The modules of whose names a table is: `jax.__dict__`, `vars(jax)`, or a name that is bound to one once."""
     if isinstance(table, ast.Name):
         binding = module.facts.names.binding(table.id, module.scope_of(table))
         table = binding.value if binding is not None and binding.value is not None else table
     if isinstance(table, ast.Attribute) and table.attr == "__dict__":
-        yield from _modules(module, passed, table.value)
+        yield from _modules(module, table.value, places)
     elif isinstance(table, ast.Call) and table.args and _name_of(module, table.func) == "builtins.vars":
-        yield from _modules(module, passed, table.args[0])
+        yield from _modules(module, table.args[0], places)
 
 
-def _modules(module: ModuleUses, passed: PassedModules, node: ast.expr, *, is_lookup: bool = True) -> Iterator[str]:
-    """The module that an expression is, or else all that it may be, as the project passes them on."""
+def _modules(module: ModuleUses, node: ast.expr, places: Iterable[str] = ()) -> Iterator[str]:
+    """The module that an expression is, or else all that it may be."""
     found = _name_of(module, node) or module_by_name(module, node)
     if found is not None:
         yield found
-    elif is_lookup:
-        yield from passed.places
+    else:
+        yield from places
 
 
 def _of_computed_names(
-    module: ModuleUses, call: ast.Call, passed: PassedModules, names: Collection[str]
+    module: ModuleUses, passed: PassedModules, names: Collection[str]
 ) -> Iterator[tuple[ast.AST, str]]:
-    """What `getattr(jax, name)` may look up, as strings of the module."""
-    is_other = isinstance(call.func, ast.Attribute) and call.func.attr != "getattr"
-    if len(call.args) != 2 or is_other or _name_of(module, call.func) != "builtins.getattr":
-        return
-    home, asked = _name_of(module, call.args[0]), call.args[1]
-    if home not in passed.homes or isinstance(asked, ast.Constant) or says_part(text_pattern(module, asked)):
-        return
-    for node in module.strings:
-        text = str(node.value)
-        for word in text.replace(",", " ").split() if node is not asked and len(text) < _LONG else ():
-            full = f"{home}.{word}"
-            if full in names:
-                yield node, f"it may be `{full}`, as line {call.lineno} looks names up in `{home}`; write that of today"
-
-
-def _of_patterns(module: ModuleUses, passed: PassedModules, names: Collection[str]) -> Iterator[tuple[ast.AST, str]]:
-    """Names that are put together of parts where a module is asked for them, of which some are written."""
+    """What a module may be asked for by an expression: what its parts match, or else strings of this module."""
     for node in module.nodes_of(ast.Call, ast.Subscript):
-        for asked in _asked(node):
-            if isinstance(asked, ast.Constant) or (pattern := says_part(text_pattern(module, asked))) is None:
-                continue
-            # The modules are those in which a string at this place would be looked up.
-            homes = list(dict.fromkeys(_homes_asked(module, passed, asked)))
-            found = [name for home in homes for name in names if _is_in(name, home, pattern)]
-            if isinstance(node, ast.Call) and not homes and _takes_full_names(module, node):
-                found = [name for name in names if any(map(pattern.fullmatch, _spellings(name)))]
-            if found:
+        for asked in _asked(module, node):
+            pattern = says_part(text_pattern(module, asked))
+            if pattern is not None:
+                yield from _of_pattern(module, node, asked, pattern, passed, names)
+            else:
+                yield from _of_strings(module, asked, passed, names)
+
+
+def _of_pattern(
+    module: ModuleUses,
+    node: ast.AST,
+    asked: ast.expr,
+    pattern: re.Pattern[str],
+    passed: PassedModules,
+    names: Collection[str],
+) -> Iterator[tuple[ast.AST, str]]:
+    """A name that is put together of parts, of which some are written."""
+    homes = list(dict.fromkeys(_homes_asked(module, asked, passed.places)))
+    found = [name for home in homes for name in names if _is_in(name, home, pattern)]
+    if isinstance(node, ast.Call) and not homes and _takes_full_names(module, node):
+        found = [name for name in names if any(map(pattern.fullmatch, _spellings(name)))]
+    if found:
+        yield node, f"it may look up an old name, such as `{min(found)}`; write the names of today, or ask for each"
+
+
+def _of_strings(
+    module: ModuleUses, asked: ast.expr, passed: PassedModules, names: Collection[str]
+) -> Iterator[tuple[ast.AST, str]]:
+    """Strings of a module that is seen to ask one of JAX or its libraries for names, of which no part is written."""
+    homes = passed.homes.intersection(_homes_asked(module, asked, ()))
+    for node in module.strings if homes else ():
+        text = str(node.value)
+        for word in text.replace(",", " ").split() if len(text) < _LONG else ():
+            full = _old_name(homes, word, names)
+            if full is not None:
+                home = full.removesuffix(f".{word}")
                 yield (
                     node,
-                    f"it may look up an old name, such as `{min(found)}`; write the names of today, or ask for each",
+                    f"it may be `{full}`, as line {asked.lineno} looks names up in `{home}`; write that of today",
                 )
 
 
@@ -153,19 +166,20 @@ _LOOK_UP = frozenset(
 )
 
 
-def _asked(node: ast.AST) -> Iterator[ast.expr]:
-    """What may be the text of a name in a lookup."""
+def _asked(module: ModuleUses, node: ast.AST) -> Iterator[ast.expr]:
+    """What may be the text of a name in a lookup, where it is no text itself."""
     if isinstance(node, ast.Subscript):
         is_table = isinstance(node.value, ast.Name | ast.Call) or (
             isinstance(node.value, ast.Attribute) and node.value.attr == "__dict__"
         )
-        if is_table and isinstance(node.slice, ast.BinOp | ast.JoinedStr | ast.Call | ast.IfExp):
+        if is_table and not isinstance(node.slice, ast.Constant | ast.Slice | ast.Tuple | ast.UnaryOp):
             yield node.slice
     elif isinstance(node, ast.Call):
         own = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-        if own in _LOOK_UP:
-            yield from node.args[:2]
-            yield from (keyword.value for keyword in node.keywords if keyword.arg in _NAME_WORDS)
+        is_renamed = len(node.args) == 2 and isinstance(node.func, ast.Name) and own not in _LOOK_UP
+        if own in _LOOK_UP or (is_renamed and _name_of(module, node.func) == "builtins.getattr"):
+            given = [*node.args[:2], *(keyword.value for keyword in node.keywords if keyword.arg in _NAME_WORDS)]
+            yield from (each for each in given if not isinstance(each, ast.Constant))
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -229,9 +243,9 @@ def _of_patched_keywords(
             text = text_of(module, target)
             found = _name_of(module, target) or module_by_name(module, target) or text
             homes += [found.removesuffix(".__dict__")] if found is not None else []
-            homes += _of_table(module, passed, target)
+            homes += _of_table(module, target, passed.places)
     elif own in ("update", "setdefault") and isinstance(call.func, ast.Attribute):
-        homes += _of_table(module, passed, call.func.value)
+        homes += _of_table(module, call.func.value, passed.places)
     if not passed.homes.isdisjoint(homes):
         for key, value in _keys(module, [*call.args, *call.keywords]):
             full = _old_name(homes, key, names)
