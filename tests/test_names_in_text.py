@@ -61,6 +61,18 @@ OF_THE_MODULE = (
     "import jax as j\ndef f():\n    '''Maps.\n\n    In [1]: j.tree_map(abs, 1)\n    '''\n",
     "from jax import tree_util as t\n'''>>> for x in y:\n...     t.tree_multimap(abs, x)\n'''\n",
 )
+# Half of a character, which no encoding has.
+HALF = "import jax as j\nexec('import jax as j; j.tree_map(\\ud800)')\n"
+# Code beside other text, and code that has what looks like the mark of an example.
+BESIDE = (
+    "'''>>> %timeit f(x)\n>>> from jax import tree_util as t\n>>> t.tree_multimap(abs, 1)\n'''\n",
+    "'''In [1]: !ls\nIn [2]: from jax import tree_util as t\nIn [3]: t.tree_multimap(abs, 1)\n'''\n",
+    "'''>>> f(x)\n\n```\nfrom jax import tree_util as t\nt.tree_multimap(abs, 1)\n```\n'''\n",
+    "'''```bash\npip install x\n```\n```python\nfrom jax import tree_util as t\nt.tree_multimap(abs, 1)\n```\n'''\n",
+    "'''```\n>>> from jax import tree_util as t\n>>> t.tree_multimap(abs, 1)\n```\n'''\n",
+    "'''>>> from jax import tree_util as t\n>>> for x in y:\n>>>     t.tree_multimap(abs, x)\n'''\n",
+    "exec('from jax import tree_util as t\\nx = \">>> 1\"\\nt.tree_multimap(abs, 1)')\n",
+)
 NONE = (
     "import jax as j\nexec('j.tree.map(abs, 1)')\n",
     "import jax\nx = 'import mylib as j; j.tree_map(abs, 1)'\n",
@@ -99,6 +111,11 @@ def test_code_with_its_own_imports(code: str, how: str) -> None:
 @pytest.mark.parametrize("text", OF_THE_MODULE)
 def test_code_that_is_run_with_the_names_of_its_module(text: str) -> None:
     assert told_in(text + "import jax\n")
+
+
+@pytest.mark.parametrize("text", (HALF, *BESIDE))
+def test_code_beside_other_text(text: str) -> None:
+    assert told_in("import jax\n" + text)
 
 
 @pytest.mark.parametrize("text", NONE)

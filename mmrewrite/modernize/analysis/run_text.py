@@ -26,7 +26,9 @@ _RUN = frozenset(
 _RUN_METHODS = frozenset(("run_cell", "runsource"))
 _PACKAGES = [package.decode() for package in PACKAGES]
 _WORDS = re.compile(r"\w+")
-_EXAMPLE = re.compile(r"^[ \t]*(?:>>>|\.\.\.|In \[\d+\]:|\.\.\.:) ?(.*)", re.MULTILINE)
+# An example of an interpreter, with the lines that go on with it, and what comes before the code of each line.
+_PROMPTED = re.compile(r"^[ \t]*(?:>>>|In \[\d+\]:).*(?:\n[ \t]*\.\.\.(?::.*| .*|(?=\n|\Z)))*", re.MULTILINE)
+_PROMPT = re.compile(r"^[ \t]*(?:>>>|In \[\d+\]:|\.\.\.:?) ?", re.MULTILINE)
 _FENCED = re.compile(r"^([ \t]*)```[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 
 
@@ -125,8 +127,8 @@ def names_in_code(
         whole = "\n".join((*needed, *before, code))
         if not any(package in whole for package in _PACKAGES):
             break
-        facts = read_facts(SourceFile("text.py", whole.encode(), "text"), ())
-        if isinstance(facts, Facts):
+        facts = _read(whole)
+        if facts is not None:
             module = ModuleUses(facts)
             found = [use.name for use in module.uses(names)]
             return found + list(_of_stars(module, names))
@@ -134,14 +136,20 @@ def names_in_code(
 
 
 def _codes(text: str) -> Iterator[str]:
-    """What of a text may be code: its examples, what is fenced, or all of it."""
-    if has_examples(text):
-        yield "\n".join(match[1] for match in _EXAMPLE.finditer(text))
-    elif "```" in text:
-        yield "\n".join(dedent(match[2]) for match in _FENCED.finditer(text))
-    else:
-        yield dedent(text)
-        yield text.strip()
+    """What of a text may be code: all of it, or its examples and what is fenced."""
+    yield dedent(text)
+    yield text.strip()
+    pieces = [(match.start(), _PROMPT.sub("", match[0])) for match in _PROMPTED.finditer(text)]
+    pieces += [(match.start(), dedent(match[2])) for match in _FENCED.finditer(text)]
+    shown = [piece for _, piece in sorted(pieces)]
+    yield "\n".join(shown)
+    # Others are of a shell, or have commands of IPython.
+    yield "\n".join(piece for piece in shown if _read(piece) is not None)
+
+
+def _read(text: str) -> Facts | None:
+    facts = read_facts(SourceFile("text.py", text.encode(errors="replace"), "text"), ())
+    return facts if isinstance(facts, Facts) else None
 
 
 def _of_stars(module: ModuleUses, names: Collection[str]) -> Iterator[str]:
