@@ -21,7 +21,7 @@ from mmrewrite.modernize.rewrite import modernize_project
 from mmrewrite.modernize.settings import ModernizeSettings
 from mmrewrite.modernize.site import Location, ModernizeContext
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.results import Rewrite
+from mmrewrite.results import LeftAlone, Rewrite
 from mmrewrite.source.text import SourceText
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "modernize"
@@ -218,6 +218,19 @@ def test_a_crash_costs_one_file(codemod: type[ModernizeCodemod]) -> None:
     assert (bad.failure or "").startswith("this is a bug in mmrewrite (KeyError: 'odd', at test_modernize.py:")
     assert good.result == old.replace(b"old", b"new")
     assert (good.failure, other.failure) == (None, None)
+
+
+def test_a_crash_in_a_report_costs_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(module: ModuleUses, context: ModernizeContext) -> Iterator[LeftAlone]:
+        if module.facts.path == "bad.py":
+            raise KeyError("odd")
+        yield from ()
+
+    monkeypatch.setattr("mmrewrite.modernize.decide.mentions", crash)
+    old = b"import jax\n\nx = jax.tree_map(abs, 1)\n"
+    bad, good = modernize_project(source_files({"bad.py": old, "good.py": old}), ModernizeRegistry())
+    assert (bad.failure or "").startswith("this is a bug in mmrewrite (KeyError: 'odd', at test_modernize.py:")
+    assert (good.failure, good.changed) == (None, True)
 
 
 @pytest.mark.parametrize("shared", ["shape", "SIZES"])

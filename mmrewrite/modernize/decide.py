@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mmrewrite.codemod.refused import SiteRefused
@@ -122,6 +123,15 @@ class _ModuleError(Exception):
     def __init__(self, path: str, message: str) -> None:
         super().__init__(path, message)
         self.path, self.message = path, message
+
+
+@contextmanager
+def _failures_of(path: str) -> Iterator[None]:
+    """Say of whatever is raised that it failed on this module."""
+    try:
+        yield
+    except Exception as error:
+        raise _ModuleError(path, failure_of(error)) from error
 
 
 # An analysis of the whole project that fails does so for every module in turn. Then all of them fail.
@@ -262,6 +272,7 @@ def _outcomes_beside_regions(
         return _BesideRegions(carried(decisions, module), besides, outcome)
 
     found: dict[str, Outcome] = {}
+    order = {name: index for index, name in enumerate(codemods)}
     with Workers(do, to_do, settings.jobs - 1) as workers:
         try:
             in_regions = _by_module(_decisions(context, paths, regional), to_do)
@@ -272,7 +283,7 @@ def _outcomes_beside_regions(
                 module, outcome = context.modules[path], result.outcome
                 if in_regions[path]:
                     decisions = [*(restored(each, module) for each in result.decisions), *in_regions[path]]
-                    in_order = sorted(decisions, key=lambda decision: list(codemods).index(decision.codemod))
+                    in_order = sorted(decisions, key=lambda decision: order[decision.codemod])
                     outcome = _outcome(module, in_order, context, codemods, result.unseen)
                 if outcome is None:
                     return None
@@ -316,10 +327,8 @@ def _context(modules: Sequence[Facts], run: _ModernizeRun) -> ModernizeContext:
 
 
 def _uses(facts: Facts, run: _ModernizeRun) -> ModuleUses:
-    try:
+    with _failures_of(facts.path):
         return run.uses_of(facts)
-    except Exception as error:
-        raise _ModuleError(facts.path, failure_of(error)) from error
 
 
 # Decide
@@ -354,10 +363,8 @@ def _decisions_alone(context: ModernizeContext, path: str, codemods: Codemods) -
 
 
 def _locations(module: ModuleUses, codemod: type[ModernizeCodemod], context: ModernizeContext) -> list[Location]:
-    try:
+    with _failures_of(module.facts.path):
         return list(codemod.find(module, context))
-    except Exception as error:
-        raise _ModuleError(module.facts.path, failure_of(error)) from error
 
 
 def _judge(location: Location, name: str, codemods: Codemods, context: ModernizeContext) -> Decision:
@@ -447,21 +454,20 @@ def _outcome(
     left = {decision.left for decision in decisions if decision.left is not None}
     reported = {*((item.line, item.column) for item in refusals), *((item.line, item.column) for item in left)}
     left |= set(unseen.besides(reported))
-    try:
+    with _failures_of(module.facts.path):
         edits, broken, compat = _draft(module, decisions, context, codemods)
-    except Exception as error:
-        raise _ModuleError(module.facts.path, failure_of(error)) from error
     return Outcome(edits, refusals, left=tuple(sorted(left | broken)), compat=tuple(sorted(compat)))
 
 
 def _unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
-    unclear = (
-        *unclear_uses(module, context.analysis(ToldNames).names),
-        *names_by_star(module, context),
-        *looked_up(module, context),
-        *members_of_passed(module, context),
-    )
-    return _Unseen(tuple(mentions(module, context)), unclear)
+    with _failures_of(module.facts.path):
+        unclear = (
+            *unclear_uses(module, context.analysis(ToldNames).names),
+            *names_by_star(module, context),
+            *looked_up(module, context),
+            *members_of_passed(module, context),
+        )
+        return _Unseen(tuple(mentions(module, context)), unclear)
 
 
 def _nothing_unseen(module: ModuleUses, context: ModernizeContext) -> _Unseen:
