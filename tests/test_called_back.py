@@ -139,6 +139,7 @@ COMPUTE = (
     "jax.tree.map(*y)",
     "jax.tree.map(**y)",
     "jax.tree.map(lambda x: x, y, is_leaf=lambda z: z > 1)",
+    "jax.tree_util.tree_map_with_path(lambda path, z: z, y, is_leaf=lambda z: z > 1)",
     "jax.tree.leaves(y, lambda z: z > 1)",
     "jax.tree.reduce(lambda a, b: a + b, y)",
     "jax.tree.reduce(operator.add, y, 0)",

@@ -69,8 +69,12 @@ _COMPUTING_METHODS = frozenset(("copy",))
 
 def called_back(
     module: ModuleUses, function: ast.expr, args: Sequence[ast.expr], keywords: Sequence[ast.keyword]
-) -> list[ast.expr]:
-    """The functions that a call of a library calls there and then; `*args` that may be one stands for it."""
+) -> list[tuple[ast.expr, int]]:
+    """The functions that a call of a library calls there and then; `*args` that may be one stands for it.
+
+    Returns:
+        Each function, with how many arguments it gets first that are no arrays: the path to a leaf, or none.
+    """
     name = library_name(module, function) or ""
     place, words = _CALL.get(name, (None, ()))
     if name.startswith(_TREES):
@@ -88,12 +92,13 @@ def called_back(
     found += starred[:1] or ([args[place]] if place is not None and place < len(args) else [])
     if name.startswith(_TREES):
         found += [each for each in args if isinstance(each, ast.Lambda) and each not in found]
-    return [each for each in found if not (isinstance(each, ast.Constant) and each.value is None)]
-
-
-def gets_a_path(module: ModuleUses, function: ast.expr) -> bool:
-    """Whether a function that calls others gives them the path to a leaf first."""
-    return (library_name(module, function) or "").endswith(_WITH_A_PATH)
+    asks_for_leaves = {keyword.value for keyword in keywords if keyword.arg == "is_leaf"}
+    given_first = int(name.endswith(_WITH_A_PATH))
+    return [
+        (each, 0 if each in asks_for_leaves else given_first)
+        for each in found
+        if not (isinstance(each, ast.Constant) and each.value is None)
+    ]
 
 
 class ComputedArguments:

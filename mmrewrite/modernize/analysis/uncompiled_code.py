@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 
 from mmrewrite.codemod.array_methods import ARRAY_METHODS
-from mmrewrite.modernize.analysis.called_back import COMPUTE, Definition, called_back, first_computed, gets_a_path
+from mmrewrite.modernize.analysis.called_back import COMPUTE, Definition, called_back, first_computed
 from mmrewrite.modernize.analysis.handed_functions import HandedFunctions
 from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known, library_name
 from mmrewrite.modernize.analysis.mesh_contexts import (
@@ -282,8 +282,8 @@ class UncompiledCode:
         if isinstance(function, ast.Attribute) and function.attr == "lower" and (args or keywords):
             # What is lowered is compiled for the mesh in context. Texts have a method of this name without arguments.
             function = function.value
-        for each in called_back(module, function, args, keywords):
-            problem = self._problem_of_callback(module, each, seen, skip=int(gets_a_path(module, function)))
+        for each, skip in called_back(module, function, args, keywords):
+            problem = self._problem_of_callback(module, each, seen, skip)
             if problem is not None:
                 return problem
         if library_name(module, function) in COMPUTE and any(
@@ -295,9 +295,7 @@ class UncompiledCode:
     def _is_partial(self, module: ModuleUses, call: ast.Call) -> bool:
         return bool(call.args) and module.facts.names.resolve(call.func, module.scope_of(call)) in PARTIALS
 
-    def _problem_of_callback(
-        self, module: ModuleUses, function: ast.expr, seen: set[ast.AST], skip: int = 0
-    ) -> str | None:
+    def _problem_of_callback(self, module: ModuleUses, function: ast.expr, seen: set[ast.AST], skip: int) -> str | None:
         """The problem of calling a function with what may be arrays, but for the first `skip` arguments."""
         if isinstance(function, ast.Starred):
             return _unseen(module, function)
