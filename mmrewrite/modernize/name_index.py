@@ -215,7 +215,8 @@ def passes_modules(data: bytes) -> bool:
     others: list[bytes] = []
     for match in _IMPORT.finditer(data):
         found = dict(_modules_of(match))
-        others += [] if found else [match[0]]
+        if not found:
+            others.append(match[0])
         if b"*" in found or any(bound.get(name, target) != target for name, target in found.items()):
             return True
         bound |= found

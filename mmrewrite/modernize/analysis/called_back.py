@@ -40,13 +40,14 @@ _CALL: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "timeit.timeit": (0, ("stmt",)),
 }
 
+# What `operator` has that computes nothing.
+_COMPUTE_NOTHING = ("attrgetter", "call", "is_", "is_not", "itemgetter", "length_hint", "methodcaller")
 # Functions of Python that compute with what they are given.
-_GIVE_PARTS = ("attrgetter", "call", "is_", "is_not", "itemgetter", "length_hint", "methodcaller")
 COMPUTE = frozenset(
     (
         *(f"builtins.{name}" for name in ("abs", "divmod", "max", "min", "pow", "round", "sum")),
         *("functools.reduce", "itertools.accumulate", "math.prod"),
-        *(f"operator.{name}" for name in dir(operator) if name not in _GIVE_PARTS),
+        *(f"operator.{name}" for name in dir(operator) if name not in _COMPUTE_NOTHING),
     )
 )
 # These give back what they are given, or parts of it.
