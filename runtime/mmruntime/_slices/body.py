@@ -456,7 +456,7 @@ class _Slicer:
     def _apply(self, known: _Known, number: int, modes: dict[int, str], form: Any) -> list[Any]:
         op, rule = known.op, known.rule
         atoms = []
-        for k, (atom, reads) in enumerate(zip(op.eqn.invars, rule.reads, strict=True)):
+        for k, atom in enumerate(op.eqn.invars):
             if self._value(atom).partial:
                 atoms.append(self._own(atom, number))
             elif k in rule.once and number:
@@ -464,8 +464,7 @@ class _Slicer:
             elif k in rule.spread:
                 atoms.append(self._spread(atom, number, op))
             else:
-                wants = tuple((axis, modes[mode] if isinstance(mode, int) else mode) for axis, mode in reads)
-                atoms.append(self._read(atom, wants, number, known, known.late))
+                atoms.append(self._read(atom, rule.wants(k, modes), number, known, known.late))
         outs: list[Any] = []
         fresh_outs: list[Any] = []
         try:

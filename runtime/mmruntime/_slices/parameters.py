@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmruntime._slices.rules import Application
@@ -10,7 +10,12 @@ from mmruntime._slices.values import NotSliceableError
 
 
 def adapted_params(
-    eqn: Any, atoms: Sequence[Any], shapes: Sequence[tuple[int, ...]], rule: Application, number: int, modes: Any
+    eqn: Any,
+    atoms: Sequence[Any],
+    shapes: Sequence[tuple[int, ...]],
+    rule: Application,
+    number: int,
+    modes: Mapping[int, str],
 ) -> Any:
     """The parameters of an equation for a slice's operands and results."""
     name, params = eqn.primitive.name, dict(eqn.params)
@@ -24,7 +29,7 @@ def adapted_params(
     elif name == "slice":
         before, new = eqn.invars[0].aval.shape, atoms[0].aval.shape
         starts, limits = list(params["start_indices"]), list(params["limit_indices"])
-        for axis, mode in rule.reads[0]:
+        for axis, mode in rule.wants(0, modes):
             dim = axis.dim
             if (starts[dim], limits[dim]) == (0, before[dim]):
                 limits[dim] = new[dim]
@@ -35,7 +40,7 @@ def adapted_params(
                 starts[dim] -= gone if starts[dim] >= end else 0
                 limits[dim] -= gone if limits[dim] >= end else 0
                 continue
-            if (modes[mode] if isinstance(mode, int) else mode) != "own":
+            if mode != "own":
                 raise NotSliceableError("reads part of the positions before it")
             start, end = axis.bounds[number], axis.bounds[number + 1]
             low, high = max(start, starts[dim]), min(end, limits[dim])
@@ -43,12 +48,12 @@ def adapted_params(
         params |= {"start_indices": tuple(starts), "limit_indices": tuple(limits)}
     elif name == "pad":
         config = list(params["padding_config"])
-        for axis, mode in rule.reads[0]:
+        for axis, mode in rule.wants(0, modes):
             low, high, _ = config[axis.dim]
-            is_of_pairs = (modes[mode] if isinstance(mode, int) else mode) == "upto" and len(rule.reads[0]) == 2
+            is_of_pairs = mode == "upto" and len(rule.reads[0]) == 2
             if (low, high) == (0, 0) or is_of_pairs:
                 continue
-            if (modes[mode] if isinstance(mode, int) else mode) != "own":
+            if mode != "own":
                 raise NotSliceableError("reads part of the positions before it")
             last = len(axis.bounds) - 2
             config[axis.dim] = (low if number == 0 else 0, high if number == last else 0, 0)

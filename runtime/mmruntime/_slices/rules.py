@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +53,15 @@ class Application:
     once: frozenset[int] = frozenset()
     spread: dict[int, SequenceAxis] = field(default_factory=dict)
     suffix: bool = False
+
+    def wants(self, operand: int, modes: Mapping[int, str]) -> tuple[tuple[SequenceAxis, str], ...]:
+        """The axes of an operand, each with the positions that are read: a slice's "own", or those "upto" its end.
+
+        Args:
+            operand: Its number.
+            modes: Which positions of each axis of the result are computed.
+        """
+        return tuple((axis, modes[mode] if isinstance(mode, int) else mode) for axis, mode in self.reads[operand])
 
 
 @dataclass(frozen=True)
