@@ -355,6 +355,12 @@ def sink_of_what_follows(s, raw, p):
     return e / (e.sum(-1, keepdims=True) + jnp.exp(raw[..., -1:]))
 
 
+def above_what_the_largest_entry_is_made(s, raw, p):
+    """Entries above a number that lies far below what hides: the largest of a row, made larger."""
+    top = largest(jnp.where(lower(), -(9e6 * raw * raw), -1e9))
+    return (s >= top * 1e6).astype(s.dtype)
+
+
 def plain_softmax(s, raw, p):
     return jax.nn.softmax(s, -1)
 
@@ -397,11 +403,22 @@ REFUSED = {
     ),
     "a row": heads(lambda s, raw, p: softmax(jnp.concatenate([s, s[..., :1, :]], -2))[..., :-1, :]),
     "scores twice": heads(lambda s, raw, p: softmax(jnp.concatenate([s, s], -1))[..., :LENGTH]),
+    "the largest of a dimension, made larger": heads(
+        plain_softmax, lambda s: jnp.where(lower(), s + 1e6 * (-(9e6 * s * s)).max(1, keepdims=True), -1e9)
+    ),
+    "the largest of a row, made larger": heads(
+        above_what_the_largest_entry_is_made, lambda s: jnp.where(lower(), s, -1e9)
+    ),
     "a soft cap after": heads(by_hand, lambda s: 30 * jnp.tanh(jnp.where(lower(), s, -1e9) / 30)),
 }
 
 
-@pytest.mark.parametrize("name", of_the_night(REFUSED, ("the sum of all scores", "a mask after", "another sum")))
+@pytest.mark.parametrize(
+    "name",
+    of_the_night(
+        REFUSED, ("the sum of all scores", "a mask after", "another sum", "the largest of a row, made larger")
+    ),
+)
 def test_what_is_like_a_softmax_is_refused_at_its_line(name):
     with pytest.raises(ValueError, match=r"slices=3 cannot be kept at .*\.py:\d+") as raised:
         in_slices(REFUSED[name], 3, with_sinks())

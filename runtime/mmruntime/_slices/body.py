@@ -33,7 +33,7 @@ from mmruntime._slices.peaks import Peaks
 from mmruntime._slices.ratios import Ratios
 from mmruntime._slices.reach import reach_of_constant, shows, span_of_input
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
-from mmruntime._slices.values import ANYTHING, ORDINARY, NotSliceableError, SequenceAxis, SlicedValue, even_axis
+from mmruntime._slices.values import ANYTHING, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
 # Axes of an operand, each with "own" or "upto".
 Wants = tuple[tuple[SequenceAxis, str], ...]
@@ -63,9 +63,10 @@ class _Known:
 def _with_reach(eqn: SlicedEquation, out: SlicedValue) -> SlicedValue:
     """A result with its reach, which is plain if nothing in it hides an entry."""
     reach = eqn.reach
-    if eqn.name == "reduce_max" and out.plain:
-        # The largest entry of a row that sees something.
-        reach = max(reach[0], ORDINARY[0]), max(reach[1], ORDINARY[0])
+    if eqn.name == "reduce_max" and out.plain and not eqn.ins[0].plain:
+        # Of a row that sees something, the largest entry is one that is not hidden.
+        least = eqn.ins[0].least
+        reach = max(reach[0], least), max(reach[1], least)
     plain = out.plain and shows(reach)
     return out.but(
         reach=reach,
