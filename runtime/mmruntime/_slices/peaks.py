@@ -77,10 +77,11 @@ class Peaks:
 
     def least(self, eqn: Any, ins: Sequence[SlicedValue]) -> float:
         """What a sum or maximum of rows is at least; minus infinity if that is not known."""
-        attained = self._attained.get(eqn.invars[0]) if eqn.invars and is_var(eqn.invars[0]) else None
-        if attained is None or eqn.primitive.name not in ("reduce_sum", "reduce_max"):
+        if eqn.primitive.name not in ("reduce_sum", "reduce_max"):
             return -math.inf
-        is_sum = eqn.primitive.name == "reduce_sum"
+        attained, is_sum = self._attained_by(eqn.invars[0]), eqn.primitive.name == "reduce_sum"
+        if attained is None:
+            return -math.inf
         if not attained.axes <= {*eqn.params["axes"]} or (is_sum and ins[0].span[0] < 0):
             return -math.inf
         return attained.least * _ROUNDED
@@ -159,25 +160,23 @@ class Peaks:
     def _largest_of(self, atom: Any) -> _Largest | None:
         return self._largest.get(atom) if is_var(atom) else None
 
+    def _attained_by(self, atom: Any) -> _Attained | None:
+        return self._attained.get(atom) if is_var(atom) else None
+
     def _learned_attained(self, eqn: Any, ins: Sequence[SlicedValue]) -> _Attained | None:
         name = eqn.primitive.name
         if name == "sub":
             return self._difference(eqn)
-        found = next((self._attained[atom] for atom in eqn.invars if is_var(atom) and atom in self._attained), None)
+        factor = positive_factor(name, ins)
+        found = self._attained_by(eqn.invars[0 if factor is None else 1 - factor[0]])
         if found is None or not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.floating):
             return None
         if name in ("exp", "exp2"):
             base = math.e if name == "exp" else 2.0
             return _Attained(found.axes, base ** min(found.least, 0.0) * _ROUNDED)
-        if name in ("mul", "div"):
-            factor = positive_factor(name, ins)
-            if factor is None or found.least < 0:
-                return None
-            if not is_var(eqn.invars[1 - factor[0]]) or eqn.invars[1 - factor[0]] not in self._attained:
-                return None
-            return _Attained(found.axes, found.least * min(factor[1]) * _ROUNDED)
-        if is_same(name):
-            return _Attained(found.axes, found.least * _ROUNDED) if found.least >= 0 else None
+        if factor is not None or is_same(name):
+            by = 1.0 if factor is None else min(factor[1])
+            return _Attained(found.axes, found.least * by * _ROUNDED) if found.least >= 0 else None
         if name in _MOVES:
             places = dims_after(eqn, tuple(range(len(eqn.invars[0].aval.shape))))
             kept = [k for k, dim in enumerate(places or ()) if dim in found.axes]
