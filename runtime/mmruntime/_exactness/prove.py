@@ -390,8 +390,7 @@ class _Frame:
 
     def _outs(self, eqn: Equation, ins: Sequence[AbstractValue]) -> list[AbstractValue]:
         part, whole, count = eqn.part, eqn.whole, len(eqn.part.outvars)
-        is_draw = eqn.name in _DRAWS and not (eqn.name in random.KEYED and ins[0].kind is Kind.ROWS)
-        hoistable = all(value.hoistable for value in ins) and not _compat.acts(part) and not is_draw
+        hoistable = all(value.hoistable for value in ins) and not _compat.acts(part) and not _is_draw(eqn.name, ins)
         # A loop in a branch that is not taken may have no end.
         is_endless = eqn.name == "while" and bool(self.run.place & Place.BRANCH)
         is_call = bool(eqn.name in _WITH_JAXPRS)
@@ -485,7 +484,7 @@ class _Frame:
         each = [found] * len(eqn.part.outvars) if isinstance(found, AbstractValue) else found
         if any(value.own for value in eqn.ins):
             given = eqn.ins
-        each = [shards.on_devices(given, value, is_draw=eqn.name in _DRAWS) for value in each]
+        each = [shards.on_devices(given, value, is_draw=_is_draw(eqn.name, given)) for value in each]
         return [value.but(shards=Shards(value, alike=alike)) for value in each] if alike else each
 
     def _is_free(self, eqn: Equation, ins: Sequence[AbstractValue]) -> bool:
@@ -539,12 +538,16 @@ class _Frame:
         return hoisted
 
 
-# What is drawn for the whole batch are other numbers than what is drawn for its parts, unless each example has a key.
-_DRAWS = ("random_bits", "random_split", "random_gamma", "rng_bit_generator", "rng_uniform")
+_DRAWS = (*random.KEYED, "rng_bit_generator", "rng_uniform")
 _WITH_JAXPRS = {
     *control.CALLS, "scan", "while", "cond", "shard_map", "composite", "custom_vmap_call", "xla_metadata_call",
     "custom_linear_solve",
 }  # fmt: skip
+
+
+def _is_draw(name: str, ins: Sequence[AbstractValue]) -> bool:
+    """Whether what is drawn for the whole batch are other numbers than for its parts: unless each example has a key."""
+    return name in _DRAWS and not (name in random.KEYED and ins[0].kind is Kind.ROWS)
 
 
 def _is_integral(var: Any) -> bool:
