@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import pickle
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +21,9 @@ from hypothesis import strategies as st
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.engine.rewrite import rewrite_project
 from mmrewrite.files.select import source_file
+from mmrewrite.lsp.answers import Request
 from mmrewrite.lsp.positions import Units, offset_at, position_at, replace_range
+from mmrewrite.lsp.worker import LENGTH
 from mmrewrite.source.text import SourceText
 
 pytest.importorskip("pygls")
@@ -248,6 +254,58 @@ def test_a_killed_worker_is_replaced(editor: Editor) -> None:
         assert "mesh `mesh`" in str(await editor.hover("train.py", 2))
 
     editor.run(scenario())
+
+
+def test_ctrl_c_ends_the_server_and_its_worker_at_once(folder: Path) -> None:
+    def message(method: str, **rest: object) -> bytes:
+        data = json.dumps({"jsonrpc": "2.0", "method": method, **rest}).encode()
+        return b"Content-Length: %d\r\n\r\n%s" % (len(data), data)
+
+    uri = (folder / "train.py").as_uri()
+    document = {"uri": uri, "languageId": "python", "version": 1, "text": PIPELINE}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [sys.executable, "-m", "mmrewrite", "lsp"],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None and server.stderr is not None
+        server.stdin.write(
+            message("initialize", id=1, params={"processId": None, "rootUri": None, "capabilities": {}})
+            + message("initialized", params={})
+            + message("textDocument/didOpen", params={"textDocument": document})
+        )
+        server.stdin.flush()
+        # The worker has answered, so it is there.
+        while b"publishDiagnostics" not in server.stdout.read1():
+            pass
+        # As a terminal does: to both processes.
+        os.killpg(server.pid, signal.SIGINT)
+        assert server.wait(20) == 130
+        assert server.stderr.read() == b""
+        with pytest.raises(ProcessLookupError):
+            for _ in range(200):
+                os.killpg(server.pid, 0)
+                time.sleep(0.05)
+
+
+def test_a_worker_whose_server_has_ended_says_nothing(folder: Path) -> None:
+    data = pickle.dumps(Request("check", str(folder), False, {}))
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "mmrewrite.lsp.worker"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        input=LENGTH.pack(len(data)) + data,
+        stdout=write,
+        stderr=subprocess.PIPE,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_nothing_is_run_and_nothing_written(folder: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -357,7 +358,10 @@ def make_server() -> LanguageServer:
 
 
 def serve() -> None:
-    """Serve on standard input and output until the client ends it."""
+    """Serve on standard input and output until the client, or Ctrl-C, ends it."""
+    # By itself asyncio would wait for the thread that reads standard input, which nothing but more input wakes. Nothing
+    # is left half-done: the server writes no files, and its worker ends with it.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     make_server().start_io()
 
 

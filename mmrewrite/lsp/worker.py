@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import struct
 from pathlib import Path
 from typing import BinaryIO
@@ -28,8 +29,12 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
         os.chdir(request.folder)
         workspace = workspaces.setdefault(request.folder, Workspace())
         data = pickle.dumps(_answer(workspace, request))
-        outgoing.write(LENGTH.pack(len(data)) + data)
-        outgoing.flush()
+        try:
+            outgoing.write(LENGTH.pack(len(data)) + data)
+            outgoing.flush()
+        except BrokenPipeError:
+            # The server has ended meanwhile; what is left to write must not be tried again at exit.
+            os._exit(0)
 
 
 def _answer(workspace: Workspace, request: Request) -> Answer:
@@ -49,6 +54,8 @@ def _answer(workspace: Workspace, request: Request) -> Answer:
 
 def main() -> None:
     """Serve on standard input and output; what codemods print goes to standard error."""
+    # Ctrl-C at a terminal reaches both processes; the server ends, and this one then finds its input at the end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     incoming = os.fdopen(os.dup(0), "rb")
     outgoing = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
