@@ -97,8 +97,12 @@ class TestGates:
             ),
             (HINTED.encode() + b"y = " + b"-" * 100_000 + b"1\n", "nested too deeply to be read; split its longest"),
             (HINTED.encode() + b"y = " + b"(" * 1000 + b")" * 1000 + b"\n", "cannot parse this file"),
+            (
+                HINTED.encode() + b"y = '\0'\n",
+                f"line {HINTED.count(chr(10)) + 1} has a null byte, so this is no source",
+            ),
         ],
-        ids=["coding", "deep", "brackets"],
+        ids=["coding", "deep", "brackets", "null"],
     )
     def test_what_cannot_be_read_is_a_failure_with_the_reason(self, data: bytes, message: str) -> None:
         (result,) = rewrite_project([SourceFile("a.py", data, "a")], REGISTRY)
@@ -331,6 +335,19 @@ class TestOrder:
         assert list(workers.in_workers(str, [1, 2], work=10, jobs=2)) == ["1", "2"]
         with pytest.raises(AssertionError, match="forked"):
             workers.in_workers(str, [1, 2], work=workers.ENOUGH, jobs=2)
+
+    def test_hints_are_work_and_not_only_characters(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fork(*_: object) -> None:
+            raise AssertionError("forked")
+
+        monkeypatch.setattr("multiprocessing.get_context", fork)
+        text = "def f(x):\n    return x\n\n\n" + "".join(f"y{n} = f({n})  # mm: task(stage=0)\n" for n in range(25))
+        many = files(**{f"part_{index}": text for index in range(20)})
+        assert sum(len(file.data) for file in many) < workers.ENOUGH / 20
+        results = rewrite_project(many, REGISTRY, settings=HintSettings(jobs=2))
+        assert all("AssertionError: forked" in (result.failure or "") for result in results)
+        few = files(**{f"part_{index}": HINTED for index in range(20)})
+        assert not any(result.failure for result in rewrite_project(few, REGISTRY, settings=HintSettings(jobs=2)))
 
     def test_run_after(self) -> None:
         class First(MeshCodemod):

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Codemods = Mapping[str, "type[MeshCodemod]"]
 
+# Characters without hints that take as long to read as the rewrite of one hint takes.
+_WORK_OF_HINT = 2_500
+
 _TOGETHER = "left as it is, because a step and what it reaches are rewritten together"
 
 
@@ -253,9 +256,9 @@ class _Decider:
                 # One file's trouble is no reason to lose the others.
                 return Drafted(failure=failure_of(error))
 
-        size = sum(len(facts.source.text) for facts in modules)
+        work = sum(len(facts.source.text) + _WORK_OF_HINT * len(list(facts.hints.hints)) for facts in modules)
         settings = self._settings
-        drafts = in_workers(draft, modules, size, settings.jobs, settings.track, "Rewriting")
+        drafts = in_workers(draft, modules, work, settings.jobs, settings.track, "Rewriting")
         for facts, drafted in zip(modules, drafts, strict=True):
             self.drafts[facts.path] = drafted
             self.causes |= {(facts.path, start): refusal for start, refusal in drafted.refused.items()}
