@@ -277,6 +277,8 @@ class TestSelection:
         result = run("diff", "--select", "place_taks")
         assert result.exit_code == 2
         assert "There is no codemod `place_taks`; did you mean `place_task`?" in result.stderr
+        for command in (["diff", "--select", "zzz"], ["explain", "zzz"]):
+            assert "There is no codemod `zzz`; `mmrewrite codemods` lists them\n" in run(*command).stderr
 
 
 class TestConfiguration:

@@ -388,6 +388,19 @@ def test_html_is_one_page(command: list[str]) -> None:
         assert "größe" in text
 
 
+def test_the_bar_is_only_without_red_where_all_went_well() -> None:
+    def bar() -> list[str]:
+        page = run("diff", "bars", "--format", "html").stdout
+        (picture,) = re.findall(r'<svg class="bar".*?</svg>', page)
+        return re.findall(r'class="(\w+)" x="[\d.]+%" width="([\d.]+)%"', picture)
+
+    Path("bars").mkdir()
+    Path("bars/good.py").write_text(TASK.format("y"))
+    assert bar() == [("good", "100.000")]
+    Path("bars/wrong.py").write_text(WRONG)
+    assert bar() == [("good", "50.000"), ("alarm", "50.000")]
+
+
 def test_html_escapes_what_files_hold() -> None:
     Path("evil").mkdir()
     Path("evil/<img src=x>.py").write_text(TASK.format("x") + "s = '<script>'\n")

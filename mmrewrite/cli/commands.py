@@ -423,10 +423,10 @@ def codemods(output_format: str) -> None:
 @color_option
 def explain(what: str, output_format: str) -> None:
     """Show a codemod's page, or what becomes of a line, or where a generated line comes from."""
+    from mmrewrite.cli.config import no_codemod
     from mmrewrite.cli.explain import explain_line, place_in
     from mmrewrite.cli.pages import codemod_names, page_of
     from mmrewrite.cli.reports._told import Explanation
-    from mmrewrite.directives.vocabulary import nearest
 
     place = place_in(what)
     if place is not None:
@@ -436,7 +436,7 @@ def explain(what: str, output_format: str) -> None:
     else:
         if what.endswith((".py", ".ipynb")):
             raise click.UsageError(f"{what} is a file; name a line of it, as in {what}:1.")
-        raise click.UsageError(f"There is no codemod `{what}`{nearest(what, codemod_names())}")
+        raise click.UsageError(no_codemod(what, codemod_names()))
     click.echo(render("explain", output_format, explanation), nl=False)
 
 

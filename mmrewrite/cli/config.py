@@ -28,10 +28,17 @@ class UnknownCodemod(ConfigError):
     """A codemod, `name`, that does not exist is selected or ignored."""
 
     def __init__(self, name: str, known: Collection[str]) -> None:
-        from mmrewrite.directives.vocabulary import nearest
-
-        super().__init__(f"There is no codemod `{name}`{nearest(name, known)}")
+        super().__init__(no_codemod(name, known))
         self.name = name
+
+
+def no_codemod(name: str, known: Iterable[str]) -> str:
+    """What to say of a name that is no codemod's, without the list of all, which fills half a screen."""
+    from mmrewrite.directives.vocabulary import closest
+
+    close = closest(name, known)
+    hint = "`mmrewrite codemods` lists them" if close is None else f"did you mean `{close}`?"
+    return f"There is no codemod `{name}`; {hint}"
 
 
 @dataclass(frozen=True)

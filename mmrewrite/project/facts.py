@@ -124,7 +124,8 @@ def read_facts(
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         where = f"line {error.lineno or 1}, column {error.offset or 1}"
         message = (
-            f"Python {version} cannot parse this file: {error.msg} ({where}); run mmrewrite with a Python that can"
+            f"Python {version} cannot parse this file: {error.msg} ({where}); if a newer Python can, run mmrewrite "
+            "with that one"
         )
         return Unreadable(file, message)
     except RecursionError:

@@ -84,6 +84,9 @@ class SourceText:
             raise SourceError(
                 f"not text in {encoding} ({error}); save it as UTF-8 or name its encoding in a coding comment"
             ) from None
+        if "\0" in text:
+            line = text.count("\n", 0, text.index("\0")) + 1
+            raise SourceError(f"line {line} has a null byte, so this is no source of Python; remove it")
         if not same:
             raise SourceError(f"{encoding} text that does not encode back to the same bytes; save it as UTF-8")
         return cls(text, encoding, has_bom)

@@ -108,12 +108,16 @@ def _head(report: RewriteReport, account: Completeness, planned: Planned | None)
 
 
 def _bar(account: Completeness) -> str:
-    """The account as a picture: shares of what was rewritten, left on purpose and refused."""
-    total = account.rewritten + account.left + account.refused
+    """The account as a picture: shares of what was rewritten, left on purpose, and refused or wrong.
+
+    A file with errors counts as one hint, so that a bar without red says that all went well.
+    """
+    alarms = account.refused + account.unhinted + account.failed_files
+    total = account.rewritten + account.left + alarms
     if not total:
         return ""
     boxes, left = [], 0.0
-    for kind, count in (("good", account.rewritten), ("left", account.left), ("alarm", account.refused)):
+    for kind, count in (("good", account.rewritten), ("left", account.left), ("alarm", alarms)):
         share = 100 * count / total
         boxes.append(f'<rect class="{kind}" x="{left:.3f}%" width="{share:.3f}%" height="100%"/>' if count else "")
         left += share
