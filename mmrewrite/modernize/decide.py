@@ -100,8 +100,6 @@ class _ModernizeRun:
                 except Exception:
                     # The check will come upon that as well, and say so.
                     return
-                if context.has_analysis(MeshRegions):
-                    _ = again.mentions
 
     def read_again(self, file: SourceFile) -> Facts | Unreadable:
         """Read a result, unless that was done ahead."""
@@ -178,7 +176,7 @@ def _decide(modules: Sequence[Facts], paths: Collection[str], run: _ModernizeRun
     if found is None:
         to_do = [path for path in context.modules if path in paths]
         found = _outcomes(_by_module(_decisions(context, paths, codemods), to_do), context, codemods, unseen)
-    if context.has_analysis(MeshRegions):
+    if context.has_analysis(MeshRegions) and context.analysis(MeshRegions).has_followed:
         run.came_upon = context.project.loaded()
     return found
 

@@ -6,6 +6,7 @@ import ast
 import bisect
 import codecs
 import re
+import unicodedata
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -126,6 +127,11 @@ class SourceText:
         """Line and column of an offset, both counted from 1, columns in characters."""
         line = bisect.bisect_right(self.line_starts, offset)
         return line, offset - self.line_starts[line - 1] + 1
+
+
+def as_parsed(text: str) -> str:
+    """A text with the letters that names have once they are parsed."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
 def encode_buffer(text: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
 from mmrewrite.modernize.analysis.components import bits, combined, marks_of
@@ -31,20 +31,42 @@ class ContextExtents:
         reach: WideReach,
         named: NamedDefinitions | None,
     ) -> None:
-        self._modules, self._reach, self._named = modules, reach, named
-        self._handed = self._find_handed(contexts)
-        self._opened = self._find_opened([context for context in contexts if self._is_opened(context)])
-        self._extents = {context: tuple(self._find(context)) for context in contexts}
+        self._contexts, self._modules, self._reach, self._named = contexts, modules, reach, named
 
     def of(self, context: MeshContext) -> tuple[Unit, ...]:
         """The code that runs in a context, and what may."""
         return self._extents[context]
 
-    def _find(self, context: MeshContext) -> Iterator[Unit]:
+    def may_hold(self, nodes: Set[ast.AST]) -> bool:
+        """Whether one of `nodes`, with which come all that hold them, may run in a context.
+
+        This asks less than `of`: not which code leads to which context.
+        """
+        if any(node in nodes for context in self._contexts for node in context.body):
+            return True
+        if any(context.outlasts and not self._is_opened(context) for context in self._contexts):
+            return True
+        modules = [module for module in self._modules.values() if module.facts.tree in nodes]
+        handed = (node for module in modules for _, functions in _handing(module) for node in functions)
+        opened = (node for module in modules for _, body in _openings(module) for node in body)
+        return any(node in nodes for node in (*handed, *opened))
+
+    @cached_property
+    def _extents(self) -> Mapping[MeshContext, tuple[Unit, ...]]:
+        handed = self._find_handed(self._contexts)
+        opened = self._find_opened([context for context in self._contexts if self._is_opened(context)])
+        return {context: tuple(self._find(context, handed, opened)) for context in self._contexts}
+
+    def _find(
+        self,
+        context: MeshContext,
+        handed: Mapping[MeshContext, Sequence[Unit]],
+        opened: Mapping[MeshContext, Sequence[Unit]],
+    ) -> Iterator[Unit]:
         yield context.module, context.body
-        yield from self._handed.get(context, ())
-        if context in self._opened:
-            yield from self._opened[context]
+        yield from handed.get(context, ())
+        if context in opened:
+            yield from opened[context]
         elif context.outlasts:
             # Whatever runs later may run in it.
             yield self._everything
@@ -85,14 +107,11 @@ class ContextExtents:
 
     def _calls(self, reach: WideReach) -> list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]]:
         """The calls that take functions: the definitions that are called, and the functions."""
-        found: list[tuple[ModuleUses, Collection[ast.AST], tuple[ast.AST, ...]]] = []
-        for module in self._modules.values():
-            for node in module.nodes_of(ast.Call):
-                arguments = (*node.args, *(word.value for word in node.keywords))
-                functions = tuple(part for part in arguments if _is_function(module, part))
-                if functions:
-                    found.append((module, reach.targets(module, node.func), functions))
-        return found
+        return [
+            (module, reach.targets(module, function), functions)
+            for module in self._modules.values()
+            for function, functions in _handing(module)
+        ]
 
     def _is_opened(self, context: MeshContext) -> bool:
         """Whether a context lasts as long as those that other code opens with the function around it."""
@@ -124,19 +143,30 @@ class ContextExtents:
 
     def _openings(self) -> list[tuple[ModuleUses, ast.AST, tuple[ast.AST, ...]]]:
         """Every expression that enters a context, and the code that runs in it."""
-        found: list[tuple[ModuleUses, ast.AST, tuple[ast.AST, ...]]] = []
-        for module in self._modules.values():
-            for node in module.nodes_of(*_OPENING):
-                if isinstance(node, ast.With | ast.AsyncWith):
-                    found += [(module, item.context_expr, tuple(node.body)) for item in node.items]
-                elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    found += [(module, decorator, (node,)) for decorator in node.decorator_list]
-                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ENTER:
-                    # The stack may be left anywhere.
-                    expression = node.args[0] if node.args else node.func.value
-                    found.append((module, expression, _after(module, node)))
+        found = [(module, *opening) for module in self._modules.values() for opening in _openings(module)]
         self._reach.visit((module, [expression]) for module, expression, _ in found)
         return found
+
+
+def _handing(module: ModuleUses) -> Iterator[tuple[ast.expr, tuple[ast.AST, ...]]]:
+    """The calls that take functions: what is called, and the functions."""
+    for node in module.nodes_of(ast.Call):
+        arguments = (*node.args, *(word.value for word in node.keywords))
+        functions = tuple(part for part in arguments if _is_function(module, part))
+        if functions:
+            yield node.func, functions
+
+
+def _openings(module: ModuleUses) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
+    """Every expression of a module that enters a context, and the code that runs in it."""
+    for node in module.nodes_of(*_OPENING):
+        if isinstance(node, ast.With | ast.AsyncWith):
+            yield from ((item.context_expr, tuple(node.body)) for item in node.items)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from ((decorator, (node,)) for decorator in node.decorator_list)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ENTER:
+            # The stack may be left anywhere.
+            yield node.args[0] if node.args else node.func.value, _after(module, node)
 
 
 def _around(context: MeshContext, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:

@@ -20,6 +20,7 @@ from functools import cached_property
 from mmrewrite.modernize.analysis.code_in_view import CodeInView
 from mmrewrite.modernize.analysis.components import bits, combined
 from mmrewrite.modernize.analysis.handed_functions import HandedFunctions
+from mmrewrite.modernize.analysis.leading_code import LeadingCode
 from mmrewrite.modernize.analysis.mesh_contexts import ENVIRONMENT, LEFT, STATEMENT, WITH, MeshContext, MeshContexts
 from mmrewrite.modernize.analysis.mesh_extents import ContextExtents
 from mmrewrite.modernize.analysis.mesh_members import Member, find_members
@@ -82,10 +83,18 @@ class MeshRegions:
         self._sure = [member.context for member in found if member.context is not None and member.context.is_sure]
         inside = [(context.module, context.body) for context in self._sure]
         self._outside = OutsideReach(self._reach, inside)
-        contexts = [member.context for member in found if member.context is not None]
         everything = context.everything()
-        named = NamedDefinitions(everything) if everything is not None else None
-        self._extents = ContextExtents(contexts, self._modules, self._reach, named)
+        self._named_definitions = NamedDefinitions(everything) if everything is not None else None
+        unsure = [
+            member
+            for member in found
+            if member.context is not None and not member.context.is_sure and member.context.kind != LEFT
+        ]
+        # Whether all code was followed that may run in a context.
+        self.has_followed = not unsure or self._may_matter(unsure, found, context)
+        if not self.has_followed:
+            found = [member for member in found if member not in unsure]
+        self._extents = self._extents_of(found)
         self._members = list(self._relevant(found))
         self._meshless_calls = MeshlessCalls(
             context.modules, self._outside, {node for _, nodes in inside for node in nodes}
@@ -132,6 +141,20 @@ class MeshRegions:
 
     def _plan_all(self, region: _MeshRegion, plan: SitePlan) -> None:
         self._plans |= {member.node: plan for member in region.members}
+
+    def _extents_of(self, members: Sequence[Member]) -> ContextExtents:
+        contexts = [member.context for member in members if member.context is not None]
+        return ContextExtents(contexts, self._modules, self._reach, self._named_definitions)
+
+    def _may_matter(self, unsure: Sequence[Member], members: Sequence[Member], context: ModernizeContext) -> bool:
+        """Whether what may be a mesh context may reach something that depends on one: this asks as little as it can."""
+        dependent = [member for member in members if member.depends_on_a_mesh]
+        everything = context.everything()
+        if not dependent or everything is None:
+            return bool(dependent)
+        code = LeadingCode(self._reach, self._modules, everything, context.moved)
+        leading = code.to((member.module, member.holders) for member in dependent)
+        return leading is None or self._extents_of(unsure).may_hold(leading)
 
     def _relevant(self, members: Sequence[Member]) -> Iterator[Member]:
         """The members, but for what may be a mesh context and reaches nothing that depends on one by itself."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import unicodedata
 from collections.abc import Sequence
 
 from mmrewrite.project.facts import Facts
+from mmrewrite.source.text import as_parsed
 
 
 class NamedDefinitions:
@@ -18,7 +18,7 @@ class NamedDefinitions:
     """
 
     def __init__(self, modules: Sequence[Facts]) -> None:
-        self._texts = [(facts.path, _as_parsed(facts.source.text)) for facts in modules]
+        self._texts = [(facts.path, as_parsed(facts.source.text)) for facts in modules]
 
     def may_be(self, facts: Facts, definition: ast.AST) -> bool:
         """Whether code may name a function or a class of the module `facts`."""
@@ -43,8 +43,3 @@ class NamedDefinitions:
 def _is_made_by_others(definition: ast.ClassDef) -> bool:
     """Whether a class has a base, whose `__init_subclass__` is given it, or a keyword, as for a metaclass."""
     return bool(definition.bases or definition.keywords)
-
-
-def _as_parsed(text: str) -> str:
-    """A text with the letters that names have once they are parsed."""
-    return text if text.isascii() else unicodedata.normalize("NFKC", text)

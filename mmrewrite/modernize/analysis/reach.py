@@ -62,11 +62,12 @@ class WideReach(Reach):
             key = (mention, owners[head])
             found = known.get(key)
             if found is None:
-                found = known[key] = tuple(self._of_mention(reached.facts, mention, key[1]))
+                found = known[key] = tuple(self.of_mention(reached.facts, mention, key[1]))
             names += found
         return names
 
-    def _of_mention(self, facts: Facts, mention: Mention, owner: Scope | None) -> Iterator[Reached]:
+    def of_mention(self, facts: Facts, mention: Mention, owner: Scope | None) -> Iterator[Reached]:
+        """What a mention leads to, where a scope binds its first name."""
         if owner is not None and mention.name is not None:
             yield from self._of_name(facts, mention.name, owner)
         if owner is not None and mention.dotted is not None:
