@@ -45,6 +45,8 @@ class Crossing:
         peers: Both.
         num_bytes: How many bytes come to this one.
         tickets: From the latest call, an array for each sender that is there when all that it sent is.
+        offered: From the latest call, an array for each receiver that is there when all that is sent to it is, or has
+            failed.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Crossing:
         self.peers = tuple(sorted({*self.senders, *self.targets}))
         self.num_bytes = sum(num_bytes(parcel) for message in received for parcel in message.parcels)
         self.tickets: list[Any] = []
+        self.offered: list[Any] = []
         shard_of = [_positions(source, me) for source in sources]
         direct = [stays and not is_key(aval.dtype) for stays, aval in zip(intact, avals, strict=bool(intact))]
         self._cuts = _plan_cuts(sent, shard_of, direct)
@@ -81,10 +84,7 @@ class Crossing:
         self._rebuild = _Rebuild(plan.layouts, parcels, shard_of, avals, me)
         # Whether no program of `jax.jit` runs.
         self._plain = not (self._cuts or self._rebuild.runs_programs or channel.rendezvous)
-        ends = accumulate(len(message.parcels) for message in received)
-        self._witnesses = [
-            end - len(message.parcels) + message.witness for message, end in zip(received, ends, strict=True)
-        ]
+        self._witnesses, self._offers = witnesses(received), witnesses(sent)
 
     def __call__(self, arrays: Sequence[Any], number: int) -> list[Any]:
         """Issue this process's part of the transfer.
@@ -117,7 +117,14 @@ class Crossing:
                 sent[place] = copy
         received = [] if self._carry is None else self._carry(number, sent)
         self.tickets = [received[index] for index in self._witnesses]
+        self.offered = [sent[index] for index in self._offers]
         return self._rebuild(arrays, received)
+
+
+def witnesses(messages: Sequence[Message]) -> list[int]:
+    """The positions of the messages' witnesses among their parcels."""
+    ends = accumulate(len(message.parcels) for message in messages)
+    return [end - len(message.parcels) + message.witness for message, end in zip(messages, ends, strict=True)]
 
 
 def _positions(source: NamedSharding, me: int) -> dict[Any, int]:

@@ -150,7 +150,8 @@ class AcrossRunner:
         It is the hot path, and long on purpose: a Python call would cost more than the lines that it replaces.
         """
         number = self._begin(inputs)
-        waits, itinerary, call_number, issued = progress.waits, self._itinerary, progress.call, 0.0
+        waits, offers, itinerary = progress.waits, progress.offers, self._itinerary
+        call_number, issued = progress.call, 0.0
         try:
             slots = self._load(inputs, number)
             for crossing, index in self._asked:
@@ -169,11 +170,14 @@ class AcrossRunner:
                     values = call(operands, number + index)
                     for ticket in call.tickets:
                         waits.append(Wait(time.monotonic(), call_number, itinerary, index, ticket))
+                    for offered in call.offered:
+                        offers.append(Wait(0.0, call_number, itinerary, index, offered))
                 else:
                     run, probe = call
                     values = run(*operands)
                     if probe is not None:
                         waits.append(Wait(time.monotonic(), call_number, itinerary, index, values[probe]))
+                        offers.append(waits[-1])
                 # An array is freed with its last reference, which `operands` would hold until the next instruction.
                 del operands
                 if watch is not None:
@@ -282,6 +286,8 @@ class AcrossRunner:
                 progress.waits.append(
                     Wait(time.monotonic(), progress.call, self._itinerary, self._num_instructions, ticket)
                 )
+            for offered in outputs.spread.offered:
+                progress.offers.append(Wait(0.0, progress.call, self._itinerary, self._num_instructions, offered))
         self._back_pressure(number + self._acknowledged)
         for position in self._deletable.intersection(self._moved):
             array = inputs[position]

@@ -71,6 +71,7 @@ class SpreadAcross:
         peers: The processes that this one sends to or receives from.
         senders: The processes that send something to this one.
         tickets: From the latest call, an array for each sender that is there when all that it sent is.
+        offered: From the latest call, arrays that are there when all that is sent is, or have failed.
     """
 
     def __init__(self, everywhere: NamedSharding, results: Sequence[ScalarResult], channel: Channel, me: int) -> None:
@@ -92,6 +93,7 @@ class SpreadAcross:
         self.senders = tuple(sorted({message.source for step in steps for message in step.received}))
         self.peers = tuple(sorted({*self.senders, *(message.target for step in steps for message in step.sent)}))
         self.tickets: list[Any] = []
+        self.offered: list[Any] = []
 
     def ask(self, number: int) -> None:
         """Ask for what others will send, at the start of the step; a program that reads a loss waits for it then.
@@ -113,10 +115,10 @@ class SpreadAcross:
             give: Takes the results.
             number: The number of the first message.
         """
-        self.tickets = []
+        self.tickets, self.offered = [], []
         with _compat.no_mesh():
             for group in self._groups:
-                group.spread(slots, number, self.tickets, give)
+                group.spread(slots, number, self.tickets, self.offered, give)
                 number += len(group.steps)
 
 
@@ -187,6 +189,7 @@ class _SameHolders:
         slots: Sequence[Any],
         number: int,
         tickets: list[Any],
+        offered: list[Any],
         give: Callable[[int, Any], None],
     ) -> None:
         have = {
@@ -197,6 +200,7 @@ class _SameHolders:
             if step.carry is None:
                 continue
             copies = _all_of(len(self._results))(*have[self._at]) if step.sent else []
+            offered += copies[-1:]
             received = step.carry(number + offset, [copy for _ in step.sent for copy in copies])
             if step.received:
                 *values, ticket = received

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -131,6 +131,8 @@ class Progress:
         itinerary: The step that was called last; None before the first.
         index: The instruction that is issued now, or was issued last.
         waits: What was issued and may not have come yet, oldest first. The reader takes off the left what is over.
+        offers: What was issued for other processes, oldest first, as arrays that fail if it does: the same as a `Wait`.
+            The reader takes them off the left.
         blocked: What the thread waits for outside of instructions; None if it does not.
         calls: The latest calls, oldest first.
         last: The latest call of each group of processes, by the name of the group.
@@ -144,6 +146,8 @@ class Progress:
         self.itinerary: Itinerary | None = None
         self.index = 0
         self.waits: deque[Wait] = deque(maxlen=_MOST_WAITS)
+        self.offers: deque[Wait] = deque(maxlen=_MOST_WAITS)
+        self._offered: list[Wait] = []
         self.blocked: Blocked | None = None
         self.calls: deque[CallRecord] = deque(maxlen=_MOST_CALLS)
         self.last: dict[str, CallRecord] = {}
@@ -193,6 +197,28 @@ class Progress:
             if not found or record.number < found[-1].number or record.group != found[-1].group:
                 found.append(record)
         return tuple(reversed(found))
+
+    def failed_offer(self) -> tuple[Wait, BaseException] | None:
+        """What other processes wait for in vain, as a program of this one has failed; and why. For one reading thread.
+
+        Nobody else may notice: the main thread may wait for them in turn, and they are not told.
+        """
+        with suppress(IndexError):
+            while True:
+                self._offered.append(self.offers.popleft())
+        offered, self._offered = self._offered[-_MOST_WAITS:], []
+        for offer in offered:
+            if offer.array.is_deleted():
+                continue
+            if not offer.array.is_ready():
+                self._offered.append(offer)
+                continue
+            try:
+                offer.array.block_until_ready()
+            except Exception as error:  # a failure of XLA, which may be of any class, or the array was donated just now
+                if not offer.array.is_deleted():
+                    return offer, error
+        return None
 
     def oldest(self) -> Wait | None:
         """The oldest wait that is not over; forgets those before it. For one reading thread."""

@@ -46,6 +46,8 @@ _CONNECT_S = 60.0
 _FLUSH_S = 1.0
 # Seconds that the start of the program waits for the connections.
 _FIRST_S = 10.0
+# Of the text of an error, as much of its beginning and of its end is told.
+_SHOWN = 300
 # Linux's letters for the state of a process that has ended.
 _DEAD = ("Z", "X")
 
@@ -89,6 +91,7 @@ class FaultWatch:
         self._connected = threading.Event()
         # When a silent neighbour was last said to live.
         self._said_alive: dict[int, float] = {}
+        self._failed_program = False
         # The status of a program that ended with an exception.
         self._exit_status: int | None = None
         self._pid = os.getpid()
@@ -211,12 +214,29 @@ class FaultWatch:
                 # This process may have been stopped or very busy: then it was not able to listen, and nobody is silent.
                 elapsed, ticked = min(now - ticked, 2 * beat), now
                 self._activity.look()
+                self._look_for_failures(now)
                 self._look_for_the_end(now)
                 for peer in self._node.tick(elapsed, now):
                     self._look_at(peer, now)
         if self._node.verdict is not None:
             self._end(self._node.verdict)
         self._flush_links(time.monotonic() + self._limits.collect)
+
+    def _look_for_failures(self, now: float) -> None:
+        """Tell the others of a program of this process that failed, where they wait for what it computes.
+
+        It may have failed because they did, so that any other cause comes first.
+        """
+        found = None if self._failed_program else self._progress.failed_offer()
+        if found is not None:
+            offer, error = found
+            self._failed_program = True
+            label, task = offer.itinerary.label, offer.itinerary.tasks.get(offer.index, "its scalar results")
+            text = " ".join(str(error).split())
+            if len(text) > 2 * _SHOWN:
+                text = f"{text[:_SHOWN]} ... {text[-_SHOWN:]}"
+            why = f"has a program that failed, in call {offer.call} of {label}, and with it {task}: {text}"
+            self._node.fail(why, now, of_transport=True)
 
     def _look_for_the_end(self, now: float) -> None:
         """Tell the others that the program has ended while Python still waits for its threads, before any exit handler.
@@ -335,7 +355,8 @@ class FaultWatch:
         # Process 0 goes last, since JAX ends all others when it goes.
         self._flush_links(time.monotonic() + max(2.0, 3 * self._limits.collect))
         self._writer.do(_flush)
-        os._exit(PEER_FAILED if own_status is None else own_status)
+        failed = self._failed_program and self._process in verdict.culprits
+        os._exit(own_status if own_status is not None else 1 if failed else PEER_FAILED)
 
     def _flush_links(self, until: float) -> None:
         """Send what is left to send, and wait until the children have gone."""

@@ -32,10 +32,10 @@ LAST = 6
 
 
 class Processes:
-    """A program in several processes, with one device each."""
+    """A program in several processes."""
 
-    def __init__(self, folder, program, count, *arguments):
-        told = environments({**os.environ, "MMRUNTIME_FAULT_TIMEOUT": str(TIMEOUT)}, count, 1, free_port(), 0)
+    def __init__(self, folder, program, count, *arguments, devices=1):
+        told = environments({**os.environ, "MMRUNTIME_FAULT_TIMEOUT": str(TIMEOUT)}, count, devices, free_port(), 0)
         self.outputs = [folder / f"{index}" for index in range(count)]
         self.running = []
         for environment, path in zip(told, self.outputs, strict=True):
@@ -154,6 +154,58 @@ jax.devices()
 """
 
 
+FAILING = """
+import os
+import mmruntime as mm
+mm.init(transport=os.environ["TRANSPORT"])
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+def checked(x):
+    if os.environ["JAX_PROCESS_ID"] == "1":
+        raise ValueError("a bad batch")
+    return x
+
+def layer(x):
+    return x + jax.pure_callback(checked, jax.typeof(x), x)
+
+def step(x):
+    x = mm.task(layer, task=mm.stage(1, 2))(x)
+    x = mm.task(jnp.negative, task=mm.stage(0, 2))(x)
+    return mm.task(jnp.sin, task=mm.stage(1, 2))(x)
+
+step = mm.mjit(step, mesh=mm.MultiMesh(axis_sizes=(2, 2), axis_names=("stage", "data")))
+results = step(np.ones((4, 4), np.float32))
+jax.block_until_ready(results)
+"""
+
+
+@pytest.mark.parametrize(
+    "transport",
+    ["transfer", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sockets", "collectives"))],
+)
+def test_a_program_that_fails_while_others_wait_for_its_results_is_named(tmp_path, monkeypatch, transport):
+    """Its process waits for them in turn, and would never hear of it."""
+    monkeypatch.setenv("TRANSPORT", transport)
+    program = tmp_path / "program.py"
+    program.write_text(FAILING)
+    job = Processes(tmp_path, program, 2, devices=2)
+    try:
+        statuses = [job.ended(index, within=60) for index in range(2)]
+        assert statuses[0] in (1, 75) and statuses[1] == 1, statuses
+        text = job.text(0)
+        if transport == "sockets":
+            assert "nothing comes from process 1 any more" in text, text
+        else:
+            assert (
+                "process 0 of 2 cannot go on: process 1 has a program that failed, in call 1 of step, and with" in text
+            )
+        assert "ValueError: a bad batch" in text, text
+    finally:
+        job.kill()
+
+
 @pytest.mark.nightly
 def test_a_fault_while_devices_are_looked_for_is_seen(tmp_path):
     """There the main thread waits in JAX for the devices of all processes, and holds a lock of JAX."""
@@ -172,7 +224,7 @@ def test_slow_is_not_dead(start):
     job = start("slow", 1, 3, 3)
     assert [job.ended(index, within=60) for index in range(3)] == [0, 0, 0]
     assert re.search(
-        r"mmruntime: process 0 has waited for \d+ s, for call 4 of step, .*: process 1 is after call 3 of step, at "
+        r"mmruntime: process [02] has waited for \d+ s, for call 4 of step, .*: process 1 is after call 3 of step, at "
         r".*faulty\.py:\d+ in bring_about\. That may just take its time\.",
         job.text(0),
     ), job.text(0)

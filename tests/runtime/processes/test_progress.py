@@ -54,6 +54,19 @@ def test_what_has_failed_is_awaited_in_vain():
     assert progress.oldest() is not None and progress.oldest().array.failed
 
 
+def test_what_others_wait_for_in_vain_is_told_once_it_has_failed():
+    progress = Progress()
+    late = Arriving(failed=True)
+    for array in (Arriving(ready=True), late, Arriving(deleted=True, failed=True)):
+        progress.offers.append(Wait(0.0, 1, STEP, 3, array))
+    assert progress.failed_offer() is None
+    assert not progress.offers
+    late.ready = True
+    offer, error = progress.failed_offer()
+    assert (offer.array, str(error)) == (late, "Connection closed")
+    assert progress.failed_offer() is None
+
+
 def test_calls_are_counted_and_remembered():
     progress = Progress()
     for number in range(100):
