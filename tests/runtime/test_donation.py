@@ -37,6 +37,31 @@ def test_donation_of_one_argument():
     assert x.is_deleted()
 
 
+def test_what_an_earlier_call_was_given_is_refused_by_name():
+    """JAX 0.10 ends the process where it lies on several devices."""
+
+    def fun(state, x):
+        state = {"w": [mm.task(lambda w, x: w * x, task=on(k))(w, x) for k, w in enumerate(state["w"])]}
+        return state, state["w"][1].sum()
+
+    step = mm.mjit(fun, mesh=stages(2, model=2), donate_argnums=0)
+    first, _ = step({"w": [np.ones((4, 4)), np.ones((4, 4))]}, 2.0)
+    second, total = step(first, 2.0)
+    compiled = step.lower(second, 2.0).compile()
+    for call in (step, compiled, step.timeline, step.measure):
+        with pytest.raises(
+            RuntimeError, match=r"state\['w'\]\[0\] of fun, of shape \(4, 4\) and 1 more, has been deleted"
+        ):
+            call(first, 2.0)
+    with pytest.raises(RuntimeError, match=r"x of fun, of shape .*donate_argnums, donate_argnames"):
+        gone = jnp.float64(2)
+        gone.delete()
+        step(second, gone)
+    # Nothing was done with the rest.
+    assert float(total) == 64
+    assert float(step(second, 2.0)[1]) == 128
+
+
 def test_donation_of_several_arguments_with_an_output_that_is_an_input():
     def fun(a, b, c):
         first = mm.task(lambda a, b: a + b, task=on(0))(a, b)

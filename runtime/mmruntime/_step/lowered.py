@@ -12,7 +12,7 @@ from jax.core import ShapedArray
 from mmruntime import _compat
 from mmruntime._inspect.report import Report
 from mmruntime._step.plan import Plan
-from mmruntime._step.signature import Call, signature
+from mmruntime._step.signature import Call, check_alive, signature
 
 R = TypeVar("R")
 
@@ -107,6 +107,7 @@ class CompiledStep(Generic[R]):
                 "`sharding`: then it computes where they lie.",
                 stacklevel=2,
             )
+        check_alive(self._name, self._plan.stacks.names, leaves)
         return jax.tree.unflatten(self._plan.out_tree, self._plan.runner(leaves))
 
     @property

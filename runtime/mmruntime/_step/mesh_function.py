@@ -25,7 +25,7 @@ from mmruntime._inspect.timeline import Measurement, Timeline
 from mmruntime._partition.argument_homes import argument_homes
 from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
 from mmruntime._step.plan import Plan, make_plan
-from mmruntime._step.signature import Call, Repeat, function_name, parameters_of, signature
+from mmruntime._step.signature import Call, Repeat, check_alive, function_name, parameters_of, signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,11 +122,13 @@ class MeshFunction(Generic[P, R]):
             plan = self._latest
             leaves, tree = jax.tree.flatten((args, kwargs))
             if self._repeat.fits(leaves, tree, self._settings()) and not self._is_to_follow(plan, leaves):
+                check_alive(self._name, plan.stacks.names, leaves)
                 return plan, leaves, plan.runner(leaves)
         call = self._split(args, kwargs)
         plan = self._plan_of(call, to_run=True)
         first = self._latest is not plan
         self._use(plan, call)
+        check_alive(self._name, plan.stacks.names, call.leaves)
         outputs = plan.runner(call.leaves)
         if first and plan.runner.misplaced:
             log.info(
@@ -207,6 +209,7 @@ class MeshFunction(Generic[P, R]):
         with jax.disable_jit(False):
             call = self._split(args, kwargs)
             plan = self._plan_of(call, to_run=True)
+            check_alive(self._name, plan.stacks.names, call.leaves)
             return record(self._name, plan.runner, plan.program, call.leaves)
 
     def measure(self, *args: P.args, **kwargs: P.kwargs) -> Measurement:
@@ -220,6 +223,7 @@ class MeshFunction(Generic[P, R]):
             call = self._split(args, kwargs)
             plan = self._plan_of(call, to_run=True)
             meshes = plan.placement.submeshes.meshes
+            check_alive(self._name, plan.stacks.names, call.leaves)
             return measure(plan.runner, plan.program, call.leaves, meshes, plan.step.carried)
 
     def _use(self, plan: Plan, call: Call) -> None:

@@ -100,6 +100,31 @@ def signature(leaf: Any) -> Any:
     )
 
 
+def check_alive(label: str, names: Sequence[str], leaves: Sequence[Any]) -> None:
+    """Refuse arrays that an earlier call was given to keep: with several devices, JAX 0.10 ends the process for them.
+
+    Args:
+        label: The step's name.
+        names: The user's names for its arguments.
+        leaves: The arguments.
+
+    Raises:
+        RuntimeError: If one has been donated or deleted.
+    """
+    if True not in [leaf.is_deleted() for leaf in leaves if hasattr(leaf, "is_deleted")]:
+        return
+    # What other processes hold is one object for many results.
+    here = [(k, leaf) for k, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and leaf.is_deleted()]
+    gone = [k for k, leaf in here if leaf.sharding.addressable_devices]
+    if gone:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        raise RuntimeError(
+            f"mjit: {names[gone[0]]} of {label}, of shape {leaves[gone[0]].shape}{more}, has been deleted, as by a "
+            "call that it was donated to (donate_argnums, donate_argnames). Pass what that call returned in its place, "
+            "or donate nothing that is needed again."
+        )
+
+
 def chosen_arguments(
     fun: Callable[..., Any], option: str, argnums: int | Sequence[int] | None, argnames: str | Iterable[str] | None
 ) -> tuple[list[int], list[str]]:
