@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +21,13 @@ _FAST_PATH = _compat.user_context(True)
 _IGNORED = _compat.user_context(False)
 _RECOMPUTATION = _compat.user_context(True)
 _REPLICATED_BELOW = _compat.user_context(0)
+_SWITCHES = (
+    "autoshard",
+    "enable_fast_path",
+    "ignore_transforms",
+    "enable_recomputation",
+    "replicate_parameters_smaller_than_num_elements",
+)
 
 
 # Settings of JAX that are part of `jax.jit`'s cache key, or ought to be, and change what is traced, or whether it is
@@ -45,7 +52,8 @@ SETTINGS = (
     "jax_threefry_partitionable",
 )
 # Not every version of JAX has all of them.
-_read_settings = operator.attrgetter(*(name for name in SETTINGS if hasattr(jax.config, name)))
+_PRESENT = tuple(name for name in SETTINGS if hasattr(jax.config, name))
+_read_settings = operator.attrgetter(*_PRESENT)
 
 
 def autoshard_enabled() -> bool:
@@ -73,8 +81,8 @@ def transforms_ignored() -> bool:
     return bool(_IGNORED.value)
 
 
-def switches() -> Hashable:
-    """All switches, for the key of a compiled step."""
+def switches() -> tuple[bool | int, ...]:
+    """All switches, for the key of a compiled step; their names are `_SWITCHES`."""
     return (
         autoshard_enabled(),
         fast_path_enabled(),
@@ -84,10 +92,16 @@ def switches() -> Hashable:
     )
 
 
-def jax_settings() -> Hashable:
+def jax_settings() -> tuple[Any, ...]:
     """JAX's own settings that change what a step traces or compiles to, as they are now."""
     settings: tuple[Any, ...] = _read_settings(jax.config)
     return settings
+
+
+def settings_in_words() -> str:
+    """All of these with their names, in a line each."""
+    named = [*zip(_SWITCHES, switches(), strict=True), *zip(_PRESENT, jax_settings(), strict=True)]
+    return "\n".join(f"{name}: {value}" for name, value in named)
 
 
 @contextlib.contextmanager

@@ -11,11 +11,13 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from mmruntime._execution.host_values import on_cpu
 from mmruntime._execution.own_parts import in_words, is_global
+from mmruntime._execution.parcels import is_key
 from mmruntime._jaxpr.ir import Step, is_scalar
 from mmruntime._partition.instructions import Program
 from mmruntime._partition.shard import Shardings
-from mmruntime._processes.agreement import agree
+from mmruntime._processes.agreement import agree, changed
 from mmruntime._processes.group import Group
 
 # How many bytes of a value that each process has are compared in every call.
@@ -29,6 +31,10 @@ _SAME_ARGUMENTS = (
     "Anything else (NumPy arrays, numbers, arrays on one device) is a value that each process has, and must be equal "
     "in all. For data of which each process has loaded a part, use jax.make_array_from_process_local_data."
 )
+
+_GIVEN = "how the arguments are given"
+# Of a larger array on a device that is no CPU, only a corner is copied to the host for that.
+_CORNER = 8
 
 # The inputs that are not where a step wants them: position, and layout or None.
 _Odd = tuple[tuple[int, Any], ...]
@@ -61,6 +67,11 @@ class StepAgreement:
         text = "\n".join(f"{name}: {part}" for name, part in parts.items())
         self._mark = hashlib.blake2b(text.encode(), digest_size=12).digest()
         self._agreed = False
+        # Those of the host as they are now: the program may write into them before a call.
+        self._constants = [
+            value if isinstance(value, jax.Array) else (_kind(value), _checksum("", value))
+            for value in step.constants.values()
+        ]
         self._expected: list[tuple[int, NamedSharding]] = []
         for position, (var, home) in enumerate(zip(step.invars, program.inputs, strict=True)):
             # A scalar that nothing reads may be there to tell one call from another.
@@ -83,16 +94,19 @@ class StepAgreement:
         """
         odd, checksum = self._survey(inputs)
         if not self._agreed or odd not in self._seen:
-            given = {"how the arguments are given": self._shown(odd, inputs)}
+            given = {_GIVEN: self._shown(odd, inputs)}
+            before = self._group.compared.get(self._label, {})
             if not self._agreed:
                 # The message shows the first parts that differ; the others may follow from them.
                 causes = {name: self._parts[name] for name in list(self._parts)[:4]}
-                agree(
-                    self._label, {**causes, **given, **self._parts}, self._group, f"{_SAME_PROGRAM} {_SAME_ARGUMENTS}"
-                )
+                parts = {**causes, **given, **self._parts, **self._captured()}
+                advice = f"{_SAME_PROGRAM} {_SAME_ARGUMENTS}"
+                agree(self._label, parts, self._group, advice, why=changed(before, self._parts))
                 self._agreed = True
             else:
-                agree(f"how {self._label} is called", given, self._group, _SAME_ARGUMENTS)
+                why = changed(before, given)
+                agree(f"how {self._label} is called", given, self._group, _SAME_ARGUMENTS, why=why)
+            self._group.compared[self._label] = {**self._parts, **given}
             self._seen[odd] = "; ".join(f"{self._names[position]}: {_layout(placed)}" for position, placed in odd)
         if not odd:
             return self._mark, ""
@@ -121,14 +135,52 @@ class StepAgreement:
         for position, placed in odd:
             value = inputs[position]
             how = _layout(placed)
-            if placed is None and not isinstance(value, jax.Array):
-                how += f", checksum {zlib.crc32(_sample(value)):08x}"
+            if placed is None:
+                name = f"{self._names[position]} of {self._label}"
+                how += f", {_kind(value)}, checksum {_checksum(name, value)}"
             lines.append(f"{self._names[position]}: {how}")
         return "\n".join(lines)
+
+    def _captured(self) -> dict[str, str]:
+        """Captured arrays of which each process has its own, which must be equal as well."""
+        name = f"a captured array of {self._label}"
+        found = [
+            (_kind(value), _checksum(name, value)) if isinstance(value, jax.Array) else value
+            for value in self._constants
+            if not is_global(value)
+        ]
+        return {"the values of captured arrays": "\n".join(f"{kind}, checksum {checksum}" for kind, checksum in found)}
 
 
 def _layout(placed: Any) -> str:
     return "a value that each process has" if placed is None else f"one array over {in_words(placed)}"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, jax.Array):
+        return "a jax.Array"
+    return "a number" if isinstance(value, bool | int | float | complex) else "a NumPy array"
+
+
+def _checksum(name: str, value: Any) -> str:
+    """The checksum of a sample of a value that each process has; waits for it, if it is still being computed.
+
+    Raises:
+        ValueError: If other processes have a part of it, so that it is none.
+    """
+    if isinstance(value, jax.Array):
+        if not value.is_fully_addressable:
+            raise ValueError(
+                f"mjit: {name} is laid out by {value.sharding}, and on devices of other processes. Only arrays with a "
+                "NamedSharding are one array that all processes speak of: use jax.device_put or "
+                "jax.jit(..., out_shardings=...) with one."
+            )
+        if is_key(value.dtype):
+            value = jax.random.key_data(value)
+        if value.nbytes > _SAMPLE and not on_cpu(value.sharding):
+            value = value[(slice(_CORNER),) * value.ndim]
+        value = np.asarray(value)
+    return f"{zlib.crc32(_sample(value)):08x}"
 
 
 def _sample(value: Any) -> bytes:

@@ -27,9 +27,15 @@ _MOST_SHOWN = 3
 # A part of every agreement: a call that one process has left out may differ in nothing else.
 _HISTORY = "the calls of steps that they have made together before"
 _SAME_CALLS = "Each process must make the same calls in the same order, and one has left one out or made one more."
+# So is what they are about to do: where that differs, nothing else of it can be compared.
+_MEETING = "what they have come to"
+_SAME_MEETING = (
+    "Each process must make the same calls in the same order, with arguments of the same shapes and types, and with "
+    "the same static arguments and settings."
+)
 
 
-def agree(label: str, parts: Mapping[str, str], group: Group, advice: str) -> None:
+def agree(label: str, parts: Mapping[str, str], group: Group, advice: str, *, why: str = "") -> None:
     """Wait for the other processes to come here, and compare, with what is given, the steps that they have called.
 
     Args:
@@ -37,18 +43,19 @@ def agree(label: str, parts: Mapping[str, str], group: Group, advice: str) -> No
         parts: What must be equal, by the name of each part.
         group: The processes.
         advice: What to do if they differ.
+        why: Why this process compares that now, in words for messages; not compared.
 
     Raises:
         RuntimeError: In all of them, if they differ; it names the parts with the values of two processes.
     """
-    parts = {_HISTORY: group.history, **parts}
+    parts = {_HISTORY: group.history, _MEETING: label, **parts}
     group.agreements += 1
     key = f"agree/{group.key}/{group.agreements}"
     me, first = jax.process_index(), group.members[0]
     others = [process for process in group.members if process != me]
     exchange = Exchange()
     digests = {name: hashlib.blake2b(text.encode(), digest_size=12).hexdigest() for name, text in parts.items()}
-    with progress.waiting(f"the other processes to come to {label}", others):
+    with progress.waiting(f"the other processes to come to {label}{why}", others):
         if me == first:
             exchange.put(f"{key}/first", json.dumps(digests))
         else:
@@ -65,7 +72,8 @@ def agree(label: str, parts: Mapping[str, str], group: Group, advice: str) -> No
         other = min(map(int, found))
         names = json.loads(found[str(other)])
         if me in (first, other):
-            exchange.put(f"{key}/text/{me}", json.dumps({name: parts.get(name, "") for name in names}))
+            shown = {**parts, _MEETING: f"{label}{why}"}
+            exchange.put(f"{key}/text/{me}", json.dumps({name: shown.get(name, "") for name in names}))
         texts = [json.loads(exchange.get(f"{key}/text/{process}", PATIENCE_S)) for process in (first, other)]
     more = sorted(int(process) for process in found if int(process) != other)
     raise RuntimeError(disagreement(label, (first, other), names, texts[0], texts[1], more, advice))
@@ -92,16 +100,34 @@ def disagreement(
         advice: What to do.
     """
     lines = [f"mjit: processes {processes[0]} and {processes[1]} do not agree on {label}. They differ in:"]
+    if _MEETING in names:
+        names = [name for name in (_HISTORY, _MEETING) if name in names]
+        advice = _SAME_MEETING
     for name in names[:_MOST_SHOWN]:
         left, right = _first_difference(one.get(name, ""), other.get(name, ""))
         lines += [f"  {name}:", f"    process {processes[0]}: {left}", f"    process {processes[1]}: {right}"]
-    advice = f"{_SAME_CALLS} {advice}".rstrip() if _HISTORY in names else advice
+    if _HISTORY in names and _MEETING not in names:
+        advice = f"{_SAME_CALLS} {advice}".rstrip()
     if names[_MOST_SHOWN:]:
         lines.append(f"  and in {', '.join(names[_MOST_SHOWN:])}")
     if more:
         shown = ", ".join(map(str, more[:8])) + (", ..." if len(more) > 8 else "")
         lines.append(f"  Process {processes[0]} differs from {shown} as well.")
     return "\n".join([*lines, advice])
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What is not as it was, in words to put behind the name of it: the first line that differs; empty if none does.
+
+    Args:
+        before: What was compared the last time, by the name of each part.
+        now: What is compared now.
+    """
+    for name, text in now.items():
+        if name in before and before[name] != text:
+            old, new = _first_difference(before[name], text)
+            return f" (not as before in {name}: now {new}, then {old})"
+    return ""
 
 
 def _first_difference(one: str, other: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ class Group:
         agreements: How often they have compared what they are about to do.
         calls: How many steps they have called.
         token: Depends on all of these calls.
+        compared: By the name of a step, what they compared of it the last time.
     """
 
     def __init__(self, members: tuple[int, ...]) -> None:
@@ -28,6 +29,7 @@ class Group:
         self.agreements = 0
         self.calls = 0
         self.token = self.key
+        self.compared: dict[str, dict[str, str]] = {}
 
     @property
     def history(self) -> str:

@@ -123,15 +123,13 @@ def look_into(
 
 
 def _too_early(left: ProcessStatus, waits: ProcessStatus) -> str:
-    """After how many calls a process has ended, in words, if another one that waits has made more."""
+    """After how many calls a process has ended, in words, if another one that waits has made more or fewer."""
     made = {call.group: call.number for call in left.calls}
-    more = max((call for call in waits.calls if call.group in made), key=lambda call: call.number, default=None)
-    if more is None or more.number <= made[more.group]:
+    last = max((call for call in waits.calls if call.group in made), key=lambda call: call.number, default=None)
+    if last is None or last.number == made[last.group]:
         return ""
-    return (
-        f" after {made[more.group]} calls of steps that they run together, and process {waits.process} has made "
-        f"{more.number}"
-    )
+    calls = "1 call" if made[last.group] == 1 else f"{made[last.group]} calls"
+    return f" after {calls} of steps that they run together, and process {waits.process} has made {last.number}"
 
 
 def edges_to(culprits: Collection[int], waiting: Mapping[int, ProcessStatus]) -> dict[int, int]:

@@ -15,7 +15,7 @@ from mmruntime import _compat
 from mmruntime._core.mesh import using
 from mmruntime._core.multimesh import MultiMesh
 from mmruntime._core.registry import registrations
-from mmruntime._core.switches import fast_path_enabled, jax_settings, switches
+from mmruntime._core.switches import fast_path_enabled, settings_in_words
 from mmruntime._execution.across import AcrossTransport
 from mmruntime._execution.channels import channel, chosen
 from mmruntime._execution.compile import Compiled, compile_program
@@ -200,7 +200,7 @@ def make_plan(
             runner = (WholeRunner if whole else Runner)(step, program, compiled, shardings, donated)
         else:
             label, transport = function_name(fun), chosen()
-            settings = f"{switches()} {jax_settings()}\ntransport {transport}"
+            settings = f"{settings_in_words()}\ntransport: {transport}"
             parts = fingerprint(label, names, step, placement, shardings, program, settings)
             group = group_of(members)
             agreement = StepAgreement(label, names, parts, group, step, program, shardings)

@@ -438,8 +438,22 @@ def disagreements() -> None:
         lambda: compiled()(w, larger), "the arguments:", "process 0: batch['x']: float32[8,4]", "batch['x']: float32[16"
     )
     own = {name: value + np.float32(me) for name, value in batch.items()}
-    said = ("how the arguments are given:", "batch['x']: a value that each process has, checksum", "must be equal")
+    said = (
+        "how the arguments are given:",
+        "batch['x']: a value that each process has, a NumPy array, checksum",
+        "must be equal",
+    )
     refused(lambda: compiled()(w, own), *said, "make_array_from_process_local_data")
+    arrays = {name: jnp.asarray(value) for name, value in own.items()}
+    refused(lambda: compiled()(w, arrays), "batch['x']: a value that each process has, a jax.Array, checksum")
+    key = jax.random.key(me)
+    drawn = mm.mjit(lambda w, x, key: in_stages(w, x, 2) + jax.random.normal(key), mesh=mesh)
+    refused(lambda: drawn(w, batch["x"], key), "key: a value that each process has, a jax.Array, checksum")
+    for value in (own["x"], arrays["x"]):
+        reads = mm.mjit(lambda w, x, value=value: in_stages(w, x, 2) + value, mesh=mesh)
+        refused(lambda reads=reads: reads(w, batch["x"]), "the values of captured arrays:", "process 1: a ", "checksum")
+    with jax.default_matmul_precision(["highest", "high"][me]):
+        refused(lambda: compiled()(w, batch), "the settings:", "process 1: jax_default_matmul_precision: high\n")
     spread = NamedSharding(Mesh(np.array(jax.devices()), "z"), [P(), P("z")][me])
     laid_out = {name: jax.make_array_from_callback(x.shape, spread, lambda i, x=x: x[i]) for name, x in batch.items()}
     refused(lambda: compiled()(w, laid_out), "batch['x']: one array over {'z': ", "P('z',), on devices [0, 1, ")
@@ -447,6 +461,11 @@ def disagreements() -> None:
     step = compiled()
     first_loss, _ = step(w, batch)
     refused(lambda: step(w, laid_out), "how train is called", "one array over")
+    # One of them has to compile it once more, and says why; nothing else of the two calls can be compared.
+    with jax.default_matmul_precision([None, "highest"][me]):
+        said = "process 0: how train is called (not as before in how the arguments are given: now batch['x']: one array"
+        more = "process 1: train (not as before in the settings: now jax_default_matmul_precision: highest, then "
+        refused(lambda: step(w, [laid_out, batch][me]), said, more, "and with the same static arguments and settings.")
     again, _ = step(w, batch)
     assert float(again) == float(first_loss)
     print("calls", [(each.number, each.label) for each in progress.calls])

@@ -12,7 +12,7 @@ from mmruntime._execution.channels import preferred
 from mmruntime._execution.collective_channel import in_rounds
 from mmruntime._execution.parcels import TICKET, Parcel, num_bytes, plan_crossing
 from mmruntime._execution.spread_across import tree_levels
-from mmruntime._processes.agreement import disagreement
+from mmruntime._processes.agreement import changed, disagreement
 from mmruntime._processes.group import MESSAGE_BITS, Group
 from mmruntime._processes.transports import check_transport, forced
 from tests.runtime.processes.simulated import Device, Layout
@@ -147,3 +147,23 @@ def test_differences_are_shown_with_both_values():
     assert "    process 3: (nothing)" in lines
     assert "  and in y" in lines
     assert lines[-2:] == ["  Process 0 differs from 4, 5 as well.", "Do something."]
+
+
+def test_of_different_calls_only_what_they_are_is_shown():
+    one = {"what they have come to": "how train is called", "the settings": ""}
+    other = {"what they have come to": "train (not as before in the settings: now b, then a)", "the settings": "b"}
+    lines = disagreement("train", (0, 1), list(one), one, other, [], "Do something.").splitlines()
+    assert lines[1:4] == [
+        "  what they have come to:",
+        "    process 0: how train is called",
+        "    process 1: train (not as before in the settings: now b, then a)",
+    ]
+    assert len(lines) == 5
+    assert lines[4].startswith("Each process must make the same calls in the same order, with arguments of the same sh")
+
+
+def test_what_has_changed_since_a_call_is_said_with_both_values():
+    before = {"the settings": "x: 1\ny: 2", "the equations": "a"}
+    assert changed({}, before) == changed(before, dict(before)) == ""
+    now = {"the versions": "3", "the settings": "x: 1\ny: 3", "the equations": "b"}
+    assert changed(before, now) == " (not as before in the settings: now y: 3, then y: 2)"

@@ -52,6 +52,13 @@ def graph(*statuses):
             "has ended its program after 8 calls of steps that they run together, and process 0 has made 9",
             id="left_too_early",
         ),
+        pytest.param(
+            [waits(0, 1, calls=(CallRecord("g", 1, "train", "x"),))],
+            [ProcessStatus(1, left=True, calls=(CallRecord("g", 4, "train", "y"),))],
+            (1,),
+            "has ended its program after 4 calls of steps that they run together, and process 0 has made 1",
+            id="left_with_more_calls",
+        ),
     ],
 )
 def test_who_is_to_blame(waiting, known, culprits, why):
