@@ -162,12 +162,15 @@ class Timeline:
             )
         Path(path).write_text(forms[suffix](), encoding="utf-8")
 
+    def of_processes(self) -> list[str]:
+        """What there is to say of several processes: a line, or none."""
+        if self.process is not None:
+            return [f"What process {self.process} ran or received; the first process of the step has it all."]
+        return [f"Clocks of processes are lined up to {self.clock_error * 1e3:.2f} ms."] if self.clock_error else []
+
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.makespan * 1e3:.2f} ms"]
-        if self.process is not None:
-            lines.append(f"What process {self.process} ran or received; the first process of the step has it all.")
-        elif self.clock_error:
-            lines.append(f"Clocks of processes are lined up to {self.clock_error * 1e3:.2f} ms.")
+        lines += self.of_processes()
         lines += ["submesh  compute ms  transfer ms  idle ms"]
         lines += [
             f"{row.submesh:7}  {row.compute * 1e3:10.2f}  {row.transfer * 1e3:11.2f}  {row.idle * 1e3:7.2f}"

@@ -90,8 +90,9 @@ def html(timeline: Timeline) -> str:
             f"<b>{_ms(took)}</b>.</p>\n"
             f"{scrolling(picture, 'Simulated timeline')}"
         )
+    said = "".join(f"<p>{escape(line)}</p>\n" for line in timeline.of_processes())
     body = f"""<p>One step took <b>{_ms(timeline.makespan)}</b>, from the first program issued to the last result.</p>
-{_usage_table(timeline)}
+{said}{_usage_table(timeline)}
 <h2>Recorded</h2>
 {scrolling(_recorded(timeline, whole, width, ""), "Recorded timeline")}
 {chr(10).join(parts)}"""
@@ -110,9 +111,10 @@ def _recorded_lanes(timeline: Timeline) -> list[Lane]:
             if span.source is None
         ]
         received = [(span.start, span.end, _tip(span)) for span in mine if span.source is not None]
-        live = _live(mine, timeline)
-        peak = max((held for _, held in live), default=0)
-        result.append(Lane(f"submesh {submesh}", cells, live, f"peak {peak:g}", received))
+        # One process of several does not know what others hold meanwhile, and its timeline has no simulations.
+        live = _live(mine, timeline) if timeline.process is None else []
+        peak = f"peak {max((held for _, held in live), default=0):g}" if timeline.process is None else ""
+        result.append(Lane(f"submesh {submesh}", cells, live, peak, received))
     return result
 
 

@@ -343,6 +343,11 @@ def inspected() -> None:
         assert timeline.process == me
         assert f"What process {me} ran" in str(timeline)
         assert me in submeshes
+    page, picture = timeline.html(), timeline.svg()
+    assert ("peak " in picture) == (timeline.process is None)
+    said = "lined up to" if timeline.process is None else f"What process {me} ran or received"
+    assert said in page
+    assert len(timeline.chrome_trace()["traceEvents"]) > len(timeline.spans)
     measured = step.measure(state, batch)
     assert all(stage.forward > 0 for stage in measured.loops[0])
     assert set(measured.transfers) == {(0, 1), (1, 0)}
