@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import pickle
+import re
 import sys
 import threading
 import traceback
@@ -854,6 +855,25 @@ def deadlocks_far_ahead(platform: str) -> bool:
     sets without a thread.
     """
     return platform == "cpu" and jax.__version_info__ < (0, 12)
+
+
+# What may hold a thread until another device or the host has done something, by opcode. Nobody knows of custom calls.
+_WAITS = re.compile(
+    r" (?:all-|ragged-all-|reduce-scatter|collective-|send|recv|infeed|outfeed|custom-call|async-)[\w-]*\("
+)
+
+
+def may_wait(executable: Any) -> bool:
+    """Whether a compiled program may wait inside of it for its other devices or for the host.
+
+    Args:
+        executable: The result of `lower(...).compile()`.
+    """
+    try:
+        modules = executable.runtime_executable().hlo_modules()
+    except (AttributeError, NotImplementedError, jax.errors.JaxRuntimeError):
+        return True
+    return not modules or any(_WAITS.search(module.to_string()) for module in modules)
 
 
 def leave_threads(context: Any) -> None:

@@ -1,5 +1,6 @@
 """Traps of XLA's CPU client, each in a process of its own: JAX's cache on disk, and many programs in flight."""
 
+import collections
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import mmruntime as mm
 from mmruntime import _compat
 from mmruntime._execution import throttle
-from tests.runtime.helpers import batches, layer, stages, weights
+from tests.runtime.helpers import all_devices, batches, layer, stages, weights
 
 TRAIN = """
     import collections, json, sys
@@ -193,6 +194,7 @@ class Issued:
 
 def test_at_most_eight_programs_of_a_submesh_are_in_flight():
     limit, waited, numbers, arrays = throttle.Throttle(throttle.LIMIT), [], iter(range(100)), []
+    limit.needed = True
 
     def program():
         arrays.append(Issued(waited, next(numbers)))
@@ -213,6 +215,7 @@ def test_at_most_eight_programs_of_a_submesh_are_in_flight():
 def test_programs_of_one_device_wait_for_what_was_issued_long_ago():
     """Also where every third one has only a result that a later one overwrites."""
     limit, waited, numbers, arrays = throttle.Throttle(24, windows=4, delay=2), [], iter(range(1000)), []
+    limit.needed = True
 
     def program():
         arrays.append(Issued(waited, next(numbers)))
@@ -253,6 +256,71 @@ def test_the_throttle_waits_for_results_that_nobody_donates(monkeypatch):
     assert len(limited(stages(2, data=2))) == 2
     # Programs of one device have no collectives.
     assert not limited(stages(2))
+
+
+def test_programs_wait_from_the_first_one_with_collectives_on(monkeypatch):
+    """Those that have none cannot wait for each other, whatever their number of devices."""
+    monkeypatch.setattr(_compat, "deadlocks_far_ahead", lambda platform: platform == "cpu")
+    monkeypatch.setattr(throttle, "_throttles", {})
+    monkeypatch.setattr(throttle, "_waiting", set())
+    (x,), ws = [batch["x"] for batch in batches(1)], weights(2)
+
+    def compiled(layer):
+        def step(ws, x):
+            for index, w in enumerate(ws):
+                x = mm.task(layer, task=mm.stage(index, 2))(w, x)
+            return x
+
+        step = mm.mjit(step, mesh=mesh)
+        step(ws, x)
+        return step.latest_plan
+
+    def centered(w, x):
+        # The mean over examples is a sum over devices.
+        x = mm.with_sharding_constraint(jnp.tanh(x @ w), jax.sharding.PartitionSpec("data", None))
+        return x - x.mean(0, keepdims=True)
+
+    mesh = stages(2, data=2)
+    plan = compiled(layer)
+    devices = [tuple(mesh.slice(stage=number).devices.flat) for number in range(2)]
+    found = [throttle.throttle_of(each) for each in devices]
+    assert [each.needed for each in found] == [False, False]
+    waited = []
+    runs = throttle.throttled(plan.program, plan.compiled, plan.shardings)
+    monkeypatch.setattr(found[0], "_window", 1)
+    found[0]._markers = collections.deque([Issued(waited, 0)])
+    (first, *_), arguments = runs, [ws[0], x]
+    run = found[0].limited(lambda *_: [Issued(waited, 1)], 0)
+    run(*arguments)
+    assert first.spec.submesh == 0 and not waited
+    compiled(centered)
+    assert [each.needed for each in found] == [True, True]
+    run(*arguments)
+    assert waited == [0]
+    # Also on a list that comes later and shares one of their devices, and not where none does.
+    assert throttle.throttle_of((devices[0][1], *jax.devices()[6:])).needed
+    assert not throttle.throttle_of(tuple(jax.devices()[6:])).needed
+    mm.mjit(lambda x: 2 * x, mesh=all_devices())(x)
+    assert throttle.throttle_of(tuple(jax.devices()[6:])).needed
+
+
+@pytest.mark.both_versions("what an executable says of its modules")
+def test_what_waits_inside_of_a_program_is_found():
+    mesh = jax.make_mesh((2,), ("data",))
+    cut, whole = [jax.NamedSharding(mesh, jax.P(*names)) for names in (["data"], [])]
+    sizes = jax.ShapeDtypeStruct((4, 4), jnp.float32)
+
+    def waits(function, ins, outs):
+        return _compat.may_wait(jax.jit(function, in_shardings=ins, out_shardings=outs).lower(sizes).compile())
+
+    def called(x):
+        return jax.pure_callback(lambda x: x, sizes, x)
+
+    assert not waits(lambda x: jnp.sin(x) @ x, whole, whole)
+    assert not waits(lambda x: jnp.sin(x).sum(1), cut, cut)
+    assert waits(jnp.sin, cut, whole)
+    assert waits(lambda x: x.sum(0), cut, whole)
+    assert waits(called, whole, whole)
 
 
 def test_layouts_that_were_damaged_on_disk_are_found_again(first_start):

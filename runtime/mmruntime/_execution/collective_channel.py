@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mmruntime import _compat
 from mmruntime._execution.channel import Carry
 from mmruntime._execution.parcels import Message, Parcel
-from mmruntime._execution.throttle import throttle_of
+from mmruntime._execution.throttle import need, throttle_of
 
 _AXIS = "devices"
 
@@ -100,7 +100,10 @@ class _Permutes:
         ]
         pairs = [[(row[parcels[at].source], row[parcels[at].target]) for at in members] for members in rounds]
         program = self._compile(pairs)
-        self._run = throttle_of(tuple(devices)).limited(program, 0) if devices[0].platform == "cpu" else program
+        self._run = program
+        if devices[0].platform == "cpu":
+            need(tuple(devices))
+            self._run = throttle_of(tuple(devices)).limited(program, 0)
 
     def _compile(self, pairs: Sequence[Sequence[tuple[int, int]]]) -> Callable[..., Sequence[Any]]:
         def permute(*arrays: Any) -> tuple[Any, ...]:

@@ -73,7 +73,7 @@ class Runner:
         # The executable of a whole step places NumPy arrays and numbers by itself, which is cheaper.
         self._takes_host_values = program.whole
         self._code: list[tuple[bool, Any, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = []
-        limited = {} if program.whole else throttled(program, compiled, shardings)
+        limited = throttled(program, compiled, shardings)
         for item in program.instructions:
             is_run = isinstance(item, RunInstruction)
             if isinstance(item, RunInstruction):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from mmruntime import _compat
 from mmruntime._execution.compile import Compiled
-from mmruntime._partition.instructions import Program, RunInstruction
+from mmruntime._partition.instructions import Program, ProgramSpec, RunInstruction
 from mmruntime._partition.shard import Shardings
 
 # The largest number of programs in flight on one list of devices. XLA's CPU client allows 32 on each device, and a
@@ -24,15 +23,21 @@ class Throttle:
 
     A program waits for what was issued before it only, so waiting for it in the order of issue closes no circle.
 
+    Nothing waits before `needed` is set. What is in flight then waits for no other device, so it ends by itself.
+
     Args:
         limit: The largest number of them in flight.
         windows: In so many windows they are cut. Waiting once for all of a window is cheaper than once for each. More
             windows wait for what was issued longer ago, and keep a result of each.
         delay: A window ends so many programs later at most if its last one has no lasting result. The limit grows by
             that for each window.
+
+    Attributes:
+        needed: Whether more of them in flight may deadlock.
     """
 
     def __init__(self, limit: int, windows: int = 2, delay: int = 0) -> None:
+        self.needed = False
         self._window, self._delay = limit // windows, delay
         self._issued = 0
         # A result of the last program of each of the windows before.
@@ -53,6 +58,8 @@ class Throttle:
 
         def run(*operands: Any) -> Sequence[Any]:
             values = program(*operands)
+            if not self.needed:
+                return values
             self._issued += 1
             if self._issued >= due:
                 self._issued = 0
@@ -69,12 +76,27 @@ class Throttle:
 
 
 # Shared by all steps of a process: the limit is one of the devices.
-@functools.cache
+_throttles: dict[tuple[Any, ...], Throttle] = {}
+# Devices on which programs run that may wait for each other.
+_waiting: set[Any] = set()
+
+
 def throttle_of(devices: tuple[Any, ...]) -> Throttle:
     """The throttle of a list of devices."""
-    # A program of one device holds no thread while it waits for a place, so that 32 may be in flight; a step that has
-    # fewer of them does not wait.
-    return Throttle(LIMIT) if len(devices) > 1 else Throttle(24, windows=4, delay=2)
+    if devices not in _throttles:
+        # A program of one device holds no thread while it waits for a place, so that 32 may be in flight; a step that
+        # has fewer of them does not wait.
+        throttle = Throttle(LIMIT) if len(devices) > 1 else Throttle(24, windows=4, delay=2)
+        throttle.needed = not _waiting.isdisjoint(devices)
+        _throttles[devices] = throttle
+    return _throttles[devices]
+
+
+def need(devices: tuple[Any, ...]) -> None:
+    """Note that programs on these devices may wait for each other, and so for whatever else runs there."""
+    _waiting.update(devices)
+    for others, throttle in _throttles.items():
+        throttle.needed = throttle.needed or not _waiting.isdisjoint(others)
 
 
 def throttled(
@@ -82,7 +104,9 @@ def throttled(
 ) -> dict[RunInstruction, Callable[..., Any]]:
     """The executables of the instructions that need a throttle.
 
-    Programs of one device have no collectives, so they cannot wait for each other across devices.
+    Programs of one device have no collectives, so they cannot wait for each other across devices. Those of several
+    devices without collectives cannot either; theirs count from the first program on with collectives on one of these
+    devices, of whichever step.
 
     Args:
         program: The instructions.
@@ -104,11 +128,20 @@ def throttled(
         return slot in donated, aval.size
 
     limited: dict[RunInstruction, Callable[..., Any]] = {}
+    asked: set[ProgramSpec] = set()
     for item in runs:
         devices = tuple(np.asarray(shardings.replicated(item.spec.submesh).mesh.devices).flat)
         platform = devices[0].platform
         if (everything and platform == "cpu") or (len(devices) > 1 and _compat.deadlocks_far_ahead(platform)):
+            if program.whole:
+                # One program for the whole step needs no limit, and may have collectives that others then wait for.
+                need(devices)
+                continue
             probe = min(range(len(item.results)), key=lambda position: cost(item.results[position]))
             lasting = item.results[probe] not in donated
+            if item.spec not in asked and not _waiting.issuperset(devices):
+                asked.add(item.spec)
+                if everything or _compat.may_wait(compiled.programs[item.spec]):
+                    need(devices)
             limited[item] = throttle_of(devices).limited(compiled.programs[item.spec], probe, lasting=lasting)
     return limited
