@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -75,3 +77,26 @@ def test_the_message_names_the_options() -> None:
         run_module(
             "_commands.verify", ["a:b", "a:c"], [], dict(os.environ), "the program", ProgramLimits(seconds=0.001)
         )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX has these signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_program_and_its_files_go_with_a_run_that_is_told_to_end(tmp_path: Path, name: str) -> None:
+    program = f"import os, time; open({str(tmp_path / 'pid')!r}, 'x').write(str(os.getpid())); time.sleep(1000)"
+    run = (
+        "import os, sys, tempfile\n"
+        "from mmrewrite.mirror.limits import USUAL, run_within\n"
+        "with tempfile.TemporaryDirectory(dir=sys.argv[2]):\n"
+        "    run_within([sys.executable, '-c', sys.argv[1]], os.environ, USUAL)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", run, program, str(tmp_path)], env=environment) as parent:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert parent.poll() is None
+            time.sleep(0.05)
+        number = getattr(signal, name)
+        parent.send_signal(number)
+        assert parent.wait(20) == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["pid"]

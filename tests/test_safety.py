@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import select
+import signal
 import stat
 import subprocess
 import sys
@@ -488,6 +491,31 @@ class TestWorkers:
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout.startswith("a worker process was killed, perhaps for want of memory")
+
+    @on_posix
+    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+    def test_workers_end_with_a_run_that_is_killed(self, how: signal.Signals) -> None:
+        program = (
+            "import os, sys, time\n"
+            "from mmrewrite.engine import workers\n"
+            "def work(item):\n"
+            "    os.write(1, b'%d\\n' % os.getpid())\n"
+            "    time.sleep(1000 * (item < 3))\n"
+            "workers.ENOUGH = 0\n"
+            "workers.in_workers(work, range(8), work=1, jobs=3)\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+            assert parent.stdout is not None
+            pids = [int(parent.stdout.readline()) for _ in range(3)]
+            parent.send_signal(how)
+            try:
+                # At an end once no process is left that could write.
+                assert select.select([parent.stdout], [], [], 20)[0]
+                assert parent.stdout.read() == b""
+            finally:
+                for pid in pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
     @on_posix
     def test_the_command_says_so_and_writes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -93,7 +95,7 @@ class Workers(Generic[_Item, _Result]):
         _task = lambda index: function(items[index])  # noqa: E731
         try:
             self._pool = ProcessPoolExecutor(
-                self._count, mp_context=multiprocessing.get_context("fork"), initializer=_leave_interrupts
+                self._count, mp_context=multiprocessing.get_context("fork"), initializer=_begin
             )
             # All processes are forked in here, so that each has `_task`.
             self._futures = [self._pool.submit(_run, index) for index in range(len(items))]
@@ -147,9 +149,24 @@ class Workers(Generic[_Item, _Result]):
             raise WorkerDied from None
 
 
-def _leave_interrupts() -> None:
-    """Leave Ctrl-C, which a terminal sends to every process, to the one that has the results."""
+def _begin() -> None:
+    """Leave Ctrl-C, which a terminal sends to every process, to the one that has the results, and end with that one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End when the parent is gone, even by `kill -9`.
+
+    A pool's processes would wait for more work for ever, since each holds both ends of the pipe that it comes from, and
+    would keep standard output open, whose end its reader waits for.
+    """
+    from multiprocessing import process
+
+    parent = process.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run(index: int) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _LOOK = 0.05
@@ -45,7 +47,7 @@ class EndedProgram:
 
 def run_within(command: Sequence[str], variables: Mapping[str, str], limits: ProgramLimits) -> EndedProgram:
     """Run a command in a session of its own, and end the session if it goes beyond its limits, or we are stopped."""
-    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+    with _signals_as_exits(), tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
             command, env=variables, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
         )
@@ -62,6 +64,31 @@ def run_within(command: Sequence[str], variables: Mapping[str, str], limits: Pro
             file.seek(0)
             texts.append(file.read(limits.output).decode(errors="replace"))
         return EndedProgram(process.returncode, texts[0], texts[1], ended)
+
+
+@contextlib.contextmanager
+def _signals_as_exits() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise SystemExit, as Ctrl-C raises an error.
+
+    By themselves they would end this process alone. Nobody would be left to end the session of the program, to which a
+    closed terminal or a cancelled job does not send them, nor to remove its files.
+    """
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    # Only the main thread may set handlers; those of others, and what `nohup` ignores, stay.
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _exit)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _exit(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _beyond(limits: ProgramLimits, seconds: float, process: int, outputs: Sequence[int]) -> str | None:
