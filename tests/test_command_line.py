@@ -405,7 +405,7 @@ class TestExplain:
         assert any(line.startswith("Refused by `microbatch_grad`: star-args") for line in self.explain("a.py:14"))
         assert any("left as it is, because a step" in line for line in self.explain("a.py:7"))
         put("b.py", WRONG)
-        assert self.explain("b.py:1")[1].startswith("An error: unknown directive `tsak`")
+        assert self.explain("b.py:1")[1] == "An error: unknown directive `tsak`; did you mean `task`?"
         put("c.py", "# mm: off\n" + TASK)
         assert self.explain("c.py:6")[1] == "`task(stage=0)` is left alone: `# mm: off`."
         put("d.py", "x = 1\n")

@@ -61,7 +61,7 @@ def fate(result: Rewrite, line: int) -> Iterator[str]:
     said = False
     for error in result.errors:
         if error.line == line:
-            yield f"An error: {error.message}."
+            yield f"An error: {error.message}{'' if error.message.endswith('?') else '.'}"
             said = True
     for refusal in result.refusals:
         if line in (refusal.line, refusal.hint.line if refusal.hint else None):
