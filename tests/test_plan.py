@@ -409,3 +409,16 @@ def test_the_documentation_shows_what_the_command_prints(monkeypatch: pytest.Mon
     text = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert run("examples/gpt").stdout == shown
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("count", [4, 8, 32, 400])
+def test_timelines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int, count: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    put(loop='size=2, schedule="1f1b"')
+    text = click.unstyle(run("--microbatches", str(count)).stdout)
+    drawn = [line for line in text.splitlines() if "|" in line]
+    assert len(drawn) == 8
+    assert max(map(len, text.splitlines())) <= width
+    # Where a unit of time gets a whole number of characters, some of the line may be left.
+    assert max(map(len, drawn)) > width // 2 or count == 4

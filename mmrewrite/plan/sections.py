@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PAGE_WIDTH = 1340
 _WIDEST = 20_000
+# Characters of a time axis that still shows something.
+_NARROWEST = 24
 
 
 @dataclass(frozen=True)
@@ -105,12 +107,15 @@ class PlanTimeline:
         return min(_WIDEST, max(PAGE_WIDTH, 160 + 30 * longest))
 
     def as_text(self, width: int) -> str:
-        """The simulation drawn with at most `width` characters to a line."""
+        """The simulation drawn with at most `width` characters to a line, if that leaves room for a picture."""
         # The one arrow from the tool to the runtime: `mmruntime.schedules` is plain Python and imports no JAX.
         from mmruntime import schedules
 
         assert self.simulation is not None
-        return schedules.draw(self.simulation, width=width)
+        # `draw` is told the width of the time axis alone.
+        last, peak = len(self.simulation.live) - 1, max(self.simulation.live, default=0)
+        beside = len(f"submesh {last} ||") + len(f" peak {peak:g}")
+        return schedules.draw(self.simulation, width=max(_NARROWEST, width - beside))
 
     def as_svg(self, width: int) -> str:
         """The simulation as an SVG picture of its own that is `width` pixels wide."""

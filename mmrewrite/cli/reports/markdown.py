@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _LIMIT, _MOST = 60_000, 65_000
 _MANY = 20
-_TIMELINE_WIDTH = 100
+_TIMELINE_WIDTH = 120
 
 
 def _comment(report: RewriteReport) -> str:

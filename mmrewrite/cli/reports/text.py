@@ -207,11 +207,11 @@ def _columns(otherwise: int) -> int:
     return shutil.get_terminal_size((otherwise, 24)).columns
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
+def _wrapped(text: str, indent: str, width: int | None = None) -> list[str]:
     # Names and paths stay whole, so that they can be searched for.
     return textwrap.wrap(
         text.lstrip(),
-        _columns(_TABLE_WIDTH) - 2,
+        width or _columns(_TABLE_WIDTH) - 2,
         initial_indent=indent,
         subsequent_indent=f"{indent}  ",
         break_long_words=False,
@@ -234,8 +234,9 @@ def _owners(owners: Sequence[int]) -> str:
 
 
 def _timeline(timeline: PlanTimeline) -> str:
-    parts = [_lines(timeline.title, timeline.notes)]
+    width = min(_TIMELINE_WIDTH, _columns(_TIMELINE_WIDTH))
+    parts = [_lines(timeline.title, [line for note in timeline.notes for line in _wrapped(note, "", width - 2)])]
     if timeline.simulation is not None:
-        parts.append(style.timeline(timeline.as_text(min(_TIMELINE_WIDTH, _columns(_TIMELINE_WIDTH)))))
+        parts.append(style.timeline(timeline.as_text(width)))
         parts.append("\n".join(f"  {label}: {text}" for label, text in timeline.figures))
     return "\n\n".join(parts)
