@@ -54,7 +54,7 @@ class Flow:
             case ast.With() | ast.AsyncWith():
                 return defined.union(*(self._stored(item) for item in holder.items))
             case ast.If() | ast.While():
-                return defined | self._stored(holder.test)
+                return defined | self._stored(holder.test, inner in holder.body)
             case ast.Try() | ast.TryStar() if inner in holder.orelse:
                 return self._run(holder.body, defined)[1]
         return defined
@@ -97,9 +97,8 @@ class Flow:
         match statement:
             case ast.If():
                 exposed = self._read(statement.test, defined)
-                defined |= self._stored(statement.test)
-                first, one = self._run(statement.body, defined)
-                second, other = self._run(statement.orelse, defined)
+                first, one = self._run(statement.body, defined | self._stored(statement.test, True))
+                second, other = self._run(statement.orelse, defined | self._stored(statement.test, False))
                 return exposed | first | second, _either(one, statement.body, other, statement.orelse)
             case ast.For() | ast.AsyncFor():
                 # The body may run not once, so nothing that it assigns counts after the loop.
@@ -109,16 +108,19 @@ class Flow:
                 return exposed | first | second, defined - self._deleted(statement)
             case ast.While():
                 exposed = self._read(statement.test, defined)
-                first, _ = self._run(statement.body, defined)
-                second, _ = self._run(statement.orelse, defined)
+                first, _ = self._run(statement.body, defined | self._stored(statement.test, True))
+                second, _ = self._run(statement.orelse, defined | self._stored(statement.test, False))
                 return exposed | first | second, defined - self._deleted(statement)
             case ast.With() | ast.AsyncWith():
                 exposed = set()
                 for item in statement.items:
                     exposed |= self._read(item, defined)
                     defined |= self._stored(item)
-                more, defined = self._run(statement.body, defined)
-                return exposed | more, defined
+                more, after = self._run(statement.body, defined)
+                if any(self._suppresses(item.context_expr) for item in statement.items):
+                    # The block may end before any of its statements has run.
+                    after = defined - self._deleted(statement)
+                return exposed | more, after
             case ast.Try() | ast.TryStar():
                 tried = [*statement.body, *statement.orelse]
                 exposed, after = self._run(tried, defined)
@@ -170,12 +172,36 @@ class Flow:
     def _deleted(self, node: ast.AST) -> _Names:
         return frozenset(self._names_in(node, ast.Del, self._scope))
 
-    def _stored(self, node: ast.AST) -> _Names:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            return frozenset((node.name,))
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            return frozenset(alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        return frozenset(self._names_in(node, ast.Store, self._scope))
+    def _suppresses(self, manager: ast.expr) -> bool:
+        """Whether a context manager ends its block at an exception and has the code below it run."""
+        return isinstance(manager, ast.Call) and self._names.resolve(manager.func, self._scope) == "contextlib.suppress"
+
+    def _stored(self, node: ast.AST, truth: bool | None = None) -> _Names:
+        """Names that a node assigns whenever it is evaluated; with `truth`, whenever its value is true or false."""
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                return frozenset((node.name,))
+            case ast.Import() | ast.ImportFrom():
+                return frozenset(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+            case ast.BoolOp():
+                # The others are evaluated if those before them are true (`and`) or false (`or`), and not always.
+                whole = isinstance(node.op, ast.And)
+                if truth is whole:
+                    return frozenset[str]().union(*(self._stored(value, truth) for value in node.values))
+                return self._stored(node.values[0])
+            case ast.UnaryOp(op=ast.Not()):
+                return self._stored(node.operand, None if truth is None else not truth)
+            case ast.Compare() if truth is not True:
+                return self._stored(node.left) | self._stored(node.comparators[0])
+            case ast.IfExp():
+                one = self._stored(node.test, True) | self._stored(node.body, truth)
+                return one & (self._stored(node.test, False) | self._stored(node.orelse, truth))
+            case ast.NamedExpr():
+                return self._stored(node.target) | self._stored(node.value, truth)
+            case ast.Name():
+                return frozenset(self._names_in(node, ast.Store, self._scope))
+        parts = _outside(node) if self._names.inner.get(node) is not None else ast.iter_child_nodes(node)
+        return frozenset[str]().union(*(self._stored(part) for part in parts))
 
     def _names_in(self, node: ast.AST, context: type[ast.expr_context], scope: Scope) -> Iterator[str]:
         if isinstance(node, ast.Name):

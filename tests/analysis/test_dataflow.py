@@ -56,6 +56,22 @@ EXPOSED = [
     ),
     case("a pattern binds", "for i in y:\n    match i:\n        case [h, *t]:\n            x = h, t\n", set()),
     case("a walrus in a condition binds", "for i in y:\n    if (h := i):\n        x = h\n", set()),
+    case("what `and` may skip", "for i in y:\n    i and (h := i)\n    x = h\n", {"h"}),
+    case("what `or` may skip", "for i in y:\n    if i or (h := i):\n        x = h\n", {"h"}),
+    case("what a true `and` has assigned", "for i in y:\n    if i and (h := i):\n        x = h\n", set()),
+    case("what a false `or` has assigned", "for i in y:\n    while not (i or (h := i)):\n        x = h\n", set()),
+    case(
+        "not what a false `and` may have skipped", "for i in y:\n    if not (i and (h := i)):\n        x = h\n", {"h"}
+    ),
+    case("one side of a conditional expression", "for i in y:\n    x = (h := i) if i else i\n    x = h\n", {"h"}),
+    case("both sides of one", "for i in y:\n    x = (h := i) if i else (h := 2)\n    x = h\n", set()),
+    case("the end of a chain of comparisons", "for i in y:\n    i < i < (h := i)\n    x = h\n", {"h"}),
+    case("what a comprehension assigns", "for i in y:\n    [h := j for j in i]\n    x = h\n", {"h"}),
+    case(
+        "a block that `suppress` may end",
+        "from contextlib import suppress\nfor i in y:\n    with suppress(ValueError):\n        h = i\n    x = h\n",
+        {"ValueError", "h", "suppress"},
+    ),
     case("a function reads when it is made", "for i in y:\n    def f():\n        return h\n    h = f\n", {"h"}),
     case("parameters of a function are its own", "for i in y:\n    f = lambda h: h\n    h = f\n", set()),
     case("a default is evaluated outside", "for i in y:\n    f = lambda h=h: h\n    h = f\n", {"h"}),
