@@ -212,8 +212,8 @@ class Site:
 
     @property
     def line(self) -> int:
-        """The line above which a name must be bound to be usable here. In a function any line of the module will do."""
-        return self.statement.lineno if self.scope.kind != "function" else len(self.facts.source.line_starts) + 1
+        """The line above which a name must be bound to be usable here, also in a function: lines below may call it."""
+        return self.statement.lineno
 
     @property
     def runtime(self) -> str:
