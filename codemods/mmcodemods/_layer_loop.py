@@ -10,6 +10,7 @@ from types import MappingProxyType
 import libcst as cst
 
 from mmcodemods._task import TaskCodemod
+from mmrewrite.analysis.computed_attributes import is_computed_attribute
 from mmrewrite.analysis.outlining import Outline
 from mmrewrite.analysis.schedule_fit import stage_axis
 from mmrewrite.codemod.base import spaced
@@ -202,16 +203,16 @@ def count(site: Site, loop: ast.For) -> Count:
         for node in ast.walk(statement)
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
     }
-    used = {
-        node.id
-        for text in (found.index, found.total)
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Name)
-    }
-    changed = sorted(used & stored)
+    target = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    # The number is read in the loop, where a name of its target is no more what it was in the head.
+    changed = sorted((_names(found.index) & stored) | (_names(found.total) & (stored | target)))
     if changed:
         site.refuse(f"the loop assigns `{changed[0]}`, which says what iteration this is; use another name", loop)
     return found
+
+
+def _names(text: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
 def _count(site: Site, loop: ast.For) -> Count:
@@ -358,7 +359,7 @@ def _is_repeatable(site: Site, node: ast.expr) -> bool:
                 return False
             return not (isinstance(value, ast.Call) and site.resolve(value.func) in _ONCE_ONLY)
         case ast.Attribute():
-            return _is_repeatable(site, node.value)
+            return _is_repeatable(site, node.value) and not is_computed_attribute(site, node.attr)
         case ast.Subscript():
             return _is_repeatable(site, node.value) and _is_repeatable(site, node.slice)
         case ast.Slice():
