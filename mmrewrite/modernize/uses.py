@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import TypeVar, overload
+from typing import NamedTuple, TypeVar, overload
 
 from mmrewrite.project.facts import Facts
 from mmrewrite.source.names import Binding, Scope
@@ -51,16 +51,15 @@ class ImportedName:
     local: str
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Meaning:
-    """The full name that an expression stands for; `position` is that of its chain of attributes in the module."""
+# A dotted name: how many names are read above it, its first name, all of it.
+_Place = tuple[int, ast.Name, ast.expr]
 
-    position: int
-    head: ast.Name
-    node: ast.expr
+
+class _Meaning(NamedTuple):
+    """A dotted name that a module reads, whose first name one scope binds, and all its places."""
+
     dotted: str
-    name: str
-    scope: Scope
+    places: Sequence[_Place]
 
 
 @dataclass(eq=False)
@@ -95,7 +94,7 @@ class ModuleUses:
 
     def look_ahead(self) -> None:
         """Find what `uses` asks of the tree alone, before names are resolved."""
-        _ = self._chains_of_names
+        _ = self._dotted_names
 
     def unresolved(self) -> ModuleUses:
         """The same module for a run in which its imports may lead elsewhere: all that its tree says is shared."""
@@ -234,24 +233,28 @@ class ModuleUses:
         return frozenset(function.id for function in calls if isinstance(function, ast.Name))
 
     @cached_property
+    def names_read(self) -> tuple[ast.Name, ...]:
+        """Every name that is read."""
+        return tuple(node for node in self.nodes_of(ast.Name) if isinstance(node.ctx, ast.Load))
+
+    @cached_property
     def chains(self) -> tuple[tuple[ast.Name, tuple[ast.expr, ...]], ...]:
         """Every name that is read, with the chain of attributes on it: for `a.b.c` the nodes `a`, `a.b` and `a.b.c`."""
         found: list[tuple[ast.Name, tuple[ast.expr, ...]]] = []
-        for node in self.nodes_of(ast.Name):
-            if isinstance(node.ctx, ast.Load):
-                chain: list[ast.expr] = [node]
-                holder = self.parents.get(node)
-                while isinstance(holder, ast.Attribute):
-                    chain.append(holder)
-                    holder = self.parents.get(holder)
-                found.append((node, tuple(chain)))
+        for node in self.names_read:
+            chain: list[ast.expr] = [node]
+            holder = self.parents.get(node)
+            while isinstance(holder, ast.Attribute):
+                chain.append(holder)
+                holder = self.parents.get(holder)
+            found.append((node, tuple(chain)))
         return tuple(found)
 
     @cached_property
     def heads(self) -> Mapping[str, Sequence[ast.Name]]:
         """The names that are read, with each of their places."""
         found: dict[str, list[ast.Name]] = defaultdict(list)
-        for head, _ in self.chains:
+        for head in self.names_read:
             found[head.id].append(head)
         return found
 
@@ -275,37 +278,45 @@ class ModuleUses:
         return tuple(node for node in self.nodes_of(ast.Constant) if isinstance(node.value, str))
 
     @cached_property
-    def _chains_of_names(self) -> Mapping[tuple[Scope, str], Sequence[tuple[int, ast.Name, tuple[ast.expr, ...]]]]:
-        """The chains on each name, with their positions, by the scope that binds the name: it decides for all."""
-        found: dict[tuple[Scope, str], list[tuple[int, ast.Name, tuple[ast.expr, ...]]]] = defaultdict(list)
-        for position, (head, chain) in enumerate(self.chains):
-            owner = self.scope_of(head).owner(head.id)
-            if owner is not None:
-                found[owner, head.id].append((position, head, chain))
+    def _dotted_names(self) -> Mapping[tuple[Scope, str], Mapping[str, Sequence[_Place]]]:
+        """The names that are read, by the scope that binds each, as it decides for all; for each what follows it.
+
+        Names that stand for no module, function or class are left out, as parameters and loop variables do.
+        """
+        found: dict[tuple[Scope, str], dict[str, list[_Place]]] = {}
+        # By the scope that reads a name. Many of them share what binds it.
+        known: dict[tuple[Scope, str], dict[str, list[_Place]] | None] = {}
+        read_in, parents = self.facts.names.read_in, self.parents
+        for position, head in enumerate(self.names_read):
+            # Names in annotations that are strings are not collected with the scopes.
+            scope = read_in.get(head) or self.scope_of(head)
+            key = (scope, head.id)
+            if key not in known:
+                owner = scope.owner(head.id)
+                is_plain = owner is None or any(_is_plain(each, owner) for each in owner.bindings[head.id])
+                known[key] = None if owner is None or is_plain else found.setdefault((owner, head.id), {})
+            dotted = known[key]
+            if dotted is not None:
+                dotted.setdefault("", []).append((position, head, head))
+                rest, holder = "", parents.get(head)
+                while isinstance(holder, ast.Attribute):
+                    rest = f"{rest}.{holder.attr}" if rest else holder.attr
+                    dotted.setdefault(rest, []).append((position, head, holder))
+                    holder = parents.get(holder)
         return found
 
     @cached_property
     def _meanings(self) -> dict[str, list[_Meaning]]:
-        """The expressions with each full name."""
+        """The dotted names with each full name."""
         found: dict[str, list[_Meaning]] = defaultdict(list)
         names = self.facts.names
-        for (owner, head_name), places in self._chains_of_names.items():
-            first = names.first_of(head_name, owner)
-            if first is None:
-                # Most names are local variables.
-                continue
-            full_names: dict[str, str | None] = {}
-            for position, head, chain in places:
-                scope, rest = self.scope_of(head), ""
-                for node in chain:
-                    if isinstance(node, ast.Attribute):
-                        rest = f"{rest}.{node.attr}" if rest else node.attr
-                    if rest not in full_names:
-                        full_names[rest] = names.full_name(first, rest)
-                    name = full_names[rest]
+        for (owner, head), dotted in self._dotted_names.items():
+            first = names.first_of(head, owner)
+            if first is not None:
+                for rest, places in dotted.items():
+                    name = names.full_name(first, rest)
                     if name is not None:
-                        dotted = f"{head_name}.{rest}" if rest else head_name
-                        found[name].append(_Meaning(position, head, node, dotted, name, scope))
+                        found[name].append(_Meaning(f"{head}.{rest}" if rest else head, places))
         return found
 
     def names_below(self, prefixes: Collection[str]) -> list[str]:
@@ -321,28 +332,38 @@ class ModuleUses:
 
     def uses(self, names: Collection[str]) -> Iterator[OldNameUse]:
         """Expressions that stand for one of `names`; of two in one chain of attributes the longer."""
-        longest: dict[int, _Meaning] = {}
+        longest: dict[int, tuple[str, str, _Place]] = {}
         wanted = dict.fromkeys(names)
         for name in wanted:
             for meaning in self._meanings.get(name, ()):
-                other = longest.get(meaning.position)
-                if other is None or len(meaning.dotted) > len(other.dotted):
-                    longest[meaning.position] = meaning
-        for _, meaning in sorted(longest.items()):
-            head, scope = meaning.head, meaning.scope
+                for place in meaning.places:
+                    other = longest.get(place[0])
+                    if other is None or len(meaning.dotted) > len(other[1]):
+                        longest[place[0]] = name, meaning.dotted, place
+        for _, (name, dotted, (_, head, node)) in sorted(longest.items()):
+            scope = self.scope_of(head)
             owner = scope.owner(head.id)
             # `import jax` and `import jax.experimental.pjit` bind one name to one thing.
             targets = {binding.target for binding in (owner.bindings[head.id] if owner is not None else ())}
             target = targets.pop() if len(targets) == 1 else None
-            written = target + meaning.dotted.removeprefix(head.id) if target is not None else None
-            if written != meaning.name and isinstance(meaning.node, ast.Attribute):
+            written = target + dotted.removeprefix(head.id) if target is not None else None
+            if written != name and isinstance(node, ast.Attribute):
                 # `tree = jax.tree_util`, then `tree.tree_map`, or `utils.jax.tree_map`: only a module of another
                 # package comes by another name.
-                prefixes = accumulate(meaning.dotted.split(".")[:-1], "{}.{}".format)
+                prefixes = accumulate(dotted.split(".")[:-1], "{}.{}".format)
                 modules = (self.facts.names.resolve_dotted(prefix, scope) for prefix in prefixes)
-                is_prefix = any(meaning.name.startswith(f"{module}.") and module not in wanted for module in modules)
-                written = meaning.name if is_prefix else written
-            yield OldNameUse(meaning.node, meaning.name, written, scope, self.statement_of(head))
+                is_prefix = any(name.startswith(f"{module}.") and module not in wanted for module in modules)
+                written = name if is_prefix else written
+            yield OldNameUse(node, name, written, scope, self.statement_of(head))
+
+
+def _is_plain(binding: Binding, scope: Scope) -> bool:
+    """Whether a binding gives a name no full name, whatever else binds it."""
+    if binding.target is not None:
+        return False
+    if binding.kind in ("function", "class"):
+        return scope.kind != "module"
+    return not isinstance(binding.value, ast.Name | ast.Attribute)
 
 
 def _is_evaluated_outside(holder: ast.AST, part: ast.AST, below: ast.AST) -> bool:

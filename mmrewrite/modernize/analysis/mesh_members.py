@@ -142,7 +142,7 @@ def _shims(module: ModuleUses, names: Collection[str]) -> Iterator[Member]:
     """Names with several meanings, one of which depends on the mesh in context."""
     scopes = module.facts.names.inner.values()
     several = {name for scope in scopes for name, bindings in scope.bindings.items() if len(bindings) > 1}
-    for head, _ in module.chains:
+    for head in module.names_read if several else ():
         if head.id not in several:
             continue
         owner = module.scope_of(head).owner(head.id)
