@@ -541,6 +541,64 @@ def test_batch_statistics_of_each_microbatch(fast: bool) -> None:
         exactly(grad)(variables["params"], batch_of())
 
 
+class Calls(nnx.Variable[Any]):
+    """A count of calls, which no example decides."""
+
+
+class NormedObject(nnx.Module):
+    """Batch normalisation and dropout of nnx, which keep their state in the module."""
+
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.dense = nnx.Linear(8, 8, use_bias=False, rngs=rngs, param_dtype=np.float64)
+        self.norm = nnx.BatchNorm(8, rngs=rngs, param_dtype=np.float64)
+        self.norm.mean, self.norm.var = nnx.BatchStat(jnp.arange(8.0)), nnx.BatchStat(jnp.ones(8))
+        self.calls = Calls(jnp.zeros((), np.int32))
+        self.dropout = nnx.Dropout(0.0)
+
+    def __call__(self, x: Any, rngs: nnx.Rngs) -> Any:
+        self.calls[...] += 1
+        return nnx.gelu(self.norm(self.dropout(self.dense(x), rngs=rngs)))
+
+
+def test_batch_statistics_of_nnx_objects_of_each_microbatch() -> None:
+    def loss(net: Any, batch: Any, rngs: Any) -> Any:
+        z = net(batch["x"], rngs)
+        return ((z - batch["y"]) ** 2).mean(), z
+
+    grad = nnx.value_and_grad(loss, has_aux=True)
+    reference = NormedObject()
+    copies = [nnx.clone(reference) for _ in range(4)]
+    parts = [
+        grad(copy, jax.tree.map(lambda a, k=k: a[4 * k : 4 * k + 4], batch_of()), nnx.Rngs(0))
+        for k, copy in enumerate(copies)
+    ]
+    (value, _), grads = jax.tree.map(lambda *each: sum(each) / 4, *parts)
+    rows = jnp.concatenate([part[0][1] for part in parts])
+    state = jax.tree.map(lambda *each: sum(each) / 4, *(nnx.state(copy, nnx.BatchStat) for copy in copies))
+    net, rngs = NormedObject(), nnx.Rngs(0)
+    step = mm.mjit(exactly(grad, batch_stats="microbatch", rng=2), mesh=stages(STAGES), like=nnx.jit)
+    assert_close(step(net, batch_of(), rngs), ((value, rows), grads), 1e-12)
+    assert_close(jax.tree.leaves(nnx.state(net, nnx.BatchStat)), jax.tree.leaves(state), 1e-12)
+    assert net.calls[...] == 1
+    with pytest.raises(ValueError, match=r'changes norm.mean, norm.var of an nnx object .*batch_stats="microbatch"'):
+        exactly(grad, rng=2)(NormedObject(), batch_of(), nnx.Rngs(0))
+
+
+def test_state_that_microbatches_cannot_average_is_named() -> None:
+    class Largest(nnx.Module):
+        def __init__(self) -> None:
+            self.weight, self.seen = nnx.Param(jnp.ones(())), Calls(jnp.zeros(()))
+
+        def __call__(self, x: Any) -> Any:
+            x = x * self.weight
+            self.seen[...] = jnp.max(x @ x.T)
+            return x.mean()
+
+    with pytest.raises(ValueError, match=r"cannot be kept for the state seen of <lambda>"):
+        exactly(lambda net, batch: net(batch["x"]), batch_stats="microbatch")(Largest(), batch_of())
+
+
 def test_pairs_of_examples_are_no_batch_statistics() -> None:
     def loss(params: Any, batch: Any) -> Any:
         z = model(params, batch["x"])

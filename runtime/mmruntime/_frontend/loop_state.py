@@ -2,11 +2,13 @@
 
 On the whole batch the function runs once, so that this state changes once. Every microbatch starts from what it was
 before, and what it is afterwards is computed beside the loop. What examples decide, such as the running mean of a batch
-normalisation, cannot be had so.
+normalisation, cannot be had so: with `batch_stats="microbatch"` it is a result of each microbatch, and the loop takes
+their mean.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,6 +57,24 @@ def update_state(
 
     def update() -> None:
         leaves = _compat.as_fun(only)(*constants, *jax.tree.leaves((batch, keys)))
-        nnx.update(tuple(objects), jax.tree.unflatten(jax.tree.structure(shape), leaves))
+        set_state(objects, jax.tree.unflatten(jax.tree.structure(shape), leaves))
 
     return update
+
+
+def set_state(objects: Sequence[Any], state: Any) -> None:
+    """Change nnx objects in place; None is no change."""
+    if state is not None:
+        from flax import nnx  # noqa: PLC0415  (imported by the caller already; nothing else here needs Flax)
+
+        nnx.update(tuple(objects), state)
+
+
+def without_state(name: str) -> str:
+    """What messages call a leaf of (result, state of nnx objects), given its name in both together."""
+    own, state = "result[0]", "result[1]"
+    if name.startswith(state):
+        # Behind it are the position of the object and the path to the variable in it.
+        _, _, path = name.removeprefix(state).partition("]")
+        return "the state " + ".".join(re.findall(r"\w+", path.removesuffix(".value")))
+    return "result" + name.removeprefix(own)

@@ -18,7 +18,7 @@ from mmruntime._exactness.rules.equation import Edits
 from mmruntime._frontend.constraint import check_specs, constrain
 from mmruntime._frontend.labels import label_of
 from mmruntime._frontend.loop_keys import LoopKeys
-from mmruntime._frontend.loop_state import update_state
+from mmruntime._frontend.loop_state import set_state, update_state, without_state
 from mmruntime._frontend.microbatch_exact import (
     TracedLoop,
     check_apart,
@@ -211,8 +211,10 @@ def microbatch(
             changes = changes or found[2] is not None
             return found
 
-        def call(batch: Any, own_keys: Any) -> R:
-            return call_and_count(batch, own_keys)[0]
+        def call(batch: Any, own_keys: Any) -> Any:
+            # With statistics of its own, what a microbatch makes of the state of nnx objects is a result like others.
+            found = call_and_count(batch, own_keys)
+            return found[0] if batch_stats is None else (found[0], found[2])
 
         spec = LoopSpec(
             num_microbatches,
@@ -237,13 +239,15 @@ def microbatch(
             label_of(fun),
             needs_whole="exact" in kinds or is_checked,
         )
+        if batch_stats is not None:
+            traced = dataclasses.replace(traced, names=[without_state(name) for name in traced.names])
         update = None
-        if changes:
+        if changes and batch_stats is None:
             objects = stateful_leaves((rest, kwargs))
             update = update_state(
                 objects, lambda *each: call_and_count(*each)[2], batch, loop_keys.given, label_of(fun)
             )
-        hows = _kinds_of_leaves(reduce, traced.tree)
+        hows = _kinds_of_leaves(reduce if batch_stats is None else (reduce, "exact"), traced.tree)
         given = given_verdicts(traced, hows, dim)
         said: tuple[str, ...] = ()
         positions = [position for position, way in enumerate(given) if way is not None]
@@ -270,11 +274,15 @@ def microbatch(
         if not all(given) or not given:
             said = (*describe_exact(traced, loop, proof, given), *said)
         spec = dataclasses.replace(spec, proof=said)
-        result: R = _run(loop, pieces, loop_keys.folded if keys else None, spec, label_of(fun))
+        result: Any = _run(loop, pieces, loop_keys.folded if keys else None, spec, label_of(fun))
         loop_keys.advance(lambda batch, own_keys: call_and_count(batch, own_keys)[1], batch)
         if update is not None:
             update()
-        return result
+        if batch_stats is not None:
+            result, state = result
+            set_state(stateful_leaves((rest, kwargs)), state)
+        own_result: R = result
+        return own_result
 
     return accumulate
 

@@ -121,6 +121,7 @@ def lost_changes(label: str, names: Sequence[str]) -> str:
     """The message about state that each microbatch would change in its own way."""
     return (
         f"microbatch: {label} changes {', '.join(names)} of an nnx object among its arguments in every microbatch, and "
-        "these changes would be lost. Use a normalisation without running statistics. For dropout, name the argument "
-        "that holds the random streams by its position: microbatch(..., rng=0)."
+        "these changes would be lost. Use a normalisation without running statistics, or have each microbatch use its "
+        'own statistics, of which batch_stats="microbatch" averages what they leave behind. For dropout, name the '
+        "argument that holds the random streams by its position: microbatch(..., rng=0)."
     )
