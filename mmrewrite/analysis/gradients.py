@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
@@ -21,6 +23,10 @@ GRADIENTS = frozenset(
         "equinox.filter_value_and_grad",
     )
 )
+
+_LOOPS = ast.For | ast.AsyncFor | ast.While
+# From inside of these, an exception may go on below.
+_CATCHING = ast.Try | ast.TryStar | ast.With | ast.AsyncWith
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +92,7 @@ def find_gradient(site: Site) -> Gradient:
     call, maker = found[0]
     assert isinstance(call.func, ast.Name)
     name, owner = call.func.id, site.scope.owner(call.func.id)
-    near = _binding_in_block(site, name)
-    loads = _loads(site, name, owner) if near is None else _loads_of(site, name, owner, near)
+    loads = _loads(site, name, owner, _binding_in_block(site, name))
     return _gradient(site, maker, call, by_name=True, uses=(Use(call, site.statement),), complete=loads == 1)
 
 
@@ -96,7 +101,7 @@ def _refuse_bound_twice(site: Site, calls: list[ast.Call]) -> None:
         if not isinstance(call.func, ast.Name):
             continue
         name, owner = call.func.id, site.scope.owner(call.func.id)
-        bindings = owner.bindings[name] if owner is not None else []
+        bindings = owner.bindings[name] if owner is not None and _binding_in_block(site, name) is None else []
         values = [binding.value for binding in bindings if isinstance(binding.value, ast.Call)]
         if len(bindings) > 1 and any(site.resolve(value.func, owner) in GRADIENTS for value in values):
             lines = ", ".join(f"line {binding.statement.lineno}" for binding in bindings if binding.statement)
@@ -178,27 +183,72 @@ def _uses(site: Site, made: ast.Call, calls: list[ast.Call]) -> tuple[tuple[Use,
     if isinstance(statement, ast.Assign) and statement.value is holder and isinstance(statement.targets[0], ast.Name):
         name = statement.targets[0].id
         owner = site.scope.owner(name)
-        uses = tuple(_uses_of(site, name, owner))
-        return uses, len(statement.targets) == 1 and _loads(site, name, owner) == len(uses)
+        bindings = owner.bindings[name] if owner is not None and owner is site.scope else []
+        own = next((each for each in bindings if each.statement is statement), None) if len(bindings) > 1 else None
+        uses = tuple(_uses_of(site, name, owner, own))
+        return uses, len(statement.targets) == 1 and _loads(site, name, owner, own) == len(uses)
     return (), False
 
 
-def _uses_of(site: Site, name: str, owner: Scope | None) -> Iterator[Use]:
-    for statement, scope in site.facts.names.scopes.items():
-        if scope.owner(name) is owner and kind_of(statement) == STATEMENT:
+def _uses_of(site: Site, name: str, owner: Scope | None, binding: Binding | None) -> Iterator[Use]:
+    for statement in _readers(site, name, owner, binding):
+        if kind_of(statement) == STATEMENT:
             for call in site.calls(statement):
                 if isinstance(call.func, ast.Name) and call.func.id == name:
                     yield Use(call, statement)
 
 
-def _loads(site: Site, name: str, owner: Scope | None) -> int:
-    """How often a name of `owner` is read."""
-    count = 0
+def _loads(site: Site, name: str, owner: Scope | None, binding: Binding | None) -> int:
+    """How often a name of `owner` is read, where `binding` may hold if that is given."""
+    return sum(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        for statement in _readers(site, name, owner, binding)
+        for node in own_expressions(statement)
+    )
+
+
+def _readers(site: Site, name: str, owner: Scope | None, binding: Binding | None) -> Iterator[ast.stmt]:
+    """The statements that see a name of `owner`; of a binding in the hint's block, those where it may hold.
+
+    That is below it in the block, up to the next statement of the block that binds the name, and if there is none, also
+    below the block. Functions that read the name may run at any time.
+    """
+    begin, end, after = 0, 0, 0
+    if binding is not None and binding.statement is not None:
+        block, holder = _block(site), next(iter(site.facts.names.around(site.statement)), None)
+        begin, end = binding.statement.lineno, max((each.end_lineno or 0) for each in block)
+        after = (holder.end_lineno or end) if holder is not None else end
+        again = _bound_again(site, name, binding.statement)
+        if again is not None:
+            end, after = again.end_lineno or again.lineno, sys.maxsize
+        else:
+            # What the last iteration of a loop bound is seen above, too.
+            loops = [each.lineno for each in _around_in_function(site) if isinstance(each, _LOOPS)]
+            begin = min(begin, *loops) if loops else begin
     for statement, scope in site.facts.names.scopes.items():
-        if scope.owner(name) is owner:
-            for node in own_expressions(statement):
-                count += isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-    return count
+        is_reader = begin <= statement.lineno <= end or statement.lineno > after or scope is not owner
+        if scope.owner(name) is owner and is_reader:
+            yield statement
+
+
+def _bound_again(site: Site, name: str, first: ast.stmt) -> ast.Assign | None:
+    """The next assignment of a name in the hint's block, if nothing can leave the block before it."""
+    block = _block(site)
+    for index in range(block.index(first) + 1, len(block)):
+        statement = block[index]
+        if isinstance(statement, ast.Assign):
+            targets = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+            if name in targets:
+                return None if any(isinstance(each, _CATCHING) for each in _around_in_function(site)) else statement
+        if any(isinstance(node, ast.Break | ast.Continue) for node in ast.walk(statement)):
+            return None
+    return None
+
+
+def _around_in_function(site: Site) -> Iterator[ast.stmt]:
+    """The statements around the hint's, up to the function that it is in."""
+    functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return takewhile(lambda each: not isinstance(each, functions), site.facts.names.around(site.statement))
 
 
 def _block(site: Site) -> Sequence[ast.stmt]:
@@ -224,21 +274,6 @@ def _binding_in_block(site: Site, name: str) -> Binding | None:
     last = max(found, key=lambda binding: spans[id(binding.statement)])
     between = [id(node) for statement in above[spans[id(last.statement)] + 1 :] for node in ast.walk(statement)]
     return None if any(id(binding.statement) in between for binding in owner.bindings[name]) else last
-
-
-def _loads_of(site: Site, name: str, owner: Scope | None, binding: Binding) -> int:
-    """How often a name is read where a binding in the hint's block may hold: below it there, and below that block."""
-    block = _block(site)
-    holder = next(iter(site.facts.names.around(site.statement)), None)
-    end = max((each.end_lineno or 0) for each in block)
-    begin = binding.statement.lineno if binding.statement is not None else 0
-    after = (holder.end_lineno or end) if holder is not None else end
-    count = 0
-    for statement, scope in site.facts.names.scopes.items():
-        if scope.owner(name) is owner and (begin <= statement.lineno <= end or statement.lineno > after):
-            for node in own_expressions(statement):
-                count += isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-    return count
 
 
 def _made_by_name(site: Site, node: ast.expr, scope: Scope) -> _Maker | None:

@@ -68,6 +68,55 @@ def summary(text: str) -> tuple[str, set[int], bool, list[str], bool]:
             id="a call through an alias and `jax.jit`",
         ),
         pytest.param(
+            "g = jax.grad(f)\ny = g(p, b)  # mm: microbatch(size=2)\ng = jax.grad(h)\nz = g(q, c)",
+            ("f", {0}, True, ["g(p, b)"], True),
+            id="a name that has another gradient below",
+        ),
+        pytest.param(
+            "g = jax.grad(f)\ny = g(p, b)\ng = jax.grad(h)\nz = g(q, c)  # mm: microbatch(size=2)",
+            ("h", {0}, True, ["g(q, c)"], True),
+            id="a name that has another gradient above",
+        ),
+        pytest.param(
+            "g = jax.grad(f)  # mm: microbatch(size=2)\ny = g(p, b)\ng = jax.grad(h)\nz = g(q, c)",
+            ("f", {0}, False, ["g(p, b)"], True),
+            id="a hint where a name gets its first gradient",
+        ),
+        pytest.param(
+            "g = jax.grad(f)\ny = g(p, b)\ng = jax.grad(h)  # mm: microbatch(size=2)\nz = g(q, c)",
+            ("h", {0}, False, ["g(q, c)"], True),
+            id="a hint where a name gets its second gradient",
+        ),
+        pytest.param(
+            "g = jax.grad(f)\ny = g(p, b)  # mm: microbatch(size=2)\ng = check(g)\nz = g(q, c)",
+            ("f", {0}, True, ["g(p, b)"], False),
+            id="a gradient that its next value is made of",
+        ),
+        pytest.param(
+            "for b in bs:\n    g = jax.grad(f)\n    y = g(p, b)  # mm: microbatch(size=2)\n"
+            "    if done: break\n    g = jax.grad(h)\ng(q, c)",
+            ("f", {0}, True, ["g(p, b)"], False),
+            id="a loop that may end before the name has another value",
+        ),
+        pytest.param(
+            "g = jax.grad(h)\nfor b in bs:\n    g(q, c)\n    g = jax.grad(f)\n"
+            "    y = g(p, b)  # mm: microbatch(size=2)",
+            ("f", {0}, True, ["g(p, b)"], False),
+            id="a gradient that the next iteration calls",
+        ),
+        pytest.param(
+            "try:\n    g = jax.grad(f)\n    y = g(p, b)  # mm: microbatch(size=2)\n    g = jax.grad(h)\n"
+            "except Error:\n    g(q, c)\ng(r, d)",
+            ("f", {0}, True, ["g(p, b)"], False),
+            id="a gradient that a handler calls",
+        ),
+        pytest.param(
+            "def later():\n    return g(q, c)\ng = jax.grad(f)\ny = g(p, b)  # mm: microbatch(size=2)\n"
+            "later()\ng = jax.grad(h)\ng(q, c)",
+            ("f", {0}, True, ["g(p, b)"], False),
+            id="a gradient that a function calls at any time",
+        ),
+        pytest.param(
             "@functools.partial(jax.grad, has_aux=True)\ndef g(p, b): ...\ny = g(p, b)  # mm: microbatch(size=2)",
             ("g", {0}, True, ["g(p, b)"], True),
             id="a decorated loss",
@@ -104,6 +153,13 @@ def test_how_a_gradient_is_made_and_called(text: str, expected: tuple[object, ..
             6,
             "`g` has several meanings (line 3, line 5); give this gradient function a name of its own",
             id="a name with two gradients",
+        ),
+        pytest.param(
+            "g = jax.grad(f)\ng(p, b)\ng = scaled(h)\ny = g(p, b)  # mm: microbatch(size=2)",
+            6,
+            "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
+            "or directly",
+            id="a name with a gradient above and something else below",
         ),
         pytest.param(
             "y = jax.grad(*f)(p)  # mm: microbatch(size=2)",
