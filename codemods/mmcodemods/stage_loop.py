@@ -19,6 +19,8 @@ the results:
         for i in range(self.layers):
             x = mm.task(layer, task=mm.stage(i, self.layers, axis="stage"))(x, i)
 
+A module that the body makes for a call below, `block = Block(config)`, is made there as before; the call is the layer.
+
 A value that the body keeps in a local list or dictionary (`seen.append(x)`, `seen[i] = x`) is a further result, which
 the loop keeps.
 

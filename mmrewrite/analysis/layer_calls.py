@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -13,10 +13,11 @@ from mmrewrite.analysis.losses import find_function
 from mmrewrite.codemod.site import Site
 from mmrewrite.directives.vocabulary import STATEMENT, kind_of
 from mmrewrite.source.functions import own_expressions
-from mmrewrite.source.names import Module, Scope
+from mmrewrite.source.names import Module, Scope, dotted_name
 
 CONTAINER_METHODS = frozenset(("append", "extend", "insert", "pop", "popleft", "appendleft", "setdefault"))
 _PARAMETERS = frozenset(("param", "variable", "get_variable", "make_rng"))
+_OF_TYPES = frozenset(("shape", "ndim", "size", "dtype"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,23 +38,64 @@ def layer_call(site: Site, loop: ast.For) -> LayerCall | None:
 
     In this order: the call whose callee depends on the loop variable, the call with an argument that does, the same for
     names that the body derives from the loop variable, and the only call of the program's own code whose result is
-    kept. If the loop carries values between iterations, the layer must read one of them.
+    kept. If the loop carries values between iterations, the layer must read one of them. A call that makes a module
+    for the statements below it, as in `block = Block(config)`, is no candidate.
     """
     variables = _names(loop.target)
+    carried = _carried(site, loop)
+    makers = dict(_makers(site, loop))
+    if any(_values_in(call) & carried for call in makers):
+        return None
     own = [
         layer
         for statement in loop.body
         for layer in _calls(site, statement)
-        if not site.is_library(layer.call.func) and not _keeps(layer)
+        if not site.is_library(layer.call.func) and not _keeps(layer) and layer.call not in makers
     ]
     kept = [layer for layer in own if not layer.is_dropped]
-    layers = _using(own, variables) or _using(own, variables | _derived(site, loop, variables)) or kept
+    made = set(makers.values())
+    layers = (
+        _using(own, variables) or _using(own, variables | made | _derived(site, loop, variables | made, makers)) or kept
+    )
     if len(layers) != 1:
         return None
     (layer,) = layers
-    carried = _carried(site, loop)
     is_layer = not _reads_parameter(layer.call) and (not carried or bool(_names(layer.call) & carried))
     return layer if is_layer and kind_of(layer.statement) == STATEMENT else None
+
+
+def _makers(site: Site, loop: ast.For) -> Iterator[tuple[ast.expr, str]]:
+    """The calls in a loop's body that make an object of a class of the project that is only called, and its name."""
+    for index, statement in enumerate(loop.body):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=maker) as call):
+                below = [node for each in loop.body[index + 1 :] for node in ast.walk(each)]
+                called = {node.func for node in below if isinstance(node, ast.Call)}
+                reads = [node for node in ast.walk(loop) if isinstance(node, ast.Name) and node.id == name]
+                if (
+                    _is_class(site, maker)
+                    and len(reads) > 1
+                    and all(node is statement.targets[0] or node in called for node in reads)
+                ):
+                    yield call, name
+
+
+def _values_in(node: ast.AST) -> set[str]:
+    """The names in an expression of which more is read than `x.shape` and the like."""
+    types = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute) and each.attr in _OF_TYPES}
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and id(each) not in types}
+
+
+def _is_class(site: Site, node: ast.expr) -> bool:
+    """Whether an expression names a class that the project defines."""
+    if isinstance(node, ast.Name) and (owner := site.scope.owner(node.id)) is not None:
+        kinds = {binding.kind for binding in owner.bindings[node.id]}
+        if kinds != {"import"}:
+            return kinds == {"class"}
+    dotted = dotted_name(node)
+    found = site.facts.names.resolve_dotted(dotted, site.scope) if dotted else None
+    known = site.project.definition(found, site.facts) if found else None
+    return known is not None and known[1].kind == "class"
 
 
 def _keeps(layer: LayerCall) -> bool:
@@ -159,8 +201,8 @@ def _using(layers: list[LayerCall], variables: set[str]) -> list[LayerCall]:
     ]
 
 
-def _derived(site: Site, loop: ast.For, variables: set[str]) -> set[str]:
-    """Names that the body derives from the loop variables, without calls of the program's own code."""
+def _derived(site: Site, loop: ast.For, variables: set[str], makers: Container[ast.expr]) -> set[str]:
+    """Names that the body derives from the loop variables, without calls of the program's own code but `makers`."""
     found: set[str] = set()
     for statement in loop.body:
         for node in ast.walk(statement):
@@ -170,7 +212,9 @@ def _derived(site: Site, loop: ast.For, variables: set[str]) -> set[str]:
                 target, value = node.targets[0], node.value
             else:
                 continue
-            if _names(value) & (variables | found) and all(site.is_library(call.func) for call in site.calls(value)):
+            if _names(value) & (variables | found) and all(
+                call in makers or site.is_library(call.func) for call in site.calls(value)
+            ):
                 found |= _names(target)
     return found
 

@@ -26,6 +26,16 @@ HEAD = "import jax\nimport jax.numpy as jnp\n"
         pytest.param("x = jnp.tanh(layer(x))", "layer(x)", id="functions of libraries are no layers"),
         pytest.param("x = layer(x)\n    log(i)", "layer(x)", id="beside a call whose result is dropped"),
         pytest.param("x = Block(cfg)(x)", "Block(cfg)(x)", id="a module that is made and called"),
+        pytest.param("f = Block(layer)\n    x = f(x)", "f(x)", id="a module that is made above its call"),
+        pytest.param("f = Block(c)\n    x, _ = f(x, layer)", "f(x, layer)", id="a module that is given the variable"),
+        pytest.param("f = Block(c)\n    x = f(x)", "f(x)", id="a module that has nothing of the variable"),
+        pytest.param("f = Block(c)\n    x = f(x)\n    x = f(x)", None, id="a module that is called twice"),
+        pytest.param("f = Block(layer)\n    g = Block(layer)\n    x = g(f(x))", None, id="two modules that are called"),
+        pytest.param("f = Block(layer)\n    x = f(x) + f.size", None, id="a module of which an attribute is read"),
+        pytest.param("f = Block(x)\n    x = f(c)", None, id="an object that is made of what the layers carry on"),
+        pytest.param("f = Block(x, layer)\n    x = f(x)", None, id="an object that is made of that and the variable"),
+        pytest.param("f = Block(x.shape[-1], layer)\n    x = f(x)", "f(x)", id="a module that is made for a width"),
+        pytest.param("f = build(layer)\n    x = f(x)", None, id="a function that makes a function"),
         pytest.param("if c:\n        x = layer(x)", "layer(x)", id="in a branch"),
         pytest.param("x = layer(x)\n    x = layer(x)", None, id="two calls of the variable"),
         pytest.param("x = x + layer", None, id="no call"),
@@ -36,7 +46,8 @@ HEAD = "import jax\nimport jax.numpy as jnp\n"
     ],
 )
 def test_the_call_of_one_iteration(body: str, expected: str | None) -> None:
-    text = f"{HEAD}def forward(layers, x, params, c):\n  for layer in layers:  # mm: stages\n    {body}\n  return x\n"
+    loop = f"  for layer in layers:  # mm: stages\n    {body}\n"
+    text = f"{HEAD}class Block: ...\ndef forward(layers, x, params, c):\n{loop}  return x\n"
     site = site_of(text)
     found = layer_call(site, loop_in(site.facts.tree))
     assert (None if found is None else ast.unparse(found.call)) == expected

@@ -268,7 +268,8 @@ def check_exact(traced: TracedFunction, proof: Proof, kinds: Sequence[str], para
     raise ValueError(
         f'microbatch: reduce="exact" cannot be kept for {not_exact(traced.label, verdicts, names)} '
         f"{statistics if all(with_own[position].is_proved for position in wanted) else ''}"
-        'If microbatches are to differ from the whole batch, say how with reduce="sum" or "mean", and check=False.'
+        'If microbatches are to differ from the whole batch, say how with reduce="sum" or "mean", and check=False. '
+        "Without mm.microbatch the stages compute the whole batch, one after the other."
     )
 
 
