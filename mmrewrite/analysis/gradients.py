@@ -85,6 +85,7 @@ def find_gradient(site: Site) -> Gradient:
     found = [(call, maker) for call, maker in named if maker is not None]
     if len(found) != 1:
         _refuse_bound_twice(site, calls)
+        _refuse_gradients_of_objects(site, calls)
         site.refuse(
             "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
             "or directly"
@@ -106,6 +107,24 @@ def _refuse_bound_twice(site: Site, calls: list[ast.Call]) -> None:
         if len(bindings) > 1 and any(site.resolve(value.func, owner) in GRADIENTS for value in values):
             lines = ", ".join(f"line {binding.statement.lineno}" for binding in bindings if binding.statement)
             site.refuse(f"`{name}` has several meanings ({lines}); give this gradient function a name of its own", call)
+
+
+def _refuse_gradients_of_objects(site: Site, calls: list[ast.Call]) -> None:
+    """Refuses `scale.value_and_grad(f)` of an object such as Flax's `DynamicScale`, called by name or directly."""
+    for call in calls:
+        value: ast.expr | None = call
+        if isinstance(call.func, ast.Name):
+            binding = site.facts.names.binding(call.func.id, site.scope) or _binding_in_block(site, call.func.id)
+            value = binding.value if binding is not None else None
+        function = value.func if isinstance(value, ast.Call) else None
+        if isinstance(function, ast.Attribute) and function.attr == "value_and_grad" and site.resolve(function) is None:
+            text = site.text(function)
+            site.refuse(
+                f"`{text}` takes the gradient itself, and no microbatches can be put between; if it is that of a "
+                "`DynamicScale`, take the gradient of the scaled loss with `jax.value_and_grad`, hint that, and give "
+                'what it returns to the `DynamicScale`, as "Scale the loss" in docs/recipes.md does',
+                call,
+            )
 
 
 def is_gradient_decorator(names: Module, decorator: ast.expr, scope: Scope) -> bool:

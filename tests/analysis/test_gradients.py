@@ -12,6 +12,12 @@ from mmrewrite.analysis.gradients import Gradient, find_gradient, is_gradient_de
 
 pytestmark = pytest.mark.python
 
+SCALED = (
+    "`scale.value_and_grad` takes the gradient itself, and no microbatches can be put between; if it is that of a "
+    "`DynamicScale`, take the gradient of the scaled loss with `jax.value_and_grad`, hint that, and give what it "
+    'returns to the `DynamicScale`, as "Scale the loss" in docs/recipes.md does'
+)
+
 
 def gradient_of(text: str) -> Gradient:
     return find_gradient(site_of("import functools\nimport jax\n" + textwrap.dedent(text)))
@@ -160,6 +166,19 @@ def test_how_a_gradient_is_made_and_called(text: str, expected: tuple[object, ..
             "no `jax.grad(f)` or `jax.value_and_grad(f)` can be seen here; hint the statement that calls one, by name "
             "or directly",
             id="a name with a gradient above and something else below",
+        ),
+        pytest.param(
+            "def step(scale):\n    g = jax.grad(f)\n    g = scale.value_and_grad(h)\n"
+            "    y = g(p, b)  # mm: microbatch(size=2)",
+            6,
+            SCALED,
+            id="a gradient that an object takes",
+        ),
+        pytest.param(
+            "def step(s):\n    y = s.scale.value_and_grad(h)(p, b)  # mm: microbatch(size=2)",
+            4,
+            SCALED.replace("`scale.", "`s.scale."),
+            id="a gradient that an object takes, called at once",
         ),
         pytest.param(
             "y = jax.grad(*f)(p)  # mm: microbatch(size=2)",
