@@ -19,7 +19,8 @@ from mmrewrite.modernize.uses import ModuleUses
 # Old versions of JAX raised `ValueError` or `RuntimeError` for a spec without a mesh.
 _CATCH_IT = frozenset(f"builtins.{name}" for name in ("BaseException", "Exception", "RuntimeError", "ValueError"))
 _CATCH_MORE = frozenset(f"builtins.{name}" for name in ("BaseException", "Exception", "RuntimeError"))
-_SUPPRESS = frozenset(("contextlib.suppress", "pytest.raises"))
+_SUPPRESS = "contextlib.suppress"
+_RAISES = "pytest.raises"
 _ASSERT = frozenset(("assertRaises", "assertRaisesRegex"))
 _EXPECT_FAILURE = "pytest.mark.xfail"
 
@@ -187,10 +188,17 @@ def _suppressed(module: ModuleUses, item: ast.expr) -> list[_Caught]:
     if not isinstance(item, ast.Call):
         return []
     found = module.facts.names.resolve(item.func, module.scope_of(item))
-    given = [*item.args, *(keyword.value for keyword in item.keywords)]
-    if found == _EXPECT_FAILURE:
+    if found == _SUPPRESS:
+        given = item.args
+    elif found == _EXPECT_FAILURE:
         given = [keyword.value for keyword in item.keywords if keyword.arg == "raises"]
-    elif found not in _SUPPRESS and not (isinstance(item.func, ast.Attribute) and item.func.attr in _ASSERT):
+    elif found == _RAISES or (isinstance(item.func, ast.Attribute) and item.func.attr in _ASSERT):
+        # The other arguments are a function and its arguments, or say what the message is like; `**` may hold it.
+        by_name = [keyword.value for keyword in item.keywords if keyword.arg in ("expected_exception", None)]
+        given = item.args[:1] or by_name
+        if not given and found == _RAISES:
+            return [_Caught(())]
+    else:
         return []
     return [_Caught(_kinds_in(each)) for each in given]
 
