@@ -18,7 +18,8 @@ To check: the argument at `argnum` is the batch, and `dim` is the dimension of i
 
 Refused: `optax.MultiSteps` and `optax.apply_every`, which accumulate over several steps; and, because each of these
 would change the numbers or hide what is cut, star-args, several arguments that could be the batch, batch normalisation
-without `batch_stats=`, and a random key without `rng=`.
+without `batch_stats=`, and a random key without `rng=`. So is a loss that changes something outside of itself, such as
+a list or an attribute of an object, as it is traced more than once.
 A Python loop is the work of `microbatch_loop`.
 See https://arxiv.org/abs/1811.06965 (section 2.2) for the technique.
 """
@@ -37,10 +38,10 @@ from mmrewrite.analysis.gradients import find_gradient
 from mmrewrite.analysis.losses import (
     Loss,
     batch_norms,
-    changed_outside,
     changes_collections,
     find_function,
 )
+from mmrewrite.analysis.outside_writes import writes_of, writes_outside
 from mmrewrite.analysis.random_keys import UnnamedKey, unnamed_keys
 from mmrewrite.analysis.schedule_fit import check_schedule
 from mmrewrite.analysis.searched_schedule import runtime_arguments
@@ -93,6 +94,12 @@ class MicrobatchGrad(MeshCodemod):
         problem = self.state_that_changes(function, in_loop=True) if function is not None else None
         if problem is not None:
             self.refuse(problem)
+        write = writes_of(self.site, body[0]) if body else None
+        if write is not None:
+            self.refuse(
+                f"the loop's body {write.described(self.site.facts)}, and is traced more than once; carry what it "
+                "keeps there, or return it"
+            )
         self.loop = self.site.call(self.site.statement, call)
         self.arguments = runtime_arguments(self.site)
         self.site.transform(self.site.statement, self)
@@ -151,12 +158,17 @@ class MicrobatchGrad(MeshCodemod):
             problems[-1] += f"; write {self.better_hint(places)}"
         if loss is not None:
             problems += [problem for problem in (self.state_that_changes(loss),) if problem is not None]
-            name = changed_outside(loss)
-            if name is not None:
-                problems.append(
-                    f"the loss changes `{name}` of the code around it, and is traced for the whole batch and for a "
-                    "microbatch; return what it keeps there from the loss, with `has_aux=True`"
-                )
+        write = writes_outside(self.site, self.gradient, self.batch.appended)
+        if write is not None:
+            advice = (
+                "return what it keeps there from the loss, with `has_aux=True`"
+                if write.read_on is None
+                else f"change a copy of it, such as `own = dict({write.name})`"
+            )
+            problems.append(
+                f"the loss {write.described(self.site.facts)}, and is traced for the whole batch and for a microbatch; "
+                f"{advice}"
+            )
         if problems:
             self.refuse("; besides, ".join(problems))
 

@@ -29,6 +29,7 @@ import libcst as cst
 from mmcodemods._layer_loop import function_around
 from mmrewrite.analysis.accumulation_loops import carried_names, refuse_cutting
 from mmrewrite.analysis.losses import changes_collections
+from mmrewrite.analysis.outside_writes import writes_in_calls
 from mmrewrite.analysis.schedule_fit import check_schedule
 from mmrewrite.analysis.searched_schedule import runtime_arguments
 from mmrewrite.codemod.base import MeshCodemod
@@ -57,6 +58,12 @@ class MicrobatchLoop(MeshCodemod):
                     changing,
                 )
         names = carried_names(self.site, loop)
+        write = writes_in_calls(self.site, loop)
+        if write is not None:
+            self.refuse(
+                f"the loop calls a function that {write.described(self.site.facts)}, once for each microbatch, and is "
+                "traced for one alone; return what it keeps there, and add it up in the loop"
+            )
         carried = ", ".join(names)
         self.function = self.site.local_name("accumulate")
         is_plain = isinstance(loop.target, ast.Name)

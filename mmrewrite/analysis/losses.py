@@ -1,4 +1,4 @@
-"""The function that is differentiated: its definition, its random keys, and the state that it changes."""
+"""The function that is differentiated: its definition, its random keys, and the state of Flax that it changes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from mmrewrite.source.names import Scope, all_arguments, dotted_name
 
 _KEY_WORDS = re.compile(r"(^|_)(rngs?|keys?|prng|prngs)\d*($|_)|rng\d*$|[a-z]key\d*$")
 _BATCH_NORMS = frozenset(("flax.linen.BatchNorm", "flax.nnx.BatchNorm"))
-# Methods of lists, deques and dictionaries that put something in.
-_FILLING = frozenset(("append", "appendleft", "extend", "insert", "setdefault"))
 # They change how a function runs, not what it returns.
 _TRANSPARENT = frozenset(("jax.jit", "jax.checkpoint", "jax.named_call"))
 # Aliases may form a circle, across modules too.
@@ -178,34 +176,6 @@ def _makes_key(facts: Facts, statement: ast.stmt | None) -> bool:
     value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
     calls = (node for node in ast.walk(value) if isinstance(node, ast.Call)) if value is not None else ()
     return any((facts.names.resolve(call.func, facts.names.scope) or "").startswith("jax.random.") for call in calls)
-
-
-def changed_outside(loss: Loss) -> str | None:
-    """A name of the code around a loss whose value the loss, or a function in it, replaces or changes in place.
-
-    Code below sees that, and the loss is traced once more for a microbatch.
-    """
-    around = [scope for scope in loss.scope.chain() if scope is not loss.scope and scope.kind == "function"]
-    for node in ast.walk(loss.node):
-        if isinstance(node, ast.Nonlocal | ast.Global):
-            found = [name for name in node.names if name not in loss.scope.bindings]
-            if found:
-                return found[0]
-        filled = _filled(node)
-        # What a function in the loss fills may be its own.
-        if filled is not None and loss.facts.names.read_in[filled].owner(filled.id) in around:
-            return filled.id
-    return None
-
-
-def _filled(node: ast.AST) -> ast.Name | None:
-    """The name whose list, set or dictionary a call or an assignment changes."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name() as name, attr=method)) if method in _FILLING:
-            return name
-        case ast.Subscript(value=ast.Name() as name, ctx=ast.Store()):
-            return name
-    return None
 
 
 def changes_collections(nodes: Iterable[ast.AST]) -> ast.Call | None:

@@ -1,0 +1,368 @@
+"""What a loss changes outside of itself while it is traced, in functions that it calls as well.
+
+One device traces a loss once, microbatches trace it for each of their programs: what it leaves in a list, an object or
+a name of the code around it is then there once more, or is of a microbatch. What it makes by itself is its own, and so
+is an argument that `jax.grad` rebuilds, or that nothing reads below.
+
+A dictionary that keeps what a function has computed from its keys alone has the same in it after each trace.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from mmrewrite.analysis.gradients import Gradient
+from mmrewrite.analysis.kept_values import is_kept_by_key, is_made_once, statement_of
+from mmrewrite.analysis.traced_functions import (
+    COLLECTION_TYPES,
+    HOST_CALLS,
+    Callee,
+    Definition,
+    Outlasting,
+    RunningFunction,
+    TracedFunctions,
+    defaults_of,
+    positional_names,
+    run_nodes,
+)
+from mmrewrite.codemod.site import Site
+from mmrewrite.project.facts import Facts
+from mmrewrite.source.names import Scope
+
+# Methods of lists, deques, dictionaries and sets that change these, whatever becomes of their result.
+_CHANGING = frozenset(
+    (
+        "__delattr__", "__delitem__", "__iadd__", "__ior__", "__setattr__", "__setitem__", "append", "appendleft",
+        "difference_update", "discard", "extend", "extendleft", "intersection_update", "pop", "popitem", "popleft",
+        "put_nowait", "setdefault", "symmetric_difference_update",
+    )
+)  # fmt: skip
+# Other objects have methods of these names that give a new value: `tx.update(grads, state)`, `x.sort()` of an array.
+_CHANGING_WITHOUT_RESULT = frozenset(
+    ("add", "clear", "fill", "insert", "put", "remove", "resize", "reverse", "rotate", "sort", "subtract", "update")
+)
+# Functions that change an argument, and which; `out=` of NumPy's is another.
+_CHANGING_FUNCTIONS = {
+    **dict.fromkeys(("builtins.delattr", "builtins.setattr"), 0),
+    **{f"operator.{name}": 0 for name in ("delitem", "iadd", "iconcat", "ior", "setitem")},
+    **{f"heapq.{name}": 0 for name in ("heapify", "heappop", "heappush", "heappushpop", "heapreplace")},
+    **{f"bisect.{name}": 0 for name in ("insort", "insort_left", "insort_right")},
+    **{f"numpy.{name}": 0 for name in ("copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask")},
+    **{f"numpy.{name}.at": 0 for name in ("add", "divide", "maximum", "minimum", "multiply", "subtract")},
+    "random.shuffle": 0,
+}
+# The state in them is JAX's: writes are equations, and not done when they are traced.
+_REFS = frozenset(
+    ("jax.array_ref", "jax.experimental.array_ref", "jax.experimental.mutable_array", "jax.new_ref", "jax.ref.new_ref")
+)
+
+
+@dataclass(frozen=True)
+class OutsideWrite:
+    """The line on which a loss, or a function that it calls, changes `name` of the code around the loss.
+
+    `read_on` is the line that sees it, for an argument of the loss.
+    """
+
+    name: str
+    path: str
+    line: int
+    read_on: int | None = None
+
+    def described(self, near: Facts) -> str:
+        """What is changed where, in words for a message about a statement of `near`."""
+        where = f"line {self.line}" + (f" of {PurePath(self.path).name}" if self.path != near.path else "")
+        if self.read_on is not None:
+            return f"changes its argument `{self.name}` on {where}, which line {self.read_on} reads"
+        return f"changes `{self.name}` of the code around it on {where}"
+
+
+def writes_outside(site: Site, gradient: Gradient, appended: Sequence[str]) -> OutsideWrite | None:
+    """The first place at which the function that is differentiated changes something outside of itself.
+
+    Args:
+        site: The site of the hint.
+        gradient: The gradient and its calls.
+        appended: Names that the loss closes over and that become parameters of it.
+    """
+    functions = TracedFunctions(site.project)
+    given: dict[tuple[Scope, str], Outlasting | None] = {}
+    for name in appended:
+        owner = site.scope.owner(name)
+        if owner is not None:
+            line = _read_below(site, gradient, owner, name)
+            given[owner, name] = None if line is None else Outlasting(name, read_on=line)
+    frame = functions.running(site.facts, site.scope, given)
+    callees = (
+        replace(callee, given=(*_arguments(site, gradient, callee, functions), *callee.given))
+        for callee in functions.callees(gradient.function, frame)
+    )
+    return _LossSearch(functions).first(callees, frame)
+
+
+def writes_in_calls(site: Site, loop: ast.For) -> OutsideWrite | None:
+    """The first place at which a function that a loop calls changes something that outlives an iteration."""
+    functions = TracedFunctions(site.project)
+    nodes = list(run_nodes(site.facts, loop.body, site.scope))
+    own = {(site.scope, name): None for node in (*nodes, *ast.walk(loop.target)) for name in _bound_by(node)}
+    frame = functions.running(site.facts, site.scope, own)
+    return _LossSearch(functions).first(functions.mentioned(nodes, frame), frame)
+
+
+def writes_of(site: Site, function: ast.expr) -> OutsideWrite | None:
+    """The first place at which a function that an expression of the site stands for changes something outside."""
+    functions = TracedFunctions(site.project)
+    frame = functions.running(site.facts, site.scope)
+    return _LossSearch(functions).first(functions.callees(function, frame), frame)
+
+
+def _arguments(
+    site: Site, gradient: Gradient, callee: Callee, functions: TracedFunctions
+) -> Iterator[tuple[str, Outlasting | None]]:
+    """The parameters of a loss that are objects of the code around it."""
+    names = positional_names(callee.node)[callee.positional :]
+    is_rebuilt = (site.resolve(gradient.wrapped_call.func) or "").startswith(("flax.", "equinox."))
+    for use in gradient.uses:
+        for index, argument in enumerate(use.call.args):
+            if isinstance(argument, ast.Starred) or index >= len(names):
+                break
+            if not is_rebuilt and index not in gradient.argnums and isinstance(argument, ast.Name):
+                owner = site.facts.scope_of(use.statement).owner(argument.id)
+                line = _read_below(site, gradient, owner, argument.id) if owner is not None else None
+                if line is not None:
+                    yield names[index], Outlasting(names[index], read_on=line)
+    count = max((len(use.call.args) for use in gradient.uses), default=len(names))
+    keywords = {keyword.arg for use in gradient.uses for keyword in use.call.keywords}
+    around = functions.running(callee.facts, callee.facts.names.inner[callee.node].parent or callee.facts.names.scope)
+    for name, default in defaults_of(callee.node):
+        is_passed = name in keywords or (name in names and names.index(name) < count)
+        if not is_passed and not isinstance(default, ast.Constant):
+            # A default is made once, with the function.
+            yield name, functions.origin(default, around) or Outlasting(name, values=((callee.facts, default),))
+
+
+def _read_below(site: Site, gradient: Gradient, owner: Scope, name: str) -> int | None:
+    """The first line that reads a name once the gradient was computed, outside of the loss."""
+    names = site.facts.names
+    uses = [use.statement for use in gradient.uses] or [site.statement]
+    own = {node for use in uses for node in ast.walk(use)}
+    begin = min(_end_or_loop(site, use, name) for use in uses)
+    loss = (
+        site.facts.names.binding(gradient.function.id, site.scope) if isinstance(gradient.function, ast.Name) else None
+    )
+    found = [
+        node.lineno
+        for node, scope in names.read_in.items()
+        if isinstance(node, ast.Name)
+        and node.id == name
+        and node.lineno > begin
+        and node not in own
+        and scope.owner(name) is owner
+        and not (loss is not None and _is_within(scope, loss.node))
+    ]
+    return min(found, default=None)
+
+
+def _end_or_loop(site: Site, use: ast.stmt, name: str) -> int:
+    """The line below which code runs after a statement: all of a loop around it, unless the loop sets `name` anew."""
+    begin = use.end_lineno or use.lineno
+    for loop in site.facts.names.around(use):
+        is_loop = isinstance(loop, ast.For | ast.AsyncFor | ast.While)
+        if is_loop and not any(name in _bound_by(node) for node in ast.walk(loop)):
+            begin = min(begin, loop.lineno)
+    return begin
+
+
+def _is_within(scope: Scope, function: ast.AST) -> bool:
+    outer: Scope | None = scope
+    while outer is not None and outer.node is not function:
+        outer = outer.parent
+    return outer is not None
+
+
+class _LossSearch:
+    """Looks for writes in a loss and in the functions that it calls."""
+
+    def __init__(self, functions: TracedFunctions) -> None:
+        self._functions = functions
+
+    def first(self, callees: Iterable[Callee], frame: RunningFunction) -> OutsideWrite | None:
+        """The first write of functions that run in `frame`, or of those that they call."""
+        queue = deque((callee, frame) for callee in callees)
+        seen: set[RunningFunction] = set()
+        while queue:
+            callee, around = queue.popleft()
+            inner = self._functions.entered(callee, around)
+            if inner in seen:
+                continue
+            seen.add(inner)
+            body: Sequence[ast.AST] = [callee.node.body] if isinstance(callee.node, ast.Lambda) else callee.node.body
+            nodes = list(run_nodes(callee.facts, body, inner.scope))
+            dropped = set(_without_use(callee.node, nodes))
+            for node in nodes:
+                written = self._written(node, inner, dropped)
+                if written is not None:
+                    line = written.line or getattr(node, "lineno", None) or callee.node.lineno
+                    return OutsideWrite(written.text, callee.facts.path, line, written.read_on)
+            queue.extend((other, inner) for other in self._functions.mentioned(nodes, inner))
+        return None
+
+    def _written(self, node: ast.AST, frame: RunningFunction, dropped: set[ast.AST]) -> Outlasting | None:
+        """What a node changes outside of the loss."""
+        match node:
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                return self._assigned(node, names, frame)
+            case ast.Subscript(ctx=ast.Store() | ast.Del(), value=value):
+                origin = self._target(value, frame)
+                return None if origin is None or is_kept_by_key(node, frame.facts, frame.scope) else origin
+            case ast.Attribute(ctx=ast.Store() | ast.Del(), value=value, attr=attribute):
+                origin = self._target(value, frame)
+                if origin is None or is_made_once(node, frame.facts, frame.scope):
+                    return None
+                return replace(origin, text=f"{origin.text}.{attribute}")
+            case ast.AugAssign(target=ast.Name() as name):
+                # Of an array it makes a new one, of a list it is `extend`.
+                origin = self._functions.origin_of_name(name.id, frame.scope, frame)
+                is_list = origin is not None and any(self._functions.is_collection(*each) for each in origin.values)
+                return origin if is_list else None
+            case ast.Call():
+                return self._written_by_call(node, frame, dropped)
+            case _:
+                return None
+
+    def _target(self, value: ast.expr, frame: RunningFunction) -> Outlasting | None:
+        """The origin of what a store changes, but for what JAX or its libraries keep."""
+        origin = self._functions.origin(value, frame)
+        if origin is None or any(self._functions.is_made_by(each, _REFS) for each in origin.values):
+            return None
+        return origin
+
+    def _assigned(
+        self, node: ast.Global | ast.Nonlocal, names: Sequence[str], frame: RunningFunction
+    ) -> Outlasting | None:
+        scope = frame.scope
+        for name in names:
+            owner = frame.facts.names.scope if isinstance(node, ast.Global) else _nonlocal_owner(scope, name)
+            if frame.is_own(owner):
+                continue
+            body: Sequence[ast.AST] = getattr(scope.node, "body", ())
+            stores = [each for each in run_nodes(frame.facts, body, scope) if name in _bound_by(each)]
+            again = [each for each in stores if not is_made_once(each, frame.facts, frame.scope, name)]
+            if again:
+                return Outlasting(name, line=getattr(again[0], "lineno", None))
+        return None
+
+    def _written_by_call(self, call: ast.Call, frame: RunningFunction, dropped: set[ast.AST]) -> Outlasting | None:
+        name = frame.facts.names.resolve(call.func, frame.scope) or ""
+        place = _CHANGING_FUNCTIONS.get(name)
+        if place is not None and place < len(call.args):
+            return self._functions.origin(call.args[place], frame)
+        if name.startswith("numpy."):
+            out = next((keyword.value for keyword in call.keywords if keyword.arg == "out"), None)
+            return self._functions.origin(out, frame) if out is not None else None
+        if name == "builtins.next" and call.args:
+            return self._advanced(call.args[0], frame)
+        function, arguments = call.func, call.args
+        for argument in arguments if name not in HOST_CALLS else ():
+            # `map(seen.append, parts)`
+            if isinstance(argument, ast.Attribute) and argument.attr in _CHANGING:
+                origin = self._functions.origin(argument.value, frame)
+                if origin is not None and origin.is_object and not self._is_seen(argument.value, argument.attr, frame):
+                    return origin
+        if isinstance(function, ast.Name):
+            # `record = seen.append`
+            binding = frame.facts.names.binding(function.id, frame.scope)
+            function = binding.value if binding is not None and binding.value is not None else function
+        if not isinstance(function, ast.Attribute):
+            return None
+        holder, method = function.value, function.attr
+        if frame.facts.names.resolve(holder, frame.scope) in COLLECTION_TYPES and arguments:
+            holder = arguments[0]
+        elif self._is_seen(holder, method, frame):
+            return None
+        if method not in _CHANGING and method not in _CHANGING_WITHOUT_RESULT:
+            return None
+        origin = self._functions.origin(holder, frame)
+        if origin is None or not origin.is_object:
+            return None
+        is_collection = any(self._functions.is_collection(*each) for each in origin.values)
+        if method in _CHANGING_WITHOUT_RESULT and call not in dropped and not is_collection:
+            return None
+        if method == "pop" and not is_collection and _is_unpacked_in_two(call, frame):
+            # `rest, params = variables.pop("params")` of a `FrozenDict` gives a new one.
+            return None
+        return origin
+
+    def _is_seen(self, holder: ast.expr, method: str, frame: RunningFunction) -> bool:
+        """Whether a method is one of a class of the project, which says by itself what it changes."""
+        found = self._functions.classes.of(holder, frame.facts, frame.scope)
+        return found is not None and any(True for _ in self._functions.method_of(*found, method, None))
+
+    def _advanced(self, argument: ast.expr, frame: RunningFunction) -> Outlasting | None:
+        """An iterator of the code around, where other code takes from it as well."""
+        origin = self._functions.origin(argument, frame) if isinstance(argument, ast.Name) else None
+        if origin is None or origin.owner is None:
+            return None
+        names = frame.facts.names
+        for node, scope in names.read_in.items():
+            is_it = isinstance(node, ast.Name) and node.id == origin.text and scope.owner(origin.text) is origin.owner
+            if is_it and not frame.is_own(scope):
+                return origin
+        return None
+
+
+def _without_use(function: Definition, nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The calls whose result nothing uses."""
+    queue: list[ast.AST] = [node.value for node in nodes if isinstance(node, ast.Expr)]
+    queue += [node.body for node in nodes if isinstance(node, ast.Lambda)]
+    if isinstance(function, ast.Lambda):
+        queue.append(function.body)
+    for node in queue:
+        if isinstance(node, ast.Call):
+            yield node
+        elif isinstance(node, ast.IfExp):
+            queue += [node.body, node.orelse]
+        elif isinstance(node, ast.BoolOp):
+            queue += node.values
+        elif isinstance(node, ast.Tuple | ast.List):
+            queue += node.elts
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+            queue.append(node.elt)
+
+
+def _nonlocal_owner(scope: Scope, name: str) -> Scope:
+    """The function around whose name a `nonlocal` means."""
+    outer = scope.parent
+    while outer is not None and outer.parent is not None:
+        if outer.kind == "function" and name in outer.bindings and name not in outer.outer:
+            return outer
+        outer = outer.parent
+    return scope
+
+
+def _bound_by(node: ast.AST) -> tuple[str, ...]:
+    """The names that a node binds or deletes, but for those of the nodes in it."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return (name,)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return tuple(each.asname or each.name.partition(".")[0] for each in names)
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return (name,)
+        case _:
+            return ()
+
+
+def _is_unpacked_in_two(call: ast.Call, frame: RunningFunction) -> bool:
+    statement = statement_of(call, frame.scope)
+    return (
+        isinstance(statement, ast.Assign)
+        and statement.value is call
+        and all(isinstance(each, ast.Tuple) and len(each.elts) == 2 for each in statement.targets)
+    )

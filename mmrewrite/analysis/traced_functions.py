@@ -1,0 +1,530 @@
+"""The functions that run with another one, what they are given, and what of it outlasts that one.
+
+Lists, objects and names that a function makes end with it. What it closes over, what its module has and what it is
+given by code that goes on lasts longer, by whatever name it is known inside.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from mmrewrite.analysis.object_classes import ObjectClasses
+from mmrewrite.project.facts import Facts
+from mmrewrite.project.project import Project
+from mmrewrite.source.functions import returns_of
+from mmrewrite.source.names import Binding, Scope, dotted_name
+
+# `list.append(seen, x)` is a call of the method.
+COLLECTION_TYPES = frozenset(
+    f"{module}.{name}"
+    for module, names in (
+        ("builtins", ("dict", "list", "object", "set", "super")),
+        ("collections", ("Counter", "OrderedDict", "defaultdict", "deque")),
+    )
+    for name in names
+)
+_COLLECTIONS = frozenset((*COLLECTION_TYPES, "queue.Queue", "queue.SimpleQueue", "types.SimpleNamespace"))
+# They give a part of what they are given, or what it is kept in.
+_PARTS_OF = frozenset(
+    f"builtins.{name}" for name in ("enumerate", "filter", "getattr", "iter", "next", "reversed", "type", "vars", "zip")
+)
+_METHODS_FOR_PARTS = frozenset(("__getitem__", "get", "items", "pop", "popleft", "setdefault", "values"))
+# What they call runs on the host, when the step runs, and is not traced.
+HOST_CALLS = frozenset(
+    (
+        "jax.debug.callback", "jax.experimental.host_callback.call", "jax.experimental.host_callback.id_tap",
+        "jax.experimental.io_callback", "jax.pure_callback",
+    )
+)  # fmt: skip
+# They call the function that they are given, or give one that does.
+_CALLING = ("equinox.", "flax.", "functools.", "haiku.", "jax.", "optax.")
+_PARTIAL = "functools.partial"
+
+# Aliases may form a circle, across modules too.
+_DEPTH = 6
+# Names of parts become no longer where a function calls itself with a part of what it was given.
+_MOST_PARTS = 3
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True)
+class Outlasting:
+    """What an expression is a part of, if that lasts longer than the function that is followed.
+
+    `is_object` is false of modules and what libraries have, whose functions are no methods; `values` are what the name
+    stands for, where that can be seen. `read_on` is a line that reads an argument once the function has run, and `line`
+    the one that assigns a name.
+    """
+
+    text: str
+    is_object: bool = True
+    values: tuple[tuple[Facts, ast.expr], ...] = ()
+    owner: Scope | None = None
+    read_on: int | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RunningFunction:
+    """A function that runs, what its parameters are, and the scopes around it whose functions run too."""
+
+    facts: Facts
+    scope: Scope
+    given: Mapping[tuple[Scope, str], Outlasting | None]
+    active: frozenset[Scope]
+
+    def is_own(self, scope: Scope) -> bool:
+        """Whether the names of a scope end with the function that is followed."""
+        inner: Scope | None = scope
+        while inner is not None:
+            if inner in self.active:
+                return True
+            inner = inner.parent
+        return False
+
+
+@dataclass(frozen=True)
+class Callee:
+    """A function that may be called, with what is known of its parameters.
+
+    The first `positional` ones have their arguments; `around` is the function that has made it, if that runs too.
+    """
+
+    facts: Facts
+    node: Definition
+    given: tuple[tuple[str, Outlasting | None], ...] = ()
+    positional: int = 0
+    around: Scope | None = None
+
+
+class TracedFunctions:
+    """Follows a function through those that it calls."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self.classes = ObjectClasses(project)
+        self._origins: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
+        self._running: dict[object, RunningFunction] = {}
+
+    def running(
+        self,
+        facts: Facts,
+        scope: Scope,
+        given: Mapping[tuple[Scope, str], Outlasting | None] = MappingProxyType({}),
+        active: frozenset[Scope] = frozenset(),
+    ) -> RunningFunction:
+        """The function of a scope; the same object for the same arguments."""
+        key = (scope, frozenset(given.items()), active)
+        if key not in self._running:
+            self._running[key] = RunningFunction(facts, scope, given, active)
+        return self._running[key]
+
+    def entered(self, callee: Callee, frame: RunningFunction) -> RunningFunction:
+        """A function that is called in another: what it can see of that one, and its own parameters."""
+        scope = callee.facts.names.inner[callee.node]
+        around: set[Scope] = set()
+        outer: Scope | None = scope
+        while outer is not None:
+            around.add(outer)
+            outer = outer.parent
+        given = {key: origin for key, origin in frame.given.items() if key[0] in around}
+        given.update({(scope, name): origin for name, origin in callee.given})
+        active = (frame.active & around) | {scope} | ({callee.around} if callee.around is not None else set())
+        return self.running(callee.facts, scope, given, frozenset(active))
+
+    def mentioned(self, nodes: Iterable[ast.AST], frame: RunningFunction) -> Iterator[Callee]:
+        """The functions that some nodes call, or hand to others that may."""
+        called: set[ast.AST] = set()
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                called.add(node.func)
+                for callee in self.callees(node.func, frame):
+                    yield self._with_arguments(callee, node, frame)
+            elif isinstance(node, ast.With | ast.AsyncWith):
+                for item in node.items:
+                    for method in ("__enter__", "__exit__"):
+                        yield from self._method(item.context_expr, method, frame)
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and node not in called:
+                yield from self.callees(node, frame, calls=False)
+
+    def origin(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
+        """What an expression is, or is a part of, that lasts longer; None if it ends with the function."""
+        key = (node, frame)
+        if key not in self._origins:
+            # Names may stand for each other in a circle, which adds nothing.
+            self._origins[key] = None
+            self._origins[key] = self._find_origin(node, frame)
+        return self._origins[key]
+
+    def _find_origin(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
+        match node:
+            case ast.Name():
+                scope = frame.facts.names.read_in.get(node, frame.scope)
+                return self.origin_of_name(node.id, scope, frame, node.lineno)
+            case ast.Attribute(attr="at"):
+                # `x.at[0].add(1)` of an array makes a new one.
+                return None
+            case ast.Attribute(value=value, attr=attribute):
+                origin = self.origin(value, frame)
+                if origin is None:
+                    return None
+                if origin.is_object:
+                    is_long = origin.text.count(".") >= _MOST_PARTS
+                    text = origin.text if is_long else f"{origin.text}.{attribute}"
+                    return replace(origin, text=text, values=())
+                found = frame.facts.names.resolve(node, frame.scope) or dotted_name(node)
+                return self._of_module(found, origin, frame.facts)
+            case ast.Subscript(value=value) | ast.Starred(value=value):
+                origin = self.origin(value, frame)
+                return origin if origin is None else replace(origin, values=())
+            case ast.NamedExpr(value=value):
+                return self.origin(value, frame)
+            case ast.IfExp(body=one, orelse=other):
+                return self.origin(one, frame) or self.origin(other, frame)
+            case ast.BoolOp(values=values):
+                return next(filter(None, (self.origin(each, frame) for each in values)), None)
+            case ast.Call():
+                return self._origin_of_call(node, frame)
+            case _:
+                return None
+
+    def _of_module(self, found: str | None, origin: Outlasting, near: Facts) -> Outlasting:
+        definition = self._project.definition(found, near) if found is not None else None
+        if definition is None:
+            return origin
+        facts, binding = definition
+        values = ((facts, binding.value),) if binding.value is not None else ()
+        return Outlasting(binding.name, binding.kind != "import", values, facts.names.scope)
+
+    def _origin_of_call(self, call: ast.Call, frame: RunningFunction) -> Outlasting | None:
+        name = frame.facts.names.resolve(call.func, frame.scope)
+        if name == "builtins.globals":
+            return Outlasting("globals()")
+        if name == "builtins.super":
+            scope = frame.scope.function
+            first = positional_names(scope.node)[:1] if isinstance(scope.node, ast.FunctionDef) else []
+            return self.origin_of_name(first[0], scope, frame) if first else None
+        if name in _PARTS_OF:
+            return next(filter(None, (self.origin(each, frame) for each in call.args)), None)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _METHODS_FOR_PARTS:
+            origin = self.origin(call.func.value, frame)
+            return None if origin is None or not origin.is_object else replace(origin, values=())
+        for callee in self.callees(call.func, frame, wrapped=False):
+            if isinstance(callee.node, ast.FunctionDef):
+                callee = self._with_arguments(callee, call, frame)
+                inner = self.entered(callee, frame)
+                for result in returns_of(callee.node) if isinstance(callee.node, ast.FunctionDef) else ():
+                    origin = self.origin(result.value, inner) if result.value is not None else None
+                    if origin is not None:
+                        return origin
+        return None
+
+    def origin_of_name(
+        self, name: str, scope: Scope, frame: RunningFunction, line: int | None = None
+    ) -> Outlasting | None:
+        """The same of a name that code in a scope reads on a line."""
+        owner = scope.owner(name)
+        if owner is None:
+            resolved = frame.facts.names.resolve_dotted(name, scope) or ""
+            definition = self._project.definition(resolved, frame.facts)
+            return self._of_module(resolved, Outlasting(name), frame.facts) if definition is not None else None
+        bindings = owner.bindings[name]
+        if not frame.is_own(owner) and (owner, name) in frame.given:
+            return frame.given[owner, name]
+        if frame.is_own(owner) and not any(each.kind == "import" for each in bindings):
+            reaching = _reaching(bindings, owner, line)
+            found = (self._origin_of_binding(each, owner, frame) for each in reaching)
+            return next(filter(None, found), None)
+        for binding in bindings:
+            if binding.kind == "import":
+                if frame.facts.names.resolve_dotted(name, scope) is None and binding.target is None:
+                    return None
+                return self._of_module(binding.target, Outlasting(name, is_object=False), frame.facts)
+        values = tuple((frame.facts, each.value) for each in bindings if each.value is not None)
+        return Outlasting(name, True, values, owner)
+
+    def _origin_of_binding(self, binding: Binding, owner: Scope, frame: RunningFunction) -> Outlasting | None:
+        """What a local name stands for."""
+        if binding.kind == "parameter":
+            return frame.given.get((owner, binding.name))
+        if binding.kind in ("function", "class"):
+            return None
+        if binding.value is not None:
+            return self.origin(binding.value, frame)
+        if owner.kind == "comprehension":
+            sources = [generator.iter for generator in getattr(owner.node, "generators", ())]
+        elif isinstance(binding.statement, ast.For | ast.AsyncFor):
+            sources = [binding.statement.iter]
+        elif isinstance(binding.statement, ast.Assign):
+            sources = [binding.statement.value]
+        else:
+            sources = []
+        return next(filter(None, (self.origin(each, frame) for each in sources)), None)
+
+    def is_collection(self, facts: Facts, value: ast.expr) -> bool:
+        """Whether an expression is seen to make a list, a dictionary, a set or the like."""
+        displays = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
+        return isinstance(value, displays) or self.is_made_by((facts, value), _COLLECTIONS)
+
+    def is_made_by(self, made: tuple[Facts, ast.expr], makers: frozenset[str]) -> bool:
+        """Whether an expression is a call of one of some functions."""
+        facts, value = made
+        if not isinstance(value, ast.Call):
+            return False
+        name = next((node for node in ast.walk(value.func) if isinstance(node, ast.Name)), None)
+        scope = facts.names.read_in.get(name, facts.names.scope) if name is not None else facts.names.scope
+        return facts.names.resolve(value.func, scope) in makers
+
+    def callees(
+        self, node: ast.expr, frame: RunningFunction, *, calls: bool = True, depth: int = _DEPTH, wrapped: bool = True
+    ) -> Iterator[Callee]:
+        """The functions of the project that an expression may stand for.
+
+        Args:
+            node: The expression.
+            frame: Where it stands.
+            calls: Whether it is called, or only handed on.
+            depth: How many aliases are followed.
+            wrapped: Whether functions that other functions are made of count.
+        """
+        if depth == 0:
+            return
+        names = frame.facts.names
+        match node:
+            case ast.Lambda():
+                yield Callee(frame.facts, node)
+            case ast.Name():
+                scope = names.read_in.get(node, frame.scope)
+                owner = scope.owner(node.id)
+                for binding in owner.bindings[node.id] if owner is not None else ():
+                    yield from self._bound(binding, owner, frame, calls, depth, wrapped)
+                if owner is None:
+                    yield from self._defined(names.resolve(node, scope), frame.facts, calls)
+            case ast.Attribute(value=value, attr=attribute):
+                found = list(self._defined(names.resolve(node, frame.scope), frame.facts, calls))
+                yield from found or self._method(value, attribute, frame)
+                if attribute == "apply" and calls:
+                    # `hk.transform(f).apply`
+                    yield from self._transformed(value, frame, depth - 1)
+            case ast.Call(func=function, args=[first, *_]) if names.resolve(function, frame.scope) == _PARTIAL:
+                for callee in self.callees(first, frame, calls=calls, depth=depth - 1, wrapped=wrapped):
+                    yield self._with_arguments(callee, node, frame, skip=1)
+            case ast.Call() if calls:
+                yield from self._made(node, frame, depth, wrapped)
+            case _:
+                return
+
+    def _transformed(self, node: ast.expr, frame: RunningFunction, depth: int) -> Iterator[Callee]:
+        if isinstance(node, ast.Name):
+            binding = frame.facts.names.binding(node.id, frame.facts.names.read_in.get(node, frame.scope))
+            node = binding.value if binding is not None and binding.value is not None else node
+        if isinstance(node, ast.Call) and (frame.facts.names.resolve(node.func, frame.scope) or "").startswith(
+            "haiku."
+        ):
+            yield from self._made(node, frame, depth, wrapped=True)
+
+    def _bound(
+        self, binding: Binding, owner: Scope | None, frame: RunningFunction, calls: bool, depth: int, wrapped: bool
+    ) -> Iterator[Callee]:
+        if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Callee(frame.facts, binding.node)
+        elif isinstance(binding.node, ast.ClassDef):
+            yield from self._made_object(frame.facts, binding.node, calls)
+        elif binding.value is not None:
+            if calls and not isinstance(binding.value, ast.Lambda | ast.Name | ast.Attribute):
+                found = self.classes.of_value(frame.facts, binding.value, owner or frame.scope)
+                if found is not None:
+                    origin = self.origin_of_name(binding.name, owner or frame.scope, frame)
+                    yield from self._methods(*found, "__call__", origin)
+                    return
+            yield from self.callees(binding.value, frame, calls=calls, depth=depth - 1, wrapped=wrapped)
+        elif binding.target is not None:
+            yield from self._defined(frame.facts.names.follow(binding.target), frame.facts, calls)
+        elif binding.kind == "parameter" and calls:
+            yield from self._method_of_parameter(binding, "__call__", owner, frame)
+
+    def _defined(self, name: str | None, near: Facts, calls: bool) -> Iterator[Callee]:
+        """The function of a full name: one of a module, or of a class in it."""
+        if name is None:
+            return
+        found = self._project.definition(name, near)
+        if found is None and "." in name:
+            holder, _, method = name.rpartition(".")
+            of_class = self._project.definition(holder, near)
+            if of_class is not None and isinstance(of_class[1].node, ast.ClassDef):
+                yield from self.method_of(of_class[0], of_class[1].node, method, None, bound=False)
+            return
+        if found is None:
+            return
+        facts, binding = found
+        if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Callee(facts, binding.node)
+        elif isinstance(binding.node, ast.ClassDef):
+            yield from self._made_object(facts, binding.node, calls)
+        elif binding.value is not None and facts.names.resolve_dotted(binding.name, facts.names.scope) != name:
+            frame = self.running(facts, facts.names.scope)
+            yield from self.callees(binding.value, frame, calls=calls, depth=1)
+
+    def _made_object(self, facts: Facts, definition: ast.ClassDef, calls: bool) -> Iterator[Callee]:
+        """The initialiser of a class, whose `self` is new."""
+        if calls:
+            yield from self._methods(facts, definition, "__init__", None)
+
+    def _made(self, call: ast.Call, frame: RunningFunction, depth: int, wrapped: bool) -> Iterator[Callee]:
+        """The functions that the result of a call is, or calls: `jax.checkpoint(f)`, `make_counter()`."""
+        name = frame.facts.names.resolve(call.func, frame.scope) or ""
+        if wrapped and name.startswith(_CALLING):
+            for argument in call.args:
+                # Transformations build their arguments anew.
+                for callee in self.callees(argument, frame, calls=False, depth=depth - 1):
+                    yield replace(callee, given=())
+            return
+        if wrapped and isinstance(call.func, ast.Call):
+            # `functools.partial(jax.checkpoint, static_argnums=1)(f)`
+            for argument in call.args:
+                yield from self.callees(argument, frame, calls=False, depth=depth - 1)
+        for callee in self.callees(call.func, frame, depth=depth - 1, wrapped=False):
+            if not isinstance(callee.node, ast.FunctionDef):
+                continue
+            scope = callee.facts.names.inner[callee.node]
+            inner = self.entered(callee, frame)
+            # What it keeps is the loss's own if the loss makes it.
+            is_own = frame.is_own(_scope_of(call, frame))
+            for result in returns_of(callee.node):
+                if result.value is not None:
+                    for made in self.callees(result.value, inner, calls=False, depth=depth - 1):
+                        yield replace(made, around=scope if is_own else None)
+
+    def _method(self, holder: ast.expr, method: str, frame: RunningFunction) -> Iterator[Callee]:
+        found = self.classes.of(holder, frame.facts, frame.scope)
+        if found is not None:
+            yield from self._methods(*found, method, self.origin(holder, frame))
+
+    def _methods(
+        self, facts: Facts, definition: ast.ClassDef, method: str, receiver: Outlasting | None
+    ) -> Iterator[Callee]:
+        """A method; of modules of Flax and the like all, which `apply` may call, with a `self` of their own."""
+        if not self.classes.is_of_a_library(facts, definition):
+            yield from self.method_of(facts, definition, method, receiver)
+            return
+        for _, owner in self.classes.with_bases(facts, definition):
+            for part in owner.body:
+                if isinstance(part, ast.FunctionDef):
+                    yield from self.method_of(facts, definition, part.name, None)
+
+    def method_of(
+        self, facts: Facts, definition: ast.ClassDef, method: str, receiver: Outlasting | None, *, bound: bool = True
+    ) -> Iterator[Callee]:
+        """A method of a class, or of its bases, with its first parameter if it is `bound`."""
+        for where, owner in self.classes.with_bases(facts, definition):
+            for part in owner.body:
+                if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and part.name == method:
+                    names = positional_names(part)
+                    is_static = any(
+                        isinstance(each, ast.Name) and each.id == "staticmethod" for each in part.decorator_list
+                    )
+                    if is_static or not bound or not names:
+                        yield Callee(where, part)
+                        return
+                    is_of_class = any(
+                        isinstance(each, ast.Name) and each.id == "classmethod" for each in part.decorator_list
+                    )
+                    given = Outlasting(definition.name) if is_of_class else receiver
+                    yield Callee(where, part, ((names[0], given),), 1)
+                    return
+
+    def _method_of_parameter(
+        self, binding: Binding, method: str, owner: Scope | None, frame: RunningFunction
+    ) -> Iterator[Callee]:
+        found = self.classes.of_parameter(binding, owner, frame.facts)
+        if found is not None and owner is not None:
+            receiver = self.origin_of_name(binding.name, owner, frame)
+            yield from self._methods(*found, method, receiver)
+
+    def _with_arguments(self, callee: Callee, call: ast.Call, frame: RunningFunction, skip: int = 0) -> Callee:
+        """A function with the origins of what a call passes."""
+        names = positional_names(callee.node)[callee.positional :]
+        given, count = list(callee.given), 0
+        for name, argument in zip(names, call.args[skip:], strict=False):
+            if isinstance(argument, ast.Starred):
+                break
+            given.append((name, self.origin(argument, frame)))
+            count += 1
+        given += [(each.arg, self.origin(each.value, frame)) for each in call.keywords if each.arg is not None]
+        passed = {name for name, _ in given}
+        outside = self.running(
+            callee.facts, callee.facts.names.inner[callee.node].parent or frame.scope, frame.given, frame.active
+        )
+        if not any(isinstance(each, ast.Starred) for each in call.args) and all(each.arg for each in call.keywords):
+            for name, default in defaults_of(callee.node):
+                if name not in passed:
+                    origin = self.origin(default, outside)
+                    if origin is None and self.is_collection(callee.facts, default) and not frame.is_own(outside.scope):
+                        origin = Outlasting(name, values=((callee.facts, default),))
+                    given.append((name, origin))
+        return replace(callee, given=tuple(given), positional=callee.positional + count)
+
+
+def run_nodes(facts: Facts, body: Sequence[ast.AST], scope: Scope) -> Iterator[ast.AST]:
+    """The nodes that run with a body, in order, without those that a host callback runs."""
+    stack: list[ast.AST] = list(reversed(body))
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            stack.extend([*node.decorator_list, *node.args.defaults])
+            continue
+        if isinstance(node, ast.ClassDef):
+            continue
+        children = list(ast.iter_child_nodes(node))
+        if isinstance(node, ast.Call) and facts.names.resolve(node.func, scope) in HOST_CALLS:
+            children = [child for child in children if child is not (node.args[0] if node.args else None)]
+            children = [child for child in children if not (isinstance(child, ast.keyword) and child.arg == "callback")]
+        stack.extend(reversed(children))
+
+
+def _reaching(bindings: Sequence[Binding], owner: Scope, line: int | None) -> Sequence[Binding]:
+    """The bindings of a local name that may hold on a line: not those above one that is always run before it."""
+    body = getattr(owner.node, "body", ())
+    above = [
+        each
+        for each in bindings
+        if each.statement is not None
+        and isinstance(body, list)
+        and each.statement in body
+        and line is not None
+        and (each.statement.end_lineno or each.statement.lineno) < line
+        and isinstance(each.statement, ast.Assign | ast.AnnAssign)
+    ]
+    if not above:
+        return bindings
+    last = max(above, key=lambda each: each.statement.lineno if each.statement is not None else 0)
+    begin = last.statement.lineno if last.statement is not None else 0
+    return [each for each in bindings if each.statement is not None and each.statement.lineno >= begin]
+
+
+def _scope_of(node: ast.expr, frame: RunningFunction) -> Scope:
+    """The scope in which an expression stands."""
+    read_in = frame.facts.names.read_in
+    return next((read_in[each] for each in ast.walk(node) if each in read_in), frame.scope)
+
+
+def positional_names(node: Definition) -> list[str]:
+    """The parameters that arguments by position go to."""
+    return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+
+
+def defaults_of(node: Definition) -> Iterator[tuple[str, ast.expr]]:
+    """The parameters with defaults, and these."""
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    if arguments.defaults:
+        for argument, default in zip(positional[-len(arguments.defaults) :], arguments.defaults, strict=True):
+            yield argument.arg, default
+    for argument, each in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if each is not None:
+            yield argument.arg, each

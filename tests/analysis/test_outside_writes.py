@@ -1,0 +1,527 @@
+"""What a loss changes outside of itself, at which line; and what is its own."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from hinted_sites import loop_in, site_of
+
+from mmrewrite.analysis.gradients import find_gradient
+from mmrewrite.analysis.outside_writes import writes_in_calls, writes_outside
+
+pytestmark = pytest.mark.python
+
+HEAD = """\
+import collections, copy, functools, heapq, itertools, operator
+import jax, optax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import nnx
+import state
+from state import LOG, helper, log_value
+SEEN, STATS, BUFFER, STEPS, CACHE = [], {"n": 0, "parts": []}, np.zeros(3), set(), {}
+TABLE = None
+class Meter:
+    total = 0
+    def __init__(self):
+        self.values = []
+        self.total = 0.0
+    def record(self, value):
+        self.values.append(value)
+    def mean(self):
+        values = list(self.values)
+        values.append(0.0)
+        return sum(values)
+    def __call__(self, value):
+        self.total += value
+class Log(list):
+    pass
+class Block(nn.Module):
+    def setup(self):
+        self.dense = nn.Dense(4)
+        self.names = []
+    def __call__(self, x):
+        self.names.append("x")
+        self.last = x
+        return self.dense(x)
+class Counting(nn.Module):
+    def __call__(self, x):
+        STATS["n"] += 1
+        return x
+class Cell(nnx.Module):
+    def __init__(self, rngs):
+        self.count = nnx.Variable(0)
+    def __call__(self, x):
+        self.count.value += 1
+        self.last = x
+        return x
+METER = Meter()
+def make_counter():
+    count = 0
+    def add():
+        nonlocal count
+        count += 1
+        return count
+    return add
+def add_to(store, value):
+    store.append(value)
+def grow(values=[]):
+    values.append(1)
+    return values
+def module_stats():
+    return STATS
+def own():
+    return {}
+def cos(n):
+    if n not in CACHE:
+        CACHE[n] = np.cos(np.arange(n))
+    return CACHE[n]
+def cos_of(n, x):
+    if n not in CACHE:
+        CACHE[n] = np.cos(x)
+    return CACHE[n]
+def table():
+    global TABLE
+    if TABLE is None:
+        TABLE = np.tri(4)
+    return TABLE
+model, counting = Block(), Counting()
+"""
+STATE = """\
+LOG = []
+COUNT = 0
+def helper(value):
+    LOG.append(value)
+def log_value(value):
+    global COUNT
+    COUNT += 1
+"""
+
+# The body of a loss in a step with a list, an object and others around it, and the name that it changes.
+CHANGED = {
+    "nonlocal": ("nonlocal total\ntotal = total + 1", "total"),
+    "nonlocal, added to": ("nonlocal total\ntotal += 1", "total"),
+    "nonlocal of a function in it": ("def add():\n    nonlocal total\n    total += 1\nadd()", "total"),
+    "nonlocal, bound by a loop": ("nonlocal total\nfor total in range(3):\n    pass", "total"),
+    "nonlocal, deleted": ("nonlocal total\ndel total", "total"),
+    "global": ("global SEEN\nSEEN = SEEN + [1]", "SEEN"),
+    "global, imported": ("global np\nimport numpy as np", "np"),
+    "append": ("seen.append(1)", "seen"),
+    "append whose result is kept": ("_ = seen.append(1)", "seen"),
+    "append in a comprehension": ("[seen.append(v) for v in range(3)]", "seen"),
+    "append in a condition": ("seen.append(1) if params is not None else None", "seen"),
+    "append behind `or`": ("params is None or seen.append(1)", "seen"),
+    "append by a name": ("record = seen.append\nrecord(1)", "seen"),
+    "append by a name outside": ("remember(1)", "seen"),
+    "append that is handed on": ("list(map(seen.append, [1, 2]))", "seen"),
+    "append in a lambda": ("note = lambda v: seen.append(v)\nnote(1)", "seen"),
+    "append of the class": ("list.append(seen, 1)", "seen"),
+    "extend": ("seen.extend([1])", "seen"),
+    "insert": ("seen.insert(0, 1)", "seen"),
+    "pop": ("last = seen.pop()", "seen"),
+    "sort": ("seen.sort()", "seen"),
+    "list in place": ("own = seen\nown += [1]", "seen"),
+    "list of an object": ("meter.values.append(1)", "meter.values"),
+    "list in a dictionary": ('stats["parts"].append(1)', "stats"),
+    "list of `setdefault`": ('stats.setdefault("parts", []).append(1)', "stats"),
+    "list of `get`": ('stats.get("parts").append(1)', "stats"),
+    "lists that a loop goes through": ("for part in stats.values():\n    part.append(1)", "stats"),
+    "list by another name": ("mine = seen\nmine.append(1)", "seen"),
+    "list that may be another": ("mine = seen if params is None else []\nmine.append(1)", "seen"),
+    "appendleft": ("queue.appendleft(1)", "queue"),
+    "add to a set": ("steps.add(1)", "steps"),
+    "update": ("stats.update(n=1)", "stats"),
+    "update of what is not seen": ("given.update(n=1)", "given"),
+    "setdefault": ('stats.setdefault("n", len(batch))', "stats"),
+    "item": ('stats["n"] = 1', "stats"),
+    "item, added to": ('stats["n"] += 1', "stats"),
+    "item of an item": ('stats["a"]["b"] = 1', "stats"),
+    "slice": ("seen[:] = []", "seen"),
+    "item, deleted": ('del stats["n"]', "stats"),
+    "item, by a tuple": ('stats["n"], b = 1, 2', "stats"),
+    "item of the module": ('STATS["n"] += 1', "STATS"),
+    "list of the module": ("SEEN.append(1)", "SEEN"),
+    "list of another module": ("LOG.append(1)", "LOG"),
+    "list of another module, by its name": ("state.LOG.append(1)", "LOG"),
+    "name of another module": ("state.COUNT = 1", "state.COUNT"),
+    "array of NumPy": ("BUFFER[0] = 1", "BUFFER"),
+    "array of NumPy as `out`": ("np.add(BUFFER, 1, out=BUFFER)", "BUFFER"),
+    "array of NumPy, `at`": ("np.add.at(BUFFER, 0, 1)", "BUFFER"),
+    "attribute": ("meter.total = 1", "meter.total"),
+    "attribute, added to": ("meter.total += 1", "meter.total"),
+    "attribute, deleted": ("del meter.total", "meter.total"),
+    "attribute of the class": ("Meter.total += 1", "Meter.total"),
+    "attribute of the class of an object": ("type(meter).total += 1", "meter.total"),
+    "attribute of a function": ("helper.calls = 1", "helper.calls"),
+    "attribute of the module": ("METER.total = 1", "METER.total"),
+    "setattr": ('setattr(meter, "total", 1)', "meter"),
+    "`__setattr__`": ('object.__setattr__(meter, "total", 1)', "meter"),
+    "vars": ('vars(meter)["total"] = 1', "meter"),
+    "`__dict__`": ('meter.__dict__["total"] = 1', "meter.__dict__"),
+    "globals": ('globals()["n"] = 1', "globals()"),
+    "operator": ('operator.setitem(stats, "n", 1)', "stats"),
+    "heap": ("heapq.heappush(seen, 1)", "seen"),
+    "iterator that others read": ("n = next(numbers)", "numbers"),
+    "method": ("meter.record(1)", "meter.values"),
+    "method of the module's object": ("METER.record(1)", "METER.values"),
+    "method that a base has": ("log.append(1)", "log"),
+    "call of an object": ("meter(1)", "meter.total"),
+    "counter that a function made": ("count()", "count"),
+    "helper": ("add_to(seen, 1)", "seen"),
+    "helper of another module": ("helper(1)", "LOG"),
+    "helper with `global`": ("log_value(1)", "COUNT"),
+    "helper beside the loss": ("beside(1)", "seen"),
+    "helper under `jax.checkpoint`": ("jax.checkpoint(helper)(1)", "LOG"),
+    "helper under a partial": ("functools.partial(add_to, seen)(1)", "seen"),
+    "helper that a scan calls": ("jax.lax.scan(helper, 0, batch)", "LOG"),
+    "helper with a list as default": ("grow()", "values"),
+    "what a helper gives": ('module_stats()["n"] = 1', "STATS"),
+    "cache by less than what it is made of": ("cos_of(3, params)", "CACHE"),
+    "module of linen that changes a global": ("counting.apply(params, batch)", "STATS"),
+}
+
+# The same, of what it may change.
+OWN = {
+    "nonlocal of a function between": (
+        "def outer():\n    inner = 0\n    def add():\n        nonlocal inner\n        inner += 1\n    add()\nouter()"
+    ),
+    "nonlocal of the loss": "mine = 0\ndef add():\n    nonlocal mine\n    mine += 1\nadd()",
+    "nonlocal that is only read": "nonlocal total\nx = total",
+    "nonlocal of a function that nothing calls": "def add():\n    nonlocal total\n    total += 1",
+    "list": "parts = []\nparts.append(1)",
+    "list of a function in it": "def f():\n    parts = []\n    parts.append(1)\n    return parts\nf()",
+    "list that hides one": "seen = []\nseen.append(1)",
+    "copy": "mine = list(seen)\nmine.append(1)",
+    "copy by a method": "mine = stats.copy()\nmine['n'] = 1",
+    "deep copy": "mine = copy.deepcopy(stats)\nmine['n'] = 1",
+    "merged dictionary": "mine = {**stats, 'n': 1}\nmine['n'] = 2",
+    "defaultdict": "mine = collections.defaultdict(list)\nmine['n'].append(1)",
+    "new object": "mine = Meter()\nmine.total = 1\nmine.record(1)",
+    "method that changes nothing": "x = meter.mean()",
+    "helper that is given its own": "mine = []\nadd_to(mine, 1)",
+    "helper that makes its own": "mine = own()\nmine['n'] = 1",
+    "counter of its own": "mine = make_counter()\nmine()",
+    "rebuilt argument": "params['w'] = 2 * params['w']",
+    "part of a rebuilt argument": "layer = params['layer']\nlayer['w'] = 1",
+    "argument that nothing reads below": "labels = batch.pop('labels')",
+    "argument that was copied": "read = dict(read)\nread['n'] = 1",
+    "update of an optimizer": "updates, rest = tx.update(params, given)",
+    "update of a table of arrays": "x = given.at[0].add(1)",
+    "add that gives a value": "x = given.add(1)",
+    "sorted array": "x = given.sort()",
+    "append of NumPy": "x = jnp.append(batch, 1)",
+    "frozen dictionary": "rest, p = given.pop('params')",
+    "array added to": "x = given\nx += 1",
+    "callback": "jax.debug.callback(seen.append, batch)",
+    "callback with a lambda": "jax.debug.callback(lambda v: seen.append(v), batch)",
+    "callback of a function in it": "def note(v):\n    seen.append(v)\njax.debug.callback(note, batch)",
+    "callback of a helper": "jax.debug.callback(helper, batch)",
+    "cache by its key": "x = cos(3)",
+    "made once": "x = table()",
+    "ref": "ref[...] = 1",
+    "module of linen": "x = model.apply(params, batch)",
+    "module of linen that is made there": "x = Block().apply(params, batch)",
+    "module of nnx": "cell = Cell(nnx.Rngs(0))\nx = cell(batch)",
+    "iterator that nothing else reads": "n = next(others)",
+    "print": "print(seen)",
+    "comprehension": "x = {k: v for k, v in stats.items()}",
+    "loop": "for part in seen:\n    x = part",
+}
+
+
+def changed(body: str) -> str | None:
+    lines = "\n".join(f"        {line}" for line in body.splitlines())
+    site = site_of(
+        f"""{HEAD}
+def step(params, batch, given, read, tx):
+    seen, stats, meter, queue, steps, log = [], dict(STATS), Meter(), collections.deque(), set(), Log()
+    total, numbers, others = 0, iter(range(9)), iter(range(9))
+    count, remember, ref = make_counter(), seen.append, jax.new_ref(jnp.zeros(3))
+    first = next(numbers)
+    def beside(value):
+        seen.append(value)
+    def loss(params, batch, read):
+{lines}
+        return jnp.mean(batch @ params)
+    grads = jax.grad(loss)(params, batch, read)  # mm: microbatch(size=2, argnum=1)
+    return grads, read, seen
+""",
+        state=STATE,
+    )
+    gradient = find_gradient(site)
+    found = writes_outside(site, gradient, ())
+    return None if found is None else found.name
+
+
+@pytest.mark.parametrize(("body", "name"), CHANGED.values(), ids=CHANGED)
+def test_what_a_loss_changes_outside_of_itself(body: str, name: str) -> None:
+    assert changed(body) == name
+
+
+@pytest.mark.parametrize("body", OWN.values(), ids=OWN)
+def test_what_a_loss_changes_of_its_own(body: str) -> None:
+    assert changed(body) is None
+
+
+# Steps, and what their loss changes on which line, with the line that reads it.
+STEPS = {
+    "argument that is read below": (
+        """
+        def step(params, batch, log):
+            def loss(params, batch):
+                labels = batch.pop("labels")
+                return jnp.mean(batch["x"] @ params - labels)
+            grads = jax.grad(loss)(params, batch)  # mm: microbatch(size=2)
+            return grads, batch["labels"]
+        """,
+        ("batch", 4, 7),
+    ),
+    "argument that is read above alone": (
+        """
+        def step(params, batch, log):
+            def loss(params, batch):
+                return jnp.mean(batch["x"] @ params - batch.pop("labels"))
+            count = len(batch["labels"])
+            grads = jax.grad(loss)(params, batch)  # mm: microbatch(size=2)
+            return grads, count
+        """,
+        None,
+    ),
+    "argument that the next round of a loop reads": (
+        """
+        def step(params, batch, log):
+            def loss(params, batch):
+                return jnp.mean(batch["x"] @ params - batch.pop("labels"))
+            for _ in range(3):
+                count = len(batch["labels"])
+                params = params - jax.grad(loss)(params, batch)  # mm: microbatch(size=2)
+            return params
+        """,
+        ("batch", 4, 6),
+    ),
+    "argument that each round of a loop has its own of": (
+        """
+        def step(params, batches, log):
+            def loss(params, batch):
+                return jnp.mean(batch["x"] @ params - batch.pop("labels"))
+            for batch in batches:
+                count = len(batch["labels"])
+                params = params - jax.grad(loss)(params, batch)  # mm: microbatch(size=2)
+            return params
+        """,
+        None,
+    ),
+    "argument that nnx builds anew": (
+        """
+        def step(model, batch, log):
+            def loss(model, batch):
+                return jnp.mean(model(batch["x"]) - batch.pop("labels"))
+            grads = nnx.grad(loss)(model, batch)  # mm: microbatch(size=2)
+            return grads, batch["labels"]
+        """,
+        None,
+    ),
+    "object that is passed": (
+        """
+        def step(params, batch, log):
+            def loss(params, batch, log):
+                log.total = jnp.mean(batch @ params)
+                return log.total
+            grads = jax.grad(loss)(params, batch, log)  # mm: microbatch(size=2, argnum=1)
+            return grads, log
+        """,
+        ("log.total", 4, 7),
+    ),
+    "default": (
+        """
+        def step(params, batch, log):
+            def loss(params, batch, seen=log):
+                seen.append(1)
+                return jnp.mean(batch @ params)
+            return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("log", 4, None),
+    ),
+    "default of its own": (
+        """
+        def step(params, batch, log):
+            def loss(params, batch, seen=[]):
+                seen.append(1)
+                return jnp.mean(batch @ params)
+            return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("seen", 4, None),
+    ),
+    "partial": (
+        """
+        def loss(seen, params, batch):
+            seen.append(1)
+            return jnp.mean(batch @ params)
+        def step(params, batch, log):
+            return jax.grad(functools.partial(loss, log))(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("log", 3, None),
+    ),
+    "loss of the module": (
+        """
+        def loss(params, batch):
+            SEEN.append(1)
+            return jnp.mean(batch @ params)
+        def step(params, batch, log):
+            return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("SEEN", 3, None),
+    ),
+    "method": (
+        """
+        class Trainer:
+            def loss(self, params, batch):
+                self.calls += 1
+                return jnp.mean(batch @ params)
+            def step(self, params, batch):
+                return jax.grad(self.loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("self.calls", 4, None),
+    ),
+    "object of the method around": (
+        """
+        class Trainer:
+            def step(self, params, batch):
+                def loss(params, batch):
+                    self.calls = self.calls + 1
+                    return jnp.mean(batch @ params)
+                return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("self.calls", 5, None),
+    ),
+    "method that a method calls": (
+        """
+        class Base:
+            def note(self, value):
+                self.notes.append(value)
+        class Trainer(Base):
+            def step(self, params, batch):
+                def loss(params, batch):
+                    self.note(1)
+                    return jnp.mean(batch @ params)
+                return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("self.notes", 4, None),
+    ),
+    "mask that an object makes once": (
+        """
+        class Trainer:
+            def mask(self):
+                if self._mask is None:
+                    self._mask = np.tri(4)
+                return self._mask
+            def step(self, params, batch):
+                def loss(params, batch):
+                    return jnp.mean(batch @ params * self.mask())
+                return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        None,
+    ),
+    "Haiku": (
+        """
+        import haiku as hk
+        def forward(batch):
+            SEEN.append(1)
+            return jnp.mean(batch)
+        network = hk.transform(forward)
+        def step(params, key, batch):
+            return jax.grad(network.apply)(params, key, batch)  # mm: microbatch(size=2, argnum=2)
+        """,
+        ("SEEN", 4, None),
+    ),
+    "recursion": (
+        """
+        def fold(tree, n):
+            return fold(tree, n - 1) + twice(tree, n) if n else tree
+        def twice(tree, n):
+            return fold(tree, n)
+        def step(params, batch, log):
+            def loss(params, batch):
+                return jnp.mean(fold(batch, 3) @ params)
+            return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "expected"), STEPS.values(), ids=STEPS)
+def test_what_the_loss_of_a_step_changes(step: str, expected: tuple[str, int, int | None] | None) -> None:
+    before = HEAD + "SEEN_BELOW = 0"
+    site = site_of(before + textwrap.dedent(step), state=STATE)
+    found = writes_outside(site, find_gradient(site), ())
+    above = before.count("\n")
+    assert expected == (
+        None if found is None else (found.name, found.line - above, found.read_on and found.read_on - above)
+    )
+
+
+CLOSED_OVER = """
+import jax
+import jax.numpy as jnp
+def step(params, batch):
+    def loss(params):
+        labels = batch.pop("labels")
+        return jnp.mean(batch["x"] @ params - labels)
+    grads = jax.grad(loss)(params)  # mm: microbatch(size=2)
+    return grads, BELOW
+"""
+
+
+@pytest.mark.parametrize(("below", "read_on"), [("params", None), ("len(batch)", 9)])
+def test_a_closed_over_batch_that_becomes_an_argument(below: str, read_on: int | None) -> None:
+    site = site_of(CLOSED_OVER.replace("BELOW", below))
+    found = writes_outside(site, find_gradient(site), ["batch"])
+    assert (found and (found.name, found.line, found.read_on)) == (read_on and ("batch", 6, read_on))
+    unchanged = writes_outside(site, find_gradient(site), ())
+    assert unchanged is not None
+    assert unchanged.described(site.facts) == "changes `batch` of the code around it on line 6"
+
+
+LOOP = """
+import jax
+import jax.numpy as jnp
+seen = []
+def step(params, batches):
+    notes = []
+    def loss(params, batch, own):
+        WRITE
+        return jnp.mean(batch @ params)
+    grads = 0
+    for batch in batches:  # mm: microbatch(count=2)
+        parts = []
+        grads = grads + jax.grad(loss)(params, batch, parts)
+    return grads
+"""
+
+
+@pytest.mark.parametrize(
+    ("write", "name"), [("seen.append(1)", "seen"), ("notes.append(1)", "notes"), ("own.append(1)", None), ("", None)]
+)
+def test_what_a_loop_of_microbatches_changes_in_functions(write: str, name: str | None) -> None:
+    site = site_of(LOOP.replace("WRITE", write or "pass"))
+    found = writes_in_calls(site, loop_in(site.statement))
+    assert (found and found.name) == name
+
+
+def test_the_line_of_a_helper_in_another_module_names_that() -> None:
+    text = """
+import jax
+import state
+def loss(params, batch):
+    state.helper(1)
+    return batch @ params
+def step(params, batch):
+    return jax.grad(loss)(params, batch)  # mm: microbatch(size=2)
+"""
+    site = site_of(text, state=STATE)
+    found = writes_outside(site, find_gradient(site), ())
+    assert found is not None
+    assert found.described(site.facts) == "changes `LOG` of the code around it on line 4 of state.py"
