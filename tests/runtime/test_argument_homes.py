@@ -265,6 +265,35 @@ def test_arguments_on_single_devices_are_copied_with_a_warning(mesh):
     mm.mjit(lambda a, b: a - b, mesh=mesh)(jnp.ones((4, 4)), two)
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_arguments_that_first_lie_on_single_devices_in_a_later_call_are_copied_with_a_warning(mesh, fast):
+    step = mm.mjit(lambda a, b: a + b, mesh=mesh)
+    one, two, three = (jax.device_put(jnp.ones((4, 4)), device) for device in jax.devices()[:3])
+    with mm.enable_fast_path(fast):
+        for _ in range(3):
+            step(np.ones((4, 4), np.float32), jnp.ones((4, 4)))
+        step(one, one)
+        step(np.ones((4, 4), np.float32), two)
+        step(jnp.ones((4, 4)), two)
+        with pytest.warns(UserWarning, match="several stages: a, b. "):
+            assert ids(step(one, two)) == set(range(8))
+        # Once is enough for each choice of devices.
+        step(two, one)
+        step(one, two)
+        with pytest.warns(UserWarning, match="several stages: a, b. "):
+            step(one, three)
+    assert step.num_plans == 1
+
+
+def test_calls_that_are_repeated_in_c_ask_nothing_of_where_their_arguments_lie(mesh, monkeypatch):
+    step = mm.mjit(lambda a, b: (a + b, b), mesh=mesh)
+    state = step(jnp.ones((4, 4)), jnp.ones((4, 4)))
+    for _ in range(3):
+        state = step(*state)
+    monkeypatch.setattr(type(step), "_warn_of_copies", lambda *_: pytest.fail("asked"))
+    step(*state)
+
+
 def test_a_watched_step_moves_to_where_its_arguments_lie_as_well(mesh):
     host = [np.ones((4, 4), np.float32)] * 4
     step = mm.mjit(lambda tree: [x * 2 for x in tree], mesh=mesh)

@@ -22,10 +22,19 @@ from mmruntime._inspect.measure import measure
 from mmruntime._inspect.record import record
 from mmruntime._inspect.report import Report, report
 from mmruntime._inspect.timeline import Measurement, Timeline
-from mmruntime._partition.argument_homes import argument_homes
+from mmruntime._partition.argument_homes import argument_homes, warn_of_copies
 from mmruntime._step.lowered import CallAs, CompiledStep, LoweredStep, abstracted
 from mmruntime._step.plan import Plan, make_plan
-from mmruntime._step.signature import Call, Repeat, check_alive, function_name, parameters_of, signature
+from mmruntime._step.signature import (
+    Call,
+    Repeat,
+    argument_name,
+    check_alive,
+    function_name,
+    parameters_of,
+    paths,
+    signature,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,6 +71,8 @@ class MeshFunction(Generic[P, R]):
         self._arguments = tuple(parameters_of(fun))
         self._plans: dict[Any, Plan] = {}
         self._dispatchers: dict[Plan, Callable[..., Any] | None] = {}
+        # The layouts of arguments for which it is known whether a plan copies what lies on several stages.
+        self._asked: dict[Plan, set[frozenset[Any]]] = {}
         self._latest: Plan | None = None
         self._repeat: Repeat | None = None
         # If the latest plan is one program: JAX's C++ dispatch of repeated calls, and the state it does not compare.
@@ -123,12 +134,14 @@ class MeshFunction(Generic[P, R]):
             leaves, tree = jax.tree.flatten((args, kwargs))
             if self._repeat.fits(leaves, tree, self._settings()) and not self._is_to_follow(plan, leaves):
                 check_alive(self._name, plan.stacks.names, leaves)
+                self._warn_of_copies(plan, leaves)
                 return plan, leaves, plan.runner(leaves)
         call = self._split(args, kwargs)
         plan = self._plan_of(call, to_run=True)
         first = self._latest is not plan
         self._use(plan, call)
         check_alive(self._name, plan.stacks.names, call.leaves)
+        self._warn_of_copies(plan, call.leaves)
         outputs = plan.runner(call.leaves)
         if first and plan.runner.misplaced:
             log.info(
@@ -286,6 +299,7 @@ class MeshFunction(Generic[P, R]):
         if plan is not None and self._is_to_follow(plan, call.leaves):
             self._plans.pop(call.key, None)
             self._dispatchers.pop(plan, None)
+            self._asked.pop(plan, None)
             if plan is self._latest:
                 self._repeat = self._direct = None
             plan = None
@@ -300,11 +314,26 @@ class MeshFunction(Generic[P, R]):
                 arguments=self._arguments,
                 to_run=to_run,
             )
+            if plan.anywhere:
+                self._asked[plan] = {_layouts(call.leaves)}
         return plan
 
     def _is_to_follow(self, plan: Plan, leaves: Sequence[Any]) -> bool:
         """Whether arguments lie on several stages now, and the plan was made when they did not."""
         return plan.anywhere and bool(argument_homes(plan.step, leaves, self._multimesh))
+
+    def _warn_of_copies(self, plan: Plan, leaves: Sequence[Any]) -> None:
+        """Warn where arguments lie on several stages, and did not when the plan was made, which warns by itself.
+
+        Calls that the C++ dispatch repeats have layouts that were asked about.
+        """
+        if not plan.anywhere:
+            return
+        layouts, asked = _layouts(leaves), self._asked[plan]
+        if layouts not in asked:
+            asked.add(layouts)
+            names = [argument_name(path, self._arguments) for path, _ in paths(plan.in_tree)]
+            warn_of_copies(self._name, plan.step, leaves, names, self._multimesh)
 
     def _report(self, plan: Plan) -> Report:
         return report(
@@ -361,6 +390,11 @@ class MeshFunction(Generic[P, R]):
     @property
     def _context(self) -> Any:
         return self._multimesh.context
+
+
+def _layouts(leaves: Sequence[Any]) -> frozenset[Any]:
+    """Where arrays lie; those that are not committed may go anywhere."""
+    return frozenset((getattr(leaf, "sharding", None), getattr(leaf, "committed", False)) for leaf in leaves)
 
 
 def _direct(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
