@@ -25,14 +25,22 @@ def unshared(values: Sequence[Any], shardings: Iterable[Sharding]) -> list[Any]:
     return [own(value, layout) if is_shared(value) else value for value, layout in zip(values, shardings, strict=True)]
 
 
-def own(value: Any, layout: Sharding) -> Any:
-    """A copy of an array of the host, if it goes to CPU devices: others copy it before anything reads it."""
+def own(value: Any, layout: Sharding, dtype: Any = None) -> Any:
+    """A copy of an array of the host, if it goes to CPU devices: others copy it before anything reads it.
+
+    Args:
+        value: The array.
+        layout: Where it goes.
+        dtype: The type of the copy; None for that of the array.
+    """
     if not on_cpu(layout):
         return value
     array = np.asarray(value)
-    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    dtype = array.dtype if dtype is None else np.dtype(dtype)
+    size = array.size * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
-    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = memory[start : start + size].view(dtype).reshape(array.shape)
     copy[...] = array
     return copy
 

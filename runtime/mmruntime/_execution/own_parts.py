@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from mmruntime import _compat
-from mmruntime._execution.host_values import unshared
+from mmruntime._execution.host_values import is_shared, own
 from mmruntime._execution.parcels import is_key
 
 
@@ -67,18 +67,22 @@ def place(value: Any, sharding: NamedSharding, aval: Any) -> Any:
     """
     shape, weak = tuple(aval.shape), bool(getattr(aval, "weak_type", False))
     if not isinstance(value, jax.Array):
-        value = np.asarray(value, None if is_key(aval.dtype) else aval.dtype)
+        dtype = None if is_key(aval.dtype) else aval.dtype
+        if shape and is_shared(value):
+            # The copy has the right type at once.
+            value = own(value, sharding, dtype)
+        value = np.asarray(value, dtype)
         # An index copies what has no dimensions.
-        value = unshared([value], [sharding])[0] if shape else value[()]
+        value = value if shape else value[()]
         if not is_key(aval.dtype) and is_here(sharding.mesh):
             put = _placer(shape, aval.dtype, sharding, weak and not shape)
             if put is not None:
                 return put(value)
-    own = own_devices(sharding)
+    devices = own_devices(sharding)
     indices = sharding.devices_indices_map(shape)
     whole = sharding.is_fully_replicated or not shape
-    parts = [value if whole else value[indices[device]] for device in own]
-    shards = jax.device_put(parts, own) if own else []
+    parts = [value if whole else value[indices[device]] for device in devices]
+    shards = jax.device_put(parts, devices) if devices else []
     return _compat.global_array(shape, aval.dtype, sharding, shards, weak=weak and not shape)
 
 
