@@ -391,6 +391,43 @@ def test_an_assigned_mesh_outlives_the_function_that_assigns_it(constrain):
         _assert_in_no_context(x)
 
 
+@pytest.mark.parametrize("outer_assigns", [None, "before", "after", "both"])
+def test_a_mesh_that_a_nested_function_assigns_is_that_of_the_outer_one_from_then_on(outer_assigns):
+    """As with JAX 0.4.13, where all functions of a thread share one environment."""
+    x, wide = np.ones((8, 4), np.float32), Mesh(np.array(jax.devices()).reshape(2, 4), ("x", "y"))
+    seen = []
+
+    @functools.partial(compat.pjit, in_shardings=None)
+    def inner(x):
+        seen.append(compat.current_mesh())
+        compat.assign_mesh(wide)
+        seen.append(compat.current_mesh())
+        return compat.with_sharding_constraint(x + 1, P("y"))
+
+    @functools.partial(compat.pjit, in_shardings=None)
+    def outer(x):
+        if outer_assigns in ("before", "both"):
+            compat.assign_mesh(LINE)
+        x = inner(x)
+        seen.append(compat.current_mesh())
+        x = compat.with_sharding_constraint(2 * x, P("y"))
+        x = jax.lax.with_sharding_constraint(3 * x, P("y"))
+        if outer_assigns in ("after", "both"):
+            compat.assign_mesh(OTHER)
+            seen.append(compat.current_mesh())
+        return x
+
+    last = [OTHER] if outer_assigns in ("after", "both") else []
+    with compat.mesh_context(MESH):
+        traced = outer.trace(x)
+        assert seen == [LINE if outer_assigns in ("before", "both") else MESH, wide, wide, *last]
+        layouts = [eqn.params["sharding"] for eqn in traced.jaxpr.eqns if "sharding" in eqn.params]
+        assert len(layouts) == 2
+        assert all(each.is_equivalent_to(NamedSharding(wide, P("y")), 2) for each in layouts)
+        assert compat.current_mesh() == (last or [wide])[0]
+    _assert_in_no_context(x)
+
+
 def _assert_in_no_context(x):
     assert compat.current_mesh().empty
     assert jax.sharding.get_mesh().empty

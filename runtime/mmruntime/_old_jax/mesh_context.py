@@ -67,12 +67,22 @@ class _Entered(threading.local):
     @contextlib.contextmanager
     def compiled_for(self, mesh: Mesh) -> Iterator[None]:
         """As that of `_compat`, for a function of `compat.pjit`."""
-        with _compat.compiled_for(mesh), contextlib.ExitStack() as function:
-            self.functions.append(function)
-            try:
-                yield
-            finally:
-                self.functions.pop()
+        try:
+            with _compat.compiled_for(mesh), contextlib.ExitStack() as function:
+                self.functions.append(function)
+                try:
+                    yield
+                finally:
+                    self.functions.pop()
+        finally:
+            self._hide_mesh_of_function()
+
+    def _hide_mesh_of_function(self) -> None:
+        """Hide the mesh of the function that goes on, where one that it has called has assigned another."""
+        if self.functions and self.stack and self.stack[-1][1]:
+            surrounding = _compat.ambient_mesh()
+            if not surrounding.empty and surrounding != _ENTRIES.value[-1].mesh:
+                self.functions[-1].enter_context(_compat.no_mesh_while_tracing())
 
 
 _entered = _Entered()
