@@ -51,6 +51,13 @@ def meaning(main: str, name: str, others: dict[str, str]) -> str | None:
         ),
         ("x = 1\nfrom a import *\nfrom b import *", "f", {"a.py": "def f(): pass", "b.py": HERE}, "jax.grad"),
         ("from unseen import *\nx = f\nfrom a import *", "f", {"a.py": HERE}, None),
+        # A decorator has run when a line below binds its name anew, and so has the body of a class.
+        ("from a import *\n@f\ndef g(): ...\nfrom jax import grad as f", "f", {"a.py": "def f(): pass"}, None),
+        ("from a import *\n@f\ndef g(): ...\nfrom jax import grad as f", "f", {"a.py": HERE}, "jax.grad"),
+        ("from a import *\nclass G:\n    g = f\nfrom jax import grad as f", "f", {"a.py": "def f(): pass"}, None),
+        ("from a import *\ndef g(): return f\nfrom jax import grad as f", "f", {"a.py": "def f(): pass"}, "jax.grad"),
+        ("from a import *\nfrom jax import grad as f\n@f\ndef g(): ...", "f", {"a.py": "def f(): pass"}, "jax.grad"),
+        ("from unseen import *\n@f\ndef g(): ...\nfrom jax import grad as f", "f", {}, None),
         # A module of a package is an attribute of it once anything imports that.
         ("import jax\nfrom p import *", "jax.jit", {"p/__init__.py": "from .jax import f", "p/jax.py": "f = 1"}, None),
         # The same thing comes from both.

@@ -12,6 +12,7 @@ import builtins
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mmrewrite.source.walk import children
@@ -254,11 +255,29 @@ class Module:
         return None if target is None else self._canonical(target)
 
     def _is_bound_by(self, star: ast.ImportFrom, name: str) -> bool:
-        """Whether `from ... import *` may rebind a name of the module: no binding of it stands below."""
+        """Whether code may read what `from ... import *` binds a name of the module to.
+
+        A binding below it takes its place; a decorator in between has run by then.
+        """
         statements = [binding.statement for binding in self.scope.bindings[name]]
         begin = (star.lineno, star.col_offset)
-        is_below = any(node is not None and (node.lineno, node.col_offset) >= begin for node in statements)
-        return not is_below and self.star_gives(star, name)
+        places = [(node.lineno, node.col_offset) for node in statements if node is not None]
+        below = [place for place in places if place >= begin]
+        if below and not any(begin < place < min(below) for place in self._reads_at_import.get(name, ())):
+            return False
+        return self.star_gives(star, name)
+
+    @cached_property
+    def _reads_at_import(self) -> dict[str, list[tuple[int, int]]]:
+        """Where each name is read by code that runs when the module is imported."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for node, scope in self.read_in.items():
+            outer: Scope | None = scope
+            while outer is not None and outer.kind in ("class", "comprehension"):
+                outer = outer.parent
+            if outer is self.scope and isinstance(node, ast.Name):
+                found.setdefault(node.id, []).append((node.lineno, node.col_offset))
+        return found
 
     def _resolve_binding(self, binding: Binding, scope: Scope, seen: frozenset[tuple[int, str]]) -> str | None:
         if binding.target is not None:
