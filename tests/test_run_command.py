@@ -313,6 +313,21 @@ def test_restarts_until_it_ends_well(program, tmp_path):
     assert result.stderr.count("was killed by SIGABRT; it was the only one") == 2
 
 
+def test_one_of_each_is_said_in_the_singular(program):
+    command = ["--processes", "1", "--devices-per-process", "1", "--max-restarts", "2", "--", *program("sys.exit(7)")]
+    result = run(*command, JAX_PLATFORMS="cpu")
+    assert result.returncode == 7
+    ended = "process 0 ended with status 7; it was the only one. It wrote nothing."
+    assert [line.removeprefix("mmrewrite run: ") for line in result.stderr.splitlines()] == [
+        "1 process with 1 virtual CPU device.",
+        ended,
+        "starting again with 1 process; 1 restart left after this one.",
+        ended,
+        "starting again with 1 process; 0 restarts left after this one.",
+        ended,
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

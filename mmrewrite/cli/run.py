@@ -64,10 +64,13 @@ def run_job(command: Sequence[str], options: RunOptions) -> int:
             return outcome.status
         if options.min_processes is not None:
             count = max(options.min_processes, count - outcome.lost)
-        printer.say(
-            f"starting again with {count} process{'es' if count > 1 else ''}; {left - 1} restarts left after this one."
-        )
+        remaining = "1 restart" if left == 2 else f"{left - 1} restarts"
+        printer.say(f"starting again with {_processes(count)}; {remaining} left after this one.")
     raise AssertionError
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
 
 
 class _Printer:
@@ -108,7 +111,8 @@ def _run_once(command: Sequence[str], count: int, devices: int | None, restart: 
 
     if devices is not None and restart == 0:
         kind = "GPUs" if on_gpus(os.environ) else "virtual CPU devices"
-        printer.say(f"{count} processes with {devices} {kind if devices > 1 else kind.removesuffix('s')} each.")
+        each = " each" if count > 1 else ""
+        printer.say(f"{_processes(count)} with {devices} {kind if devices > 1 else kind.removesuffix('s')}{each}.")
     job = Job(command, environments(os.environ, count, devices, free_port(), restart), write)
     try:
         outcome = job.run()
