@@ -73,8 +73,9 @@ def _with_reach(eqn: SlicedEquation, out: SlicedValue) -> SlicedValue:
         plain=plain,
         span=eqn.span,
         learned=eqn.learned,
-        scale=eqn.scale,
+        weights=eqn.weights,
         pole=None if plain else eqn.pole,
+        low=None if plain else eqn.low,
     )
 
 
@@ -263,7 +264,11 @@ class _Slicer:
             is_float = jnp.issubdtype(atom.aval.dtype, jnp.floating)
             known = self.constants.find(atom) is not None
             span = span_of_input(atom.aval.dtype)
-            found = self._of_constant(atom) if known else SlicedValue(free=not is_float, learned=is_float, span=span)
+            found = (
+                self._of_constant(atom)
+                if known
+                else SlicedValue(free=not is_float, learned=is_float, weights=is_float, span=span)
+            )
             self.values[atom] = found
         return found
 

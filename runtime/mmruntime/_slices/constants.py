@@ -208,7 +208,17 @@ class Constants:
             dims = dims_after(eqn, copy.dims)
             if dims is not None:
                 return Copy(copy.source, dims)
+        if self.adds_nothing(eqn):
+            return self.copy_of(eqn.invars[0])
         return Copy(self._names.get(var, var), tuple(range(len(var.aval.shape))))
+
+    def adds_nothing(self, eqn: Any) -> bool:
+        """Whether zero is added or subtracted, as by norms that leave out the mean."""
+        if eqn.primitive.name not in ("add", "sub") or not is_var(eqn.invars[0]):
+            return False
+        other = self.find(eqn.invars[1])
+        is_zero = other is not None and not once_each(other, ()).any()
+        return is_zero and eqn.invars[0].aval.shape == eqn.outvars[0].aval.shape
 
     def _partly_known(self, eqn: Any) -> PartlyKnown | None:
         name, var = eqn.primitive.name, eqn.outvars[0]

@@ -22,6 +22,21 @@ from mmruntime._slices.values import Reach, SlicedValue
 
 # What rounding may take of a bound.
 _ROUNDED = 0.98
+# They move entries, or repeat them.
+_MOVES = frozenset(("broadcast_in_dim", "transpose", "squeeze", "expand_dims", "reshape"))
+
+
+@dataclass(frozen=True)
+class _Deviation:
+    """What a value is but for its mean, by the dimensions of that value.
+
+    Attributes:
+        of: The value.
+        axes: What the mean is taken along.
+    """
+
+    of: Copy
+    axes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -31,11 +46,12 @@ class _Bound:
     An entry lies there if it is at the same place along each dimension of the value that is one of the other's.
 
     Attributes:
-        of: The other value.
+        of: The other value, or a deviation.
         dims: For each dimension of the value that of the other; None if it is none of them.
         power: The exponent of the other's entries, which are taken without their sign.
         factor: What they are multiplied by.
         where: A mask, as a copy with the dimensions of the other value, and its truth, where alone it holds.
+        summed: Dimensions of the other value along which it holds of the sum of the entries too.
     """
 
     of: Any
@@ -43,6 +59,7 @@ class _Bound:
     power: float = 1.0
     factor: float = 1.0
     where: tuple[Copy, int] | None = None
+    summed: frozenset[int] = frozenset()
 
     def scaled(self, by: float) -> _Bound:
         """The bound of a multiple."""
@@ -50,9 +67,18 @@ class _Bound:
 
     def covers(self, other: _Bound) -> bool:
         """Whether the entries that another bound compares with are among those of this one."""
-        return self.of is other.of and all(
+        is_same_value = self.of == other.of if isinstance(self.of, _Deviation) else self.of is other.of
+        return is_same_value and all(
             dim is None or (k < len(other.dims) and other.dims[k] == dim) for k, dim in enumerate(self.dims)
         )
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """A value whose entries, without their sign, add up to no more than a number along some dimensions."""
+
+    axes: frozenset[int]
+    most: float
 
 
 @dataclass(frozen=True)
@@ -61,17 +87,27 @@ class _Moment:
 
     Attributes:
         of: The value.
+        dims: For each dimension of the sum that of the value; None if it is none of them.
         axes: What it is summed along, None if it is not.
-        share: What it is multiplied by, times how many entries are summed: one of a mean.
+        count: How many entries are summed.
+        share: What it is multiplied by, times that count: one of a mean.
         squares: Whether squares come in.
         squared_last: Whether the sum is squared, rather than what is summed.
     """
 
     of: Copy
-    axes: tuple[int, ...] | None
-    share: float
+    dims: tuple[int | None, ...]
+    axes: tuple[int, ...] | None = None
+    count: int = 1
+    share: float = 1.0
     squares: bool = False
     squared_last: bool = False
+
+
+def _root(bound: _Bound) -> _Bound:
+    """The bound of a root, and of what is divided by one."""
+    factor = math.sqrt(bound.factor) * _ROUNDED
+    return replace(bound, power=bound.power / 2, factor=factor, summed=frozenset())
 
 
 class Ratios:
@@ -95,6 +131,10 @@ class Ratios:
         self._sizes: dict[Any, float] = {}
         # Sums and squares that a variance is made of.
         self._moments: dict[Var, _Moment] = {}
+        # Quotients by a sum.
+        self._shares: dict[Var, _Shares] = {}
+        # Values less their means.
+        self._deviations: dict[Any, _Deviation] = {}
 
     def reach(self, eqn: Any, ins: Sequence[SlicedValue]) -> Reach | None:
         """Where a quotient or product lies as one operand is a norm of the other; None if that is not known.
@@ -104,6 +144,8 @@ class Ratios:
         name = eqn.primitive.name
         if name == "select_n" and len(eqn.invars) == 3:
             return self._selected(eqn, ins)
+        if name == "dot_general":
+            return self._mean(eqn, ins)
         if name not in ("div", "mul"):
             return None
         pairs = [(0, 1)] if name == "div" else [(0, 1), (1, 0)]
@@ -117,19 +159,89 @@ class Ratios:
                 most = top.factor * rest / bound.factor / _ROUNDED
                 reach = (0.0 if ins[over].span[0] >= 0 else -most), (0.0 if ins[over].span[1] <= 0 else most)
                 if bound.where is None:
+                    self._learn_shares(eqn, bound, *self._copy_of(eqn.invars[over]))
                     return reach
                 if top.dims == tuple(range(len(top.dims))):
                     self._guarded[eqn.outvars[0]] = bound.where, reach
         return None
 
+    def _learn_shares(self, eqn: Any, bound: _Bound, of: Any, dims: tuple[int | None, ...]) -> None:
+        """Know what a quotient adds up to, of a value and of what is at least its sum."""
+        axes = frozenset(dim for dim, there in enumerate(dims) if there in bound.summed)
+        if axes and len(axes) == len(bound.summed) and of is bound.of and bound.power == 1:
+            self._shares[eqn.outvars[0]] = _Shares(axes, 1 / bound.factor / _ROUNDED)
+
+    def _mean(self, eqn: Any, ins: Sequence[SlicedValue]) -> Reach | None:
+        """Where a product with shares lies, as of attention: among what they are shares of."""
+        (contracted, _) = eqn.params["dimension_numbers"]
+        for k in (0, 1):
+            shares = self._shares.get(eqn.invars[k]) if is_var(eqn.invars[k]) else None
+            low, high = ins[1 - k].reach
+            if shares is None or not shares.axes & {*contracted[k]} or not (math.isfinite(low) and math.isfinite(high)):
+                continue
+            sizes = eqn.invars[k].aval.shape
+            count = math.prod(sizes[dim] for dim in contracted[k] if dim not in shares.axes)
+            most = shares.most * count * max(abs(low), abs(high))
+            return (0.0 if low >= 0 and ins[k].span[0] >= 0 else -most), most
+        return None
+
+    def _kept_shares(self, eqn: Any, ins: Sequence[SlicedValue]) -> _Shares | None:
+        """What a result adds up to that is made of shares: dropped, scaled or moved ones."""
+        name = eqn.primitive.name
+        for k, atom in enumerate(eqn.invars):
+            found = self._shares.get(atom) if is_var(atom) else None
+            if found is None:
+                continue
+            if is_same(name) or name == "slice":
+                return found
+            if name in _MOVES:
+                places = dims_after(eqn, tuple(range(len(atom.aval.shape))))
+                axes = frozenset(dim for dim, there in enumerate(places or ()) if there in found.axes)
+                gone = found.axes - {there for there in places or () if there is not None}
+                return replace(found, axes=axes) if all(atom.aval.shape[dim] == 1 for dim in gone) and axes else None
+            if atom.aval.shape != eqn.outvars[0].aval.shape:
+                return None
+            if name == "select_n" and all(ins[case].reach == (0.0, 0.0) for case in range(1, len(ins)) if case != k):
+                return found
+            if name == "mul" or (name == "div" and k == 0 and ins[1].free):
+                low, high = ins[1 - k].reach
+                by = max(abs(low), abs(high)) if name == "mul" else 1 / min(low, high) if low > 0 else math.inf
+                return replace(found, most=found.most * by) if math.isfinite(by) else None
+        return None
+
     def is_variance(self, eqn: Any) -> bool:
         """Whether it is the mean of squares less the square of the mean, which is not negative but for rounding."""
+        return self._variance(eqn) is not None
+
+    def _variance(self, eqn: Any) -> _Bound | None:
+        """What a variance is at least but for rounding: a share of the square of each deviation."""
         if eqn.primitive.name != "sub" or not all(map(is_var, eqn.invars)):
-            return False
+            return None
         one, other = (self._moments.get(atom) for atom in eqn.invars)
-        if one is None or other is None or one.squared_last or not other.squared_last:
-            return False
-        return one == replace(other, squared_last=False) and one.share <= 1
+        if one is None or other is None or one.squared_last or not other.squared_last or one.axes is None:
+            return None
+        if one != replace(other, squared_last=False) or one.share > 1:
+            return None
+        return _Bound(_Deviation(one.of, one.axes), one.dims, 2.0, one.share / one.count * _ROUNDED)
+
+    def _deviation(self, eqn: Any) -> _Deviation | None:
+        """What a difference is, if it is that of a value and its mean."""
+        if eqn.primitive.name != "sub" or not all(map(is_var, eqn.invars)):
+            return None
+        mean, of = self._moments.get(eqn.invars[1]), self._constants.copy_of(eqn.invars[0])
+        if mean is None or mean.squares or mean.axes is None or mean.share != 1.0 or mean.of != of:
+            return None
+        kept = [dim for dim, at in enumerate(mean.dims) if at is not None]
+        is_at_its_place = all(mean.dims[dim] == dim for dim in kept) and not {*kept} & {*mean.axes}
+        sizes = eqn.invars[0].aval.shape
+        is_of_all = all(size == 1 or dim in kept or dim in mean.axes for dim, size in enumerate(sizes))
+        return _Deviation(of, mean.axes) if is_at_its_place and is_of_all else None
+
+    def _copy_of(self, atom: Any) -> tuple[Any, tuple[int | None, ...]]:
+        """What a value is a copy of, which may be a deviation, and its dimensions."""
+        copy = self._constants.copy_of(atom)
+        found = self._deviations.get(copy.source) if is_var(copy.source) else None
+        return copy.source if found is None else found, copy.dims
 
     def _moment(self, eqn: Any, ins: Sequence[SlicedValue]) -> _Moment | None:
         """What a result is as the mean of a value, of its squares, or as a mean's square."""
@@ -137,23 +249,29 @@ class Ratios:
         if not is_var(first):
             return None
         found = self._moments.get(first)
+        alone = _Moment(self._constants.copy_of(first), tuple(range(len(first.aval.shape))))
         is_square = name == "square" or (name == "integer_pow" and params["y"] == 2)
         if is_square or (name == "mul" and first is eqn.invars[1]):
             if found is None or found.axes is None:
-                return _Moment(self._constants.copy_of(first), None, 1.0, squares=True)
+                return replace(alone, squares=True)
             return None if found.squares else replace(found, squares=True, squared_last=True)
         if name == "reduce_sum":
-            base = _Moment(self._constants.copy_of(first), None, 1.0) if found is None else found
-            count = math.prod(first.aval.shape[dim] for dim in params["axes"])
-            return replace(base, axes=tuple(params["axes"]), share=base.share * count) if base.axes is None else None
+            base = alone if found is None else found
+            axes = tuple(params["axes"])
+            count = math.prod(first.aval.shape[dim] for dim in axes)
+            dims = tuple(dim for dim in base.dims if dim not in axes)
+            is_first = base.axes is None and base.dims == alone.dims
+            return replace(base, dims=dims, axes=axes, count=count, share=base.share * count) if is_first else None
         if found is None:
             return None
         if name in ("mul", "div") and not found.squared_last:
             low, high = ins[1].span
             by = low if name == "mul" or low <= 0 else 1 / low
             return replace(found, share=float(f"{found.share * by:.9g}")) if low == high and low > 0 else None
-        is_moved = name in ("broadcast_in_dim", "reshape", "squeeze", "expand_dims") or is_same(name)
-        return found if is_moved and math.prod(first.aval.shape) == math.prod(eqn.outvars[0].aval.shape) else None
+        if is_same(name):
+            return found
+        places = dims_after(eqn, found.dims) if name in _MOVES else None
+        return None if places is None else replace(found, dims=places)
 
     def _selected(self, eqn: Any, ins: Sequence[SlicedValue]) -> Reach | None:
         which = self._constants.copy_of(eqn.invars[0])
@@ -175,10 +293,19 @@ class Ratios:
         moment = self._moment(eqn, ins)
         if moment is not None:
             self._moments[var] = moment
+        shares = self._kept_shares(eqn, ins)
+        if shares is not None:
+            self._shares[var] = shares
+        deviation = self._deviation(eqn)
+        if deviation is not None:
+            self._deviations[self._constants.copy_of(var).source] = deviation
         self._sizes[var] = max(abs(out.reach[0]), abs(out.reach[1]))
-        least = tuple(self._learned_least(eqn, ins)) if out.span[0] >= 0 else ()
-        if least:
-            self._least[var] = least
+        if out.span[0] >= 0:
+            # What is broadcast to it is of no use.
+            rank = len(var.aval.shape)
+            least = tuple(bound for bound in self._learned_least(eqn, ins) if len(bound.dims) == rank)
+            if least:
+                self._least[var] = least
         inverse = self._learned_inverse(eqn, ins)
         if inverse:
             self._inverse[var] = inverse
@@ -196,32 +323,30 @@ class Ratios:
         found = self._least.get(atom, ())
         if value.span[0] < 0:
             return found
-        copy = self._constants.copy_of(atom)
-        return (*found, _Bound(copy.source, copy.dims))
+        return (*found, _Bound(*self._copy_of(atom)))
 
     def _learned_least(self, eqn: Any, ins: Sequence[SlicedValue]) -> Iterable[_Bound]:
         name, params = eqn.primitive.name, eqn.params
         first = eqn.invars[0]
         if not is_var(first) and name not in ("add", "max", "mul", "select_n"):
             return ()
-        copy = self._constants.copy_of(first)
+        own = _Bound(*self._copy_of(first))
         if name == "abs":
-            return (_Bound(copy.source, copy.dims),)
+            return (own,)
         if name == "square" or (name == "integer_pow" and params["y"] > 0 and params["y"] % 2 == 0):
-            return (_Bound(copy.source, copy.dims, 2.0 if name == "square" else params["y"]),)
+            return (replace(own, power=2.0 if name == "square" else params["y"]),)
         if name == "mul" and first is eqn.invars[1]:
-            return (_Bound(copy.source, copy.dims, 2.0),)
+            return (replace(own, power=2.0),)
+        variance = self._variance(eqn)
+        if variance is not None:
+            return (variance,)
         of_first = self._of(first, ins[0])
-        if is_same(name):
+        if is_same(name) or self._constants.adds_nothing(eqn):
             return [bound.scaled(_ROUNDED) for bound in of_first]
         if name in ("reduce_sum", "reduce_max"):
-            gone = set(params["axes"])
-            return [
-                replace(bound.scaled(_ROUNDED), dims=tuple(d for k, d in enumerate(bound.dims) if k not in gone))
-                for bound in of_first
-            ]
+            return [self._reduced(bound, set(params["axes"]), is_sum=name == "reduce_sum") for bound in of_first]
         if name == "sqrt":
-            return [replace(b, power=b.power / 2, factor=math.sqrt(b.factor) * _ROUNDED) for b in of_first]
+            return map(_root, of_first)
         if name in ("add", "add_any") and ins[0].span[0] >= 0 and ins[1].span[0] >= 0:
             return [b.scaled(_ROUNDED) for k in (0, 1) for b in self._of(eqn.invars[k], ins[k])]
         if name == "max":
@@ -235,8 +360,16 @@ class Ratios:
             return self._chosen(eqn, ins) if len(eqn.invars) == 3 else ()
         return self._moved(eqn, of_first)
 
+    def _reduced(self, bound: _Bound, gone: set[int], *, is_sum: bool) -> _Bound:
+        """The bound of a sum or maximum of what is not negative."""
+        summed = (
+            frozenset(d for k, d in enumerate(bound.dims) if k in gone and d is not None) if is_sum else frozenset()
+        )
+        dims = tuple(d for k, d in enumerate(bound.dims) if k not in gone)
+        return replace(bound.scaled(_ROUNDED), dims=dims, summed=bound.summed | summed)
+
     def _moved(self, eqn: Any, bounds: Iterable[_Bound]) -> Iterable[_Bound]:
-        if eqn.primitive.name not in ("broadcast_in_dim", "transpose", "squeeze", "expand_dims", "reshape"):
+        if eqn.primitive.name not in _MOVES:
             return
         places = dims_after(eqn, tuple(range(len(eqn.invars[0].aval.shape))))
         for bound in bounds if places is not None else ():
@@ -261,7 +394,8 @@ class Ratios:
                 if other.reach[0] > 0 and math.isfinite(
                     most := raised_to(self._sizes.get(bound.of, math.inf), bound.power)
                 ):
-                    yield replace(bound, factor=min(bound.factor, other.reach[0] / max(most, 1e-30)))
+                    least = min(bound.factor, other.reach[0] / max(most, 1e-30))
+                    yield replace(bound, factor=least, summed=frozenset())
                 elif bound.where is None and bound.dims == tuple(range(len(bound.dims))):
                     yield replace(bound, where=(which, case))
 
@@ -271,8 +405,7 @@ class Ratios:
         found = self._most.get(atom) if is_var(atom) else None
         if found is not None:
             return found
-        copy = self._constants.copy_of(atom)
-        return _Bound(copy.source, copy.dims)
+        return _Bound(*self._copy_of(atom))
 
     def _inverse_of(self, atom: Any) -> tuple[_Bound, ...]:
         return self._inverse.get(atom, ()) if is_var(atom) else ()
@@ -280,18 +413,28 @@ class Ratios:
     def _learned_inverse(self, eqn: Any, ins: Sequence[SlicedValue]) -> tuple[_Bound, ...]:
         name, first = eqn.primitive.name, eqn.invars[0]
         if name == "rsqrt":
-            return tuple(
-                replace(b, power=b.power / 2, factor=math.sqrt(b.factor) * _ROUNDED) for b in self._of(first, ins[0])
-            )
+            return tuple(map(_root, self._of(first, ins[0])))
         if name == "integer_pow" and eqn.params["y"] == -1:
             return self._of(first, ins[0])
         if name == "div" and self._constants.find(first) is not None:
             most = max(abs(ins[0].reach[0]), abs(ins[0].reach[1]), 1e-30)
             return tuple(b.scaled(1 / most) for b in self._of(eqn.invars[1], ins[1])) if math.isfinite(most) else ()
+        if name == "mul":
+            return tuple(self._scaled_inverse(eqn, ins))
         bounds = self._inverse_of(first)
         if is_same(name):
             return tuple(bound.scaled(_ROUNDED) for bound in bounds)
         return tuple(self._moved(eqn, bounds)) if bounds else ()
+
+    def _scaled_inverse(self, eqn: Any, ins: Sequence[SlicedValue]) -> Iterable[_Bound]:
+        """What a multiple of an inverse is at most one divided by, as where layer norm scales before it multiplies."""
+        shape = eqn.outvars[0].aval.shape
+        for k in (0, 1):
+            by = max(1e-30, abs(ins[1 - k].reach[0]), abs(ins[1 - k].reach[1]))
+            for bound in self._inverse_of(eqn.invars[k]) if math.isfinite(by) else ():
+                sizes = zip(bound.dims, eqn.invars[k].aval.shape, shape, strict=True)
+                dims = tuple(dim if size == there else None for dim, size, there in sizes)
+                yield replace(bound, dims=dims).scaled(_ROUNDED / by)
 
     def _product(self, eqn: Any, ins: Sequence[SlicedValue]) -> _Bound | None:
         """What a product is at most, of an operand that is not negative."""

@@ -1,11 +1,12 @@
 """How low and how high a program's own numbers take the numbers that it works on: the proof that an entry is visible.
 
 A causal mask is of use where each row sees something, and a score that something else has made very low is not seen:
-`scores + (valid - 1) * 1e9` hides padding, and so do `(valid - 1) * 1e5 * 1e5`, `jnp.log(valid)` and
-`-1 / (scores**2 * valid + 1e-20)`. A value has two intervals. Its reach is what its entries would lie in if those of
-the batch and of the parameters lay in [-1, 1]. They do not, but scores of a model that trains are nearer to that than
-to a billion. Its span is what they lie in whatever the inputs are. A function that has a pole in the span of what it is
-applied to, such as a division by what may be zero, gives anything: a mask may lie on the pole.
+`scores + (valid - 1) * 1e9` hides padding, and so do `(valid - 1) * 1e5 * 1e5`, `jnp.log(valid)` and `-1 / (scores**2 *
+valid + 1e-20)`. A value has two intervals. Its reach is what its entries would lie in if those of the batch and of the
+parameters lay in [-1, 1], and a product with weights were no larger than what they multiply. They do not, but scores of
+a model that trains are nearer to that than to a billion. Its span is what they lie in whatever the inputs are. A
+function that has a pole in the span of what it is applied to, such as a division by what may be zero, gives anything: a
+mask may lie on the pole.
 """
 
 from __future__ import annotations
@@ -37,19 +38,18 @@ _RANGES: dict[str, Reach] = {
     "asin": (-math.pi / 2, math.pi / 2),
     "atan": (-math.pi / 2, math.pi / 2),
     "atan2": (-math.pi, math.pi),
+    "bessel_i0e": (0.0, 1.0),
+    "bessel_i1e": (-1.0, 1.0),
     "cos": (-1.0, 1.0),
     "erf": (-1.0, 1.0),
     "erfc": (0.0, 2.0),
+    "igamma": (0.0, 1.0),
+    "igammac": (0.0, 1.0),
     "logistic": (0.0, 1.0),
     "sign": (-1.0, 1.0),
     "sin": (-1.0, 1.0),
     "tanh": (-1.0, 1.0),
 }
-# Functions without a pole that make nothing larger.
-_TAME_NAMES = """
-    acosh bessel_i0e bessel_i1e cbrt conv_general_dilated cumlogsumexp igamma igammac nextafter scatter-add
-"""
-_TAME = frozenset(_TAME_NAMES.split())
 
 
 def reach_of_constant(array: np.ndarray[Any, Any]) -> Reach:
@@ -177,7 +177,9 @@ def _exponential(x: float) -> float:
 
 _OF_ONE: dict[str, Callable[[Reach], Reach]] = {
     "abs": _largest,
+    "acosh": lambda reach: (0.0, math.asinh(max(0.0, reach[1]))),
     "asinh": _ascending(math.asinh),
+    "cbrt": lambda reach: (min(-1.0, reach[0]), max(1.0, reach[1])),
     "neg": lambda reach: (-reach[1], -reach[0]),
     "one_minus_square": lambda reach: (1 - _power(reach, 2)[1], 1.0),
     "round": lambda reach: (reach[0] - 1, reach[1] + 1),
@@ -255,15 +257,17 @@ def is_learned(eqn: Any, ins: Sequence[SlicedValue], constants: Sequence[np.ndar
     return True
 
 
-def reach_of(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool) -> Reach:
+def reach_of(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, is_gradient: bool) -> Reach:
     """The reach of an equation's results.
 
     Args:
         eqn: The equation.
         ins: What is known of its operands.
         learned: Whether it is made of parameters alone.
+        is_gradient: Whether it is a gradient, which hides nothing: products make it ordinary.
     """
-    return _held(_interval(eqn, ins, learned=learned, sure=False), eqn.outvars[0].aval.dtype)
+    found = _interval(eqn, ins, learned=learned, sure=False, is_gradient=is_gradient)
+    return _held(found, eqn.outvars[0].aval.dtype)
 
 
 def span_of(eqn: Any, ins: Sequence[SlicedValue]) -> Reach:
@@ -289,61 +293,11 @@ def has_pole(eqn: Any, ins: Sequence[SlicedValue]) -> bool:
     return False
 
 
-def scale_of_value(value: SlicedValue) -> float:
-    """How large the program's numbers and masks make a value."""
-    return max(abs(value.reach[0]), abs(value.reach[1])) if value.free else value.scale
-
-
-def _divisor(scale: float) -> float:
-    """By how much what is divided becomes smaller."""
-    return max(1.0, scale) if math.isfinite(scale) else 1.0
-
-
-def scale_of(eqn: Any, ins: Sequence[SlicedValue], reach: Reach, *, is_ratio: bool) -> float:
-    """The scale of an equation's results.
-
-    What a product with weights makes ordinary again is as large as numbers and masks have made what it is applied to.
-    Sums count as the largest addend, and what is divided by an activation is taken to be smaller by as much as that is
-    larger: of what it is normalised by.
-    """
-    name = eqn.primitive.name
-    if not ins or is_ratio:
-        return 1.0
-    scales = [scale_of_value(value) for value in ins]
-    has_numbers = any(value.free or value.learned for value in ins)
-    if name == "rsqrt" and not has_numbers:
-        return 1 / math.sqrt(_divisor(scales[0]))
-    if name == "sqrt":
-        return math.sqrt(scales[0])
-    if name == "div":
-        if ins[1].free:
-            least = 0.0 if _has_zero(ins[1].reach) else min(abs(ins[1].reach[0]), abs(ins[1].reach[1]))
-            return scales[0] / least if least else math.inf
-        if ins[1].learned:
-            return scales[0]
-        # Of a number that is divided, such as one, an activation makes what normalises.
-        return scales[0] / _divisor(scales[1]) if has_numbers else max(1.0, scales[0] / _divisor(scales[1]))
-    if name in ("mul", "dot_general"):
-        product = 0.0 if 0 in scales else math.prod(scales)
-        return product if has_numbers else max(1.0, product)
-    if name in ("integer_pow", "square"):
-        return raised_to(max(1.0, scales[0]), abs(eqn.params.get("y", 2)))
-    if name in _MOVES or name.startswith("mm_") or name in _TAME or name in ("neg", "dynamic_slice", "reduce_sum"):
-        return max(scales)
-    if name in ("gather", "abs", "cumsum"):
-        return scales[0]
-    if name in ("add", "add_any", "sub", "max", "min", "select_n", "clamp", "scatter", "dynamic_update_slice"):
-        return max(1.0, *scales[1 if name == "select_n" else 0 :])
-    return max(1.0, abs(reach[0]), abs(reach[1]))
-
-
-def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool) -> Reach:
+def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool, is_gradient: bool = False) -> Reach:
     """The span of an equation's results where that is asked for, otherwise their reach."""
     name, params, dtype = eqn.primitive.name, eqn.params, eqn.outvars[0].aval.dtype
     shapes = [atom.aval.shape for atom in eqn.invars]
     reaches = [value.span if sure else value.reach for value in ins]
-    # What masks do is followed exactly; activations are ordinary numbers again after a product with weights.
-    is_exact = sure or all(value.free for value in ins)
     if dtype == np.bool_:
         return 0.0, 1.0
     if name in _RANGES:
@@ -388,8 +342,7 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
             return _power(reaches[0], 2)
         return _product(*reaches)
     if name == "div":
-        # A parameter that divides is taken to leave numbers as they are.
-        return _quotient(*reaches) if not _has_zero(reaches[1]) else reaches[0]
+        return _quotient(*reaches) if not _has_zero(reaches[1]) else _by_parameter(reaches[0], reaches[1], sure=sure)
     if name == "max":
         return max(reaches[0][0], reaches[1][0]), max(reaches[0][1], reaches[1][1])
     if name == "min":
@@ -398,12 +351,18 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
         exponent = params["y"]
         if exponent >= 0:
             return _power(reaches[0], exponent)
-        return ORDINARY if _has_zero(reaches[0]) else _quotient((1.0, 1.0), _power_of_ends(reaches[0], -exponent))
+        below = _power_of_ends(reaches[0], -exponent)
+        return _quotient((1.0, 1.0), below) if not _has_zero(reaches[0]) else _by_parameter(ORDINARY, below, sure=sure)
     if name == "pow":
-        return _raised(*reaches) if sure or not ins[0].learned else ORDINARY
+        if sure or not ins[0].learned:
+            return _raised(*reaches)
+        below = _power_of_ends(reaches[0], max(0.0, -reaches[1][0]))
+        return _hull([_raised(_largest(reaches[0]), _largest(reaches[1])), _by_parameter(ORDINARY, below, sure=sure)])
     if name in _POLES:
         low, high, function = _POLES[name]
-        return function(reaches[0]) if _is_between(reaches[0], low, high) else ORDINARY
+        if _is_between(reaches[0], low, high):
+            return function(reaches[0])
+        return _by_parameter(ORDINARY, reaches[0], sure=sure)
     if name in ("exp", "exp2", "expm1"):
         return _of_exponential(name, reaches[0], dtype)
     if name == "rem":
@@ -413,30 +372,69 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
     if name == "cumsum":
         return _hull([reaches[0], _times(reaches[0], shapes[0][params["axis"]])])
     if name == "dot_general":
-        product = _product(*reaches)
         ((contracted, _), _) = params["dimension_numbers"]
-        if is_exact:
-            return _times(product, math.prod(shapes[0][dim] for dim in contracted))
-        # Weights are such that products are ordinary again, unless one of the operands has something very low.
-        if shows(product) and shows((-product[1], -product[0])):
-            scales = [scale_of_value(value) for value in ins]
-            largest = 1.0 if 0 in scales else max(1.0, math.prod(scales))
-            if not any(value.learned for value in ins):
-                # Nothing learns to make it ordinary.
-                largest *= math.prod(shapes[0][dim] for dim in contracted)
-            return (0.0 if product[0] >= 0 else -largest), largest
-        return product
+        count = math.prod(shapes[0][dim] for dim in contracted)
+        return _sum_of_products(eqn, ins, reaches, count, sure=sure, is_gradient=is_gradient)
+    if name == "conv_general_dilated":
+        count = math.prod(shapes[1]) // max(1, shapes[1][params["dimension_numbers"].rhs_spec[0]])
+        return _sum_of_products(eqn, ins, reaches, count, sure=sure, is_gradient=is_gradient)
+    if name == "scatter-add":
+        windows = params["dimension_numbers"].update_window_dims
+        count = math.prod(size for dim, size in enumerate(shapes[2]) if dim not in windows)
+        added = _hull([(0.0, 0.0), _times(reaches[2], count)])
+        return _ends((reaches[0][0] + added[0], reaches[0][1] + added[1]))
+    if name == "cumlogsumexp":
+        return reaches[0][0], reaches[0][1] + math.log(max(1, shapes[0][params["axis"]]))
     if name in ("cumprod", "reduce_prod"):
         largest = max(1.0, abs(reaches[0][0]), abs(reaches[0][1]))
         largest = raised_to(largest, math.prod(shapes[0]))
         return (0.0 if reaches[0][0] >= 0 else -largest), largest
-    # Of a function without a rule nothing is known, but that some leave activations ordinary, and parameters are.
-    is_tame = (name in _TAME or learned) and not is_exact
-    return _hull([ORDINARY, *reaches]) if is_tame and all(map(_is_ordinary, reaches)) else ANYTHING
+    # Of a function without a rule nothing is known, but that parameters stay ordinary.
+    is_ordinary = learned and not sure and all(map(_is_ordinary, reaches))
+    return _hull([ORDINARY, *reaches]) if is_ordinary else ANYTHING
 
 
-def _power_of_ends(reach: Reach, exponent: int) -> Reach:
-    return _ends([raised_to(end, exponent) for end in reach])
+def _sum_of_products(
+    eqn: Any, ins: Sequence[SlicedValue], reaches: Sequence[Reach], count: int, *, sure: bool, is_gradient: bool
+) -> Reach:
+    """A sum of `count` products of an entry of one operand with one of the other."""
+    product = _product(*reaches)
+    low, high = _times(product, count)
+    if sure or all(value.free for value in ins):
+        return low, high
+    if is_gradient and shows(product) and shows((-product[1], -product[0])):
+        return (0.0 if product[0] >= 0 else -1.0), 1.0
+    if any(value.weights for value in ins):
+        # Weights are such that the sum is as large as one of its products.
+        return _hull([(0.0, 0.0), product])
+    dtype = eqn.outvars[0].aval.dtype
+    most = _most_of_scores(dtype)
+    if max(abs(product[0]), abs(product[1])) <= most:
+        return max(low, -most), min(high, most)
+    return low, high
+
+
+def _most_of_scores(dtype: Any) -> float:
+    """What a sum of products that fit into a type of few bits is taken not to leave, lest it overflow: 4094 of float16.
+
+    The bound of a sum is that of one whose products all have the same sign.
+    """
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return math.inf
+    most = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    return most / 16 if most < -SHOWN else math.inf
+
+
+def _by_parameter(reach: Reach, below: Reach, *, sure: bool) -> Reach:
+    """A quotient by parameters, which are taken for ones; the numbers that make them small count."""
+    if sure:
+        return ANYTHING
+    size = min(1.0, max(abs(below[0]), abs(below[1])))
+    return _quotient(reach, (size, size))
+
+
+def _power_of_ends(reach: Reach, exponent: float) -> Reach:
+    return _ends([raised_to(abs(end), exponent) for end in reach])
 
 
 def _of_exponential(name: str, reach: Reach, dtype: Any) -> Reach:

@@ -27,8 +27,8 @@ from mmruntime._slices.hidden import (
     is_same,
     shown_entries,
 )
-from mmruntime._slices.reach import has_pole, is_learned, reach_of, scale_of, shows, span_of
-from mmruntime._slices.values import NotSliceableError, Reach, SequenceAxis, SlicedValue, even_axis
+from mmruntime._slices.reach import has_pole, is_learned, reach_of, shows, span_of
+from mmruntime._slices.values import ANYTHING, SHOWN, NotSliceableError, Reach, SequenceAxis, SlicedValue, even_axis
 
 # How an operand is read: axes of its own, each with the number of the result's axis that says which positions, or with
 # "own" or "upto" for positions that are summed over.
@@ -116,7 +116,7 @@ class SlicedEquation:
         """How low and how high the result is made."""
         if self.ratio is not None:
             return self.ratio
-        low, high = reach_of(self.eqn, self.ins, learned=self.learned)
+        low, high = reach_of(self.eqn, self.ins, learned=self.learned, is_gradient=self.is_gradient)
         low, high = max(self.least, low), max(self.least, high)
         return min(low, self.most), min(high, self.most)
 
@@ -126,21 +126,34 @@ class SlicedEquation:
         return is_learned(self.eqn, self.ins, self.constants)
 
     @property
+    def weights(self) -> bool:
+        """Whether the result is made of parameters and numbers alone."""
+        are = [value.weights for value in self.ins]
+        return any(are) and all(is_one or array is not None for is_one, array in zip(are, self.constants, strict=True))
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether the result is of the backward pass, and not computed again of the forward pass."""
+        return self.late and any(value.late and not value.again for value in self.ins)
+
+    @property
     def span(self) -> Reach:
         """Where the result lies whatever the inputs are."""
         low, high = span_of(self.eqn, self.ins)
         return max(self.least, low), max(self.least, high)
 
     @property
-    def scale(self) -> float:
-        """How large the program's numbers and masks make the result besides."""
-        return scale_of(self.eqn, self.ins, self.reach, is_ratio=self.ratio is not None)
-
-    @property
     def pole(self) -> Any:
         """The equation that was first applied to what may lie at a pole of it."""
         found = next((value.pole for value in self.ins if value.pole is not None), None)
         return self.eqn if found is None and self.ratio is None and has_pole(self.eqn, self.ins) else found
+
+    @property
+    def low(self) -> Any:
+        """The equation whose numbers first made an entry so low that it may hide."""
+        found = next((value.low for value in self.ins if value.low is not None), None)
+        is_first = self.reach != ANYTHING and not shows(self.reach) and all(shows(value.reach) for value in self.ins)
+        return self.eqn if found is None and is_first else found
 
     def known(self, axes: Sequence[SequenceAxis] = (), **changes: Any) -> SlicedValue:
         """A result with these axes."""
@@ -325,15 +338,23 @@ def _reduction(eqn: SlicedEquation) -> Application:
 
 def _unmasked(value: SlicedValue, row: SequenceAxis, column: SequenceAxis, verb: str) -> str:
     """Why the columns behind a slice may not be left out."""
-    pole = "" if value.pole is None else f". What they hold may be anything: {_of_pole(value)}"
+    why = ""
+    if value.pole is not None:
+        why = f". What they hold may be anything: {_of_pole(value)}"
+    elif value.low is not None:
+        why = (
+            f". Scores may be as low as a mask: the numbers of the program, with a batch and parameters between -1 and "
+            f"1, take `{value.low.primitive.name}`{at_line(value.low)} below {SHOWN:.0e}, as a division by a small "
+            "number does. Divide by a norm of the same values (layer norm), or by what is larger"
+        )
     if is_hidden(value.fills.get((row.dim, column.dim))):
         return (
             f"{verb} positions of which a row may have none that is visible (its mask is not known before the step "
             "runs, as that of padding, or hides whole rows), and such a row reads positions behind it. Have each "
             "position see itself (mask | jnp.eye(length, dtype=bool)), or put -jnp.inf in place of scores of later "
-            f"positions{pole}"
+            f"positions{why}"
         )
-    return f"{verb} positions behind it, which no causal mask is known to hide{pole}"
+    return f"{verb} positions behind it, which no causal mask is known to hide{why}"
 
 
 def _summed(

@@ -119,9 +119,9 @@ class SlicedValue:
         reach: Between which numbers its entries lie, as `reach.py` has it.
         span: Between which numbers they lie whatever the inputs are.
         learned: Whether it is made of parameters alone.
-        scale: How large the program's numbers and masks make it besides, if what it is made of is ordinary; zero of
-            what normalises.
+        weights: Whether it is made of parameters and numbers alone.
         pole: The equation that first applied a function to what may lie at a pole of it; None if there is none.
+        low: The equation whose numbers first made it so low that it may hide; None if it hides as a mask does.
         peak: Whether it is the largest of each row of something whose columns behind the slice are minus infinity. It
             may be that itself, where a row has nothing else.
         fills: As `Fills`; pairs that are missing hold anything.
@@ -140,8 +140,9 @@ class SlicedValue:
     reach: Reach = ORDINARY
     span: Reach = ANYTHING
     learned: bool = False
-    scale: float = 1.0
+    weights: bool = False
     pole: Any = None
+    low: Any = None
     peak: bool = False
     fills: Fills = field(default_factory=dict)
     shown: Any = None

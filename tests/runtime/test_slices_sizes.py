@@ -1,0 +1,150 @@
+"""Sequence slices of values that divisions make large: the next layers may make them as low as a mask, or cannot."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tests.runtime.sliced_programs import LENGTH, WIDTH, embedded, in_slices, losses, lower, of_the_night
+from tests.runtime.test_slices_visible import arguments
+
+pytestmark = pytest.mark.usefixtures("double", "free_promotion")
+
+
+def by_keys(make, times=2):
+    """A loss that lowers the scores of keys by what `make(hidden, tokens, valid, parameters)` gives several times."""
+
+    def loss(p, batch):
+        x, valid = embedded(p, batch["x"]), batch["valid"][..., None] * 1.0
+        hidden = x
+        for _ in range(times):
+            hidden = make(hidden, x, valid, p) @ p["k"]
+        q, k, v = (x @ p[name] for name in "qkv")
+        scores = q @ k.mT - (q**2) @ ((hidden @ p["v"]) ** 2).mT
+        weights = jax.nn.softmax(jnp.where(lower(), scores, -1e9), -1)
+        return losses(p, x + weights @ v, batch["y"]).mean()
+
+    return loss
+
+
+def total(x):
+    return x.sum(-1, keepdims=True)
+
+
+def mean(x):
+    return x.mean(-1, keepdims=True)
+
+
+def halves(x):
+    return x.reshape(*x.shape[:-1], 2, -1)
+
+
+def of_groups(h, x, v):
+    seen = halves(x * v)
+    return (halves(h) / (seen.std(-1, keepdims=True) + 1e-6)).reshape(h.shape)
+
+
+REFUSED = {
+    "root mean square of masked": by_keys(lambda h, x, v, p: h * lax.rsqrt(mean((x * v) ** 2) + 1e-12)),
+    "four times": by_keys(lambda h, x, v, p: h * lax.rsqrt(mean((x * v) ** 2) + 1e-8), 4),
+    "a norm of masked": by_keys(lambda h, x, v, p: h / (jnp.linalg.norm(x * v, axis=-1, keepdims=True) + 1e-6)),
+    "the larger of a norm": by_keys(
+        lambda h, x, v, p: h / jnp.maximum(jnp.linalg.norm(x * v, axis=-1, keepdims=True), 1e-6)
+    ),
+    "absolute values of masked": by_keys(lambda h, x, v, p: h / (total(abs(x * v)) + 1e-5), 5),
+    "a variance of masked": by_keys(
+        lambda h, x, v, p: (h - mean(h)) / jnp.sqrt((x * v).var(-1, keepdims=True) + 1e-12)
+    ),
+    "a variance by squares": by_keys(
+        lambda h, x, v, p: (h - mean(h)) * lax.rsqrt(jnp.maximum(0.0, mean((x * v) ** 2) - mean(x * v) ** 2) + 1e-12)
+    ),
+    "a mean of something else": by_keys(
+        lambda h, x, v, p: (
+            (x * v - mean(h)) * lax.rsqrt(jnp.maximum(0.0, mean((x * v) ** 2) - mean(x * v) ** 2) + 1e-13)
+        )
+    ),
+    "deviations of groups": by_keys(lambda h, x, v, p: of_groups(h, x, v)),
+    "sums of exponentials": by_keys(lambda h, x, v, p: h * jnp.exp(x) / (total(jnp.exp(x) * v) + 1e-6)),
+    "shares of something else": by_keys(lambda h, x, v, p: (h / (total(abs(x * v)) + 1e-6)) * v + h),
+    "an inverse that is scaled": by_keys(lambda h, x, v, p: h * (lax.rsqrt(mean(h**2 * v) + 1e-12) * p["up"][0] * 1e3)),
+    "a parameter that is made small": by_keys(lambda h, x, v, p: jnp.where(v > 0, h, h / (1e-6 * p["up"][0]))),
+    "its root": by_keys(lambda h, x, v, p: jnp.where(v > 0, h, h * lax.rsqrt(1e-12 * abs(p["up"][0])))),
+    "counts of features": by_keys(lambda h, x, v, p: ((1 - v) * jnp.ones(1000) * h[..., :1]) @ jnp.ones((1000, WIDTH))),
+    "sums of features": by_keys(lambda h, x, v, p: total((1 - v) * jnp.ones(1000) * h[..., :1]) + 0 * h, 3),
+}
+
+
+@pytest.mark.parametrize(
+    "name", of_the_night(REFUSED, ("root mean square of masked", "a parameter that is made small"))
+)
+def test_divisions_that_outgrow_a_mask_are_refused(name):
+    with pytest.raises(
+        ValueError, match=r"none that is visible.*Scores may be as low as a mask: .* take `\w+` at .*\.py:\d"
+    ):
+        in_slices(REFUSED[name], 3, arguments())
+
+
+# What keeps its size, whatever is added below the line.
+
+EPS = 1e-12
+
+
+def by_squares(x):
+    variance = jnp.maximum(0.0, mean(x * x) - mean(x) ** 2)
+    return (x - mean(x)) * lax.rsqrt(variance + EPS)
+
+
+def scaled_first(x):
+    gain = jnp.linspace(0.5, 2, x.shape[-1])
+    return (x - mean(x)) * (lax.rsqrt(x.var(-1, keepdims=True) + EPS) * gain) + 0.1
+
+
+def without_mean(x):
+    return (x - jnp.zeros_like(mean(x))) * lax.rsqrt(mean(x**2) - jnp.zeros_like(mean(x)) + EPS)
+
+
+NORMS = {
+    "layer norm by squares": by_squares,
+    "scaled first": scaled_first,
+    "by deviations": lambda x: (x - mean(x)) / (x.std(-1, keepdims=True) + EPS),
+    "without the mean": without_mean,
+    "of heads": lambda x: by_squares(halves(x)).reshape(x.shape),
+    "nothing": lambda x: x,
+}
+WEIGHTS = {
+    "a softmax": lambda s: jax.nn.softmax(s, -1),
+    "dropout": lambda s: jnp.where(
+        jax.random.bernoulli(jax.random.key(1), 0.9, s.shape), jax.nn.softmax(s, -1) / 0.9, 0
+    ),
+    "by hand": lambda s: (e := jnp.exp(s - s.max(-1, keepdims=True))) * (1 / total(e)),
+}
+
+
+def decoder(norm=lambda x: x, weights=WEIGHTS["a softmax"], layers=8):
+    """A decoder of many layers, whose first is applied to tokens that are zero where there is padding."""
+
+    def loss(p, batch):
+        x = embedded(p, batch["x"]) * batch["valid"][..., None]
+        for _ in range(layers):
+            h = norm(x)
+            scores = (h @ p["q"]) @ (h @ p["k"]).mT / WIDTH**0.5
+            x = x + 0.5 * weights(
+                jnp.where(lower() & (batch["valid"][:, None] > 0) | jnp.eye(LENGTH, dtype=bool), scores, -1e9)
+            ) @ (h @ p["v"])
+        return losses(p, x, batch["y"]).mean()
+
+    return loss
+
+
+ACCEPTED = {
+    **{name: decoder(norm) for name, norm in NORMS.items()},
+    **{f"no norm, {name}": decoder(weights=weights) for name, weights in WEIGHTS.items()},
+}
+
+
+@pytest.mark.parametrize("name", of_the_night(ACCEPTED, ("scaled first", "no norm, dropout")))
+def test_decoders_of_many_layers_keep_their_size(name):
+    found, expected = in_slices(ACCEPTED[name], 3, arguments())
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-9)
