@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "mmrewrite.launch": "",
     "mmrewrite.mirror": ".results .tracking .source .engine .files .launch",
     "mmrewrite.plan": "mmruntime.schedules .results .source .directives .project .files .mirror",
-    "mmrewrite.verify": ".results .project .files .mirror .plan",
+    "mmrewrite.verify": ".results .project .files .launch .mirror .plan",
     "mmrewrite.testing": ".results .project .codemod .engine .modernize.settings .modernize",
     "mmrewrite.cli.libcst_tool": "libcst .results .project .codemod .engine .modernize.settings .modernize .files",
     "mmrewrite.cli.config": ".directives .files",

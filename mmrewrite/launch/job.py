@@ -13,17 +13,15 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mmrewrite.launch import guard
 from mmrewrite.launch.lines import Lines
+from mmrewrite.launch.watchman import Watchman
 
 # How a process of `mmruntime` ends whose peers have failed (EX_TEMPFAIL): it is not the one to blame.
 PEER_FAILED = 75
@@ -129,12 +127,7 @@ class Job:
         before = {each: signal.signal(each, self._note) for each in _handled()}
         wakeup = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         self._selector.register(wakes, selectors.EVENT_READ)
-        watchman = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(guard.__file__))],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
-        )
+        watchman = Watchman()
         try:
             self._start(watchman)
             while any(process.status is None for process in self._processes):
@@ -151,8 +144,7 @@ class Job:
                 for pipe in (process.popen.stdout, process.popen.stderr):
                     if pipe is not None:
                         pipe.close()
-            with contextlib.suppress(OSError):
-                watchman.communicate("0\n")
+            watchman.close()
             signal.set_wakeup_fd(wakeup)
             for each, handler in before.items():
                 signal.signal(each, handler)
@@ -165,7 +157,7 @@ class Job:
     def _note(self, number: int, _: FrameType | None) -> None:
         self._received.append(number)
 
-    def _start(self, watchman: subprocess.Popen[str]) -> None:
+    def _start(self, watchman: Watchman) -> None:
         self._streams: list[tuple[_Process, bool, Lines]] = []
         for index, environment in enumerate(self._environments):
             popen = subprocess.Popen(
@@ -178,9 +170,7 @@ class Job:
             )
             process = _Process(index, popen, deque(maxlen=LAST_LINES))
             self._processes.append(process)
-            assert watchman.stdin is not None
-            watchman.stdin.write(f"{popen.pid}\n")
-            watchman.stdin.flush()
+            watchman.group_started(popen.pid)
             for is_error, pipe in ((False, popen.stdout), (True, popen.stderr)):
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)

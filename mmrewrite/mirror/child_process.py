@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from mmrewrite.files.select import Rules
 from mmrewrite.files.walk import MANIFEST
 from mmrewrite.launch.environment import JOB
+from mmrewrite.launch.watchman import temporary_folder
 from mmrewrite.mirror.build import NotBuilt, build_mirror
 from mmrewrite.mirror.limits import USUAL, ProgramLimits, run_within
 from mmrewrite.results import Rewrite
@@ -97,7 +97,7 @@ def mirrored(paths: Sequence[str], rules: Rules, results: Iterable[Rewrite]) -> 
     Raises:
         NotRun: If the mirror cannot be built.
     """
-    with tempfile.TemporaryDirectory(prefix="mmrewrite-") as folder:
+    with temporary_folder("mmrewrite-") as folder:
         # macOS links its temporary folder; `named` has to find the path in messages of programs that resolve it.
         mirror = os.path.realpath(folder)
         try:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mmrewrite.launch.watchman import Watchman
+
 _LOOK = 0.05
 
 
@@ -46,19 +48,26 @@ class EndedProgram:
 
 
 def run_within(command: Sequence[str], variables: Mapping[str, str], limits: ProgramLimits) -> EndedProgram:
-    """Run a command in a session of its own, and end the session if it goes beyond its limits, or we are stopped."""
-    with _signals_as_exits(), tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+    """Run a command in a session of its own, and end the session if it goes beyond its limits, or we end."""
+    with (
+        _signals_as_exits(),
+        contextlib.closing(Watchman()) as watchman,
+        tempfile.TemporaryFile() as stdout,
+        tempfile.TemporaryFile() as stderr,
+    ):
         process = subprocess.Popen(
             command, env=variables, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
         )
         begin, ended, wait = time.monotonic(), None, 0.001
         try:
+            watchman.group_started(process.pid)
             while process.poll() is None and ended is None:
                 time.sleep(wait)
                 wait = min(2 * wait, _LOOK)
                 ended = _beyond(limits, time.monotonic() - begin, process.pid, (stdout.fileno(), stderr.fileno()))
         finally:
             _end(process)
+            watchman.group_ended(process.pid)
         texts = []
         for file in (stdout, stderr):
             file.seek(0)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mmrewrite.launch.watchman import temporary_folder
 from mmrewrite.mirror.child_process import Mirror, NotRun, environment, run_module
 from mmrewrite.mirror.limits import ProgramLimits
 from mmrewrite.project.verify_entries import Entry
@@ -83,7 +84,7 @@ def check_programs(entry: Entry, mirror: Mirror, settings: ProgramSettings, phas
         settings: How to run and compare.
         phase: What each run is shown by while it lasts.
     """
-    with tempfile.TemporaryDirectory(prefix="mmrewrite-verify-") as folder:
+    with temporary_folder("mmrewrite-verify-") as folder:
         runs = _ProgramRuns(entry, mirror, settings, phase, folder)
         try:
             first, second = runs.original(), runs.rewritten()
