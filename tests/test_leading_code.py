@@ -55,6 +55,36 @@ LEADING = {
         "main.py": "import home\n\nclass A:\n    def run(self):\n        return home.target()\n\n"
         "def start(a):\n    return a.run()\n"
     },
+    "by a star": {"main.py": "from home import *\n\ndef start():\n    return target()\n"},
+    "by a star of another name": {
+        "between.py": "from home import target as t\n",
+        "main.py": "from between import *\n\ndef start():\n    return t()\n",
+    },
+    "by a star of a module": {
+        "between.py": "import home\n",
+        "main.py": "from between import *\n\ndef start():\n    return home.target()\n",
+    },
+    "by what a class assigns": {
+        "main.py": "import home\n\nclass A:\n    run = staticmethod(home.target)\n\ndef start(a):\n    return a.run()\n"
+    },
+    "by what a class imports": {
+        "main.py": "class A:\n    from home import target as run\n\ndef start(a):\n    return a.run()\n"
+    },
+    "by a method under a condition": {
+        "main.py": "import home\n\nclass A:\n    if True:\n        def run(self):\n            return home.target()\n\n"
+        "def start(a):\n    return a.run()\n"
+    },
+    "by an async method": {
+        "main.py": "import home\n\nclass A:\n    async def run(self):\n        return home.target()\n\n"
+        "def start(a):\n    return a.run()\n"
+    },
+    "by a class in a class": {
+        "main.py": "import home\n\nclass A:\n    class B:\n        def __init__(self):\n            home.target()\n\n"
+        "def start(a):\n    return a.B()\n"
+    },
+    "by a default, in the scope of its function": {
+        "main.py": "def start(f=home.target):\n    import home\n    return f()\n"
+    },
     "by a block of the module": {
         "main.py": "if True:\n    from home import target as t\n    other = t\n\ndef start():\n    return other()\n"
     },

@@ -122,12 +122,19 @@ class LeadingCode:
 
 
 def _owners(module: ModuleUses, node: ast.expr, name: str | None) -> Iterator[Scope]:
-    """The scopes around a node that bind a name: where code that holds the node is entered says which is asked."""
+    """The scopes around a node that bind a name: where code that holds the node is entered says which is asked.
+
+    What enters a function asks its own scope for its decorators and defaults, too.
+    """
     scope: Scope | None = module.scope_of(node)
     while scope is not None:
         if name in scope.bindings:
             yield scope
         scope = scope.parent
+    inner = module.facts.names.inner
+    for holder in module.above(node):
+        if holder in inner and name in inner[holder].bindings:
+            yield inner[holder]
 
 
 def _names_by_statement(module: ModuleUses) -> dict[ast.AST, set[str]]:

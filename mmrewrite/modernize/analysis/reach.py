@@ -40,14 +40,8 @@ class WideReach(Reach):
         # The nodes of modules that may not change.
         self._others: dict[ast.AST, Facts] = {}
         for module in modules.values():
-            for node in module.nodes_of(ast.FunctionDef, ast.Attribute):
-                if isinstance(node, ast.FunctionDef):
-                    if isinstance(module.parents.get(node), ast.ClassDef):
-                        self.members.setdefault(node.name, []).append(Reached(module.facts, node))
-                elif isinstance(node.ctx, ast.Store):
-                    statement = module.statement_of(node)
-                    if not isinstance(statement, ast.For | ast.With):
-                        self.members.setdefault(node.attr, []).append(Reached(module.facts, statement))
+            for name, statement in _members_in(module):
+                self.members.setdefault(name, []).append(Reached(module.facts, statement))
 
     def _names_in(self, reached: Reached) -> Iterable[Reached]:
         scope, known = self._scope(reached), self._known
@@ -67,11 +61,12 @@ class WideReach(Reach):
         return names
 
     def of_mention(self, facts: Facts, mention: Mention, owner: Scope | None) -> Iterator[Reached]:
-        """What a mention leads to, where a scope binds its first name."""
-        if owner is not None and mention.name is not None:
-            yield from self._of_name(facts, mention.name, owner)
-        if owner is not None and mention.dotted is not None:
-            yield from self._of_attribute(facts, mention.dotted, owner)
+        """What a mention leads to, where a scope binds its first name; what no scope binds may be of a star import."""
+        scope = facts.names.scope if owner is None and facts.names.stars else owner
+        if scope is not None and mention.name is not None:
+            yield from self._of_name(facts, mention.name, scope)
+        if scope is not None and mention.dotted is not None:
+            yield from self._of_attribute(facts, mention.dotted, scope)
         if mention.member is not None:
             yield from self._members_of(facts, mention)
         if mention.statement is not None:
@@ -250,6 +245,22 @@ class UncompiledReach(_PartReach):
             yield node
             compiled = list(_compiled_in(module, node)) if module is not None else []
             queue += [child for child in children(node) if child not in compiled]
+
+
+def _members_in(module: ModuleUses) -> Iterator[tuple[str, ast.stmt]]:
+    """The names by which attributes may lead to the statements of a module."""
+    for node in module.nodes_of(ast.Attribute):
+        if isinstance(node.ctx, ast.Store):
+            statement = module.statement_of(node)
+            if not isinstance(statement, ast.For | ast.With):
+                yield node.attr, statement
+    for definition in module.nodes_of(ast.ClassDef):
+        # Methods, and what a class assigns, as in `run = staticmethod(step)`.
+        for name, bindings in module.facts.names.inner[definition].bindings.items():
+            for binding in bindings:
+                is_value = binding.value is not None and not isinstance(binding.value, ast.Constant)
+                if binding.statement is not None and (is_value or binding.kind in ("function", "class", "import")):
+                    yield name, binding.statement
 
 
 def _class_of(module: ModuleUses, node: ast.AST) -> ast.AST | None:
