@@ -61,10 +61,10 @@ _OF_THE_HOST = frozenset(
 )  # fmt: skip
 
 # What arrays tell of themselves, and what they are once they are on the host.
-_TOLD = frozenset(("dtype", "itemsize", "nbytes", "ndim", "shape", "sharding", "size", "weak_type"))
+TOLD = frozenset(("dtype", "itemsize", "nbytes", "ndim", "shape", "sharding", "size", "weak_type"))
 _TO_THE_HOST = frozenset(("item", "tolist"))
 # What arrays compute where they are read like a field, and of the methods that other objects have as well.
-_COMPUTED_FIELDS = frozenset(("T", "imag", "mT", "real"))
+COMPUTED_FIELDS = frozenset(("T", "imag", "mT", "real"))
 _COMPUTING_METHODS = frozenset(("copy",))
 
 
@@ -155,7 +155,7 @@ class ComputedArguments:
             case ast.Subscript(value=value, ctx=ast.Load()):
                 return self._has_given(value) and not self._is_table(value)
             case ast.Attribute(value=value, attr=attribute):
-                return attribute in _COMPUTED_FIELDS and self._has_given(value)
+                return attribute in COMPUTED_FIELDS and self._has_given(value)
             case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in _COMPUTING_METHODS:
                 return self._has_given(value)
             case ast.Call(func=function):
@@ -175,7 +175,7 @@ class ComputedArguments:
             part = queue.pop()
             if isinstance(part, ast.Name) and part.id in self._given:
                 return True
-            is_told = isinstance(part, ast.Attribute) and part.attr in _TOLD
+            is_told = isinstance(part, ast.Attribute) and part.attr in TOLD
             if not is_told and not isinstance(part, ast.Lambda) and not self._is_of_the_host(part):
                 queue += ast.iter_child_nodes(part)
         return False

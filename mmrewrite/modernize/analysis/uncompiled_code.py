@@ -25,6 +25,7 @@ from mmrewrite.modernize.analysis.mesh_contexts import (
     run_now,
 )
 from mmrewrite.modernize.analysis.old_names import CONSTRAINTS, PARTIALS, PJIT, RESOURCE_ENVS
+from mmrewrite.modernize.analysis.possible_arrays import PossibleArrays
 from mmrewrite.modernize.analysis.reach import WideReach
 from mmrewrite.modernize.uses import ModuleUses
 from mmrewrite.project.reach import Reached
@@ -117,6 +118,7 @@ class UncompiledCode:
     def __init__(self, modules: Mapping[str, ModuleUses], reach: WideReach, handed: HandedFunctions) -> None:
         self._modules, self._reach, self._handed = modules, reach, handed
         self._by_facts = {id(module.facts): module for module in modules.values()}
+        self._arrays = PossibleArrays(self._by_facts, reach.members)
 
     def problem(self, context: MeshContext) -> str | None:
         """Why `jax.set_mesh` in place of a context would not be the same, else None."""
@@ -247,31 +249,11 @@ class UncompiledCode:
             problem = None
             if isinstance(node, ast.Call):
                 problem = self._problem_of_call(module, node, seen)
-            elif isinstance(node, ast.AugAssign | ast.BinOp | ast.Compare | ast.UnaryOp):
-                problem = self._problem_of_operands(module, node)
+            elif isinstance(node, ast.expr | ast.stmt) and self._arrays.computes(module, node):
+                problem = _computes(module, node)
             if problem is not None:
                 return problem
         return None
-
-    def _problem_of_operands(self, module: ModuleUses, node: ast.expr | ast.stmt) -> str | None:
-        for operand in ast.iter_child_nodes(node):
-            if isinstance(operand, ast.Name) and self._is_array(module, operand):
-                return (
-                    f"`{ast.unparse(node)}` on line {node.lineno} computes on the default device, and under "
-                    "`jax.set_mesh` it would on the whole mesh; move it out of the block"
-                )
-        return None
-
-    def _is_array(self, module: ModuleUses, name: ast.Name) -> bool:
-        """Whether a name is, or may be among others, what a function of JAX made."""
-        owner = module.scope_of(name).owner(name.id)
-        values = [binding.value for binding in owner.bindings[name.id]] if owner is not None else []
-        made = (
-            module.facts.names.resolve(value.func, module.scope_of(value)) or ""
-            for value in values
-            if isinstance(value, ast.Call)
-        )
-        return any(each.startswith(("jax.numpy.", "jax.random.", "jax.lax.", "jax.nn.")) for each in made)
 
     def _problem_of_call(self, module: ModuleUses, call: ast.Call, seen: set[ast.AST]) -> str | None:
         function, args, keywords = call.func, call.args, call.keywords
@@ -286,9 +268,7 @@ class UncompiledCode:
             problem = self._problem_of_callback(module, each, seen, skip)
             if problem is not None:
                 return problem
-        if library_name(module, function) in COMPUTE and any(
-            isinstance(each, ast.Name) and self._is_array(module, each) for each in args
-        ):
+        if library_name(module, function) in COMPUTE and any(self._arrays.may_be(module, each) for each in args):
             return _computes(module, call)
         return self._problem_of_function(module, function, seen)
 
