@@ -359,7 +359,7 @@ def _is_repeatable(site: Site, node: ast.expr) -> bool:
                 return False
             return not (isinstance(value, ast.Call) and site.resolve(value.func) in _ONCE_ONLY)
         case ast.Attribute():
-            return _is_repeatable(site, node.value) and not is_computed_attribute(site, node.attr)
+            return _is_repeatable(site, node.value) and not is_computed_attribute(site, node)
         case ast.Subscript():
             return _is_repeatable(site, node.value) and _is_repeatable(site, node.slice)
         case ast.Slice():
