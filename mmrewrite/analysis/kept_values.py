@@ -12,7 +12,9 @@ from mmrewrite.source.names import Scope
 def is_kept_by_key(node: ast.Subscript, facts: Facts, scope: Scope) -> bool:
     """Whether a store in a dictionary happens once for each key, and what it stores is computed from the key alone."""
     table, key, value = ast.unparse(node.value), ast.unparse(node.slice), _stored(node, facts, scope)
-    if value is None or not _parameters_in(value, facts, scope) <= _parameters_in(node.slice, facts, scope):
+    root = next((each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)), "")
+    used = _parameters_in(value, facts, scope, scope.owner(root)) if value is not None else None
+    if used is None or not used <= _parameters_in(node.slice, facts, scope):
         return False
     for holder, inner in _holders(node, facts, scope):
         match holder:
@@ -102,13 +104,20 @@ def _values_of(node: ast.expr, facts: Facts, scope: Scope) -> set[str]:
     return {ast.unparse(node)}
 
 
-def _parameters_in(node: ast.expr, facts: Facts, scope: Scope) -> set[str]:
-    """The parameters, and other names whose value is not seen, that an expression is computed from."""
+def _parameters_in(node: ast.expr, facts: Facts, scope: Scope, beside: Scope | None = None) -> set[str]:
+    """The parameters, and other names whose value is not seen, that an expression is computed from.
+
+    Functions that are parameters of `beside` do not count: `f` of a decorator that keeps what `f` returns.
+    """
     found: set[str] = set()
     queue: list[ast.AST] = [node]
     seen: set[str] = set()
     while queue:
         part = queue.pop()
+        match part:
+            case ast.Call(func=ast.Name(id=function)) if beside is not scope and scope.owner(function) is beside:
+                queue += [*part.args, *part.keywords]
+                continue
         if isinstance(part, ast.Name) and part.id not in seen:
             seen.add(part.id)
             owner = scope.owner(part.id)

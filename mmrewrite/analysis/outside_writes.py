@@ -267,7 +267,8 @@ class _LossSearch:
         if name == "builtins.next" and call.args:
             return self._advanced(call.args[0], frame)
         function, arguments = call.func, call.args
-        for argument in arguments if name not in HOST_CALLS else ():
+        handed = [*arguments, *(keyword.value for keyword in call.keywords)]
+        for argument in handed if name not in HOST_CALLS else ():
             # `map(seen.append, parts)`
             if isinstance(argument, ast.Attribute) and argument.attr in _CHANGING:
                 origin = self._functions.origin(argument.value, frame)

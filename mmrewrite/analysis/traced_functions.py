@@ -29,8 +29,12 @@ COLLECTION_TYPES = frozenset(
 _COLLECTIONS = frozenset((*COLLECTION_TYPES, "queue.Queue", "queue.SimpleQueue", "types.SimpleNamespace"))
 # They give a part of what they are given, or what it is kept in.
 _PARTS_OF = frozenset(
-    f"builtins.{name}" for name in ("enumerate", "filter", "getattr", "iter", "next", "reversed", "type", "vars", "zip")
-)
+    (
+        "builtins.enumerate", "builtins.filter", "builtins.getattr", "builtins.iter", "builtins.next",
+        "builtins.reversed", "builtins.type", "builtins.vars", "builtins.zip", "contextlib.closing",
+        "contextlib.nullcontext",
+    )
+)  # fmt: skip
 _METHODS_FOR_PARTS = frozenset(("__getitem__", "get", "items", "pop", "popleft", "setdefault", "values"))
 # What they call runs on the host, when the step runs, and is not traced.
 HOST_CALLS = frozenset(
@@ -148,6 +152,8 @@ class TracedFunctions:
                 for item in node.items:
                     for method in ("__enter__", "__exit__"):
                         yield from self._method(item.context_expr, method, frame)
+            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+                yield from self._method(node.value, "__getitem__", frame)
             elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and node not in called:
                 yield from self.callees(node, frame, calls=False)
 
@@ -261,6 +267,10 @@ class TracedFunctions:
             sources = [binding.statement.iter]
         elif isinstance(binding.statement, ast.Assign):
             sources = [binding.statement.value]
+        elif isinstance(binding.statement, ast.Match):
+            sources = [binding.statement.subject]
+        elif isinstance(binding.statement, ast.With | ast.AsyncWith):
+            sources = _entered(binding)
         else:
             sources = []
         return next(filter(None, (self.origin(each, frame) for each in sources)), None)
@@ -332,6 +342,8 @@ class TracedFunctions:
     ) -> Iterator[Callee]:
         if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield Callee(frame.facts, binding.node)
+            if wrapped:
+                yield from self._decorated(binding.node, frame, depth)
         elif isinstance(binding.node, ast.ClassDef):
             yield from self._made_object(frame.facts, binding.node, calls)
         elif binding.value is not None:
@@ -363,11 +375,19 @@ class TracedFunctions:
         facts, binding = found
         if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield Callee(facts, binding.node)
+            yield from self._decorated(binding.node, self.running(facts, facts.names.scope), _DEPTH)
         elif isinstance(binding.node, ast.ClassDef):
             yield from self._made_object(facts, binding.node, calls)
         elif binding.value is not None and facts.names.resolve_dotted(binding.name, facts.names.scope) != name:
             frame = self.running(facts, facts.names.scope)
             yield from self.callees(binding.value, frame, calls=calls, depth=1)
+
+    def _decorated(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: RunningFunction, depth: int
+    ) -> Iterator[Callee]:
+        """The functions that the decorators of a function, of the project, put in its place."""
+        for decorator in node.decorator_list:
+            yield from self._made(ast.Call(decorator, [], []), frame, depth, wrapped=False)
 
     def _made_object(self, facts: Facts, definition: ast.ClassDef, calls: bool) -> Iterator[Callee]:
         """The initialiser of a class, whose `self` is new."""
@@ -397,7 +417,7 @@ class TracedFunctions:
             for result in returns_of(callee.node):
                 if result.value is not None:
                     for made in self.callees(result.value, inner, calls=False, depth=depth - 1):
-                        yield replace(made, around=scope if is_own else None)
+                        yield replace(made, around=(callee.around or scope) if is_own else None)
 
     def _method(self, holder: ast.expr, method: str, frame: RunningFunction) -> Iterator[Callee]:
         found = self.classes.of(holder, frame.facts, frame.scope)
@@ -429,12 +449,14 @@ class TracedFunctions:
                     )
                     if is_static or not bound or not names:
                         yield Callee(where, part)
+                        yield from self._decorated(part, self.running(where, where.names.scope), _DEPTH)
                         return
                     is_of_class = any(
                         isinstance(each, ast.Name) and each.id == "classmethod" for each in part.decorator_list
                     )
                     given = Outlasting(definition.name) if is_of_class else receiver
                     yield Callee(where, part, ((names[0], given),), 1)
+                    yield from self._decorated(part, self.running(where, where.names.scope), _DEPTH)
                     return
 
     def _method_of_parameter(
@@ -485,6 +507,16 @@ def run_nodes(facts: Facts, body: Sequence[ast.AST], scope: Scope) -> Iterator[a
             children = [child for child in children if child is not (node.args[0] if node.args else None)]
             children = [child for child in children if not (isinstance(child, ast.keyword) and child.arg == "callback")]
         stack.extend(reversed(children))
+
+
+def _entered(binding: Binding) -> list[ast.expr]:
+    """What a `with` statement enters to bind a name."""
+    items = binding.statement.items if isinstance(binding.statement, ast.With | ast.AsyncWith) else []
+    return [
+        item.context_expr
+        for item in items
+        if item.optional_vars is not None and any(node is binding.node for node in ast.walk(item.optional_vars))
+    ]
 
 
 def _reaching(bindings: Sequence[Binding], owner: Scope, line: int | None) -> Sequence[Binding]:

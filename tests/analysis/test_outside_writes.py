@@ -13,7 +13,7 @@ from mmrewrite.analysis.outside_writes import writes_in_calls, writes_outside
 pytestmark = pytest.mark.python
 
 HEAD = """\
-import collections, copy, functools, heapq, itertools, operator
+import collections, contextlib, copy, functools, heapq, itertools, operator
 import jax, optax
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +74,51 @@ def module_stats():
     return STATS
 def own():
     return {}
+def noted(f):
+    @functools.wraps(f)
+    def wrapped(*args):
+        SEEN.append(f.__name__)
+        return f(*args)
+    return wrapped
+def counted(start):
+    calls = start
+    def around(f):
+        def wrapped(*args):
+            nonlocal calls
+            calls += 1
+            return f(*args)
+        return wrapped
+    return around
+def kept(f):
+    results = {}
+    def wrapped(n):
+        if n not in results:
+            results[n] = f(n)
+        return results[n]
+    return wrapped
+def registered(f):
+    SEEN.append(f)
+    return f
+@noted
+def noted_helper(value):
+    return value
+@counted(0)
+def counted_helper(value):
+    return value
+@kept
+@registered
+def kept_helper(n):
+    return np.tri(n)
+class Rows:
+    def __init__(self):
+        self.reads = 0
+    def __getitem__(self, index):
+        self.reads += 1
+        return index
+    @noted
+    def named(self):
+        return 1
+ROWS = Rows()
 def cos(n):
     if n not in CACHE:
         CACHE[n] = np.cos(np.arange(n))
@@ -116,6 +161,13 @@ CHANGED = {
     "append by a name": ("record = seen.append\nrecord(1)", "seen"),
     "append by a name outside": ("remember(1)", "seen"),
     "append that is handed on": ("list(map(seen.append, [1, 2]))", "seen"),
+    "append that is handed on by keyword": ("sorted([2, 1], key=seen.append)", "seen"),
+    "append to what `with` gives": ("with contextlib.nullcontext(seen) as own:\n    own.append(1)", "seen"),
+    "append to what `case` takes out": ("match stats:\n    case {'n': own}:\n        own.append(1)", "stats"),
+    "decorator of a helper": ("noted_helper(1)", "SEEN"),
+    "decorator with arguments": ("counted_helper(1)", "calls"),
+    "decorator of a method": ("ROWS.named()", "SEEN"),
+    "item of an object": ("x = ROWS[0]", "ROWS.reads"),
     "append in a lambda": ("note = lambda v: seen.append(v)\nnote(1)", "seen"),
     "append of the class": ("list.append(seen, 1)", "seen"),
     "extend": ("seen.extend([1])", "seen"),
@@ -219,6 +271,8 @@ OWN = {
     "callback of a function in it": "def note(v):\n    seen.append(v)\njax.debug.callback(note, batch)",
     "callback of a helper": "jax.debug.callback(helper, batch)",
     "cache by its key": "x = cos(3)",
+    "decorator that keeps by key": "x = kept_helper(3)",
+    "decorator of the loss's own": "@counted(0)\ndef mine(v):\n    return v\nmine(1)",
     "made once": "x = table()",
     "ref": "ref[...] = 1",
     "module of linen": "x = model.apply(params, batch)",
