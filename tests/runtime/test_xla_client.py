@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -302,6 +303,25 @@ def test_programs_wait_from_the_first_one_with_collectives_on(monkeypatch):
     assert not throttle.throttle_of(tuple(jax.devices()[6:])).needed
     mm.mjit(lambda x: 2 * x, mesh=all_devices())(x)
     assert throttle.throttle_of(tuple(jax.devices()[6:])).needed
+
+
+def test_threads_that_compile_at_once_miss_nothing_of_each_other(monkeypatch):
+    """While one makes the throttle of a list of devices, another one notes that programs on one of them may wait."""
+    other = threading.Thread(target=throttle.need, args=[(0,)])
+
+    class Asked(set):
+        def isdisjoint(self, devices):
+            found = super().isdisjoint(devices)
+            if other.ident is None:
+                other.start()
+                other.join(0.2)
+            return found
+
+    monkeypatch.setattr(throttle, "_throttles", {})
+    monkeypatch.setattr(throttle, "_waiting", Asked())
+    made = throttle.throttle_of((0, 1))
+    other.join()
+    assert made.needed
 
 
 @pytest.mark.both_versions("what an executable says of its modules")

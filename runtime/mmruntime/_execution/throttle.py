@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -79,24 +80,28 @@ class Throttle:
 _throttles: dict[tuple[Any, ...], Throttle] = {}
 # Devices on which programs run that may wait for each other.
 _waiting: set[Any] = set()
+# Threads may compile steps at the same time. What one of them notes must reach the throttle that another one makes.
+_lock = threading.Lock()
 
 
 def throttle_of(devices: tuple[Any, ...]) -> Throttle:
     """The throttle of a list of devices."""
-    if devices not in _throttles:
-        # A program of one device holds no thread while it waits for a place, so that 32 may be in flight; a step that
-        # has fewer of them does not wait.
-        throttle = Throttle(LIMIT) if len(devices) > 1 else Throttle(24, windows=4, delay=2)
-        throttle.needed = not _waiting.isdisjoint(devices)
-        _throttles[devices] = throttle
-    return _throttles[devices]
+    with _lock:
+        if devices not in _throttles:
+            # A program of one device holds no thread while it waits for a place, so that 32 may be in flight; a step
+            # that has fewer of them does not wait.
+            throttle = Throttle(LIMIT) if len(devices) > 1 else Throttle(24, windows=4, delay=2)
+            throttle.needed = not _waiting.isdisjoint(devices)
+            _throttles[devices] = throttle
+        return _throttles[devices]
 
 
 def need(devices: tuple[Any, ...]) -> None:
     """Note that programs on these devices may wait for each other, and so for whatever else runs there."""
-    _waiting.update(devices)
-    for others, throttle in _throttles.items():
-        throttle.needed = throttle.needed or not _waiting.isdisjoint(others)
+    with _lock:
+        _waiting.update(devices)
+        for others, throttle in _throttles.items():
+            throttle.needed = throttle.needed or not _waiting.isdisjoint(others)
 
 
 def throttled(
