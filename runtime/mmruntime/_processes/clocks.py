@@ -45,17 +45,17 @@ def compare_clocks(group: Group, name: str) -> ClockOffset:
     exchange, clock = Exchange(), _own_clock()
     key = f"clock/{group.key}/{name}"
     with progress.waiting("the other processes to compare clocks", group.members):
-        exchange.put(f"{key}/{me}/clock", clock)
-        if me != first:
-            if clock and exchange.get(f"{key}/{first}/clock", _TIMEOUT_S) == clock:
-                return ClockOffset(0.0, 0.0)
-            return min(
+        if me == first:
+            exchange.put(f"{key}/{me}/clock", clock)
+        else:
+            offset = min(
                 (_round_trip(exchange, f"{key}/{me}/{number}") for number in range(_ROUNDS)),
                 key=lambda found: found.error,
             )
+            same = bool(clock) and exchange.get(f"{key}/{first}/clock", _TIMEOUT_S) == clock
+            # One clock gives each answer between its question and its arrival, so that no offset exceeds the error.
+            return ClockOffset(0.0, 0.0) if same and abs(offset.seconds) <= offset.error else offset
         for other in group.members[1:]:
-            if clock and exchange.get(f"{key}/{other}/clock", _TIMEOUT_S) == clock:
-                continue
             for number in range(_ROUNDS):
                 exchange.get(f"{key}/{other}/{number}/ask", _TIMEOUT_S)
                 exchange.put(f"{key}/{other}/{number}/answer", repr(time.perf_counter()))
@@ -66,7 +66,7 @@ def _own_clock() -> str:
     """What names the clock that `time.perf_counter` of this process reads; empty if nothing does.
 
     On Linux it counts from the start of the kernel, but for an offset of the process's time name space. Copies of one
-    virtual machine may have one boot id, but not one address.
+    virtual machine may have one name, so that the answers must bear it out.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

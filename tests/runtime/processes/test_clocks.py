@@ -45,12 +45,31 @@ def compared(monkeypatch, names):
         return list(pool.map(run, range(len(names)))), texts.found
 
 
-def test_processes_with_one_clock_exchange_no_times(monkeypatch):
-    found, keys = compared(monkeypatch, ["a", "a", "b", ""])
+def test_processes_with_one_clock_have_no_offset(monkeypatch):
+    found, _ = compared(monkeypatch, ["a", "a", "b", ""])
     assert found[:2] == [(0.0, 0.0)] * 2
     # The clocks of these threads are one all the same.
     assert all(each.error > 0 and abs(each.seconds) <= each.error for each in found[2:])
-    assert {key.split("/")[3] for key in keys if key.endswith("ask")} == {"2", "3"}
+
+
+def test_clocks_that_differ_under_one_name_are_compared(monkeypatch):
+    """As those of copies of one virtual machine, which went on at different times."""
+    own, first = time.perf_counter, threading.get_ident()
+
+    def late():
+        return own() + (1000 if threading.get_ident() == first else 0)
+
+    texts = Texts()
+    group = SimpleNamespace(members=(0, 1), key="all", token="")
+    monkeypatch.setattr(jax, "process_index", lambda: 0 if threading.get_ident() == first else 1)
+    monkeypatch.setattr(clocks, "Exchange", lambda: texts)
+    monkeypatch.setattr(clocks, "_own_clock", lambda: "a")
+    monkeypatch.setattr(clocks.time, "perf_counter", late)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(clocks.compare_clocks, group, "once")
+        assert clocks.compare_clocks(group, "once") == (0.0, 0.0)
+        offset = other.result()
+    assert offset.error > 0 and abs(offset.seconds - 1000) <= offset.error
 
 
 @pytest.mark.parametrize("names", [["", ""], ["", "a"], ["a", ""]])
