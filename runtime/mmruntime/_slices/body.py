@@ -610,9 +610,11 @@ class _Slicer:
 
     def _cut_joined(self, found: Any, axis: SequenceAxis, mode: str, like: Op, number: int, late: bool) -> Any:
         """Positions up to a slice's end, and what is joined to them."""
-        if mode == "own":
-            raise self._refused(like, NotSliceableError("reads what is joined to positions as if it were one of them"))
-        end, size = axis.lead + axis.bounds[number + 1], found.aval.shape[axis.dim]
+        size = found.aval.shape[axis.dim]
+        try:
+            end = axis.size(number, mode) - axis.tail
+        except NotSliceableError as error:
+            raise self._refused(like, error) from None
         before = self._slice_of(found, axis.dim, 0, end, like, number, late)
         if not axis.tail:
             return before

@@ -65,15 +65,23 @@ class Peaks:
         self._constants = constants
         self._largest: dict[Any, _Largest] = {}
         self._attained: dict[Any, _Attained] = {}
+        # Differences: the largest entries that are subtracted.
+        self._subtracted: dict[Any, _Largest] = {}
         # Conditions: the value, and the case that is chosen where it is finite.
         self._finite: dict[Any, tuple[Any, int]] = {}
         # What values without a sign are made of.
         self._signed: dict[Any, Any] = {}
 
     def most(self, eqn: Any) -> float:
-        """What a difference is at most, but for rounding; infinity if that is not known."""
+        """What a difference is at most, but for rounding; infinity if that is not known.
+
+        Remembers the largest entries that are subtracted, for what is learned of it.
+        """
         largest = self._largest_for(eqn) if eqn.primitive.name == "sub" else None
-        return math.inf if largest is None else -largest.more
+        if largest is None:
+            return math.inf
+        self._subtracted[eqn.outvars[0]] = largest
+        return -largest.more
 
     def least(self, eqn: Any, ins: Sequence[SlicedValue]) -> float:
         """What a sum or maximum of rows is at least; minus infinity if that is not known."""
@@ -187,7 +195,7 @@ class Peaks:
 
     def _difference(self, eqn: Any) -> _Attained | None:
         """What the rows of something less their largest entries attain: zero."""
-        largest = self._largest_for(eqn)
+        largest = self._subtracted.get(eqn.outvars[0])
         if largest is None or not largest.is_exact:
             return None
         dims = self._constants.copy_of(eqn.invars[0]).dims
