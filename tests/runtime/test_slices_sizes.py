@@ -28,6 +28,19 @@ def by_keys(make, times=2):
     return loss
 
 
+def lowered(make):
+    """A loss to whose scores of keys what `make(tokens, valid)` gives is added with a positive factor."""
+
+    def loss(p, batch):
+        x, valid = embedded(p, batch["x"]), jnp.clip(batch["valid"][..., None] * 1.0, 0, 1)
+        q, k, v = (x @ p[name] for name in "qkv")
+        scores = q @ k.mT + (q**2) @ (0 * x + make(x, valid)).mT
+        weights = jax.nn.softmax(jnp.where(lower(), scores, -1e9), -1)
+        return losses(p, x + weights @ v, batch["y"]).mean()
+
+    return loss
+
+
 def total(x):
     return x.sum(-1, keepdims=True)
 
@@ -71,6 +84,13 @@ REFUSED = {
     "a parameter that is made small": by_keys(lambda h, x, v, p: jnp.where(v > 0, h, h / (1e-6 * p["up"][0]))),
     "its root": by_keys(lambda h, x, v, p: jnp.where(v > 0, h, h * lax.rsqrt(1e-12 * abs(p["up"][0])))),
     "counts of features": by_keys(lambda h, x, v, p: ((1 - v) * jnp.ones(1000) * h[..., :1]) @ jnp.ones((1000, WIDTH))),
+    "an odd inverse power": lowered(lambda x, v: lax.integer_pow(-(v + 1e-5), -3)),
+    "an inverse of a quotient": lowered(lambda x, v: -1 / ((small := v + 1e-13) / (small + 1))),
+    "a power of a quotient": lowered(lambda x, v: -(((small := v + 1e-10) / (small + 1)) ** -1.5)),
+    "a negative inverse": lowered(lambda x, v: (1 - v) * (1e7 * x**2 * (-1e7 / (total(x**2) + 1)))),
+    "a product of complex numbers": lowered(lambda x, v: jnp.real(lax.square(lax.complex(0 * x, 1e7 * (1 - v) * x)))),
+    "a power of complex numbers": lowered(lambda x, v: jnp.real(lax.complex(0 * x, 1e7 * (1 - v) * x) ** 2)),
+    "few bits of the exponent": lowered(lambda x, v: lax.reduce_precision(-7e4 * (1 - v) - x**2, 5, 10)),
     "sums of features": by_keys(lambda h, x, v, p: total((1 - v) * jnp.ones(1000) * h[..., :1]) + 0 * h, 3),
 }
 

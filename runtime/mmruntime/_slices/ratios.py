@@ -18,7 +18,7 @@ from mmruntime._compat import Var, is_var
 from mmruntime._slices.constants import Constants, Copy, dims_after
 from mmruntime._slices.hidden import is_same
 from mmruntime._slices.reach import chosen_case, raised_to
-from mmruntime._slices.values import Reach, SlicedValue
+from mmruntime._slices.values import ANYTHING, Reach, SlicedValue
 
 # What rounding may take of a bound.
 _ROUNDED = 0.98
@@ -157,7 +157,9 @@ class Ratios:
                     continue
                 rest = max(1.0, abs(ins[over].reach[0]), abs(ins[over].reach[1])) ** (1 - bound.power)
                 most = top.factor * rest / bound.factor / _ROUNDED
-                reach = (0.0 if ins[over].span[0] >= 0 else -most), (0.0 if ins[over].span[1] <= 0 else most)
+                # What an inverse is multiplied by may have turned its sign.
+                low, high = ins[over].span if name == "div" or ins[under].span[0] >= 0 else ANYTHING
+                reach = (0.0 if low >= 0 else -most), (0.0 if high <= 0 else most)
                 if bound.where is None:
                     self._learn_shares(eqn, bound, *self._copy_of(eqn.invars[over]))
                     return reach

@@ -28,7 +28,7 @@ _PRODUCTS = frozenset(("mul", "div", "dot_general"))
 # The result's entries are among those of the operands.
 _MOVES_NAMES = """
     broadcast_in_dim complex concatenate conj convert_element_type copy copy_p cummax cummin expand_dims imag
-    optimization_barrier pad real reduce_max reduce_min reduce_precision reshape rev
+    optimization_barrier pad real reduce_max reduce_min reshape rev
     sharding_constraint slice sort split squeeze stack stop_gradient transpose unstack
 """
 _MOVES = frozenset(_MOVES_NAMES.split())
@@ -223,6 +223,9 @@ def chosen_case(ins: Sequence[SlicedValue]) -> int | None:
     return 1 + int(low) if low == high and low in range(len(ins) - 1) else None
 
 
+# Functions of complex numbers whose parts may have the other sign, or be larger, than those of real ones.
+_COMPLEX = frozenset(("mul", "integer_pow", "square"))
+
 # Joins, in which a constant stands beside parameters as a mask does.
 _JOINS = frozenset(("concatenate", "pad", "stack", "scatter", "dynamic_update_slice"))
 
@@ -300,6 +303,11 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
     reaches = [value.span if sure else value.reach for value in ins]
     if dtype == np.bool_:
         return 0.0, 1.0
+    if jnp.issubdtype(dtype, jnp.complexfloating) and name in _COMPLEX:
+        return _of_complex(name, reaches, params)
+    if name == "reduce_precision":
+        low, high = (_in_precision(end, params["exponent_bits"]) for end in reaches[0])
+        return low, high
     if name in _RANGES:
         return _RANGES[name]
     if not jnp.issubdtype(dtype, jnp.number) or not reaches:
@@ -352,7 +360,10 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
         if exponent >= 0:
             return _power(reaches[0], exponent)
         below = _power_of_ends(reaches[0], -exponent)
-        return _quotient((1.0, 1.0), below) if not _has_zero(reaches[0]) else _by_parameter(ORDINARY, below, sure=sure)
+        if _has_zero(reaches[0]):
+            return _by_parameter(ORDINARY, below, sure=sure)
+        sign = -1.0 if exponent % 2 and reaches[0][1] < 0 else 1.0
+        return _quotient((sign, sign), below)
     if name == "pow":
         if sure or not ins[0].learned:
             return _raised(*reaches)
@@ -392,6 +403,23 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
     # Of a function without a rule nothing is known, but that parameters stay ordinary.
     is_ordinary = learned and not sure and all(map(_is_ordinary, reaches))
     return _hull([ORDINARY, *reaches]) if is_ordinary else ANYTHING
+
+
+def _of_complex(name: str, reaches: Sequence[Reach], params: Any) -> Reach:
+    """Between what the parts of a product of complex numbers lie."""
+    exponent = params["y"] if name == "integer_pow" else 2
+    if exponent < 0:
+        return ANYTHING
+    # A number is at most that much larger than its parts.
+    sizes = [math.sqrt(2) * max(abs(low), abs(high)) for low, high in reaches]
+    most = sizes[0] * sizes[1] if name == "mul" else raised_to(max(1.0, sizes[0]), exponent)
+    # Zero times infinity.
+    return ANYTHING if math.isnan(most) else (-most, most)
+
+
+def _in_precision(x: float, exponent_bits: int) -> float:
+    """A number that overflows where an exponent has fewer bits."""
+    return x if exponent_bits >= 11 or abs(x) < 2.0 ** (2 ** (exponent_bits - 1) - 1) else math.copysign(math.inf, x)
 
 
 def _sum_of_products(

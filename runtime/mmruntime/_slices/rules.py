@@ -114,11 +114,11 @@ class SlicedEquation:
     @functools.cached_property
     def reach(self) -> Reach:
         """How low and how high the result is made."""
-        if self.ratio is not None:
-            return self.ratio
-        low, high = reach_of(self.eqn, self.ins, learned=self.learned, is_gradient=self.is_gradient)
-        low, high = max(self.least, low), max(self.least, high)
-        return min(low, self.most), min(high, self.most)
+        # What a quotient lies between tells nothing of its least entries, which something may be divided by.
+        ends = self.ratio or reach_of(self.eqn, self.ins, learned=self.learned, is_gradient=self.is_gradient)
+        least, most = self.span
+        most = min(most, self.most)
+        return min(max(least, ends[0]), most), min(max(least, ends[1]), most)
 
     @functools.cached_property
     def learned(self) -> bool:
@@ -136,7 +136,7 @@ class SlicedEquation:
         """Whether the result is of the backward pass, and not computed again of the forward pass."""
         return self.late and any(value.late and not value.again for value in self.ins)
 
-    @property
+    @functools.cached_property
     def span(self) -> Reach:
         """Where the result lies whatever the inputs are."""
         low, high = span_of(self.eqn, self.ins)
