@@ -157,13 +157,19 @@ def decoder(norm=lambda x: x, weights=WEIGHTS["a softmax"], layers=8):
     return loss
 
 
+def by_their_norm(weights):
+    """Weights that one number scales, without dimensions."""
+    return weights * (lax.rsqrt((weights**2).sum() + EPS) * 2)
+
+
 ACCEPTED = {
+    "weights by their norm": lambda p, batch: decoder(layers=2)(p | {"k": by_their_norm(p["k"])}, batch),
     **{name: decoder(norm) for name, norm in NORMS.items()},
     **{f"no norm, {name}": decoder(weights=weights) for name, weights in WEIGHTS.items()},
 }
 
 
-@pytest.mark.parametrize("name", of_the_night(ACCEPTED, ("scaled first", "no norm, dropout")))
+@pytest.mark.parametrize("name", of_the_night(ACCEPTED, ("scaled first", "weights by their norm", "no norm, dropout")))
 def test_decoders_of_many_layers_keep_their_size(name):
     found, expected = in_slices(ACCEPTED[name], 3, arguments())
     for one, other in zip(found, expected, strict=True):

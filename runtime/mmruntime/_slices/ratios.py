@@ -434,8 +434,13 @@ class Ratios:
         for k in (0, 1):
             by = max(1e-30, abs(ins[1 - k].reach[0]), abs(ins[1 - k].reach[1]))
             for bound in self._inverse_of(eqn.invars[k]) if math.isfinite(by) else ():
-                sizes = zip(bound.dims, eqn.invars[k].aval.shape, shape, strict=True)
-                dims = tuple(dim if size == there else None for dim, size, there in sizes)
+                own: tuple[int, ...] = eqn.invars[k].aval.shape
+                # A number lies wherever it multiplies.
+                there = bound.dims if own else (None,) * len(shape)
+                dims = tuple(
+                    dim if own and own[at] == size else None
+                    for at, (dim, size) in enumerate(zip(there, shape, strict=True))
+                )
                 yield replace(bound, dims=dims).scaled(_ROUNDED / by)
 
     def _product(self, eqn: Any, ins: Sequence[SlicedValue]) -> _Bound | None:
