@@ -376,8 +376,8 @@ class TestInit:
 
 
 class TestExplain:
-    def explain(self, place: str) -> list[str]:
-        result = run("explain", place)
+    def explain(self, place: str, *options: str) -> list[str]:
+        result = run("explain", place, *options)
         assert result.exit_code == 0, result.output
         return result.stdout.splitlines()
 
@@ -438,6 +438,59 @@ class TestExplain:
         assert lines[1].startswith("Written by `stage_loop`, because of line 7: `stages`; in a.py at revision ")
         assert self.explain(f"a.py:{len(text)}")[-1] == "It stays as it is."
 
+    def test_codemods_that_do_not_run(self) -> None:
+        put("a.py", TASK)
+        (line,) = [number for number, text in enumerate(TASK.splitlines(), start=1) if "mm:" in text]
+        changed = "Changed by `place_task`"
+        assert self.explain(f"a.py:{line}", "--select", "place_task")[1].startswith(changed)
+        assert not any(changed in text for text in self.explain(f"a.py:{line}", "--select", "stage_loop"))
+        assert not any(changed in text for text in self.explain(f"a.py:{line}", "--ignore", "place_task"))
+        result = run("explain", f"a.py:{line}", "--select", "place_tsak")
+        assert (result.exit_code, "did you mean `place_task`?" in result.stderr) == (2, True)
+
+    def test_another_configuration(self, repository: Path) -> None:
+        put("a.py", PIPELINE)
+        put("other.toml", '[axes]\nbatch = "stage"\n')
+        (line,) = [number for number, text in enumerate(PIPELINE.splitlines(), start=1) if "mm: mesh" in text]
+        mesh = 'logical_axes=(("batch", "stage"),)'
+        assert not any(mesh in text for text in self.explain(f"a.py:{line}"))
+        assert any(mesh in text for text in self.explain(f"a.py:{line}", "--config", "other.toml"))
+        # In place as well, where the rewrite of a revision must be that of the file.
+        git("add", ".")
+        git("commit", "-qm", "hints")
+        run("apply", "--config", "other.toml")
+        (line,) = [n for n, text in enumerate(Path("a.py").read_text().splitlines(), start=1) if mesh in text]
+        assert self.explain(f"a.py:{line}", "--config", "other.toml")[1].startswith("Written by `declare_mesh`")
+        assert self.explain(f"a.py:{line}")[-1] == "It stays as it is."
+        assert run("explain", f"a.py:{line}", "--config", "none.toml").exit_code == 2
+
+    def test_what_else_it_says(self) -> None:
+        put("a.py", PIPELINE)
+        put("b.py", HIDDEN)
+        assert run("explain", "a.py:7").stderr == ""
+        said = run("explain", "a.py:7", "-v").stderr.splitlines()
+        assert any(text.startswith("a.py: stage_loop, because of line 7: stages") for text in said)
+        assert not any("b.py" in text for text in said)
+        said = run("explain", "b.py:14", "-v").stderr.splitlines()
+        # As `diff -v` says it, consequences with their reasons.
+        assert said == [text for text in run("diff", "-v").stderr.splitlines() if text.startswith("b.py:")]
+        assert len(said) > 1
+        assert run("explain", "b.py:14", "-v", "-q").stderr == ""
+
+    def test_strict(self) -> None:
+        put("a.py", HIDDEN)
+        assert run("explain", "a.py:14").exit_code == 0
+        assert run("explain", "a.py:14", "--strict").exit_code == 1
+        put("a.py", PIPELINE)
+        assert run("explain", "a.py:7", "--strict", "--no-cache", "--jobs", "2").exit_code == 0
+
+    def test_a_source_that_is_gone(self) -> None:
+        put("pkg/a.py", PIPELINE)
+        run("build", "pkg", "--out", "out")
+        os.unlink("pkg/a.py")
+        (line,) = self.explain("out/a.py:2")
+        assert line.endswith("which is not there; run this where `build` was run.")
+
     def test_usage(self) -> None:
         put("a.py", "x = 1\n")
         for place, message in (
@@ -495,6 +548,6 @@ def test_every_command_of_the_specification_is_there() -> None:
         *("diff", "apply", "build", "check", "verify", "plan", "run", "modernize", "codemods", "explain", "init")
     }
     common = ("--select", "--ignore", "--jobs", "--config", "--strict", "--no-cache", "--quiet", "--verbose", "--color")
-    for command in ("diff", "apply", "build", "check", "verify", "plan", "modernize"):
+    for command in ("diff", "apply", "build", "check", "verify", "plan", "modernize", "explain"):
         text = run(command, "--help").stdout
         assert [option for option in common if option not in text] == [], command

@@ -17,6 +17,7 @@ from mmrewrite.cli.colors import color_of_environment
 from mmrewrite.cli.options import (
     ENTRY_AND_ARGS,
     color_option,
+    common_options,
     complete_codemods,
     evidence_option,
     format_option,
@@ -419,25 +420,26 @@ def codemods(output_format: str) -> None:
 
 @cli.command(short_help="Explain a codemod, or a line of a file.")
 @click.argument("what", metavar="CODEMOD|FILE:LINE", shell_complete=complete_codemods)
-@format_option
-@color_option
-def explain(what: str, output_format: str) -> None:
-    """Show a codemod's page, or what becomes of a line, or where a generated line comes from."""
+@common_options
+def explain(what: str, **options: Any) -> None:
+    """Show a codemod's page, or what becomes of a line, or where a generated line comes from.
+
+    Options but --format and --color are for lines; -v also prints the other changes and refusals of the file.
+    """
     from mmrewrite.cli.config import no_codemod
     from mmrewrite.cli.explain import explain_line, place_in
     from mmrewrite.cli.pages import codemod_names, page_of
     from mmrewrite.cli.reports._told import Explanation
+    from mmrewrite.cli.source_options import SourceOptions
 
     place = place_in(what)
     if place is not None:
-        explanation = explain_line(*place)
-    elif (page := page_of(what)) is not None:
-        explanation = Explanation(what, tuple(page.split("\n")))
-    else:
+        explain_line(*place, SourceOptions(**options))
+    if (page := page_of(what)) is None:
         if what.endswith((".py", ".ipynb")):
             raise click.UsageError(f"{what} is a file; name a line of it, as in {what}:1.")
         raise click.UsageError(no_codemod(what, codemod_names()))
-    click.echo(render("explain", output_format, explanation), nl=False)
+    click.echo(render("explain", options["output_format"], Explanation(what, tuple(page.split("\n")))), nl=False)
 
 
 @cli.command(short_help="Write a section of configuration.")

@@ -13,6 +13,7 @@ from mmrewrite.cli.reports._review import checks, reasons
 from mmrewrite.codemod.registry import Registry
 from mmrewrite.directives.carrier import may_have_hints
 from mmrewrite.engine.rewrite import rewrite_project
+from mmrewrite.engine.settings import HintSettings
 from mmrewrite.files.patch import Change, changes_of, split_lines
 from mmrewrite.files.select import source_file
 from mmrewrite.files.walk import MANIFEST, load_file, shown
@@ -171,7 +172,7 @@ def _before(change: Change, source: SourceText) -> Iterator[str]:
         yield from (f"    {text.rstrip()}" for text in old)
 
 
-def earlier(path: str, line: int) -> Iterator[str] | None:
+def earlier(path: str, line: int, settings: HintSettings) -> Iterator[str] | None:
     """Where a line of a file comes from that was rewritten in place: the git revision that had the hints, if any."""
     absolute = os.path.realpath(path)
     folder, name = os.path.split(absolute)
@@ -183,7 +184,7 @@ def earlier(path: str, line: int) -> Iterator[str] | None:
         if not may_have_hints(old):
             continue
         file = source_file(path, old)
-        (result, *_) = rewrite_project([file], Registry(), load=load_file)
+        (result, *_) = rewrite_project([file], Registry(), load=load_file, settings=settings)
         if result.changed:
             try:
                 found = origin(result, shown(path), data, line, revision)

@@ -80,10 +80,14 @@ def color_option(command: _Command) -> _Command:
 
 
 def source_options(command: _Command) -> _Command:
+    """The paths, and the options of `common_options`."""
+    return click.argument("paths", nargs=-1, type=click.Path())(common_options(command))
+
+
+def common_options(command: _Command) -> _Command:
     """Most options of `SourceOptions`, for every command that reads sources."""
     for decorate in reversed(
         (
-            click.argument("paths", nargs=-1, type=click.Path()),
             click.option(
                 "--select",
                 multiple=True,

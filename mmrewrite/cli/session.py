@@ -151,23 +151,13 @@ class Session:
 
     def rewrite(self) -> tuple[Rewrite, ...]:
         """The rewrites of the selected files, in path order."""
-        registry = Registry()
-        settings = HintSettings(
-            selected=self.selected(registry, ModernizeRegistry(), registry),
-            width=self.config.width,
-            ignored=self.ignored(registry, ModernizeRegistry()),
-            axes=self.config.axes,
-            jobs=self.options.jobs,
-            jaxtyping=self.config.jaxtyping,
-            by_name=not self.reads_stdin and any(map(os.path.isfile, self.paths)),
-            track=self.progress.track,
-        )
+        settings = self.hint_settings()
         watched = self.watched = Watched(self.selection, self.rules)
 
         def compute() -> tuple[Rewrite, ...]:
             return rewrite_project(
                 self.selection.files,
-                registry,
+                Registry(),
                 load=watched.load,
                 adopt=watched.adopt,
                 importing=watched.importing,
@@ -177,6 +167,20 @@ class Session:
 
         results = cached("hints", settings, watched, compute, enabled=self.caches)
         return tuple(sorted(results, key=lambda result: result.path))
+
+    def hint_settings(self) -> HintSettings:
+        """The settings of the engine for hints, as the command line and the configuration give them."""
+        registry = Registry()
+        return HintSettings(
+            selected=self.selected(registry, ModernizeRegistry(), registry),
+            width=self.config.width,
+            ignored=self.ignored(registry, ModernizeRegistry()),
+            axes=self.config.axes,
+            jobs=self.options.jobs,
+            jaxtyping=self.config.jaxtyping,
+            by_name=not self.reads_stdin and any(map(os.path.isfile, self.paths)),
+            track=self.progress.track,
+        )
 
     @property
     def caches(self) -> bool:
@@ -349,10 +353,7 @@ class Session:
         if self.options.quiet:
             return
         for result in self.results:
-            for refusal in result.refusals:
-                if not refusal.is_consequence or self.options.verbose:
-                    place = f"{refusal.path}:{refusal.line}:{refusal.column}"
-                    self._say_at(place, f"{style.doubt(refusal.reason)} {style.name(f'[{refusal.codemod}]')}")
+            self._print_refusals(result)
         if not self.options.verbose:
             self._print_consequences()
         for result in self.results:
@@ -360,6 +361,17 @@ class Session:
                 self._print_reasons(result)
         for line in self._summary(verb, len(self.changed) if number is None else number):
             self.say(line)
+
+    def print_details(self, result: Rewrite) -> None:
+        """What --verbose says of one file."""
+        self._print_refusals(result)
+        self._print_reasons(result)
+
+    def _print_refusals(self, result: Rewrite) -> None:
+        for refusal in result.refusals:
+            if not refusal.is_consequence or self.options.verbose:
+                place = f"{refusal.path}:{refusal.line}:{refusal.column}"
+                self._say_at(place, f"{style.doubt(refusal.reason)} {style.name(f'[{refusal.codemod}]')}")
 
     def _print_consequences(self) -> None:
         """One line for all that stays because of something else."""
