@@ -77,15 +77,17 @@ class Wait:
 
         One that has failed, as when its sender has died, is awaited in vain.
         """
-        if self.array.is_deleted():
-            return True
-        if not self.array.is_ready():
+        return bool(self.array.is_deleted() or (self.array.is_ready() and not self.failed()))
+
+    def failed(self) -> bool:
+        """Whether the array will not come."""
+        if self.array.is_deleted() or not self.array.is_ready():
             return False
         try:
             self.array.block_until_ready()
         except Exception:  # a failure of XLA, which may be of any class, or the array was donated just now
-            return bool(self.array.is_deleted())
-        return True
+            return not self.array.is_deleted()
+        return False
 
 
 class Blocked(NamedTuple):
@@ -216,9 +218,19 @@ class Progress:
             try:
                 offer.array.block_until_ready()
             except Exception as error:  # a failure of XLA, which may be of any class, or the array was donated just now
-                if not offer.array.is_deleted():
+                if not offer.array.is_deleted() and not self._failed_before(offer):
                     return offer, error
         return None
+
+    def _failed_before(self, offer: Wait) -> bool:
+        """Whether something failed that came from another process before: that one has the cause, and says so."""
+        # A copy, as the runner appends meanwhile.
+        for wait in tuple(self.waits):
+            if (wait.call, wait.index) >= (offer.call, offer.index):
+                return False
+            if wait.failed():
+                return True
+        return False
 
     def oldest(self) -> Wait | None:
         """The oldest wait that is not over; forgets those before it. For one reading thread."""

@@ -67,6 +67,17 @@ def test_what_others_wait_for_in_vain_is_told_once_it_has_failed():
     assert progress.failed_offer() is None
 
 
+def test_what_fails_after_something_of_another_process_has_its_cause_there():
+    progress = Progress()
+    received, own = Arriving(ready=True, failed=True), Arriving(ready=True, failed=True)
+    progress.waits.append(Wait(0.0, 2, STEP, 3, received))
+    progress.offers.append(Wait(0.0, 2, STEP, 5, own))
+    assert progress.failed_offer() is None
+    for call, index in ((1, 5), (2, 1)):
+        progress.offers.append(Wait(0.0, call, STEP, index, own))
+        assert progress.failed_offer() is not None
+
+
 def test_calls_are_counted_and_remembered():
     progress = Progress()
     for number in range(100):
