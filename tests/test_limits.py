@@ -82,9 +82,11 @@ def test_the_message_names_the_options() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="POSIX has these signals")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_a_program_and_its_files_go_with_a_run_that_is_told_to_end(tmp_path: Path, name: str) -> None:
-    program = f"import os, time; open({str(tmp_path / 'pid')!r}, 'x').write(str(os.getpid())); time.sleep(1000)"
+    program = f"import os, time; open({str(tmp_path / 'pid')!r}, 'x').write(str(os.getpid())); time.sleep(60)"
+    # A terminal's `nohup` has it ignored, by all that it starts.
     run = (
-        "import os, sys, tempfile\n"
+        "import os, signal, sys, tempfile\n"
+        f"signal.signal(signal.{name}, signal.SIG_DFL)\n"
         "from mmrewrite.mirror.limits import USUAL, run_within\n"
         "with tempfile.TemporaryDirectory(dir=sys.argv[2]):\n"
         "    run_within([sys.executable, '-c', sys.argv[1]], os.environ, USUAL)\n"
