@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import random
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 import libcst as cst
 import pytest
@@ -316,6 +318,7 @@ class TestOrder:
             train=TRAIN,
             **{f"part_{index}": HINTED.replace("stage=0", f"stage={index}") for index in range(6)},
         )
+        monkeypatch.delitem(sys.modules, "jax", raising=False)
         monkeypatch.setattr(workers, "ENOUGH", 0)
         expected = {result.path: result for result in rewrite_project(given, REGISTRY)}
         shuffled = random.Random(0).sample(given, len(given))
@@ -327,20 +330,28 @@ class TestOrder:
                 assert [result.path for result in results] == [file.path for file in shuffled]
                 assert {result.path: result for result in results} == expected
 
-    def test_little_work_is_not_forked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture
+    def fork_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fork(*_: object) -> None:
             raise AssertionError("forked")
 
         monkeypatch.setattr("multiprocessing.get_context", fork)
+        # Other tests import it.
+        monkeypatch.delitem(sys.modules, "jax", raising=False)
+
+    @pytest.mark.usefixtures("fork_fails")
+    def test_little_work_is_not_forked(self) -> None:
         assert list(workers.in_workers(str, [1, 2], work=10, jobs=2)) == ["1", "2"]
         with pytest.raises(AssertionError, match="forked"):
             workers.in_workers(str, [1, 2], work=workers.ENOUGH, jobs=2)
 
-    def test_hints_are_work_and_not_only_characters(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fork(*_: object) -> None:
-            raise AssertionError("forked")
+    @pytest.mark.usefixtures("fork_fails")
+    def test_a_process_with_jax_in_it_is_not_forked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "jax", ModuleType("jax"))
+        assert list(workers.in_workers(str, [1, 2], work=workers.ENOUGH, jobs=2)) == ["1", "2"]
 
-        monkeypatch.setattr("multiprocessing.get_context", fork)
+    @pytest.mark.usefixtures("fork_fails")
+    def test_hints_are_work_and_not_only_characters(self) -> None:
         text = "def f(x):\n    return x\n\n\n" + "".join(f"y{n} = f({n})  # mm: task(stage=0)\n" for n in range(25))
         many = files(**{f"part_{index}": text for index in range(20)})
         assert sum(len(file.data) for file in many) < workers.ENOUGH / 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -47,8 +48,9 @@ def in_workers(
 ) -> Sequence[_Result]:
     """`[function(item) for item in items]`, in up to `jobs` processes when `work` characters are worth it.
 
-    Forked processes inherit the items and LibCST, already imported; only results are pickled. Windows cannot fork, and
-    one process does all of it there. `track` shows how many items are done, as `what`.
+    Forked processes inherit the items and LibCST, already imported; only results are pickled. Where `is_enough` says
+    that none can be forked, as on Windows, one process does all of it. `track` shows how many items are done, as
+    `what`.
 
     Raises:
         WorkerDied: If one of the processes was killed.
@@ -60,8 +62,12 @@ def in_workers(
 
 
 def is_enough(items: int, work: int, jobs: int) -> bool:
-    """Whether `items` with `work` characters are worth processes of their own, and this platform can fork them."""
-    if min(jobs, items) < 2 or work < ENOUGH:
+    """Whether `items` with `work` characters are worth processes of their own, which can be forked here.
+
+    The tool does not import JAX, but a program may that calls the tool. Its threads hold locks, which nobody would ever
+    release in a forked process.
+    """
+    if min(jobs, items) < 2 or work < ENOUGH or "jax" in sys.modules:
         return False
     # Only runs that may fork pay for this import.
     import multiprocessing
