@@ -77,17 +77,15 @@ class Wait:
 
         One that has failed, as when its sender has died, is awaited in vain.
         """
-        return bool(self.array.is_deleted() or (self.array.is_ready() and not self.failed()))
-
-    def failed(self) -> bool:
-        """Whether the array will not come."""
-        if self.array.is_deleted() or not self.array.is_ready():
-            return False
+        if self.array.is_deleted():
+            return True
         try:
+            if not self.array.is_ready():
+                return False
             self.array.block_until_ready()
         except Exception:  # a failure of XLA, which may be of any class, or the array was donated just now
-            return not self.array.is_deleted()
-        return False
+            return bool(self.array.is_deleted())
+        return True
 
 
 class Blocked(NamedTuple):
@@ -150,6 +148,8 @@ class Progress:
         self.waits: deque[Wait] = deque(maxlen=_MOST_WAITS)
         self.offers: deque[Wait] = deque(maxlen=_MOST_WAITS)
         self._offered: list[Wait] = []
+        # The first offer that failed and may have its cause in another process: when that was seen, and why it failed.
+        self._doubtful: tuple[float, Wait, BaseException] | None = None
         self.blocked: Blocked | None = None
         self.calls: deque[CallRecord] = deque(maxlen=_MOST_CALLS)
         self.last: dict[str, CallRecord] = {}
@@ -200,11 +200,16 @@ class Progress:
                 found.append(record)
         return tuple(reversed(found))
 
-    def failed_offer(self) -> tuple[Wait, BaseException] | None:
+    def failed_offer(self, patience: float) -> tuple[Wait, BaseException] | None:
         """What other processes wait for in vain, as a program of this one has failed; and why. For one reading thread.
 
         Nobody else may notice: the main thread may wait for them in turn, and they are not told.
+
+        Args:
+            patience: Seconds for which it is left to another process to say so, where that may have the cause. It says
+                nothing if what failed is what lies between the two.
         """
+        now = time.monotonic()
         with suppress(IndexError):
             while True:
                 self._offered.append(self.offers.popleft())
@@ -212,25 +217,32 @@ class Progress:
         for offer in offered:
             if offer.array.is_deleted():
                 continue
-            if not offer.array.is_ready():
-                self._offered.append(offer)
-                continue
             try:
-                offer.array.block_until_ready()
+                if offer.array.is_ready():
+                    offer.array.block_until_ready()
+                else:
+                    self._offered.append(offer)
             except Exception as error:  # a failure of XLA, which may be of any class, or the array was donated just now
-                if not offer.array.is_deleted() and not self._failed_before(offer):
+                if offer.array.is_deleted():
+                    continue
+                if not self._may_follow(offer):
                     return offer, error
+                self._doubtful = self._doubtful or (now, offer, error)
+        if self._doubtful is not None:
+            since, doubtful, why = self._doubtful
+            if now - since >= patience or not self._may_follow(doubtful):
+                self._doubtful = None
+                return doubtful, why
         return None
 
-    def _failed_before(self, offer: Wait) -> bool:
-        """Whether something failed that came from another process before: that one has the cause, and says so."""
-        # A copy, as the runner appends meanwhile.
-        for wait in tuple(self.waits):
-            if (wait.call, wait.index) >= (offer.call, offer.index):
-                return False
-            if wait.failed():
-                return True
-        return False
+    def _may_follow(self, offer: Wait) -> bool:
+        """Whether something before it has not come from another process: if that has failed, the cause is there.
+
+        What comes with it may have failed a moment before it.
+        """
+        # A copy, as the runner appends meanwhile. What is received late is not in the order of the instructions.
+        earlier = [wait for wait in tuple(self.waits) if (wait.call, wait.index) < (offer.call, offer.index)]
+        return not all(wait.over() for wait in earlier)
 
     def oldest(self) -> Wait | None:
         """The oldest wait that is not over; forgets those before it. For one reading thread."""

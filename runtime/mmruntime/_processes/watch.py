@@ -227,7 +227,7 @@ class FaultWatch:
 
         It may have failed because they did, so that any other cause comes first.
         """
-        found = None if self._failed_program else self._progress.failed_offer()
+        found = None if self._failed_program else self._progress.failed_offer(self._limits.report)
         if found is not None:
             offer, error = found
             self._failed_program = True

@@ -1,5 +1,8 @@
 """What the watch over faults reads of a process, and what processes read of each other."""
 
+import itertools
+import math
+
 import jax
 import pytest
 
@@ -59,12 +62,12 @@ def test_what_others_wait_for_in_vain_is_told_once_it_has_failed():
     late = Arriving(failed=True)
     for array in (Arriving(ready=True), late, Arriving(deleted=True, failed=True)):
         progress.offers.append(Wait(0.0, 1, STEP, 3, array))
-    assert progress.failed_offer() is None
+    assert progress.failed_offer(math.inf) is None
     assert not progress.offers
     late.ready = True
-    offer, error = progress.failed_offer()
+    offer, error = progress.failed_offer(math.inf)
     assert (offer.array, str(error)) == (late, "Connection closed")
-    assert progress.failed_offer() is None
+    assert progress.failed_offer(math.inf) is None
 
 
 def test_what_fails_after_something_of_another_process_has_its_cause_there():
@@ -72,10 +75,54 @@ def test_what_fails_after_something_of_another_process_has_its_cause_there():
     received, own = Arriving(ready=True, failed=True), Arriving(ready=True, failed=True)
     progress.waits.append(Wait(0.0, 2, STEP, 3, received))
     progress.offers.append(Wait(0.0, 2, STEP, 5, own))
-    assert progress.failed_offer() is None
+    assert progress.failed_offer(math.inf) is None
     for call, index in ((1, 5), (2, 1)):
         progress.offers.append(Wait(0.0, call, STEP, index, own))
-        assert progress.failed_offer() is not None
+        assert progress.failed_offer(math.inf) is not None
+
+
+def test_what_fails_before_it_is_known_what_came_from_others_is_told_later():
+    progress = Progress()
+    # What is received late is issued behind instructions that are later in the one order.
+    behind, before, own = Arriving(), Arriving(), Arriving(ready=True, failed=True)
+    progress.waits += [Wait(0.0, 1, STEP, 8, behind), Wait(0.0, 1, STEP, 3, before)]
+    progress.offers.append(Wait(0.0, 1, STEP, 5, own))
+    assert progress.failed_offer(math.inf) is None
+    own.deleted = True
+    assert progress.failed_offer(math.inf) is None
+    before.ready = True
+    offer, error = progress.failed_offer(math.inf)
+    assert (offer.array, str(error)) == (own, "Connection closed")
+    assert progress.failed_offer(0.0) is None
+
+
+def test_what_nobody_else_accounts_for_is_told_in_the_end():
+    """A process whose message is lost on the way has no program that failed."""
+    progress = Progress()
+    progress.waits.append(Wait(0.0, 1, STEP, 3, Arriving(ready=True, failed=True)))
+    progress.offers.append(Wait(0.0, 1, STEP, 5, Arriving(ready=True, failed=True)))
+    assert progress.failed_offer(math.inf) is None
+    assert progress.failed_offer(0.0) is not None
+
+
+@pytest.mark.parametrize("is_donated", [False, True])
+def test_of_a_chain_of_processes_the_first_that_failed_says_so(is_donated):
+    """Whatever order the failures are seen in, from 0 to 1 to 2 and its scalar result."""
+    for order in itertools.permutations(range(5)):
+        chain = [Progress() for _ in range(3)]
+        sent = [Arriving(failed=True) for _ in chain]
+        received = [Arriving(failed=True) for _ in chain[1:]]
+        for me, progress in enumerate(chain):
+            if me:
+                progress.waits.append(Wait(0.0, 1, STEP, me, received[me - 1]))
+            progress.offers.append(Wait(0.0, 1, STEP, me + 1, sent[me]))
+        told = []
+        for event in order:
+            (sent + received)[event].ready = True
+            told += [me for me, progress in enumerate(chain) if progress.failed_offer(math.inf) is not None]
+            for array in sent:
+                array.deleted = is_donated and array.ready
+        assert told == [0], order
 
 
 def test_calls_are_counted_and_remembered():
