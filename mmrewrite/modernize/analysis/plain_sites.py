@@ -371,7 +371,11 @@ class PlainSites:
             context = member.context
             if context is None or context in self.removed or context.kind != WITH or not context.is_sure:
                 continue
-            if self._is_set_by_hand or self.not_set(context) is not None:
+            if self._is_set_by_hand:
+                continue
+            reason = self.not_set(context)
+            if reason is not None:
+                self.reasons[member] = "; and ".join(dict.fromkeys((self.reasons[member], reason)))
                 continue
             dependents = self._dependents(context)
             if all(self._has_mesh_of(context, other) for other in dependents):
