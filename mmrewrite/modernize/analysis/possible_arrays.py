@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from mmrewrite.modernize.analysis.called_back import COMPUTED_FIELDS, TOLD
 from mmrewrite.modernize.analysis.libraries import ARRAY_LIBRARIES, is_known, library_name
+from mmrewrite.modernize.analysis.reach import WideReach
 from mmrewrite.modernize.uses import ModuleUses
-from mmrewrite.project.reach import Reached
 from mmrewrite.source.names import Binding, Scope
 
 _MAKERS = ("jax.numpy.", "jax.random.", "jax.lax.", "jax.nn.")
 # Methods that dictionaries have as well, and that give what was put in.
 _TAKE_OUT = frozenset(("get", "pop", "setdefault"))
 _OWN = ("self", "cls")
+# Annotations of what is an array, not what may have one in it.
+_ARRAYS = frozenset(("jax.Array", "jax.numpy.ndarray", "chex.Array", "chex.ArrayDevice"))
 _ANYTHING = frozenset(("builtins.object", "typing.Any", "typing_extensions.Any"))
 # Values lead to each other in circles.
 _DEEPEST = 8
@@ -25,15 +27,17 @@ class PossibleArrays:
 
     Args:
         modules: The modules that may change, by their facts.
-        members: The statements by which the project gives attributes their values.
+        reach: Tells the statements by which the project gives attributes their values, and its classes.
     """
 
-    def __init__(self, modules: Mapping[int, ModuleUses], members: Mapping[str, Sequence[Reached]]) -> None:
-        self._modules, self._members = modules, members
+    def __init__(self, modules: Mapping[int, ModuleUses], reach: WideReach) -> None:
+        self._modules, self._members, self._project = modules, reach.members, reach.project
 
     def computes(self, module: ModuleUses, node: ast.expr | ast.stmt) -> bool:
-        """Whether an operator, an index or a field such as `x.T` may compute with an array."""
+        """Whether an operator, an index, a field such as `x.T` or a loop over it may compute with an array."""
         match node:
+            case ast.Name(ctx=ast.Load()):
+                return _is_iterated(module, node) and self._is_array(module, node)
             case ast.BinOp(left=left, right=right):
                 operands = [left, right]
             case ast.AugAssign(target=target, value=value):
@@ -68,7 +72,11 @@ class PossibleArrays:
                 return self._may_keep(module, node, depth)
             case ast.Subscript(value=table) if self._is_table(module, table):
                 return True
+            case ast.Attribute(value=ast.Name() as holder, attr=attribute) if self._declares(module, holder, attribute):
+                return True
             case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.Starred(value=value):
+                return self._may_hold(module, value, depth)
+            case ast.Call(func=function, args=[value, _, *_]) if library_name(module, function) == "builtins.getattr":
                 return self._may_hold(module, value, depth)
             case ast.NamedExpr(value=value):
                 return self.may_be(module, value, depth + 1)
@@ -97,6 +105,37 @@ class PossibleArrays:
         return any(
             self.may_be(module, each, depth + 1) for each in ([value] if value else _taken_apart(owner, binding))
         )
+
+    def _is_array(self, module: ModuleUses, name: ast.Name) -> bool:
+        """Whether a name is an array for certain in one of its meanings: other values are iterated over as often."""
+        owner = module.scope_of(name).owner(name.id)
+        if owner is None:
+            return False
+        return any(
+            not _is_collecting(owner, binding.node) and _is_of_arrays(module, binding.node.annotation)
+            if isinstance(binding.node, ast.arg)
+            else isinstance(binding.value, ast.Call)
+            and (library_name(module, binding.value.func) or "").startswith("jax.random.")
+            for binding in owner.bindings[name.id]
+        )
+
+    def _declares(self, module: ModuleUses, holder: ast.Name, attribute: str) -> bool:
+        """Whether a parameter is annotated with a class of the project that declares an attribute as an array."""
+        owner = module.scope_of(holder).owner(holder.id)
+        for binding in owner.bindings[holder.id] if owner is not None else ():
+            annotation = binding.node.annotation if isinstance(binding.node, ast.arg) else None
+            if annotation is not None and self._class_declares(module, annotation, attribute):
+                return True
+        return False
+
+    def _class_declares(self, module: ModuleUses, annotation: ast.expr, attribute: str) -> bool:
+        found = module.facts.names.resolve(_parsed(annotation) or annotation, module.scope_of(annotation))
+        definition = self._project.definition(found, module.facts) if found is not None else None
+        home = self._modules.get(id(definition[0])) if definition is not None else None
+        if definition is None or home is None or not isinstance(definition[1].node, ast.ClassDef):
+            return False
+        statements = (each.statement for each in home.facts.names.inner[definition[1].node].bindings.get(attribute, ()))
+        return any(isinstance(each, ast.AnnAssign) and _says_array(home, each.annotation) for each in statements)
 
     def _is_table(self, module: ModuleUses, name: ast.expr) -> bool:
         """Whether this is `args` of `*args` or `**kwargs`, which is no array, while what is in it may be."""
@@ -167,17 +206,43 @@ def _says_array(module: ModuleUses, annotation: ast.expr) -> bool:
     """Whether an annotation has a type of a library for arrays in it, or one that says nothing."""
     # A name in a text stands in no scope of its own.
     scope = module.scope_of(annotation)
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        try:
-            annotation = ast.parse(annotation.value, mode="eval").body
-        except SyntaxError:
-            return True
-    for node in ast.walk(annotation):
+    parsed = _parsed(annotation)
+    if parsed is None:
+        return True
+    for node in ast.walk(parsed):
         if isinstance(node, ast.Name | ast.Attribute):
             found = module.facts.names.resolve(node, scope)
             if found in _ANYTHING or (found or "").partition(".")[0] in (*ARRAY_LIBRARIES, "jaxtyping"):
                 return True
     return False
+
+
+def _parsed(annotation: ast.expr) -> ast.expr | None:
+    """An annotation, also one that is a text; None for a text that is no expression."""
+    if not (isinstance(annotation, ast.Constant) and isinstance(annotation.value, str)):
+        return annotation
+    try:
+        return ast.parse(annotation.value, mode="eval").body
+    except SyntaxError:
+        return None
+
+
+def _is_of_arrays(module: ModuleUses, annotation: ast.expr | None) -> bool:
+    """Whether an annotation says that a value is an array, and not only that there may be one in it."""
+    parsed = _parsed(annotation) if annotation is not None else None
+    found = module.facts.names.resolve(parsed, module.scope_of(annotation)) if annotation is not None and parsed else ""
+    return found in _ARRAYS
+
+
+def _is_iterated(module: ModuleUses, name: ast.Name) -> bool:
+    """Whether a name is iterated over: by a loop, by a star, or by several targets."""
+    match module.parents.get(name):
+        case ast.For(iter=value) | ast.comprehension(iter=value) | ast.Starred(value=value):
+            return value is name
+        case ast.Assign(targets=targets, value=value) if value is name:
+            return any(isinstance(each, ast.Tuple | ast.List) for each in targets)
+        case _:
+            return False
 
 
 def _taken_apart(owner: Scope | None, binding: Binding) -> Iterator[ast.expr]:

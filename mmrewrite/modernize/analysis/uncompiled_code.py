@@ -118,7 +118,7 @@ class UncompiledCode:
     def __init__(self, modules: Mapping[str, ModuleUses], reach: WideReach, handed: HandedFunctions) -> None:
         self._modules, self._reach, self._handed = modules, reach, handed
         self._by_facts = {id(module.facts): module for module in modules.values()}
-        self._arrays = PossibleArrays(self._by_facts, reach.members)
+        self._arrays = PossibleArrays(self._by_facts, reach)
 
     def problem(self, context: MeshContext) -> str | None:
         """Why `jax.set_mesh` in place of a context would not be the same, else None."""
@@ -352,7 +352,8 @@ class UncompiledCode:
             # What is lowered is called for itself.
             return self._problem_of_function(module, function.func.value, seen)
         found = library_name(module, function.func)
-        if found is not None and is_known(found) and not self._is_tracer(module, function.func):
+        is_looked_up = found == "builtins.getattr"
+        if found is not None and is_known(found) and not is_looked_up and not self._is_tracer(module, function.func):
             # What this library makes is said of its own call.
             return None
         return self._problem_of_value(module, function, text, line)
