@@ -9,6 +9,7 @@ from mmrewrite.codemod.site import Site
 from mmrewrite.directives.arguments import whole_number
 from mmrewrite.source.functions import COMPILERS
 from mmrewrite.source.names import Scope, all_arguments
+from mmrewrite.source.walk import walk
 
 _PARTIAL = "functools.partial"
 _PLAIN_TYPES = frozenset(("bool", "int", "float", "str", "Callable"))
@@ -107,13 +108,18 @@ def _settings(site: Site, function: Function) -> Iterator[str]:
 def _calls_about(site: Site, function: Function) -> Iterator[ast.Call]:
     """Calls that compile or bind the function: its decorators, and those with its name as first argument."""
     yield from (decorator for decorator in function.decorator_list if isinstance(decorator, ast.Call))
-    for node in ast.walk(site.facts.tree):
-        if isinstance(node, ast.Call) and node.args and _refers(node.args[0], function.name):
-            yield node
+    question = ("calls by the name that they are given first", site.facts.path)
+    yield from site.project.once(question, lambda: _calls_by_argument(site.facts.tree)).get(function.name, ())
 
 
-def _refers(node: ast.expr, name: str) -> bool:
-    return (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)
+def _calls_by_argument(tree: ast.Module) -> dict[str, list[ast.Call]]:
+    """The calls of a module whose first argument is a name, or an attribute of one, by that name."""
+    found: dict[str, list[ast.Call]] = {}
+    for node in walk(tree):
+        match node:
+            case ast.Call(args=[ast.Name(id=name) | ast.Attribute(attr=name), *_]):
+                found.setdefault(name, []).append(node)
+    return found
 
 
 def _constants(node: ast.expr | None) -> Iterator[object]:
