@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable
+from itertools import chain
 
 from mmrewrite.directives.collect import Hint
 from mmrewrite.project.facts import Facts
@@ -36,6 +37,7 @@ def find_regions(
             if broken is not None:
                 place = facts.source.offset(broken.lineno, broken.col_offset)
                 places.setdefault((facts.path, broken), []).append((facts, place, False))
+    in_module: dict[str, set[tuple[str, ast.stmt]]] = {}
     for (path, statement), held in places.items():
         facts, start, _ = held[0]
         for _, other_start, _ in held:
@@ -43,8 +45,10 @@ def find_regions(
         reached = _hinted(places, reach.from_node(facts, statement))
         if reached <= {(path, statement)} and any(is_step for _, _, is_step in held):
             # The step gets its model as a value, so the model may be anything that its module leads to.
-            for other in facts.tree.body:
-                reached |= _hinted(places, reach.from_node(facts, other))
+            if path not in in_module:
+                leading = (reach.from_node(facts, each) for each in facts.tree.body)
+                in_module[path] = _hinted(places, chain.from_iterable(leading))
+            reached |= in_module[path]
         for key in reached:
             groups.join((path, start), (key[0], places[key][0][1]))
     return groups.all()
