@@ -156,13 +156,8 @@ def _read_below(site: Site, gradient: Gradient, owner: Scope, name: str) -> int 
     )
     found = [
         node.lineno
-        for node, scope in names.read_in.items()
-        if isinstance(node, ast.Name)
-        and node.id == name
-        and node.lineno > begin
-        and node not in own
-        and scope.owner(name) is owner
-        and not (loss is not None and _is_within(scope, loss.node))
+        for node, scope in names.reads_of(name, owner)
+        if node.lineno > begin and node not in own and not (loss is not None and _is_within(scope, loss.node))
     ]
     return min(found, default=None)
 
@@ -308,12 +303,8 @@ class _LossSearch:
         origin = self._functions.origin(argument, frame) if isinstance(argument, ast.Name) else None
         if origin is None or origin.owner is None:
             return None
-        names = frame.facts.names
-        for node, scope in names.read_in.items():
-            is_it = isinstance(node, ast.Name) and node.id == origin.text and scope.owner(origin.text) is origin.owner
-            if is_it and not frame.is_own(scope):
-                return origin
-        return None
+        reads = frame.facts.names.reads_of(origin.text, origin.owner)
+        return None if all(frame.is_own(scope) for _, scope in reads) else origin
 
 
 def _without_use(function: Definition, nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:

@@ -219,6 +219,19 @@ class Module:
         found = owner.bindings[name] if owner else []
         return found[0] if len(found) == 1 else None
 
+    def reads_of(self, name: str, owner: Scope) -> Iterator[tuple[ast.Name, Scope]]:
+        """Where the name that `owner` binds is read, and the scope that reads it there."""
+        return ((node, scope) for node, scope in self._reads.get(name, ()) if scope.owner(name) is owner)
+
+    @cached_property
+    def _reads(self) -> dict[str, list[tuple[ast.Name, Scope]]]:
+        """Where each name is read, whatever it means there."""
+        found: dict[str, list[tuple[ast.Name, Scope]]] = {}
+        for node, scope in self.read_in.items():
+            if isinstance(node, ast.Name):
+                found.setdefault(node.id, []).append((node, scope))
+        return found
+
     def _canonical(self, qualified: str) -> str:
         qualified = self.follow(qualified)
         return self.synonyms.get(qualified, qualified)
