@@ -13,9 +13,10 @@ import ast
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import PurePath
 
-from mmrewrite.analysis.gradients import Gradient
+from mmrewrite.analysis.gradients import Gradient, Use
 from mmrewrite.analysis.kept_values import is_kept_by_key, is_made_once, statement_of
 from mmrewrite.analysis.traced_functions import (
     COLLECTION_TYPES,
@@ -126,15 +127,15 @@ def _arguments(
     """The parameters of a loss that are objects of the code around it."""
     names = positional_names(callee.node)[callee.positional :]
     is_rebuilt = (site.resolve(gradient.wrapped_call.func) or "").startswith(("flax.", "equinox."))
-    for use in gradient.uses:
-        for index, argument in enumerate(use.call.args):
-            if isinstance(argument, ast.Starred) or index >= len(names):
-                break
-            if not is_rebuilt and index not in gradient.argnums and isinstance(argument, ast.Name):
-                owner = site.facts.scope_of(use.statement).owner(argument.id)
-                line = _read_below(site, gradient, owner, argument.id) if owner is not None else None
-                if line is not None:
-                    yield names[index], Outlasting(names[index], read_on=line)
+    for use in gradient.uses if not is_rebuilt else ():
+        plain = takewhile(lambda each: not isinstance(each, ast.Starred), use.call.args)
+        by_position = [(index, *pair) for index, pair in enumerate(zip(names, plain, strict=False))]
+        passed = [(name, argument) for index, name, argument in by_position if index not in gradient.argnums]
+        passed += [(keyword.arg, keyword.value) for keyword in use.call.keywords if keyword.arg is not None]
+        for name, argument in passed:
+            origin = _lasting(site, gradient, use, name, argument, functions)
+            if origin is not None:
+                yield name, origin
     count = max((len(use.call.args) for use in gradient.uses), default=len(names))
     keywords = {keyword.arg for use in gradient.uses for keyword in use.call.keywords}
     around = functions.running(callee.facts, callee.facts.names.inner[callee.node].parent or callee.facts.names.scope)
@@ -145,8 +146,28 @@ def _arguments(
             yield name, functions.origin(default, around) or Outlasting(name, values=((callee.facts, default),))
 
 
+def _lasting(
+    site: Site, gradient: Gradient, use: Use, name: str, argument: ast.expr, functions: TracedFunctions
+) -> Outlasting | None:
+    """What an argument of the gradient, for the parameter `name` of the loss, is a part of that is read below."""
+    scope = site.facts.scope_of(use.statement)
+    whole = argument
+    while isinstance(whole, ast.Subscript):
+        whole = whole.value
+    owner = scope.owner(whole.id) if isinstance(whole, ast.Name) else None
+    bindings = owner.bindings[whole.id] if owner is not None and isinstance(whole, ast.Name) else []
+    if not isinstance(whole, ast.Name) or any(each.kind == "import" for each in bindings):
+        # Code that is not in sight may read what an object or another module has.
+        return functions.origin(argument, functions.running(site.facts, scope))
+    line = _read_below(site, gradient, owner, whole.id) if owner is not None else None
+    return None if line is None else Outlasting(name, read_on=line)
+
+
 def _read_below(site: Site, gradient: Gradient, owner: Scope, name: str) -> int | None:
-    """The first line that reads a name once the gradient was computed, outside of the loss."""
+    """The first line that reads a name once the gradient was computed, outside of the loss.
+
+    Functions that read a name of their module may run then, wherever they stand.
+    """
     names = site.facts.names
     uses = [use.statement for use in gradient.uses] or [site.statement]
     own = {node for use in uses for node in ast.walk(use)}
@@ -157,7 +178,9 @@ def _read_below(site: Site, gradient: Gradient, owner: Scope, name: str) -> int 
     found = [
         node.lineno
         for node, scope in names.reads_of(name, owner)
-        if node.lineno > begin and node not in own and not (loss is not None and _is_within(scope, loss.node))
+        if (node.lineno > begin or scope.function is not owner is names.scope)
+        and node not in own
+        and not (loss is not None and _is_within(scope, loss.node))
     ]
     return min(found, default=None)
 

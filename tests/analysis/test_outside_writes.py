@@ -388,6 +388,83 @@ STEPS = {
         """,
         ("log.total", 4, 7),
     ),
+    "argument by keyword": (
+        """
+        def step(params, batch, log):
+            def loss(params, batch, *, seen):
+                seen.append(1)
+                return jnp.mean(batch @ params)
+            grads = jax.grad(loss)(params, batch, seen=log)  # mm: microbatch(size=2, argnum=1)
+            return grads, log
+        """,
+        ("seen", 4, 7),
+    ),
+    "argument that an object has": (
+        """
+        class Trainer:
+            def step(self, params, batch):
+                def loss(params, batch, log):
+                    log.append(1)
+                    return jnp.mean(batch @ params)
+                return jax.grad(loss)(params, batch, self.log)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("self.log", 5, None),
+    ),
+    "copy of what an object has": (
+        """
+        class Trainer:
+            def step(self, params, batch):
+                def loss(params, batch, log):
+                    log.append(1)
+                    return jnp.mean(batch @ params)
+                return jax.grad(loss)(params, batch, list(self.log))  # mm: microbatch(size=2, argnum=1)
+        """,
+        None,
+    ),
+    "part of an argument that is read below": (
+        """
+        def step(params, batch, logs):
+            def loss(params, batch, log):
+                log.append(1)
+                return jnp.mean(batch @ params)
+            grads = jax.grad(loss)(params, batch, logs["loss"])  # mm: microbatch(size=2, argnum=1)
+            return grads, logs
+        """,
+        ("log", 4, 7),
+    ),
+    "part of an argument that nothing reads below": (
+        """
+        def step(params, batch):
+            def loss(params, batch):
+                labels = batch.pop("labels")
+                return jnp.mean(batch["x"] @ params - labels)
+            return jax.grad(loss)(params, batch["train"])  # mm: microbatch(size=2, argnum=1)
+        """,
+        None,
+    ),
+    "argument that another module has": (
+        """
+        def step(params, batch):
+            def loss(params, batch, log):
+                log.append(1)
+                return jnp.mean(batch @ params)
+            return jax.grad(loss)(params, batch, LOG)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("LOG", 4, None),
+    ),
+    "argument that a function above reads": (
+        """
+        HISTORY = []
+        def report():
+            print(HISTORY)
+        def step(params, batch):
+            def loss(params, batch, log):
+                log.append(1)
+                return jnp.mean(batch @ params)
+            return jax.grad(loss)(params, batch, HISTORY)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("log", 7, 4),
+    ),
     "default": (
         """
         def step(params, batch, log):
