@@ -90,6 +90,8 @@ REFUSED = {
     "a negative inverse": lowered(lambda x, v: (1 - v) * (1e7 * x**2 * (-1e7 / (total(x**2) + 1)))),
     "a product of complex numbers": lowered(lambda x, v: jnp.real(lax.square(lax.complex(0 * x, 1e7 * (1 - v) * x)))),
     "a power of complex numbers": lowered(lambda x, v: jnp.real(lax.complex(0 * x, 1e7 * (1 - v) * x) ** 2)),
+    "an exponential of complex numbers": lowered(lambda x, v: -jnp.exp(lax.complex(30 * (1 - v) + 0 * x, x)).real),
+    "an exponential of their products": lowered(lambda x, v: -jnp.exp(1j * lax.complex(x, -30 * (1 - v) + 0 * x)).real),
     "few bits of the exponent": lowered(lambda x, v: lax.reduce_precision(-7e4 * (1 - v) - x**2, 5, 10)),
     "sums of features": by_keys(lambda h, x, v, p: total((1 - v) * jnp.ones(1000) * h[..., :1]) + 0 * h, 3),
 }
@@ -162,14 +164,44 @@ def by_their_norm(weights):
     return weights * (lax.rsqrt((weights**2).sum() + EPS) * 2)
 
 
+def turning(turn):
+    """Attention with rotary positions that the batch counts."""
+
+    def loss(p, batch):
+        x, valid = embedded(p, batch["x"]), batch["valid"] > 0
+        angles = jnp.cumsum(1e3 * valid, 1)[..., None] / 10.0 ** jnp.arange(WIDTH // 2)
+        turned = [lax.complex(*jnp.split(x @ p[name], 2, -1)) * turn(angles) for name in "qk"]
+        q, k = (jnp.concatenate([each.real, each.imag], -1) for each in turned)
+        scores = q @ k.mT
+        weights = jax.nn.softmax(jnp.where(lower() & valid[:, None] | jnp.eye(LENGTH, dtype=bool), scores, -1e9), -1)
+        return losses(p, x + weights @ (x @ p["v"]), batch["y"]).mean()
+
+    return loss
+
+
+ROTARY = {
+    "1j times angles": lambda a: jnp.exp(1j * a),
+    "1j times positions": lambda a: jnp.exp(1j * (a * 8) / 8),
+    "of two parts": lambda a: jnp.exp(lax.complex(jnp.zeros_like(a), -a)),
+    "negative": lambda a: jnp.exp(-1j * a),
+    "squared": lambda a: jnp.exp(1j * a) ** 2,
+}
+
+
 ACCEPTED = {
+    **{f"rotary positions, {name}": turning(turn) for name, turn in ROTARY.items()},
     "weights by their norm": lambda p, batch: decoder(layers=2)(p | {"k": by_their_norm(p["k"])}, batch),
     **{name: decoder(norm) for name, norm in NORMS.items()},
     **{f"no norm, {name}": decoder(weights=weights) for name, weights in WEIGHTS.items()},
 }
 
 
-@pytest.mark.parametrize("name", of_the_night(ACCEPTED, ("scaled first", "weights by their norm", "no norm, dropout")))
+@pytest.mark.parametrize(
+    "name",
+    of_the_night(
+        ACCEPTED, ("rotary positions, 1j times angles", "scaled first", "weights by their norm", "no norm, dropout")
+    ),
+)
 def test_decoders_of_many_layers_keep_their_size(name):
     found, expected = in_slices(ACCEPTED[name], 3, arguments())
     for one, other in zip(found, expected, strict=True):

@@ -33,6 +33,7 @@ from mmruntime._slices.peaks import Peaks
 from mmruntime._slices.ratios import Ratios
 from mmruntime._slices.reach import reach_of_constant, shows, span_of_input
 from mmruntime._slices.rules import ADVICE, Application, SlicedEquation, apply_rule, suggested
+from mmruntime._slices.turns import turn_of_constant
 from mmruntime._slices.values import ANYTHING, NotSliceableError, SequenceAxis, SlicedValue, even_axis
 
 # Axes of an operand, each with "own" or "upto".
@@ -74,6 +75,7 @@ def _with_reach(eqn: SlicedEquation, out: SlicedValue) -> SlicedValue:
         span=eqn.span,
         learned=eqn.learned,
         weights=eqn.weights,
+        turn=eqn.turn,
         pole=None if plain else eqn.pole,
         low=None if plain else eqn.low,
     )
@@ -276,7 +278,8 @@ class _Slicer:
         """What is known of an atom that is a number, or known to the last entry."""
         array = self.constants.find(atom)
         reach = ANYTHING if array is None else reach_of_constant(array)
-        return SlicedValue(free=True, plain=shows(reach), reach=reach, span=reach)
+        turn = None if array is None else turn_of_constant(array)
+        return SlicedValue(free=True, plain=shows(reach), reach=reach, span=reach, turn=turn)
 
     def _learn(self, op: Op) -> None:
         self.opened.append(op)
@@ -305,11 +308,9 @@ class _Slicer:
             value = SlicedValue(suggested(eqn), whole=True, free=True, late=late, plain=all(v.plain for v in ins))
             rule = Application(value, [[] for _ in ins])
         if is_known:
-            known_value = self._of_constant(op.eqn.outvars[0])
-            rule = replace(
-                rule,
-                out=rule.out.but(axes=(), plain=known_value.plain, reach=known_value.reach, span=known_value.span),
-            )
+            found = self._of_constant(op.eqn.outvars[0])
+            out = rule.out.but(axes=(), plain=found.plain, reach=found.reach, span=found.span, turn=found.turn)
+            rule = replace(rule, out=out)
         else:
             rule = replace(rule, out=_with_reach(eqn, rule.out))
         if late and not rule.suffix and all(value.again or not value.late for value in ins):

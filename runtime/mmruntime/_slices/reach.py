@@ -223,8 +223,11 @@ def chosen_case(ins: Sequence[SlicedValue]) -> int | None:
     return 1 + int(low) if low == high and low in range(len(ins) - 1) else None
 
 
-# Functions of complex numbers whose parts may have the other sign, or be larger, than those of real ones.
-_COMPLEX = frozenset(("mul", "integer_pow", "square"))
+# Functions whose result's parts may have the other sign, or be larger, where the operands are complex numbers.
+_COMPLEX = frozenset((*_RANGES, *_POLES, *_OF_ONE, "exp", "exp2", "expm1", "integer_pow", "mul", "pow")) - {
+    "neg",
+    "sign",
+}
 
 # Joins, in which a constant stands beside parameters as a mask does.
 _JOINS = frozenset(("concatenate", "pad", "stack", "scatter", "dynamic_update_slice"))
@@ -304,7 +307,7 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
     if dtype == np.bool_:
         return 0.0, 1.0
     if jnp.issubdtype(dtype, jnp.complexfloating) and name in _COMPLEX:
-        return _of_complex(name, reaches, params)
+        return _of_complex(name, reaches, params, is_turn=ins[0].turn == 1)
     if name == "reduce_precision":
         low, high = (_in_precision(end, params["exponent_bits"]) for end in reaches[0])
         return low, high
@@ -375,7 +378,7 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
             return function(reaches[0])
         return _by_parameter(ORDINARY, reaches[0], sure=sure)
     if name in ("exp", "exp2", "expm1"):
-        return _of_exponential(name, reaches[0], dtype)
+        return _of_exponential(name, reaches[0])
     if name == "rem":
         return _hull([reaches[0], (0.0, 0.0)])
     if name == "reduce_sum":
@@ -405,8 +408,14 @@ def _interval(eqn: Any, ins: Sequence[SlicedValue], *, learned: bool, sure: bool
     return _hull([ORDINARY, *reaches]) if is_ordinary else ANYTHING
 
 
-def _of_complex(name: str, reaches: Sequence[Reach], params: Any) -> Reach:
-    """Between what the parts of a product of complex numbers lie."""
+def _of_complex(name: str, reaches: Sequence[Reach], params: Any, *, is_turn: bool) -> Reach:
+    """Between what the parts of a product, power or exponential of complex numbers lie."""
+    if name in ("exp", "exp2"):
+        # Of imaginary exponents it turns what it multiplies. Others take it no further than their parts do.
+        most = 1.0 if is_turn else _of_exponential(name, reaches[0])[1]
+        return -most, most
+    if name not in ("mul", "integer_pow", "square"):
+        return ANYTHING
     exponent = params["y"] if name == "integer_pow" else 2
     if exponent < 0:
         return ANYTHING
@@ -465,10 +474,7 @@ def _power_of_ends(reach: Reach, exponent: float) -> Reach:
     return _ends([raised_to(abs(end), exponent) for end in reach])
 
 
-def _of_exponential(name: str, reach: Reach, dtype: Any) -> Reach:
-    # Complex numbers are turned by it, as rotary positions are.
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        return ORDINARY
+def _of_exponential(name: str, reach: Reach) -> Reach:
     base = math.log(2) if name == "exp2" else 1.0
     low, high = _exponential(reach[0] * base), _exponential(reach[1] * base)
     return (low - 1, high) if name == "expm1" else (low, high)

@@ -28,6 +28,7 @@ from mmruntime._slices.hidden import (
     shown_entries,
 )
 from mmruntime._slices.reach import has_pole, is_learned, reach_of, shows, span_of
+from mmruntime._slices.turns import turn_of
 from mmruntime._slices.values import ANYTHING, SHOWN, NotSliceableError, Reach, SequenceAxis, SlicedValue, even_axis
 
 # How an operand is read: axes of its own, each with the number of the result's axis that says which positions, or with
@@ -130,6 +131,11 @@ class SlicedEquation:
         """Whether the result is made of parameters and numbers alone."""
         are = [value.weights for value in self.ins]
         return any(are) and all(is_one or array is not None for is_one, array in zip(are, self.constants, strict=True))
+
+    @property
+    def turn(self) -> int | None:
+        """Whether the results are known to be real, or imaginary."""
+        return turn_of(self.eqn, self.ins, self.constants)
 
     @property
     def is_gradient(self) -> bool:

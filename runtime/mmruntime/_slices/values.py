@@ -120,6 +120,7 @@ class SlicedValue:
         span: Between which numbers they lie whatever the inputs are.
         learned: Whether it is made of parameters alone.
         weights: Whether it is made of parameters and numbers alone.
+        turn: Of complex numbers, 0 if all are known to be real, and 1 if all are imaginary.
         pole: The equation that first applied a function to what may lie at a pole of it; None if there is none.
         low: The equation whose numbers first made it so low that it may hide; None if it hides as a mask does.
         peak: Whether it is the largest of each row of something whose columns behind the slice are minus infinity. It
@@ -141,6 +142,7 @@ class SlicedValue:
     span: Reach = ANYTHING
     learned: bool = False
     weights: bool = False
+    turn: int | None = None
     pole: Any = None
     low: Any = None
     peak: bool = False
