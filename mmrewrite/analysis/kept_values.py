@@ -11,7 +11,7 @@ from mmrewrite.source.names import Scope
 
 def is_kept_by_key(node: ast.Subscript, facts: Facts, scope: Scope) -> bool:
     """Whether a store in a dictionary happens once for each key, and what it stores is computed from the key alone."""
-    table, key, value = ast.unparse(node.value), ast.unparse(node.slice), _stored(node, facts, scope)
+    table, key, value = ast.unparse(node.value), ast.unparse(node.slice), _stored(node, scope)
     root = next((each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)), "")
     used = _parameters_in(value, facts, scope, scope.owner(root)) if value is not None else None
     if used is None or not used <= _parameters_in(node.slice, facts, scope):
@@ -24,7 +24,7 @@ def is_kept_by_key(node: ast.Subscript, facts: Facts, scope: Scope) -> bool:
                 wanted = holder.body if isinstance(operator, ast.NotIn) else holder.orelse
                 return isinstance(operator, ast.In | ast.NotIn) and inner in wanted
             case ast.If(test=ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)])):
-                return inner in holder.body and f"{table}.get({key})" in _values_of(left, facts, scope)
+                return inner in holder.body and f"{table}.get({key})" in _values_of(left, scope)
             case ast.Try(handlers=handlers) if any(
                 isinstance(each.type, ast.Name) and each.type.id == "KeyError" and inner in each.body
                 for each in handlers
@@ -38,8 +38,7 @@ def is_kept_by_key(node: ast.Subscript, facts: Facts, scope: Scope) -> bool:
 def is_made_once(node: ast.AST, facts: Facts, scope: Scope, name: str | None = None) -> bool:
     """Whether an assignment happens where there is no value yet, and its value is computed from nothing else."""
     text = ast.unparse(node) if isinstance(node, ast.Attribute) else name
-    target = node
-    value = _stored(target, facts, scope)
+    value = _stored(node, scope)
     if value is None or _parameters_in(value, facts, scope) - {"self", "cls"}:
         return False
     for holder, inner in _holders(node, facts, scope):
@@ -62,7 +61,7 @@ def statement_of(node: ast.AST, scope: Scope) -> ast.stmt | None:
     return next((each for each in ast.walk(scope.node) if isinstance(each, ast.stmt) and _is_direct(each, node)), None)
 
 
-def _stored(node: ast.AST, facts: Facts, scope: Scope) -> ast.expr | None:
+def _stored(node: ast.AST, scope: Scope) -> ast.expr | None:
     """What a plain assignment stores in a target."""
     statement = statement_of(node, scope)
     is_plain = isinstance(statement, ast.Assign) and node in statement.targets
@@ -93,7 +92,7 @@ def _is_direct(statement: ast.AST, node: ast.AST) -> bool:
     return False
 
 
-def _values_of(node: ast.expr, facts: Facts, scope: Scope) -> set[str]:
+def _values_of(node: ast.expr, scope: Scope) -> set[str]:
     """The source of an expression, or of what is assigned to a name."""
     if isinstance(node, ast.NamedExpr):
         return {ast.unparse(node.value)}
