@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,8 @@ REGION = {
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Fork however little there is to do; the numbers of processes that were started together."""
+    # Where other tests have imported JAX, nothing would be forked.
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
     monkeypatch.setattr(workers, "ENOUGH", 0)
     found: list[int] = []
     start = workers.Workers.__enter__
