@@ -90,7 +90,7 @@ def writes_outside(site: Site, gradient: Gradient, appended: Sequence[str]) -> O
         gradient: The gradient and its calls.
         appended: Names that the loss closes over and that become parameters of it.
     """
-    functions = TracedFunctions(site.project)
+    functions = TracedFunctions(site.project, site.scope)
     given: dict[tuple[Scope, str], Outlasting | None] = {}
     for name in appended:
         owner = site.scope.owner(name)
@@ -107,7 +107,7 @@ def writes_outside(site: Site, gradient: Gradient, appended: Sequence[str]) -> O
 
 def writes_in_calls(site: Site, loop: ast.For) -> OutsideWrite | None:
     """The first place at which a function that a loop calls changes something that outlives an iteration."""
-    functions = TracedFunctions(site.project)
+    functions = TracedFunctions(site.project, site.scope)
     nodes = list(run_nodes(site.facts, loop.body, site.scope))
     own = {(site.scope, name): None for node in (*nodes, *ast.walk(loop.target)) for name in _bound_by(node)}
     frame = functions.running(site.facts, site.scope, own)
@@ -116,7 +116,7 @@ def writes_in_calls(site: Site, loop: ast.For) -> OutsideWrite | None:
 
 def writes_of(site: Site, function: ast.expr) -> OutsideWrite | None:
     """The first place at which a function that an expression of the site stands for changes something outside."""
-    functions = TracedFunctions(site.project)
+    functions = TracedFunctions(site.project, site.scope)
     frame = functions.running(site.facts, site.scope)
     return _LossSearch(functions).first(functions.callees(function, frame), frame)
 
@@ -160,7 +160,7 @@ def _lasting(
         # Code that is not in sight may read what an object or another module has.
         return functions.origin(argument, functions.running(site.facts, scope))
     line = _read_below(site, gradient, owner, whole.id) if owner is not None else None
-    return None if line is None else Outlasting(name, read_on=line)
+    return None if line is None else Outlasting(name, values=((site.facts, argument),), read_on=line)
 
 
 def _read_below(site: Site, gradient: Gradient, owner: Scope, name: str) -> int | None:

@@ -10,8 +10,10 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import TypeGuard
 
 from mmrewrite.analysis.object_classes import ObjectClasses
+from mmrewrite.analysis.special_methods import Methods, may_be_called_unseen, operands
 from mmrewrite.project.facts import Facts
 from mmrewrite.project.project import Project
 from mmrewrite.source.functions import returns_of
@@ -47,10 +49,14 @@ HOST_CALLS = frozenset(
 _CALLING = ("equinox.", "flax.", "functools.", "haiku.", "jax.", "optax.")
 _PARTIAL = "functools.partial"
 
-# Aliases may form a circle, across modules too.
-_DEPTH = 6
 # Names of parts become no longer where a function calls itself with a part of what it was given.
 _MOST_PARTS = 3
+
+# What runs when an object is made.
+_MAKING = ("__init__", "__new__", "__post_init__")
+_ENTERING = frozenset(("__enter__", "__exit__", "__aenter__", "__aexit__"))
+# Expressions that may stand for an object of any class.
+_UNSEEN = ast.Attribute | ast.Await | ast.BoolOp | ast.Call | ast.IfExp | ast.Name | ast.NamedExpr | ast.Subscript
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -95,7 +101,8 @@ class RunningFunction:
 class Callee:
     """A function that may be called, with what is known of its parameters.
 
-    The first `positional` ones have their arguments; `around` is the function that has made it, if that runs too.
+    The first `positional` ones have their arguments; `around` is the function that has made it, if that runs too, and
+    `kept` what the parameters of that one were.
     """
 
     facts: Facts
@@ -103,13 +110,28 @@ class Callee:
     given: tuple[tuple[str, Outlasting | None], ...] = ()
     positional: int = 0
     around: Scope | None = None
+    kept: tuple[tuple[tuple[Scope, str], Outlasting | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Which functions an expression may stand for: see `TracedFunctions.callees`."""
+
+    node: ast.expr
+    frame: RunningFunction
+    calls: bool
+    wrapped: bool
+
+
+_Answers = dict[_Question, tuple[Callee, ...]]
 
 
 class TracedFunctions:
-    """Follows a function through those that it calls."""
+    """Follows a function, which code in a scope calls, through those that it calls."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, scope: Scope) -> None:
         self._project = project
+        self._around = frozenset(scope.chain())
         self.classes = ObjectClasses(project)
         self._origins: dict[tuple[ast.expr, RunningFunction], Outlasting | None] = {}
         self._running: dict[object, RunningFunction] = {}
@@ -136,26 +158,50 @@ class TracedFunctions:
             around.add(outer)
             outer = outer.parent
         given = {key: origin for key, origin in frame.given.items() if key[0] in around}
+        given.update(callee.kept)
         given.update({(scope, name): origin for name, origin in callee.given})
         active = (frame.active & around) | {scope} | ({callee.around} if callee.around is not None else set())
         return self.running(callee.facts, scope, given, frozenset(active))
 
     def mentioned(self, nodes: Iterable[ast.AST], frame: RunningFunction) -> Iterator[Callee]:
-        """The functions that some nodes call, or hand to others that may."""
+        """The functions that some nodes call, hand to others that may, or run by an operator, a loop or the like."""
         called: set[ast.AST] = set()
         for node in nodes:
+            name = frame.facts.names.resolve(node.func, frame.scope) if isinstance(node, ast.Call) else None
             if isinstance(node, ast.Call):
                 called.add(node.func)
-                for callee in self.callees(node.func, frame):
+                found = tuple(self.callees(node.func, frame))
+                for callee in found:
                     yield self._with_arguments(callee, node, frame)
-            elif isinstance(node, ast.With | ast.AsyncWith):
-                for item in node.items:
-                    for method in ("__enter__", "__exit__"):
-                        yield from self._method(item.context_expr, method, frame)
-            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-                yield from self._method(node.value, "__getitem__", frame)
-            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and node not in called:
+                if found:
+                    # What it does with its arguments is seen there.
+                    continue
+                if name is None and self._may_be_object(node.func, frame):
+                    yield from self._unseen(node.func, "__call__", frame)
+            for operand, methods in operands(node, name):
+                yield from self._special(operand, methods, name, frame)
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and node not in called:
                 yield from self.callees(node, frame, calls=False)
+
+    def _special(
+        self, operand: ast.expr, methods: Methods, called: str | None, frame: RunningFunction
+    ) -> Iterator[Callee]:
+        """The special methods that run on an operand, of a function that is `called` or of another node."""
+        if isinstance(methods, tuple):
+            for method in methods:
+                if self.classes.defining(frame.facts, method):
+                    yield from self._method(operand, method, frame)
+            return
+        for choice in self.classes.choices(operand, frame.facts, frame.scope):
+            found = self.classes.of(choice, frame.facts, frame.scope)
+            if found is None:
+                for method in self.classes.methods(frame.facts):
+                    if may_be_called_unseen(method, called):
+                        yield from self._unseen(operand, method, frame)
+            elif not self.classes.is_of_a_library(*found):
+                parts = [part for _, owner in self.classes.with_bases(*found) for part in owner.body]
+                for method in sorted(filter(methods, {part.name for part in parts if _is_function(part)})):
+                    yield from self._methods(*found, method, self.origin(operand, frame))
 
     def origin(self, node: ast.expr, frame: RunningFunction) -> Outlasting | None:
         """What an expression is, or is a part of, that lasts longer; None if it ends with the function."""
@@ -290,60 +336,88 @@ class TracedFunctions:
         return facts.names.resolve(value.func, scope) in makers
 
     def callees(
-        self, node: ast.expr, frame: RunningFunction, *, calls: bool = True, depth: int = _DEPTH, wrapped: bool = True
-    ) -> Iterator[Callee]:
+        self, node: ast.expr, frame: RunningFunction, *, calls: bool = True, wrapped: bool = True
+    ) -> tuple[Callee, ...]:
         """The functions of the project that an expression may stand for.
 
         Args:
             node: The expression.
             frame: Where it stands.
             calls: Whether it is called, or only handed on.
-            depth: How many aliases are followed.
             wrapped: Whether functions that other functions are made of count.
         """
-        if depth == 0:
-            return
+        return self._callees(_Question(node, frame, calls, wrapped), {})
+
+    def _callees(self, question: _Question, answers: _Answers) -> tuple[Callee, ...]:
+        if question not in answers:
+            # Aliases may form a circle, across modules too, which adds nothing.
+            answers[question] = ()
+            answers[question] = tuple(dict.fromkeys(self._find_callees(question, answers)))
+        return answers[question]
+
+    def _find_callees(self, question: _Question, answers: _Answers) -> Iterator[Callee]:
+        frame, calls = question.frame, question.calls
         names = frame.facts.names
-        match node:
-            case ast.Lambda():
+        match question.node:
+            case ast.Lambda() as node:
                 yield Callee(frame.facts, node)
-            case ast.Name():
+            case ast.Name() as node:
                 scope = names.read_in.get(node, frame.scope)
                 owner = scope.owner(node.id)
                 for binding in owner.bindings[node.id] if owner is not None else ():
-                    yield from self._bound(binding, owner, frame, calls, depth, wrapped)
+                    yield from self._bound(binding, owner, question, answers)
                 if owner is None:
-                    yield from self._defined(names.resolve(node, scope), frame.facts, calls)
-            case ast.Attribute(value=value, attr=attribute):
-                found = list(self._defined(names.resolve(node, frame.scope), frame.facts, calls))
+                    yield from self._defined(names.resolve(node, scope), frame.facts, calls, answers)
+            case ast.Attribute(value=value, attr=attribute) as node:
+                found = list(self._defined(names.resolve(node, frame.scope), frame.facts, calls, answers))
                 yield from found or self._method(value, attribute, frame)
                 if attribute == "apply" and calls:
                     # `hk.transform(f).apply`
-                    yield from self._transformed(value, frame, depth - 1)
-            case ast.Call(func=function, args=[first, *_]) if names.resolve(function, frame.scope) == _PARTIAL:
-                for callee in self.callees(first, frame, calls=calls, depth=depth - 1, wrapped=wrapped):
+                    yield from self._transformed(value, frame, answers)
+            case ast.Call(func=function, args=[first, *_]) as node if names.resolve(function, frame.scope) == _PARTIAL:
+                for callee in self._callees(replace(question, node=first), answers):
                     yield self._with_arguments(callee, node, frame, skip=1)
-            case ast.Call() if calls:
-                yield from self._made(node, frame, depth, wrapped)
+            case ast.Call() as node if calls:
+                yield from self._made(node, frame, question.wrapped, answers)
+            case ast.IfExp(body=one, orelse=other):
+                for each in (one, other):
+                    yield from self._callees(replace(question, node=each), answers)
+            case ast.BoolOp(values=values):
+                for each in values:
+                    yield from self._callees(replace(question, node=each), answers)
+            case ast.NamedExpr(value=value):
+                yield from self._callees(replace(question, node=value), answers)
+            case ast.Subscript(value=value):
+                # `LOSSES["mean"]`
+                for each in self._items(value, frame):
+                    yield from self._callees(replace(question, node=each), answers)
             case _:
                 return
 
-    def _transformed(self, node: ast.expr, frame: RunningFunction, depth: int) -> Iterator[Callee]:
+    def _items(self, node: ast.expr, frame: RunningFunction) -> list[ast.expr]:
+        """What a table that is written out has in it."""
+        if isinstance(node, ast.Name):
+            binding = frame.facts.names.binding(node.id, frame.facts.names.read_in.get(node, frame.scope))
+            node = binding.value if binding is not None and binding.value is not None else node
+        if isinstance(node, ast.Dict):
+            return node.values
+        return node.elts if isinstance(node, ast.List | ast.Tuple) else []
+
+    def _transformed(self, node: ast.expr, frame: RunningFunction, answers: _Answers) -> Iterator[Callee]:
         if isinstance(node, ast.Name):
             binding = frame.facts.names.binding(node.id, frame.facts.names.read_in.get(node, frame.scope))
             node = binding.value if binding is not None and binding.value is not None else node
         if isinstance(node, ast.Call) and (frame.facts.names.resolve(node.func, frame.scope) or "").startswith(
             "haiku."
         ):
-            yield from self._made(node, frame, depth, wrapped=True)
+            yield from self._made(node, frame, wrapped=True, answers=answers)
 
-    def _bound(
-        self, binding: Binding, owner: Scope | None, frame: RunningFunction, calls: bool, depth: int, wrapped: bool
-    ) -> Iterator[Callee]:
+    def _bound(self, binding: Binding, owner: Scope | None, question: _Question, answers: _Answers) -> Iterator[Callee]:
+        frame, calls = question.frame, question.calls
         if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield Callee(frame.facts, binding.node)
-            if wrapped:
-                yield from self._decorated(binding.node, frame, depth)
+            if question.wrapped:
+                yield from self._decorated(binding.node, frame, answers)
         elif isinstance(binding.node, ast.ClassDef):
             yield from self._made_object(frame.facts, binding.node, calls)
         elif binding.value is not None:
@@ -353,13 +427,13 @@ class TracedFunctions:
                     origin = self.origin_of_name(binding.name, owner or frame.scope, frame)
                     yield from self._methods(*found, "__call__", origin)
                     return
-            yield from self.callees(binding.value, frame, calls=calls, depth=depth - 1, wrapped=wrapped)
+            yield from self._callees(replace(question, node=binding.value), answers)
         elif binding.target is not None:
-            yield from self._defined(frame.facts.names.follow(binding.target), frame.facts, calls)
+            yield from self._defined(frame.facts.names.follow(binding.target), frame.facts, calls, answers)
         elif binding.kind == "parameter" and calls:
             yield from self._method_of_parameter(binding, "__call__", owner, frame)
 
-    def _defined(self, name: str | None, near: Facts, calls: bool) -> Iterator[Callee]:
+    def _defined(self, name: str | None, near: Facts, calls: bool, answers: _Answers) -> Iterator[Callee]:
         """The function of a full name: one of a module, or of a class in it."""
         if name is None:
             return
@@ -368,68 +442,146 @@ class TracedFunctions:
             holder, _, method = name.rpartition(".")
             of_class = self._project.definition(holder, near)
             if of_class is not None and isinstance(of_class[1].node, ast.ClassDef):
-                yield from self.method_of(of_class[0], of_class[1].node, method, None, bound=False)
+                yield from self.method_of(of_class[0], of_class[1].node, method, None, bound=False, answers=answers)
             return
         if found is None:
             return
         facts, binding = found
         if isinstance(binding.node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield Callee(facts, binding.node)
-            yield from self._decorated(binding.node, self.running(facts, facts.names.scope), _DEPTH)
+            yield from self._decorated(binding.node, self.running(facts, facts.names.scope), answers)
         elif isinstance(binding.node, ast.ClassDef):
             yield from self._made_object(facts, binding.node, calls)
         elif binding.value is not None and facts.names.resolve_dotted(binding.name, facts.names.scope) != name:
             frame = self.running(facts, facts.names.scope)
-            yield from self.callees(binding.value, frame, calls=calls, depth=1)
+            yield from self._callees(_Question(binding.value, frame, calls, wrapped=True), answers)
 
     def _decorated(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: RunningFunction, depth: int
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef, frame: RunningFunction, answers: _Answers
     ) -> Iterator[Callee]:
         """The functions that the decorators of a function, of the project, put in its place."""
         for decorator in node.decorator_list:
-            yield from self._made(ast.Call(decorator, [], []), frame, depth, wrapped=False)
+            yield from self._made(ast.Call(decorator, [], []), frame, wrapped=False, answers=answers)
 
     def _made_object(self, facts: Facts, definition: ast.ClassDef, calls: bool) -> Iterator[Callee]:
-        """The initialiser of a class, whose `self` is new."""
-        if calls:
-            yield from self._methods(facts, definition, "__init__", None)
+        """What runs when an object of a class is made, whose `self` is new."""
+        if not calls:
+            return
+        for method in _MAKING if not self.classes.is_of_a_library(facts, definition) else _MAKING[:1]:
+            yield from self._methods(facts, definition, method, None, is_exact=True)
 
-    def _made(self, call: ast.Call, frame: RunningFunction, depth: int, wrapped: bool) -> Iterator[Callee]:
+    def _made(self, call: ast.Call, frame: RunningFunction, wrapped: bool, answers: _Answers) -> Iterator[Callee]:
         """The functions that the result of a call is, or calls: `jax.checkpoint(f)`, `make_counter()`."""
         name = frame.facts.names.resolve(call.func, frame.scope) or ""
         if wrapped and name.startswith(_CALLING):
             for argument in call.args:
                 # Transformations build their arguments anew.
-                for callee in self.callees(argument, frame, calls=False, depth=depth - 1):
+                for callee in self._callees(_Question(argument, frame, calls=False, wrapped=True), answers):
                     yield replace(callee, given=())
             return
         if wrapped and isinstance(call.func, ast.Call):
             # `functools.partial(jax.checkpoint, static_argnums=1)(f)`
             for argument in call.args:
-                yield from self.callees(argument, frame, calls=False, depth=depth - 1)
-        for callee in self.callees(call.func, frame, depth=depth - 1, wrapped=False):
-            if not isinstance(callee.node, ast.FunctionDef):
+                yield from self._callees(_Question(argument, frame, calls=False, wrapped=True), answers)
+        for callee in self._callees(_Question(call.func, frame, calls=True, wrapped=False), answers):
+            node = callee.node
+            if not isinstance(node, ast.FunctionDef):
                 continue
-            scope = callee.facts.names.inner[callee.node]
-            inner = self.entered(callee, frame)
+            scope = callee.facts.names.inner[node]
             # What it keeps is the loss's own if the loss makes it.
             is_own = frame.is_own(_scope_of(call, frame))
-            for result in returns_of(callee.node):
+            callee = self._with_arguments(callee, call, frame)
+            inner = self.entered(callee, frame)
+            kept = tuple(((scope, parameter), origin) for parameter, origin in callee.given)
+            for result in returns_of(node):
                 if result.value is not None:
-                    for made in self.callees(result.value, inner, calls=False, depth=depth - 1):
-                        yield replace(made, around=(callee.around or scope) if is_own else None)
+                    question = _Question(result.value, inner, calls=False, wrapped=True)
+                    for made in self._callees(question, answers):
+                        around = (callee.around or scope) if is_own else None
+                        yield replace(made, around=around, kept=(*made.kept, *kept) if is_own else made.kept)
 
     def _method(self, holder: ast.expr, method: str, frame: RunningFunction) -> Iterator[Callee]:
-        found = self.classes.of(holder, frame.facts, frame.scope)
-        if found is not None:
-            yield from self._methods(*found, method, self.origin(holder, frame))
+        if _is_super(holder):
+            yield from self._method_of_bases(method, frame)
+            return
+        choices = tuple(self.classes.choices(holder, frame.facts, frame.scope))
+        for choice in choices:
+            found = self.classes.of(choice, frame.facts, frame.scope)
+            if found is None:
+                yield from self._unseen(holder if len(choices) == 1 else choice, method, frame)
+            else:
+                is_exact = isinstance(choice, ast.Call)
+                yield from self._methods(*found, method, self.origin(holder, frame), is_exact=is_exact)
+
+    def _may_be_object(self, node: ast.expr, frame: RunningFunction) -> bool:
+        """Whether what is called may be an object of a class, and is not seen to be a function or a method."""
+        match node:
+            case ast.Attribute(value=holder):
+                # Of an object whose class is not seen it is taken for a method.
+                return self.classes.of(holder, frame.facts, frame.scope) is not None
+            case ast.Name(id=name):
+                scope = frame.facts.names.read_in.get(node, frame.scope)
+                owner = scope.owner(name)
+                is_parameter = owner is not None and any(each.kind == "parameter" for each in owner.bindings[name])
+                # A decorator's is a function.
+                return not is_parameter or owner in self._around or (owner, name) in frame.given
+            case _:
+                return True
+
+    def _unseen(self, holder: ast.expr, method: str, frame: RunningFunction) -> Iterator[Callee]:
+        """A method of an object whose class is not seen: that of any class which has it.
+
+        The names of ordinary methods are those of arrays too, so that these count for objects of the code around.
+        """
+        if not isinstance(holder, _UNSEEN):
+            return
+        if isinstance(holder, ast.Call) and method.startswith("__") and method not in _ENTERING:
+            # Functions give arrays, or tuples of them to unpack.
+            return
+        candidates = self.classes.defining(frame.facts, method)
+        if not candidates or not self.classes.may_be_of_the_project(holder, frame.facts, frame.scope):
+            return
+        origin = self.origin(holder, frame)
+        if (origin is None and not method.startswith("__")) or (origin is not None and not origin.is_object):
+            return
+        passed = origin.values if origin is not None else ()
+        if passed and not any(self.classes.may_be_of_the_project(*each[::-1], each[0].names.scope) for each in passed):
+            return
+        for facts, definition in candidates:
+            yield from self.method_of(facts, definition, method, origin)
+
+    def _method_of_bases(self, method: str, frame: RunningFunction) -> Iterator[Callee]:
+        """The method that `super()` has, in the class around a function."""
+        scope: Scope | None = frame.scope
+        while scope is not None and not isinstance(scope.node, ast.ClassDef):
+            function, scope = scope, scope.parent
+        if scope is None or not isinstance(scope.node, ast.ClassDef):
+            return
+        first = function.node.args if isinstance(function.node, ast.FunctionDef) else None
+        names = [each.arg for each in (*first.posonlyargs, *first.args)] if first is not None else []
+        receiver = self.origin_of_name(names[0], function, frame) if names else None
+        for facts, base in tuple(self.classes.with_bases(frame.facts, scope.node))[1:]:
+            if any(_is_function(part) and part.name == method for part in base.body):
+                yield from self.method_of(facts, base, method, receiver)
+                return
 
     def _methods(
-        self, facts: Facts, definition: ast.ClassDef, method: str, receiver: Outlasting | None
+        self,
+        facts: Facts,
+        definition: ast.ClassDef,
+        method: str,
+        receiver: Outlasting | None,
+        *,
+        is_exact: bool = False,
     ) -> Iterator[Callee]:
-        """A method; of modules of Flax and the like all, which `apply` may call, with a `self` of their own."""
+        """A method, which classes that extend this one may have instead.
+
+        Of modules of Flax and the like it is every method, which `apply` may call, with a `self` of their own.
+        """
         if not self.classes.is_of_a_library(facts, definition):
             yield from self.method_of(facts, definition, method, receiver)
+            for where, other in () if is_exact else self.classes.extended(facts, definition, method):
+                yield from self.method_of(where, other, method, receiver)
             return
         for _, owner in self.classes.with_bases(facts, definition):
             for part in owner.body:
@@ -437,27 +589,33 @@ class TracedFunctions:
                     yield from self.method_of(facts, definition, part.name, None)
 
     def method_of(
-        self, facts: Facts, definition: ast.ClassDef, method: str, receiver: Outlasting | None, *, bound: bool = True
+        self,
+        facts: Facts,
+        definition: ast.ClassDef,
+        method: str,
+        receiver: Outlasting | None,
+        *,
+        bound: bool = True,
+        answers: _Answers | None = None,
     ) -> Iterator[Callee]:
-        """A method of a class, or of its bases, with its first parameter if it is `bound`."""
+        """A method of a class, or of its bases, with its first parameter if it is `bound`.
+
+        A property is several functions of one name.
+        """
+        answers = {} if answers is None else answers
         for where, owner in self.classes.with_bases(facts, definition):
-            for part in owner.body:
-                if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and part.name == method:
-                    names = positional_names(part)
-                    is_static = any(
-                        isinstance(each, ast.Name) and each.id == "staticmethod" for each in part.decorator_list
-                    )
-                    if is_static or not bound or not names:
-                        yield Callee(where, part)
-                        yield from self._decorated(part, self.running(where, where.names.scope), _DEPTH)
-                        return
-                    is_of_class = any(
-                        isinstance(each, ast.Name) and each.id == "classmethod" for each in part.decorator_list
-                    )
-                    given = Outlasting(definition.name) if is_of_class else receiver
+            parts = [part for part in owner.body if _is_function(part) and part.name == method]
+            for part in parts:
+                decorators = {each.id for each in part.decorator_list if isinstance(each, ast.Name)}
+                names = positional_names(part)
+                if "staticmethod" in decorators or not bound or not names:
+                    yield Callee(where, part)
+                else:
+                    given = Outlasting(definition.name) if "classmethod" in decorators else receiver
                     yield Callee(where, part, ((names[0], given),), 1)
-                    yield from self._decorated(part, self.running(where, where.names.scope), _DEPTH)
-                    return
+                yield from self._decorated(part, self.running(where, where.names.scope), answers)
+            if parts:
+                return
 
     def _method_of_parameter(
         self, binding: Binding, method: str, owner: Scope | None, frame: RunningFunction
@@ -507,6 +665,14 @@ def run_nodes(facts: Facts, body: Sequence[ast.AST], scope: Scope) -> Iterator[a
             children = [child for child in children if child is not (node.args[0] if node.args else None)]
             children = [child for child in children if not (isinstance(child, ast.keyword) and child.arg == "callback")]
         stack.extend(reversed(children))
+
+
+def _is_function(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def _is_super(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
 def _entered(binding: Binding) -> list[ast.expr]:

@@ -222,6 +222,12 @@ CHANGED = {
     "call of an object": ("meter(1)", "meter.total"),
     "counter that a function made": ("count()", "count"),
     "helper": ("add_to(seen, 1)", "seen"),
+    "helper of a choice": ("(add_to if params is None else helper)(seen, 1)", "seen"),
+    "helper of a table": ("table = {'a': helper}\ntable['a'](1)", "LOG"),
+    "helper that another one makes": (
+        "def make(store):\n    def add(v):\n        store.append(v)\n    return add\nmake(seen)(1)",
+        "seen",
+    ),
     "helper of another module": ("helper(1)", "LOG"),
     "helper with `global`": ("log_value(1)", "COUNT"),
     "helper beside the loss": ("beside(1)", "seen"),
@@ -289,6 +295,7 @@ def changed(body: str) -> str | None:
     lines = "\n".join(f"        {line}" for line in body.splitlines())
     site = site_of(
         f"""{HEAD}
+@jax.jit
 def step(params, batch, given, read, tx):
     seen, stats, meter, queue, steps, log = [], dict(STATS), Meter(), collections.deque(), set(), Log()
     total, numbers, others = 0, iter(range(9)), iter(range(9))
@@ -540,6 +547,76 @@ STEPS = {
                 return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
         """,
         ("self.notes", 4, None),
+    ),
+    "method of a base, by `super`": (
+        """
+        class Base:
+            def loss(self, params, batch):
+                self.notes.append(1)
+                return jnp.mean(batch @ params)
+        class Trainer(Base):
+            def loss(self, params, batch):
+                return super().loss(params, batch)
+            def step(self, params, batch):
+                return jax.grad(self.loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("self.notes", 4, None),
+    ),
+    "method that a class extends": (
+        """
+        class Base:
+            def scale(self):
+                return 1.0
+            def step(self, params, batch):
+                def loss(params, batch):
+                    return self.scale() * jnp.mean(batch @ params)
+                return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        class Trainer(Base):
+            def scale(self):
+                self.calls += 1
+                return 1.0
+        """,
+        ("self.calls", 11, None),
+    ),
+    "method of an object that is not seen": (
+        """
+        class Notes:
+            def note(self, value):
+                self.notes.append(value)
+        def step(params, batch, log):
+            def loss(params, batch):
+                log.note(1)
+                return jnp.mean(batch @ params)
+            return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("log.notes", 4, None),
+    ),
+    "operator of an object that is not seen": (
+        """
+        class Scale:
+            def __mul__(self, other):
+                self.calls += 1
+                return other
+        def step(params, batch, scale):
+            def loss(params, batch):
+                return jnp.mean(scale * batch @ params)
+            return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        ("scale.calls", 4, None),
+    ),
+    "operator of what JAX has rebuilt": (
+        """
+        class Scale:
+            def __mul__(self, other):
+                self.calls += 1
+                return other
+        @jax.jit
+        def step(params, batch, scale):
+            def loss(params, batch):
+                return jnp.mean(scale * batch @ params)
+            return jax.grad(loss)(params, batch)  # mm: microbatch(size=2, argnum=1)
+        """,
+        None,
     ),
     "mask that an object makes once": (
         """
