@@ -10,7 +10,7 @@ from types import MappingProxyType
 import libcst as cst
 
 from mmcodemods._task import TaskCodemod
-from mmrewrite.analysis.computed_attributes import is_computed_attribute
+from mmrewrite.analysis.computed_attributes import is_computed_attribute, runs_code, runs_code_on
 from mmrewrite.analysis.outlining import Outline
 from mmrewrite.analysis.schedule_fit import stage_axis
 from mmrewrite.codemod.base import spaced
@@ -293,7 +293,7 @@ def _total(site: Site, iterable: ast.expr) -> str:
     found = _read_total(site, iterable)
     if found is not None:
         return found
-    if not _is_repeatable(site, iterable):
+    if not _has_length(site, iterable):
         site.refuse(
             f"cannot tell how many layers `{site.text(iterable)}` has without running it; assign `list(...)` of it to "
             "a name above the loop",
@@ -313,7 +313,7 @@ def _read_total(site: Site, iterable: ast.expr) -> str | None:
             return _total(site, inner)
         case ast.Call(func=ast.Attribute(attr="items" | "keys" | "values", value=holder), args=[], keywords=[]):
             # Not of the view itself: that of Flax's `FrozenDict` has no length.
-            return f"len({site.text(holder)})" if _is_repeatable(site, holder) else None
+            return f"len({site.text(holder)})" if _has_length(site, holder) else None
         case ast.Call(args=[inner, *_], keywords=keywords):
             name = site.resolve(iterable.func)
             if (
@@ -347,8 +347,18 @@ def _is_number(node: ast.expr, value: int) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int and node.value == value
 
 
+def _has_length(site: Site, node: ast.expr) -> bool:
+    """Whether the length of an expression can be asked for again and again."""
+    return _is_repeatable(site, node) and not runs_code_on(site, node, "__len__")
+
+
 def _is_repeatable(site: Site, node: ast.expr) -> bool:
     """Whether an expression can be evaluated again, with the same value and without side effects."""
+    return _is_plain(site, node) and not runs_code(site, node)
+
+
+def _is_plain(site: Site, node: ast.expr) -> bool:
+    """The same, as far as its own text tells."""
     match node:
         case ast.Constant():
             return True

@@ -1,4 +1,4 @@
-"""Attributes that a property computes at each access, so that reading one twice may not give the same twice."""
+"""Attributes and items that code of the project computes at each access: to read one twice may not give the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mmrewrite.analysis.object_classes import FoundClass, ObjectClasses
+from mmrewrite.analysis.special_methods import operands
 from mmrewrite.codemod.site import Site
 from mmrewrite.project.facts import Facts
 
@@ -23,6 +24,15 @@ _READING_METHODS = frozenset(("get", "items", "keys", "values"))
 _NOT_READING = (
     ast.AsyncFunctionDef | ast.Await | ast.ClassDef | ast.FunctionDef | ast.GeneratorExp | ast.Global | ast.Lambda
     | ast.Nonlocal | ast.With | ast.AsyncWith | ast.Yield | ast.YieldFrom
+)  # fmt: skip
+
+
+# Methods that change a collection, where they are of one.
+_CHANGING_METHODS = frozenset(
+    (
+        "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove",
+        "setdefault", "update", "__setattr__", "__setitem__",
+    )
 )  # fmt: skip
 
 
@@ -59,6 +69,55 @@ def is_computed_attribute(site: Site, node: ast.Attribute) -> bool:
         definition in own or any(found[1] is base for _, base in classes.with_bases(facts, definition))
         for facts, definition in owners
     )
+
+
+def runs_code(site: Site, node: ast.expr) -> bool:
+    """Whether an operator, a subscript or a call of a builtin may run methods that do more than read.
+
+    Where the class of an operand is not seen, methods of any class of the program count that change something.
+    """
+    called = site.resolve(node.func) if isinstance(node, ast.Call) else None
+    pairs = [(operand, methods) for operand, methods in operands(node, called) if isinstance(methods, tuple)]
+    return any(runs_code_on(site, operand, *methods) for operand, methods in pairs)
+
+
+def runs_code_on(site: Site, operand: ast.expr, *methods: str) -> bool:
+    """The same of some special methods of one operand."""
+    classes = ObjectClasses(site.project)
+    for method in methods:
+        found = classes.of(operand, site.facts, site.scope)
+        if found is not None:
+            own = [*classes.with_bases(*found), *classes.extended(*found, method)]
+            if any(not _method(each, part).only_reads for each in own for part in _named(each, method)):
+                return True
+        elif classes.may_be_of_the_project(operand, site.facts, site.scope) and any(
+            _changes(part) for each in classes.defining(site.facts, method) for part in _named(each, method)
+        ):
+            return True
+    return False
+
+
+def _named(owner: FoundClass, name: str) -> Iterator[ast.FunctionDef]:
+    return (part for part in owner[1].body if isinstance(part, ast.FunctionDef) and part.name == name)
+
+
+def _method(owner: FoundClass, function: ast.FunctionDef) -> _Property:
+    return _property(function.name, owner, function)
+
+
+def _changes(function: ast.FunctionDef) -> bool:
+    """Whether a function visibly changes what it has not made."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Global() | ast.Nonlocal():
+                return True
+            case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                return True
+            case ast.Call(func=ast.Attribute(attr=attribute)) if attribute in _CHANGING_METHODS:
+                return True
+            case ast.Call(func=ast.Name(id="next" | "setattr" | "delattr")):
+                return True
+    return False
 
 
 def _computed(properties: Sequence[_Property]) -> tuple[_Property, ...]:
